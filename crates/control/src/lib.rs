@@ -1,0 +1,1 @@
+//! Role: the control plane: registry, view, delta xDS and certificate authority

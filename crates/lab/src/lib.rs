@@ -1,0 +1,1 @@
+//! Machines of namespaces, sample applications, load generator

@@ -1,0 +1,1 @@
+//! Moves bytes: sockets, namespaces, netlink, HBONE, drain and gRPC transport

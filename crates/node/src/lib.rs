@@ -1,0 +1,1 @@
+//! Role: the node agent and CNI plugin: enrolment and capture

@@ -1,0 +1,1 @@
+//! Role: the node proxy, layer 4

@@ -1,0 +1,1 @@
+//! Wire formats: protobuf messages, conversions and protocol state machines without I/O
