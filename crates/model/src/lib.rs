@@ -1,10 +1,29 @@
 //! Decisions of the mesh as pure functions over an immutable view.
 //!
 //! This crate knows identities, workloads, services and policies, and answers two questions about
-//! a connection: where it goes ([`View::plan`]) and whether it may ([`View::authorize`]). It never
-//! opens a socket, reads a clock, spawns a task or draws a random number it was not handed.
+//! a connection: where it goes ([`view::View::plan`]) and whether it may come in
+//! ([`view::View::authorize`]). It never opens a socket, reads a clock, spawns a task or draws a
+//! random number that it was not handed.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`identity`] | SPIFFE identities |
+//! | [`names`] | keys of services, policies and addresses |
+//! | [`workload`], [`service`], [`policy`] | the three kinds of resource that make a view |
+//! | [`view`] | the immutable view and how one change makes the next |
+//! | [`plan`] | outbound: where a connection goes |
+//! | [`choice`] | which endpoint of a service |
+//! | [`authorize`] | inbound: whether a connection may come in, and why |
 
+pub mod authorize;
+pub mod choice;
 pub mod identity;
 pub mod names;
+pub mod plan;
+pub mod policy;
 pub mod service;
+pub mod view;
 pub mod workload;
+
+/// Shared, immutable text: names repeat across thousands of workloads.
+pub type Text = std::sync::Arc<str>;

@@ -1,0 +1,314 @@
+//! Inbound: whether a connection may come in, and why.
+//!
+//! [`View::authorize`] is a pure function of the view and the flow. It fails closed: a policy that
+//! the workload names and the view does not hold is a denial, not a gap. The order is Istio's:
+//! a DENY that matches denies; without any ALLOW everything else is allowed; with one, only what
+//! an ALLOW matches.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::identity::Identity;
+use crate::names::{PolicyName, ServiceName};
+use crate::policy::{Action, Match, Policy, Rule, ServiceAccountMatch};
+use crate::view::View;
+use crate::workload::{GatewayAddress, GatewayDestination, Workload};
+
+/// Who connects, as far as it is proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    identity: Option<Identity>,
+    principal: String,
+    ip: IpAddr,
+}
+
+impl Source {
+    /// A source with the identity it proved, if any, and its address.
+    pub fn new(identity: Option<Identity>, ip: IpAddr) -> Self {
+        let principal = identity.as_ref().map(Identity::principal).unwrap_or_default();
+        Self { identity, principal, ip }
+    }
+
+    /// The proven identity.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// The address it comes from.
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    fn namespace(&self) -> &str {
+        self.identity.as_ref().map_or("", |identity| &identity.namespace)
+    }
+}
+
+/// What was decided, and what the policies on trial would have decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// What holds.
+    pub decision: Decision,
+    /// What each dry-run policy would have denied; empty when all of them agree with an allow.
+    pub dry_run_denials: Vec<Denial>,
+}
+
+/// What holds for a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It may come in; the policy and rule that allow it, or none when no ALLOW policy exists.
+    Allow(Option<RuleName>),
+    /// It may not.
+    Deny(Denial),
+}
+
+/// One rule of one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleName {
+    /// The policy.
+    pub policy: PolicyName,
+    /// The index of the rule, from 0, in the policy as the proxy received it.
+    pub rule: usize,
+}
+
+/// Why a connection may not come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// A rule of a DENY policy matches.
+    Denied(RuleName),
+    /// ALLOW policies exist and none matches; the first of them is named.
+    NotAllowed {
+        /// An ALLOW policy that holds for the workload.
+        policy: PolicyName,
+        /// How many there are.
+        allow_policies: usize,
+    },
+    /// The workload names a policy that has not been received.
+    PolicyMissing(PolicyName),
+    /// The workload may be reached through its waypoint only.
+    NotThroughWaypoint {
+        /// The waypoint as it is named.
+        waypoint: String,
+    },
+}
+
+impl Denial {
+    /// Whether waiting may help: the missing piece may be on its way.
+    pub fn is_pending(&self) -> bool {
+        matches!(self, Self::PolicyMissing(_))
+    }
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rule {}", self.policy, self.rule)
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(rule) => write!(f, "denied by policy {rule}"),
+            Self::NotAllowed { policy, allow_policies: 1 } => {
+                write!(f, "not matched by the ALLOW policy {policy}")
+            }
+            Self::NotAllowed { policy, allow_policies } => {
+                write!(f, "not matched by any of {allow_policies} ALLOW policies, such as {policy}")
+            }
+            Self::PolicyMissing(policy) => {
+                write!(f, "policy {policy} holds for the workload but has not been received")
+            }
+            Self::NotThroughWaypoint { waypoint } => {
+                write!(f, "only waypoint {waypoint} may connect to this workload")
+            }
+        }
+    }
+}
+
+impl View {
+    /// Decides whether `source` may connect to `destination`, an address of `workload`.
+    pub fn authorize(
+        &self,
+        workload: &Workload,
+        source: &Source,
+        destination: SocketAddr,
+    ) -> Judgement {
+        let mut dry_run_denials = Vec::new();
+        let decision = match self.required_waypoint(workload, source) {
+            Some(denial) => Decision::Deny(denial),
+            None => self.judge(workload, source, destination, &mut dry_run_denials),
+        };
+        Judgement { decision, dry_run_denials }
+    }
+
+    fn judge(
+        &self,
+        workload: &Workload,
+        source: &Source,
+        destination: SocketAddr,
+        dry_run_denials: &mut Vec<Denial>,
+    ) -> Decision {
+        let mut allows = Allows::default();
+        let mut trial = Allows::default();
+        let mut missing = None;
+        for policy in self.policies_of(workload) {
+            let policy = match policy {
+                Ok(policy) => policy,
+                Err(name) => {
+                    missing.get_or_insert(name);
+                    continue;
+                }
+            };
+            let hit = matching_rule(policy, source, destination);
+            match (policy.action, policy.dry_run) {
+                (Action::Deny, false) => {
+                    if let Some(rule) = hit {
+                        return Decision::Deny(Denial::Denied(rule));
+                    }
+                }
+                (Action::Deny, true) => dry_run_denials.extend(hit.map(Denial::Denied)),
+                (Action::Allow, dry_run) => {
+                    let side = if dry_run { &mut trial } else { &mut allows };
+                    side.count(policy, hit);
+                }
+            }
+        }
+        dry_run_denials.extend(trial.denial());
+        match (missing, allows.denial()) {
+            (Some(name), _) => Decision::Deny(Denial::PolicyMissing(name.clone())),
+            (None, Some(denial)) => Decision::Deny(denial),
+            (None, None) => Decision::Allow(allows.hit),
+        }
+    }
+
+    /// The denial of a connection that goes around the waypoint its destination names.
+    fn required_waypoint(&self, workload: &Workload, source: &Source) -> Option<Denial> {
+        let of_services = workload.services.keys().filter_map(|name| self.service(name));
+        let of_services = of_services.flat_map(|service| {
+            let weighted = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
+            service.waypoint.iter().chain(weighted)
+        });
+        let mut waypoints = workload.waypoint.iter().chain(of_services).peekable();
+        let first = *waypoints.peek()?;
+        let is_waypoint = |id: &Identity| waypoints.any(|gw| self.gateway_proves(gw, id));
+        if source.identity().is_some_and(is_waypoint) {
+            return None;
+        }
+        Some(Denial::NotThroughWaypoint { waypoint: gateway_name(first) })
+    }
+
+    /// Whether `identity` is one that this gateway's workloads prove.
+    fn gateway_proves(&self, gateway: &GatewayAddress, identity: &Identity) -> bool {
+        match &gateway.destination {
+            GatewayDestination::Hostname(name) => self
+                .endpoints(name)
+                .is_some_and(|endpoints| endpoints.iter().any(|w| w.identity() == *identity)),
+            GatewayDestination::Address(address) => {
+                let workload = self.workload_at(&address.network, address.ip);
+                let service = self.service_at(&address.network, address.ip, "");
+                let endpoints = service.and_then(|service| self.endpoints(&service.key));
+                workload.is_some_and(|w| w.identity() == *identity)
+                    || endpoints.is_some_and(|e| e.iter().any(|w| w.identity() == *identity))
+            }
+        }
+    }
+
+    /// What would have to change for a denied connection to come in, for a person to read.
+    pub fn remedy(&self, workload: &Workload, source: &Source, denial: &Denial) -> String {
+        match denial {
+            Denial::Denied(rule) => format!(
+                "rule {} of DENY policy {} must no longer match this source",
+                rule.rule, rule.policy
+            ),
+            Denial::PolicyMissing(policy) => {
+                format!("the control plane must send policy {policy}, or the workload not name it")
+            }
+            Denial::NotThroughWaypoint { waypoint } => {
+                format!("connect through {waypoint}, or remove the label istio.io/use-waypoint")
+            }
+            Denial::NotAllowed { policy, .. } if source.identity().is_none() => format!(
+                "the client must be in the mesh to prove an identity, or {policy} must allow \
+                 its address {}",
+                source.ip()
+            ),
+            Denial::NotAllowed { policy, .. } => format!(
+                "a rule of {policy} or of another ALLOW policy for {}/{} must match principal {}",
+                workload.namespace, workload.name, source.principal
+            ),
+        }
+    }
+}
+
+/// The name of a gateway, for a person to read.
+pub(crate) fn gateway_name(gateway: &GatewayAddress) -> String {
+    match &gateway.destination {
+        GatewayDestination::Hostname(ServiceName { namespace, hostname }) => {
+            format!("{namespace}/{hostname}")
+        }
+        GatewayDestination::Address(address) => address.ip.to_string(),
+    }
+}
+
+/// What the ALLOW policies seen so far say.
+#[derive(Default)]
+struct Allows<'a> {
+    first: Option<&'a PolicyName>,
+    count: usize,
+    hit: Option<RuleName>,
+}
+
+impl<'a> Allows<'a> {
+    fn count(&mut self, policy: &'a Policy, hit: Option<RuleName>) {
+        self.first.get_or_insert(&policy.key);
+        self.count += 1;
+        if self.hit.is_none() {
+            self.hit = hit;
+        }
+    }
+
+    fn denial(&self) -> Option<Denial> {
+        let policy = self.first.filter(|_| self.hit.is_none())?;
+        Some(Denial::NotAllowed { policy: policy.clone(), allow_policies: self.count })
+    }
+}
+
+fn matching_rule(policy: &Policy, source: &Source, destination: SocketAddr) -> Option<RuleName> {
+    let holds = |rule: &Rule| rule_holds(rule, source, destination);
+    let rule = policy.rules.iter().position(holds)?;
+    Some(RuleName { policy: policy.key.clone(), rule })
+}
+
+fn rule_holds(rule: &Rule, source: &Source, destination: SocketAddr) -> bool {
+    rule.clauses.iter().all(|clause| {
+        clause.matches.is_empty()
+            || clause.matches.iter().any(|one| match_holds(one, source, destination))
+    })
+}
+
+/// Whether every field of the match that is not empty holds; a match without fields never does.
+fn match_holds(one: &Match, source: &Source, destination: SocketAddr) -> bool {
+    if *one == Match::default() {
+        return false;
+    }
+    let account = |wanted: &ServiceAccountMatch| {
+        source.identity().is_some_and(|identity| {
+            identity.namespace == wanted.namespace
+                && identity.service_account == wanted.service_account
+        })
+    };
+    let principal = |wanted: &crate::policy::TextMatch| {
+        source.identity().is_some() && wanted.matches(&source.principal)
+    };
+    let (from, to) = (source.ip(), destination.ip());
+    field(&one.namespaces, &one.not_namespaces, |m| m.matches(source.namespace()))
+        && field(&one.principals, &one.not_principals, principal)
+        && field(&one.service_accounts, &one.not_service_accounts, account)
+        && field(&one.source_ips, &one.not_source_ips, |net| net.contains(&from))
+        && field(&one.destination_ips, &one.not_destination_ips, |net| net.contains(&to))
+        && field(&one.destination_ports, &one.not_destination_ports, |p| *p == destination.port())
+}
+
+/// One field: any of the positive values (when there are some), none of the negative ones.
+fn field<T>(positive: &[T], negative: &[T], matches: impl Fn(&T) -> bool) -> bool {
+    (positive.is_empty() || positive.iter().any(&matches)) && !negative.iter().any(&matches)
+}

@@ -1,0 +1,267 @@
+//! Outbound: where a connection goes.
+//!
+//! [`View::plan`] turns the original destination of a captured connection into a [`Plan`]. It is a
+//! pure function: what it needs to know of its surroundings (which pods this proxy serves, how
+//! busy endpoints are, randomness) it is handed. It never sends traffic around a waypoint that is
+//! named: a waypoint that cannot be found is a refusal.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::Text;
+use crate::authorize::gateway_name;
+use crate::choice::Surroundings;
+use crate::identity::Identity;
+use crate::names::ServiceName;
+use crate::service::{Mode, Service};
+use crate::view::View;
+use crate::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload};
+
+/// The port on which HBONE is served.
+pub const HBONE_PORT: u16 = 15008;
+
+/// A captured connection: who opened it, and where it wanted to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow<'a> {
+    /// The workload that opened it.
+    pub source: &'a Workload,
+    /// The address it came from.
+    pub source_ip: IpAddr,
+    /// Where it wanted to go.
+    pub destination: SocketAddr,
+}
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// To a pod that this very proxy serves: joined in the kernel, after its own judgement.
+    Local(Target),
+    /// Through an HBONE tunnel to the destination's own port 15008.
+    Tunnel(Target),
+    /// Through an HBONE tunnel to a waypoint, which takes it from there.
+    Waypoint {
+        /// The waypoint's workload and address.
+        waypoint: Target,
+        /// Where the client wanted to go; the waypoint is told.
+        destination: SocketAddr,
+    },
+    /// As plain TCP: the destination is not in the mesh.
+    Direct(Direct),
+    /// Nowhere.
+    Refuse(Refusal),
+}
+
+/// A workload of the mesh as a destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The workload.
+    pub workload: Arc<Workload>,
+    /// The service through which it was chosen.
+    pub service: Option<Arc<Service>>,
+    /// The application's address and port.
+    pub address: SocketAddr,
+    /// The address of the tunnel.
+    pub hbone: SocketAddr,
+    /// The identities of which the destination must prove one.
+    pub identities: Vec<Identity>,
+}
+
+/// A destination that is not in the mesh.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Direct {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// What the view knows of it.
+    pub workload: Option<Arc<Workload>>,
+    /// The service through which it was chosen.
+    pub service: Option<Arc<Service>>,
+}
+
+/// Why a connection goes nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The service has no such port.
+    NoPort(ServiceName, u16),
+    /// The service has no endpoint that is ready and allowed.
+    NoEndpoint(ServiceName),
+    /// The waypoint that the destination names cannot be found or has no ready endpoint.
+    WaypointMissing {
+        /// The waypoint as it is named.
+        waypoint: String,
+        /// What names it.
+        named_by: String,
+    },
+    /// The destination is on another network, which only a gateway reaches.
+    OtherNetwork(Text),
+    /// The chosen workload has no address that this client can reach.
+    NoAddress(Text),
+    /// The destination is the proxy's own port.
+    ProxyPort(SocketAddr),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPort(service, port) => write!(f, "service {service} has no port {port}"),
+            Self::NoEndpoint(service) => {
+                write!(f, "service {service} has no endpoint that is ready")
+            }
+            Self::WaypointMissing { waypoint, named_by } => write!(
+                f,
+                "{named_by} names waypoint {waypoint}, which has no ready endpoint; traffic is \
+                 refused, not sent around it"
+            ),
+            Self::OtherNetwork(network) => {
+                write!(f, "the destination is on network {network:?}, to which no route is known")
+            }
+            Self::NoAddress(workload) => {
+                write!(f, "workload {workload} has no address of this connection's family")
+            }
+            Self::ProxyPort(address) => write!(f, "{address} is the proxy's own port"),
+        }
+    }
+}
+
+/// Ports that belong to the proxy in every pod and are never a destination through it.
+pub const PROXY_PORTS: [u16; 3] = [15001, 15006, 15008];
+
+impl View {
+    /// Decides where a captured connection goes.
+    pub fn plan(&self, flow: &Flow<'_>, around: &mut impl Surroundings) -> Plan {
+        let Flow { source, destination, .. } = *flow;
+        let (network, ip) = (&source.network, destination.ip());
+        if let Some(service) = self.service_at(network, ip, &source.namespace) {
+            return self.plan_service(flow, service, around).unwrap_or_else(Plan::Refuse);
+        }
+        let Some(workload) = self.workload_at(network, ip) else {
+            return Plan::Direct(Direct { address: destination, workload: None, service: None });
+        };
+        let workload = workload.clone();
+        if let Some(gateway) = &workload.waypoint {
+            let named_by = format!("workload {}/{}", workload.namespace, workload.name);
+            return self
+                .plan_waypoint(flow, gateway, named_by, None, around)
+                .unwrap_or_else(Plan::Refuse);
+        }
+        self.deliver(workload, None, destination, around).unwrap_or_else(Plan::Refuse)
+    }
+
+    fn plan_service(
+        &self,
+        flow: &Flow<'_>,
+        service: &Arc<Service>,
+        around: &mut impl Surroundings,
+    ) -> Result<Plan, Refusal> {
+        if let Some(gateway) = chosen_waypoint(service, around) {
+            let named_by = format!("service {}", service.key);
+            return self.plan_waypoint(flow, gateway, named_by, Some(service), around);
+        }
+        let port = flow.destination.port();
+        if service.load_balancing.mode == Mode::Passthrough {
+            let at = self.workload_at(&flow.source.network, flow.destination.ip());
+            let direct = Direct {
+                address: flow.destination,
+                workload: at.cloned(),
+                service: Some(service.clone()),
+            };
+            return Ok(Plan::Direct(direct));
+        }
+        let (workload, target_port) = self.choose(flow, service, port, around)?;
+        let address = address_for(&workload, flow.destination.ip())
+            .ok_or_else(|| Refusal::NoAddress(workload.uid.clone()))?;
+        let address = SocketAddr::new(address, target_port);
+        self.deliver(workload, Some(service.clone()), address, around)
+    }
+
+    /// The way to one workload, once its waypoint is out of the question.
+    fn deliver(
+        &self,
+        workload: Arc<Workload>,
+        service: Option<Arc<Service>>,
+        address: SocketAddr,
+        around: &impl Surroundings,
+    ) -> Result<Plan, Refusal> {
+        let identity = workload.identity();
+        if workload.tunnel != Tunnel::Hbone || workload.native_tunnel {
+            return Ok(Plan::Direct(Direct { address, workload: Some(workload), service }));
+        }
+        if PROXY_PORTS.contains(&address.port()) {
+            return Err(Refusal::ProxyPort(address));
+        }
+        let is_local = around.enrolled_identity(address.ip()) == Some(&identity);
+        let mut identities = vec![identity];
+        let further = service.iter().flat_map(|service| service.subject_alt_names.iter());
+        identities.extend(further.filter_map(|san| san.parse().ok()));
+        let hbone = SocketAddr::new(address.ip(), HBONE_PORT);
+        let target = Target { workload, service, address, hbone, identities };
+        Ok(if is_local { Plan::Local(target) } else { Plan::Tunnel(target) })
+    }
+
+    fn plan_waypoint(
+        &self,
+        flow: &Flow<'_>,
+        gateway: &GatewayAddress,
+        named_by: String,
+        service: Option<&Arc<Service>>,
+        around: &mut impl Surroundings,
+    ) -> Result<Plan, Refusal> {
+        let missing = || Refusal::WaypointMissing { waypoint: gateway_name(gateway), named_by };
+        let Some(workload) = self.gateway_workload(flow, gateway, around) else {
+            return Err(missing());
+        };
+        let Some(ip) = address_for(&workload, flow.destination.ip()) else {
+            return Err(missing());
+        };
+        let hbone = SocketAddr::new(ip, gateway.hbone_mtls_port);
+        let identities = vec![workload.identity()];
+        let service = service.cloned();
+        let waypoint = Target { workload, service, address: hbone, hbone, identities };
+        Ok(Plan::Waypoint { waypoint, destination: flow.destination })
+    }
+
+    fn gateway_workload(
+        &self,
+        flow: &Flow<'_>,
+        gateway: &GatewayAddress,
+        around: &mut impl Surroundings,
+    ) -> Option<Arc<Workload>> {
+        let service = match &gateway.destination {
+            GatewayDestination::Hostname(name) => self.service(name)?,
+            GatewayDestination::Address(address) => {
+                let at = self.service_at(&address.network, address.ip, &flow.source.namespace);
+                match at {
+                    Some(service) => service,
+                    None => return self.workload_at(&address.network, address.ip).cloned(),
+                }
+            }
+        };
+        let port = gateway.hbone_mtls_port;
+        self.choose(flow, service, port, around).ok().map(|(workload, _)| workload)
+    }
+}
+
+/// The waypoint of a service, one of several by weight.
+fn chosen_waypoint<'a>(
+    service: &'a Service,
+    around: &mut impl Surroundings,
+) -> Option<&'a GatewayAddress> {
+    let total: u64 = service.weighted_waypoints.iter().map(|(_, w)| u64::from(*w)).sum();
+    if total == 0 {
+        return service.waypoint.as_ref();
+    }
+    let mut at = around.random_below(total);
+    for (gateway, weight) in &service.weighted_waypoints {
+        match at.checked_sub(u64::from(*weight)) {
+            Some(rest) => at = rest,
+            None => return Some(gateway),
+        }
+    }
+    service.waypoint.as_ref()
+}
+
+/// The address of a workload in the family of the original destination, or any it has.
+fn address_for(workload: &Workload, like: IpAddr) -> Option<IpAddr> {
+    let same = workload.addresses.iter().find(|ip| ip.is_ipv4() == like.is_ipv4());
+    same.or(workload.addresses.first()).copied()
+}

@@ -1,0 +1,120 @@
+//! Services: stable names and addresses in front of workloads.
+
+use crate::Text;
+use crate::names::{NetworkAddress, ServiceName};
+use crate::workload::{GatewayAddress, PortMapping};
+
+/// One service as the control plane describes it (istio.workload.Service).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its short name.
+    pub name: Text,
+    /// Namespace and hostname.
+    pub key: ServiceName,
+    /// Its virtual addresses; none for a headless service.
+    pub addresses: Vec<VirtualAddress>,
+    /// Its ports. A target port of 0 is looked up on the workload.
+    pub ports: Vec<PortMapping>,
+    /// Further identities its endpoints may prove.
+    pub subject_alt_names: Vec<Text>,
+    /// The waypoint its traffic must pass.
+    pub waypoint: Option<GatewayAddress>,
+    /// Waypoints among which its traffic is split; empty means `waypoint` alone.
+    pub weighted_waypoints: Vec<(GatewayAddress, u32)>,
+    /// How an endpoint is chosen.
+    pub load_balancing: LoadBalancing,
+    /// Which families its name resolves to.
+    pub ip_families: IpFamilies,
+    /// It is the canonical service of its hostname.
+    pub canonical: bool,
+    /// Gateways too send through the waypoint.
+    pub ingress_use_waypoint: bool,
+    /// It is visible in its own namespace only.
+    pub namespace_only: bool,
+}
+
+/// An address, or for some ServiceEntries a whole block of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VirtualAddress {
+    /// The address, or the first of the block.
+    pub address: NetworkAddress,
+    /// The prefix length of a block; absent for one address.
+    pub prefix_len: Option<u8>,
+}
+
+/// How an endpoint of a service is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadBalancing {
+    /// What must, or should, agree with the client, most general first.
+    pub routing_preference: Vec<Scope>,
+    /// What happens when not all of it agrees.
+    pub mode: Mode,
+    /// Endpoints that are not ready take traffic too.
+    pub allow_unhealthy: bool,
+    /// Connections of one client address stay with one endpoint for this long (ClientIP affinity).
+    pub client_affinity_seconds: Option<u32>,
+}
+
+/// One step of locality.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names of the protocol's enum are their description")]
+pub enum Scope {
+    Region,
+    Zone,
+    Subzone,
+    Node,
+    Cluster,
+    Network,
+}
+
+/// What the routing preference means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Nothing: every endpoint is as good as the other.
+    #[default]
+    Unspecified,
+    /// Only endpoints that agree in everything.
+    Strict,
+    /// The endpoints that agree in most, in order.
+    Failover,
+    /// No choice: the original destination.
+    Passthrough,
+}
+
+/// Which address families a name resolves to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names of the protocol's enum are their description")]
+pub enum IpFamilies {
+    #[default]
+    Automatic,
+    Ipv4Only,
+    Ipv6Only,
+    Dual,
+}
+
+impl Service {
+    /// A service with nothing but its names; everything else as the protocol elides it.
+    pub fn named(namespace: impl Into<Text>, hostname: impl Into<Text>) -> Self {
+        let key = ServiceName::new(namespace, hostname);
+        let name = key.hostname.split('.').next().unwrap_or_default().into();
+        Self {
+            name,
+            key,
+            addresses: Vec::new(),
+            ports: Vec::new(),
+            subject_alt_names: Vec::new(),
+            waypoint: None,
+            weighted_waypoints: Vec::new(),
+            load_balancing: LoadBalancing::default(),
+            ip_families: IpFamilies::default(),
+            canonical: false,
+            ingress_use_waypoint: false,
+            namespace_only: false,
+        }
+    }
+
+    /// The port with this number.
+    pub fn port(&self, service_port: u16) -> Option<&PortMapping> {
+        self.ports.iter().find(|port| port.service_port == service_port)
+    }
+}

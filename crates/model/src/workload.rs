@@ -1,0 +1,199 @@
+//! Workloads: pods, and what stands for a pod outside Kubernetes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::Text;
+use crate::identity::Identity;
+use crate::names::{NetworkAddress, PolicyName, ServiceName};
+
+/// One workload as the control plane describes it (istio.workload.Workload).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name in the view, `cluster//Pod/namespace/name`.
+    pub uid: Text,
+    /// The pod's name.
+    pub name: Text,
+    /// The pod's namespace.
+    pub namespace: Text,
+    /// The pod's addresses, none for a workload that is found by hostname alone.
+    pub addresses: Vec<IpAddr>,
+    /// The hostname of a workload without addresses, empty otherwise.
+    pub hostname: Text,
+    /// The network it is on, empty for the only one.
+    pub network: Text,
+    /// How it is reached.
+    pub tunnel: Tunnel,
+    /// The trust domain of its identity.
+    pub trust_domain: Text,
+    /// The service account of its identity.
+    pub service_account: Text,
+    /// The waypoint that all its inbound traffic must pass.
+    pub waypoint: Option<GatewayAddress>,
+    /// The gateway to its network, for a workload on another one.
+    pub network_gateway: Option<GatewayAddress>,
+    /// The node it runs on.
+    pub node: Text,
+    /// The canonical service, a telemetry label.
+    pub canonical_name: Text,
+    /// The canonical revision, a telemetry label.
+    pub canonical_revision: Text,
+    /// What owns it.
+    pub kind: WorkloadKind,
+    /// The name of its owner.
+    pub workload_name: Text,
+    /// It speaks HBONE itself; the proxy neither wraps nor unwraps.
+    pub native_tunnel: bool,
+    /// How the proxy hands it what it received through the tunnel, if not as plain TCP.
+    pub application_tunnel: Option<ApplicationTunnel>,
+    /// The services it is an endpoint of and the ports it serves them on.
+    pub services: BTreeMap<ServiceName, Vec<PortMapping>>,
+    /// The policies that select it.
+    pub policies: Vec<PolicyName>,
+    /// Whether it is ready for traffic.
+    pub healthy: bool,
+    /// The cluster it lives in.
+    pub cluster_id: Text,
+    /// Where it stands.
+    pub locality: Locality,
+    /// It shares its node's network: its address is not its own.
+    pub host_network: bool,
+    /// Its weight among the endpoints of a service.
+    pub capacity: u32,
+}
+
+/// How a workload is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tunnel {
+    /// Plain TCP: it is not in the mesh.
+    None,
+    /// HTTP/2 CONNECT in mutual TLS on port 15008.
+    Hbone,
+    /// A sidecar's mutual TLS, which a node proxy treats as plain TCP.
+    LegacyIstioMtls,
+}
+
+/// What owns a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkloadKind {
+    /// A Deployment, or anything that is none of the others.
+    Deployment,
+    /// A CronJob.
+    CronJob,
+    /// Nothing: a pod of its own.
+    Pod,
+    /// A Job.
+    Job,
+}
+
+/// A gateway or waypoint and its HBONE port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GatewayAddress {
+    /// Where it is.
+    pub destination: GatewayDestination,
+    /// Its HBONE port, normally 15008.
+    pub hbone_mtls_port: u16,
+}
+
+/// Where a gateway or waypoint is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GatewayDestination {
+    /// A service of the view.
+    Hostname(ServiceName),
+    /// An address.
+    Address(NetworkAddress),
+}
+
+/// How the proxy speaks to an application that understands more than TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ApplicationTunnel {
+    /// What precedes the bytes.
+    pub protocol: ApplicationProtocol,
+    /// The port to send to, the original one when absent.
+    pub port: Option<u16>,
+}
+
+/// What precedes the bytes of an application tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ApplicationProtocol {
+    /// Nothing.
+    None,
+    /// A PROXY protocol version 2 header.
+    Proxy,
+}
+
+/// A port of a service and the port of the workload behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortMapping {
+    /// The service's port.
+    pub service_port: u16,
+    /// The workload's port; on a service 0 means "as the workload says".
+    pub target_port: u16,
+    /// What is spoken there, as far as it is declared.
+    pub app_protocol: AppProtocol,
+}
+
+/// The declared protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[expect(missing_docs, reason = "the names of the protocols are their description")]
+pub enum AppProtocol {
+    #[default]
+    Unknown,
+    Http11,
+    Http2,
+    Grpc,
+    Tcp,
+    Tls,
+}
+
+/// Where a workload stands, in Istio's terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "topology labels carry these very names")]
+pub struct Locality {
+    pub region: Text,
+    pub zone: Text,
+    pub subzone: Text,
+}
+
+impl Workload {
+    /// The identity this workload must prove.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            trust_domain: self.trust_domain.clone(),
+            namespace: self.namespace.clone(),
+            service_account: self.service_account.clone(),
+        }
+    }
+
+    /// A workload with nothing but its names; everything else as the protocol elides it.
+    pub fn named(uid: impl Into<Text>, namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
+        let empty: Text = "".into();
+        Self {
+            uid: uid.into(),
+            name: name.into(),
+            namespace: namespace.into(),
+            addresses: Vec::new(),
+            hostname: empty.clone(),
+            network: empty.clone(),
+            tunnel: Tunnel::None,
+            trust_domain: crate::identity::DEFAULT_TRUST_DOMAIN.into(),
+            service_account: crate::identity::DEFAULT_SERVICE_ACCOUNT.into(),
+            waypoint: None,
+            network_gateway: None,
+            node: empty.clone(),
+            canonical_name: empty.clone(),
+            canonical_revision: empty.clone(),
+            kind: WorkloadKind::Pod,
+            workload_name: empty.clone(),
+            native_tunnel: false,
+            application_tunnel: None,
+            services: BTreeMap::new(),
+            policies: Vec::new(),
+            healthy: true,
+            cluster_id: empty,
+            locality: Locality::default(),
+            host_network: false,
+            capacity: 1,
+        }
+    }
+}
