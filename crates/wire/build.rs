@@ -1,0 +1,29 @@
+//! Generates the protobuf messages and gRPC stubs, without an external `protoc`.
+
+use std::error::Error;
+use std::path::Path;
+
+/// Every file that is compiled; imports are found under `proto`.
+const FILES: [&str; 6] = [
+    "istio/workload.proto",
+    "istio/authorization.proto",
+    "istio/zds.proto",
+    "istio/citadel.proto",
+    "envoy/discovery.proto",
+    "ambit/snapshot.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    println!("cargo:rerun-if-changed={}", root.display());
+    let descriptors = protox::compile(FILES, [&root])?;
+    tonic_prost_build::configure()
+        .bytes(".istio")
+        .bytes(".ambit")
+        // Sorted, so that equal resources have equal bytes and with them equal versions.
+        .btree_map(".")
+        // prost's own `Any` copies its value; ours shares the receive buffer.
+        .extern_path(".google.protobuf.Any", "crate::proto::Any")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! The messages as generated from `proto/`, one module per package.
+//!
+//! Nothing here judges a value: [`crate::convert`] does. Never hand these types to a decision.
+
+#![allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
+
+use bytes::Bytes;
+
+/// `google.protobuf.Any`, with a value that shares the buffer it was received in.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct Any {
+    /// `type.googleapis.com/<message name>`.
+    #[prost(string, tag = "1")]
+    pub type_url: String,
+    /// The encoded message.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+/// Workload discovery, policies, pod enrolment and certificates, as Istio names them.
+pub mod istio {
+    /// `istio.security`: layer-4 authorization.
+    pub mod security {
+        tonic::include_proto!("istio.security");
+    }
+    /// `istio.workload`: the mesh's address book.
+    pub mod workload {
+        tonic::include_proto!("istio.workload");
+        /// `istio.workload.zds`: node agent to node proxy.
+        pub mod zds {
+            tonic::include_proto!("istio.workload.zds");
+        }
+    }
+    /// `istio.v1`.
+    pub mod v1 {
+        /// `istio.v1.auth`: the certificate authority.
+        pub mod auth {
+            tonic::include_proto!("istio.v1.auth");
+        }
+    }
+}
+
+/// Envoy's discovery transport.
+pub mod envoy {
+    /// `envoy.config`.
+    pub mod config {
+        /// `envoy.config.core`.
+        pub mod core {
+            /// `envoy.config.core.v3`: who is asking.
+            pub mod v3 {
+                tonic::include_proto!("envoy.config.core.v3");
+            }
+        }
+    }
+    /// `envoy.service`.
+    pub mod service {
+        /// `envoy.service.discovery`.
+        pub mod discovery {
+            /// `envoy.service.discovery.v3`: the discovery service itself.
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.discovery.v3");
+            }
+        }
+    }
+}
+
+/// `google.rpc`.
+pub mod google {
+    /// `google.rpc`: the status that carries a refusal.
+    pub mod rpc {
+        tonic::include_proto!("google.rpc");
+    }
+}
+
+/// This project's own messages.
+pub mod ambit {
+    /// `ambit.snapshot`: the last accepted view, as the supervisor keeps it.
+    pub mod snapshot {
+        tonic::include_proto!("ambit.snapshot");
+    }
+}
