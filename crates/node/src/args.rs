@@ -1,0 +1,165 @@
+//! The agent's flags as written by the user, and the settings as the agent uses them.
+//!
+//! Environment names are those of istio-cni where they mean the same thing. [`Args`] may hold
+//! anything clap accepts; [`Settings`] holds only what has been checked. This module never opens a
+//! file or a socket.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest time that a pod's capture rules may stay altered before they are looked at again.
+pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
+
+/// Shortest interval between two looks, so that a typing error does not burn a core.
+pub(crate) const REPAIR_INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+/// Flags of `ambit node`, the node agent in istio-cni's place.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the node whose pods this agent enrols
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+
+    /// Where pods and namespaces are read from: files:DIR, the registry directory of `ambit up`
+    #[arg(long, env = "AMBIT_REGISTRY", value_name = "SOURCE")]
+    pub registry: String,
+
+    /// Socket on which the node proxy is told of pods (ZDS); mode 0600
+    #[arg(long, env = "ZTUNNEL_UDS_ADDRESS", default_value = "/var/run/ztunnel/ztunnel.sock")]
+    pub zds_socket: PathBuf,
+
+    /// Socket on which the CNI plugin announces new pods; mode 0600
+    #[arg(long, default_value = "/var/run/istio-cni/pluginevent.sock")]
+    pub cni_socket: PathBuf,
+
+    /// Send the pods' DNS queries to the proxy; a pod's annotation ambient.istio.io/dns-capture wins
+    #[arg(long, env = "AMBIENT_DNS_CAPTURE", default_value_t = true, action = clap::ArgAction::Set)]
+    pub dns_capture: bool,
+
+    /// Capture IPv6 as well as IPv4
+    #[arg(long, env = "AMBIENT_IPV6", default_value_t = true, action = clap::ArgAction::Set)]
+    pub ipv6: bool,
+
+    /// Address of /readyz, /healthz and /metrics
+    #[arg(long, default_value = "127.0.0.1:8000")]
+    pub readiness_address: SocketAddr,
+
+    /// How often each pod's capture rules are compared with what they should be (50ms to 5s)
+    #[arg(long, default_value = "2s", value_parser = parse_interval, value_name = "DURATION")]
+    pub repair_interval: Duration,
+}
+
+/// What is wrong with the flags, and what would be right.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgsError {
+    /// `--registry` names no source that this build knows.
+    #[error("--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry")]
+    UnknownRegistry(String),
+    /// `--node-name` is empty.
+    #[error("--node-name is empty; give the name of this node's Node object (or set NODE_NAME)")]
+    EmptyNodeName,
+}
+
+/// The flags after checking; every field is usable as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) node_name: String,
+    pub(crate) registry_dir: PathBuf,
+    pub(crate) zds_socket: PathBuf,
+    pub(crate) cni_socket: PathBuf,
+    pub(crate) dns_capture: bool,
+    pub(crate) ipv6: bool,
+    pub(crate) readiness_address: SocketAddr,
+    pub(crate) repair_interval: Duration,
+}
+
+impl TryFrom<Args> for Settings {
+    type Error = ArgsError;
+
+    fn try_from(args: Args) -> Result<Self, ArgsError> {
+        if args.node_name.is_empty() {
+            return Err(ArgsError::EmptyNodeName);
+        }
+        let registry_dir = match args.registry.split_once(':') {
+            Some(("files", dir)) if !dir.is_empty() => PathBuf::from(dir),
+            _ => return Err(ArgsError::UnknownRegistry(args.registry)),
+        };
+        Ok(Self {
+            node_name: args.node_name,
+            registry_dir,
+            zds_socket: args.zds_socket,
+            cni_socket: args.cni_socket,
+            dns_capture: args.dns_capture,
+            ipv6: args.ipv6,
+            readiness_address: args.readiness_address,
+            repair_interval: args.repair_interval,
+        })
+    }
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write for example 500ms or 2s");
+    let interval = if let Some(number) = text.strip_suffix("ms") {
+        Duration::from_millis(number.parse().map_err(|_| wrong())?)
+    } else if let Some(number) = text.strip_suffix('s') {
+        Duration::from_secs(number.parse().map_err(|_| wrong())?)
+    } else {
+        return Err(wrong());
+    };
+    if (REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err(format!("{text} is out of range; write 50ms to 5s"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Args, String> {
+        let words = ["node", "--node-name", "node-1", "--registry", "files:/r"];
+        let words = words.iter().chain(flags.iter());
+        Command::try_parse_from(words).map(|c| c.args).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn defaults_are_those_of_istio_cni() {
+        let settings = Settings::try_from(parse(&[]).expect("parses")).expect("valid");
+        assert_eq!(settings.zds_socket, PathBuf::from("/var/run/ztunnel/ztunnel.sock"));
+        assert_eq!(settings.cni_socket, PathBuf::from("/var/run/istio-cni/pluginevent.sock"));
+        assert_eq!(settings.readiness_address.to_string(), "127.0.0.1:8000");
+        assert_eq!(settings.registry_dir, PathBuf::from("/r"));
+        assert!(settings.dns_capture && settings.ipv6);
+    }
+
+    #[test]
+    fn switches_take_a_value() {
+        let args = parse(&["--dns-capture", "false", "--ipv6", "false"]).expect("parses");
+        assert!(!args.dns_capture && !args.ipv6);
+    }
+
+    #[test]
+    fn an_interval_out_of_range_or_without_a_unit_is_refused_with_the_range() {
+        for (text, part) in [("6s", "50ms to 5s"), ("1ms", "50ms to 5s"), ("3", "500ms or 2s")] {
+            let error = parse(&["--repair-interval", text]).expect_err("refused");
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_registry_is_refused_with_the_remedy() {
+        let mut args = parse(&[]).expect("parses");
+        args.registry = "consul:here".into();
+        let error = Settings::try_from(args).expect_err("refused").to_string();
+        assert!(error.contains("consul:here") && error.contains("files:DIR"), "{error}");
+    }
+}

@@ -1,0 +1,251 @@
+//! What the agent knows of a pod, and the pure decision whether that pod belongs in the mesh.
+//!
+//! The facts come from the registry and from the CNI plugin; this module reads neither. It never
+//! decides what happens to traffic: only which pods are captured, and with which options.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Label of a pod or namespace that puts it in the mesh, or takes a pod out.
+const MODE_LABEL: &str = "istio.io/dataplane-mode";
+/// Annotation left by the sidecar injector: such a pod has a proxy of its own.
+const SIDECAR_ANNOTATION: &str = "sidecar.istio.io/status";
+/// Annotation that leaves inbound connections of the pod alone.
+const BYPASS_INBOUND_ANNOTATION: &str = "ambient.istio.io/bypass-inbound-capture";
+/// Annotation that overrides the agent's `--dns-capture` for one pod.
+const DNS_CAPTURE_ANNOTATION: &str = "ambient.istio.io/dns-capture";
+
+/// The uid that Kubernetes gave a pod; unique for all time, unlike its name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PodUid(Arc<str>);
+
+impl PodUid {
+    /// Wraps the text of `metadata.uid`.
+    pub(crate) fn new(uid: &str) -> Self {
+        Self(uid.into())
+    }
+
+    /// The text, as ZDS and the captured file carry it.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Namespace and name; another pod may bear them later.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PodName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl PodName {
+    /// A pod's full name.
+    pub(crate) fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A Pod object, reduced to what enrolment depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodObject {
+    pub(crate) name: PodName,
+    pub(crate) uid: PodUid,
+    pub(crate) node: Option<String>,
+    pub(crate) service_account: String,
+    pub(crate) host_network: bool,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
+}
+
+/// What runs: written by the pod runner, not by the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodStatus {
+    pub(crate) uid: PodUid,
+    pub(crate) node: Option<String>,
+    /// Whether every container has ended for good.
+    pub(crate) terminated: bool,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) netns: Option<PathBuf>,
+}
+
+/// Everything the registry says about pods at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RegistryView {
+    pub(crate) pods: BTreeMap<PodName, PodObject>,
+    pub(crate) statuses: BTreeMap<PodName, PodStatus>,
+    /// Labels of each namespace.
+    pub(crate) namespaces: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// How a pod in the mesh is captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CaptureOptions {
+    /// Send DNS queries to the proxy.
+    pub(crate) dns: bool,
+    /// Capture IPv6 too.
+    pub(crate) ipv6: bool,
+    /// Leave connections to the pod alone.
+    pub(crate) bypass_inbound: bool,
+}
+
+/// The agent-wide defaults that a pod's annotations may override.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Defaults {
+    pub(crate) dns: bool,
+    pub(crate) ipv6: bool,
+}
+
+/// Whether a pod belongs in the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Membership {
+    /// In, captured with these options.
+    In(CaptureOptions),
+    /// Out, for the reason given.
+    Out(Exclusion),
+}
+
+/// Why a pod is not in the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Exclusion {
+    /// Neither the pod nor its namespace carries the label with the value `ambient`.
+    #[error("neither the pod nor its namespace is labelled istio.io/dataplane-mode=ambient")]
+    NotLabelled,
+    /// The pod's own label says `none`.
+    #[error("the pod is labelled istio.io/dataplane-mode=none")]
+    OptedOut,
+    /// The pod shares the node's network namespace.
+    #[error("the pod uses hostNetwork")]
+    HostNetwork,
+    /// The pod has a sidecar.
+    #[error("the pod has a sidecar (annotation sidecar.istio.io/status)")]
+    Sidecar,
+}
+
+/// Decides membership: the pod's label wins over the namespace's.
+pub(crate) fn membership(
+    pod: &PodObject,
+    namespace_labels: Option<&BTreeMap<String, String>>,
+    defaults: Defaults,
+) -> Membership {
+    if pod.host_network {
+        return Membership::Out(Exclusion::HostNetwork);
+    }
+    if pod.annotations.contains_key(SIDECAR_ANNOTATION) {
+        return Membership::Out(Exclusion::Sidecar);
+    }
+    let of_namespace = namespace_labels.and_then(|labels| labels.get(MODE_LABEL));
+    match pod.labels.get(MODE_LABEL).map(String::as_str) {
+        Some("ambient") => {}
+        Some("none") => return Membership::Out(Exclusion::OptedOut),
+        _ if of_namespace.map(String::as_str) == Some("ambient") => {}
+        _ => return Membership::Out(Exclusion::NotLabelled),
+    }
+    Membership::In(CaptureOptions {
+        dns: flag(pod, DNS_CAPTURE_ANNOTATION).unwrap_or(defaults.dns),
+        ipv6: defaults.ipv6,
+        bypass_inbound: flag(pod, BYPASS_INBOUND_ANNOTATION).unwrap_or(false),
+    })
+}
+
+/// A boolean annotation; anything but `true` and `false` counts as absent, as in Istio.
+fn flag(pod: &PodObject, annotation: &str) -> Option<bool> {
+    pod.annotations.get(annotation).and_then(|value| value.parse().ok())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const DEFAULTS: Defaults = Defaults { dns: true, ipv6: true };
+
+    pub(crate) fn pod(uid: &str) -> PodObject {
+        PodObject {
+            name: PodName::new("shop", uid),
+            uid: PodUid::new(uid),
+            node: Some("node-1".into()),
+            service_account: "default".into(),
+            host_network: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    fn labels(value: &str) -> BTreeMap<String, String> {
+        match value {
+            "-" => BTreeMap::new(),
+            value => BTreeMap::from([(MODE_LABEL.to_owned(), value.to_owned())]),
+        }
+    }
+
+    #[test]
+    fn the_pods_label_wins_over_the_namespaces() {
+        use Exclusion::{NotLabelled, OptedOut};
+        let table = [
+            ("-", "-", Some(NotLabelled)),
+            ("-", "ambient", None),
+            ("-", "none", Some(NotLabelled)),
+            ("ambient", "-", None),
+            ("ambient", "none", None),
+            ("none", "ambient", Some(OptedOut)),
+            ("none", "-", Some(OptedOut)),
+            ("Ambient", "-", Some(NotLabelled)),
+            ("sidecar", "ambient", None),
+        ];
+        for (of_pod, of_namespace, expected) in table {
+            let mut pod = pod("a");
+            pod.labels = labels(of_pod);
+            let got = match membership(&pod, Some(&labels(of_namespace)), DEFAULTS) {
+                Membership::In(_) => None,
+                Membership::Out(exclusion) => Some(exclusion),
+            };
+            assert_eq!(got, expected, "pod {of_pod}, namespace {of_namespace}");
+        }
+    }
+
+    #[test]
+    fn host_network_and_sidecars_stay_out_whatever_the_labels_say() {
+        let mut host = pod("a");
+        host.labels = labels("ambient");
+        let mut sidecar = host.clone();
+        host.host_network = true;
+        sidecar.annotations.insert(SIDECAR_ANNOTATION.into(), "{}".into());
+        let out = |pod: &PodObject| membership(pod, None, DEFAULTS);
+        assert_eq!(out(&host), Membership::Out(Exclusion::HostNetwork));
+        assert_eq!(out(&sidecar), Membership::Out(Exclusion::Sidecar));
+    }
+
+    #[test]
+    fn annotations_override_the_agents_defaults() {
+        let mut pod = pod("a");
+        pod.labels = labels("ambient");
+        pod.annotations.insert(DNS_CAPTURE_ANNOTATION.into(), "false".into());
+        pod.annotations.insert(BYPASS_INBOUND_ANNOTATION.into(), "true".into());
+        let expected = CaptureOptions { dns: false, ipv6: true, bypass_inbound: true };
+        assert_eq!(membership(&pod, None, DEFAULTS), Membership::In(expected));
+        pod.annotations.insert(DNS_CAPTURE_ANNOTATION.into(), "perhaps".into());
+        pod.annotations.remove(BYPASS_INBOUND_ANNOTATION);
+        let expected = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+        assert_eq!(membership(&pod, None, DEFAULTS), Membership::In(expected));
+    }
+}
