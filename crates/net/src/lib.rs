@@ -1,1 +1,28 @@
-//! Moves bytes: sockets, namespaces, netlink, HBONE, drain and gRPC transport
+//! Moves bytes: sockets, namespaces, netlink, HBONE, drain and gRPC transport.
+//!
+//! The roles say *what* is to be moved, this crate knows *how* Linux does it. It never decides whether a flow is
+//! allowed and never talks to Kubernetes. All `unsafe` of the whole project lives in [`sys`].
+//!
+//! | module | what others call |
+//! |---|---|
+//! | [`namespace`] | `NetNs::{create, current, open, from_fd, of_pid, run, pin, unpin, inode, try_clone}`, `set_sysctl` |
+//! | [`socket`] | `tcp_listener`, `udp_bind`, `tcp_socket`, `tcp_connect`, `original_destination`, `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials` |
+//! | [`seqpacket`] | `Listener`, `Connection` (tokio), `BlockingConnection`, file descriptors with packets |
+//! | [`memfd`] | `Sealed::{create, open, read}` |
+//! | [`netlink`] | `RouteSocket`: links, addresses, routes, rules, neighbours, all `ensure_*`/`delete_*` |
+//! | [`nftables`] | `Table`, `Chain`, `Rule` builder; `Nftables::{replace, delete, dump, verify}`; `Watch` |
+//! | [`conntrack`] | `Conntrack::{original_of_reply, entries, delete_matching}` |
+//! | [`capture`] | `Capture::start(..).stop()`, `Trace::read(..)` with marker search and the TLS summary |
+//! | [`procnet`] | `established_by_local_port` |
+//! | [`sys`] | `process` (namespaces, fork, wait, prctl), `mount`, `capability`: what a pod's init needs |
+
+pub mod capture;
+pub mod conntrack;
+pub mod memfd;
+pub mod namespace;
+pub mod netlink;
+pub mod nftables;
+pub mod procnet;
+pub mod seqpacket;
+pub mod socket;
+pub mod sys;

@@ -1,0 +1,94 @@
+//! Links, addresses, routes, rules and neighbours of one network namespace, over rtnetlink.
+//!
+//! A [`RouteSocket`] belongs to the namespace it was opened in, whatever thread uses it later. Calls are synchronous
+//! and short; each takes the kernel microseconds. Every `ensure_*` and `delete_*` is idempotent, so that whoever
+//! restarts half-way simply does it all again. Nothing here touches what it was not named.
+
+pub(crate) mod message;
+pub(crate) mod socket;
+
+mod address;
+mod link;
+mod neighbour;
+mod route;
+mod rule;
+
+use std::io;
+
+pub use address::Address;
+pub use link::{Link, LinkKind};
+pub use neighbour::Neighbour;
+pub use route::{MAIN_TABLE, Route, RouteKind};
+pub use rule::Rule;
+
+use crate::namespace::NetNs;
+use socket::NetlinkSocket;
+
+/// Why the kernel's network configuration could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// No netlink socket.
+    #[error("open a netlink socket")]
+    Open(#[source] io::Error),
+    /// The kernel refused; without `NET_ADMIN` in the namespace's user namespace it refuses everything.
+    #[error("{operation}")]
+    Refused {
+        /// What was asked for.
+        operation: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's answer does not have the form its documentation promises.
+    #[error("{operation}: unexpected answer of the kernel: {reason}")]
+    Malformed {
+        /// What was asked for.
+        operation: String,
+        /// What is wrong with the answer.
+        reason: &'static str,
+    },
+    /// There is no such interface in this namespace.
+    #[error("{operation}: there is no interface {name:?} in this network namespace")]
+    NoSuchLink {
+        /// What was asked for.
+        operation: &'static str,
+        /// The interface.
+        name: String,
+    },
+    /// An interface of that name exists and is of another kind.
+    #[error("interface {name:?} exists and is not a {wanted}; delete it or choose another name")]
+    OtherKind {
+        /// The interface.
+        name: String,
+        /// What it should be.
+        wanted: LinkKind,
+    },
+}
+
+impl NetlinkError {
+    /// The error number of the kernel, if it was the kernel that refused.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { source, .. } | Self::Open(source) => source.raw_os_error(),
+            Self::Malformed { .. } | Self::NoSuchLink { .. } | Self::OtherKind { .. } => None,
+        }
+    }
+}
+
+/// A connection to the routing part of the kernel, for the namespace it was opened in.
+#[derive(Debug)]
+pub struct RouteSocket {
+    netlink: NetlinkSocket,
+}
+
+impl RouteSocket {
+    /// For the calling thread's namespace.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_ROUTE as isize)? })
+    }
+
+    /// For the given namespace.
+    pub fn open_in(namespace: &NetNs) -> Result<Self, NetlinkError> {
+        namespace.run(Self::open).map_err(NetlinkError::Open)?
+    }
+}

@@ -1,0 +1,228 @@
+//! Rules: conditions, then statements, in the order they are written.
+//!
+//! Each builder method appends one condition or statement; a packet that fails a condition leaves the rule.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+
+use super::Verdict;
+
+/// Transport protocols that rules tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP for IPv4.
+    Icmp,
+    /// ICMP for IPv6.
+    Icmpv6,
+}
+
+/// What connection tracking knows of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConnectionState {
+    /// Fits no connection.
+    Invalid,
+    /// Belongs to one that has seen packets both ways.
+    Established,
+    /// Belongs to another one, such as an ICMP error.
+    Related,
+    /// Begins one.
+    New,
+    /// Not tracked.
+    Untracked,
+}
+
+/// Way of a packet within its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// As the first packet.
+    Original,
+    /// Against it.
+    Reply,
+}
+
+/// Who owns the socket that sent a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketOwner {
+    /// Any local socket.
+    Anyone,
+    /// Sockets of this user.
+    User(u32),
+}
+
+/// One condition or statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Protocol(Protocol),
+    Ipv6(bool),
+    Mark { value: u32, mask: u32, equal: bool },
+    ConnectionMark { value: u32, mask: u32, equal: bool },
+    State(Vec<ConnectionState>),
+    Direction(Direction),
+    Source { net: IpNet, equal: bool },
+    Destination { net: IpNet, equal: bool },
+    SourceIn { set: String, ipv6: bool },
+    DestinationIn { set: String, ipv6: bool },
+    SourcePort { port: u16, equal: bool },
+    DestinationPort { port: u16, equal: bool },
+    TcpFlags { mask: u8, value: u8 },
+    InInterface { name: String, equal: bool },
+    OutInterface { name: String, equal: bool },
+    SentBy(SocketOwner),
+    ToLocalAddress(bool),
+    Counter,
+    SetMark(u32),
+    SetConnectionMark(u32),
+    MarkFromConnection,
+    ConnectionFromMark,
+    Zone(u16),
+    NoTrack,
+    Verdict(Verdict),
+    ServiceVerdict { map: String, ipv6: bool },
+    Reject { tcp_reset: bool },
+    Redirect(u16),
+    DestinationNat(Vec<SocketAddr>),
+    SourceNat(std::net::IpAddr),
+    Masquerade,
+}
+
+/// A rule with the comment by which people and the tamper check know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub(crate) comment: String,
+    pub(crate) parts: Vec<Part>,
+}
+
+macro_rules! parts {
+    ($($(#[$doc:meta])* $method:ident($($name:ident: $kind:ty),*) => $part:expr;)*) => {
+        impl Rule {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $method(self $(, $name: $kind)*) -> Self {
+                self.with($part)
+            })*
+        }
+    };
+}
+
+parts! {
+    /// Packets of this transport protocol.
+    protocol(protocol: Protocol) => Part::Protocol(protocol);
+    /// IPv4 packets; needed in `Family::Inet` before addresses.
+    ipv4() => Part::Ipv6(false);
+    /// IPv6 packets.
+    ipv6() => Part::Ipv6(true);
+    /// Packets whose masked mark is `value`.
+    mark(value: u32, mask: u32) => Part::Mark { value, mask, equal: true };
+    /// Packets whose masked mark is not `value`.
+    mark_not(value: u32, mask: u32) => Part::Mark { value, mask, equal: false };
+    /// Packets of connections whose masked mark is `value`.
+    connection_mark(value: u32, mask: u32) => Part::ConnectionMark { value, mask, equal: true };
+    /// Packets of connections whose masked mark is not `value`.
+    connection_mark_not(value: u32, mask: u32) => Part::ConnectionMark { value, mask, equal: false };
+    /// Packets in any of these states.
+    state(states: &[ConnectionState]) => Part::State(states.to_vec());
+    /// Packets that go this way within their connection.
+    direction(direction: Direction) => Part::Direction(direction);
+    /// Packets from these addresses.
+    source(net: IpNet) => Part::Source { net, equal: true };
+    /// Packets not from these addresses.
+    source_not(net: IpNet) => Part::Source { net, equal: false };
+    /// Packets to these addresses.
+    destination(net: IpNet) => Part::Destination { net, equal: true };
+    /// Packets not to these addresses.
+    destination_not(net: IpNet) => Part::Destination { net, equal: false };
+    /// Packets from an address in a set of IPv4 addresses.
+    source_in_ipv4(set: &str) => Part::SourceIn { set: set.to_owned(), ipv6: false };
+    /// Packets from an address in a set of IPv6 addresses.
+    source_in_ipv6(set: &str) => Part::SourceIn { set: set.to_owned(), ipv6: true };
+    /// Packets to an address in a set of IPv4 addresses.
+    destination_in_ipv4(set: &str) => Part::DestinationIn { set: set.to_owned(), ipv6: false };
+    /// Packets to an address in a set of IPv6 addresses.
+    destination_in_ipv6(set: &str) => Part::DestinationIn { set: set.to_owned(), ipv6: true };
+    /// TCP or UDP packets from this port; goes after `protocol`.
+    source_port(port: u16) => Part::SourcePort { port, equal: true };
+    /// TCP or UDP packets to this port; goes after `protocol`.
+    port(port: u16) => Part::DestinationPort { port, equal: true };
+    /// TCP or UDP packets not to this port; goes after `protocol`.
+    port_not(port: u16) => Part::DestinationPort { port, equal: false };
+    /// TCP packets whose masked flags are `value`; goes after `protocol`.
+    tcp_flags(mask: u8, value: u8) => Part::TcpFlags { mask, value };
+    /// Packets that came in by this interface.
+    in_interface(name: &str) => Part::InInterface { name: name.to_owned(), equal: true };
+    /// Packets that came in by another interface.
+    in_interface_not(name: &str) => Part::InInterface { name: name.to_owned(), equal: false };
+    /// Packets that leave by this interface.
+    out_interface(name: &str) => Part::OutInterface { name: name.to_owned(), equal: true };
+    /// Packets that leave by another interface.
+    out_interface_not(name: &str) => Part::OutInterface { name: name.to_owned(), equal: false };
+    /// Packets sent by a local socket, of anyone or of one user.
+    sent_by(owner: SocketOwner) => Part::SentBy(owner);
+    /// Packets to an address of this namespace.
+    to_local_address() => Part::ToLocalAddress(true);
+    /// Packets to no address of this namespace.
+    to_other_address() => Part::ToLocalAddress(false);
+    /// Counts packets and bytes.
+    counter() => Part::Counter;
+    /// Sets the packet's mark.
+    set_mark(mark: u32) => Part::SetMark(mark);
+    /// Sets the connection's mark.
+    set_connection_mark(mark: u32) => Part::SetConnectionMark(mark);
+    /// Copies the connection's mark to the packet.
+    mark_from_connection() => Part::MarkFromConnection;
+    /// Copies the packet's mark to the connection.
+    connection_from_mark() => Part::ConnectionFromMark;
+    /// Puts the connection into a zone of its own; in a chain before connection tracking.
+    zone(zone: u16) => Part::Zone(zone);
+    /// Leaves the packet untracked; in a chain before connection tracking.
+    no_track() => Part::NoTrack;
+    /// Ends with this verdict.
+    verdict(verdict: Verdict) => Part::Verdict(verdict);
+    /// Accepts.
+    accept() => Part::Verdict(Verdict::Accept);
+    /// Drops.
+    drop() => Part::Verdict(Verdict::Drop);
+    /// Goes back to the calling chain.
+    return_to_caller() => Part::Verdict(Verdict::Return);
+    /// Calls a chain.
+    jump(chain: &str) => Part::Verdict(Verdict::Jump(chain.to_owned()));
+    /// Goes to a chain for good.
+    goto(chain: &str) => Part::Verdict(Verdict::Goto(chain.to_owned()));
+    /// Takes the verdict that an IPv4 service map has for destination, protocol and port, if it has one.
+    service_verdict_ipv4(map: &str) => Part::ServiceVerdict { map: map.to_owned(), ipv6: false };
+    /// Takes the verdict that an IPv6 service map has for destination, protocol and port, if it has one.
+    service_verdict_ipv6(map: &str) => Part::ServiceVerdict { map: map.to_owned(), ipv6: true };
+    /// Refuses with a TCP reset; goes after `protocol(Protocol::Tcp)`.
+    reject_with_reset() => Part::Reject { tcp_reset: true };
+    /// Refuses with an ICMP error (port unreachable).
+    reject() => Part::Reject { tcp_reset: false };
+    /// Redirects the connection to a port of this namespace.
+    redirect(port: u16) => Part::Redirect(port);
+    /// Sends the connection to one of these backends, each equally likely. All must be of the table's family.
+    destination_nat(backends: &[SocketAddr]) => Part::DestinationNat(backends.to_vec());
+    /// Gives the connection this source address.
+    source_nat(ip: std::net::IpAddr) => Part::SourceNat(ip);
+    /// Gives the connection the source address of the interface it leaves by.
+    masquerade() => Part::Masquerade;
+}
+
+impl Rule {
+    /// A rule that matches everything and does nothing yet. The comment is at most 100 bytes.
+    pub fn new(comment: &str) -> Self {
+        Self { comment: comment.to_owned(), parts: Vec::new() }
+    }
+
+    /// Its comment.
+    pub fn comment(&self) -> &str {
+        &self.comment
+    }
+
+    fn with(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+}

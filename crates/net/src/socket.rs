@@ -1,0 +1,279 @@
+//! Sockets as a transparent proxy needs them: marked, redirected, bound to addresses that are not its own.
+//!
+//! Everything is made in the calling thread's network namespace (see [`crate::namespace::NetNs::run`]) and works
+//! anywhere afterwards. Nothing here blocks on the network, and nothing here decides who may talk to whom.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::sys::socket_option;
+
+/// How long the queue of connections not yet accepted may get.
+pub const DEFAULT_BACKLOG: i32 = 4096;
+
+/// How to open a listening or datagram socket.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Several sockets share the port, the kernel spreads new connections over them.
+    pub reuse_port: bool,
+    /// Accept connections to, and answer from, addresses that are not local (`IP_TRANSPARENT`; needs `NET_ADMIN`).
+    pub transparent: bool,
+    /// Bind also to an address that does not exist yet.
+    pub freebind: bool,
+    /// `SO_MARK` of the socket and all it accepts (needs `NET_ADMIN`).
+    pub mark: Option<u32>,
+    /// Length of the accept queue.
+    pub backlog: i32,
+    /// An IPv6 wildcard does not take IPv4 too. `false` gives a dual-stack socket.
+    pub v6only: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            reuse_port: false,
+            transparent: false,
+            freebind: false,
+            mark: None,
+            backlog: DEFAULT_BACKLOG,
+            v6only: true,
+        }
+    }
+}
+
+/// How a connection finds out that its peer is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe.
+    pub time: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Unanswered probes before the connection is given up.
+    pub retries: u32,
+}
+
+/// Istio's values: 180 s, 180 s, 9.
+pub const ISTIO_KEEPALIVE: Keepalive =
+    Keepalive { time: Duration::from_secs(180), interval: Duration::from_secs(180), retries: 9 };
+
+/// How to open a connection.
+#[derive(Clone, Debug)]
+pub struct DialOptions {
+    /// `SO_MARK` (needs `NET_ADMIN`).
+    pub mark: Option<u32>,
+    /// Connect from this address even if it is not local (`IP_TRANSPARENT` and `IP_FREEBIND`; needs `NET_ADMIN`).
+    /// Port 0 leaves the port to the kernel.
+    pub source: Option<SocketAddr>,
+    /// Probes of an idle connection; `None` for none.
+    pub keepalive: Option<Keepalive>,
+    /// Give up when sent data stays unacknowledged for so long.
+    pub user_timeout: Option<Duration>,
+    /// Send small writes at once.
+    pub nodelay: bool,
+}
+
+impl Default for DialOptions {
+    fn default() -> Self {
+        Self { mark: None, source: None, keepalive: None, user_timeout: None, nodelay: true }
+    }
+}
+
+/// A non-blocking listener, to be handed to `tokio::net::TcpListener::from_std`.
+pub fn tcp_listener(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = bind(address, Type::STREAM, Protocol::TCP, options)?;
+    socket.listen(options.backlog)?;
+    Ok(socket.into())
+}
+
+/// A non-blocking datagram socket, to be handed to `tokio::net::UdpSocket::from_std`.
+pub fn udp_bind(address: SocketAddr, options: &ListenOptions) -> io::Result<UdpSocket> {
+    Ok(bind(address, Type::DGRAM, Protocol::UDP, options)?.into())
+}
+
+fn bind(
+    address: SocketAddr,
+    kind: Type,
+    protocol: Protocol,
+    options: &ListenOptions,
+) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind.nonblocking(), Some(protocol))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(options.v6only)?;
+    }
+    if protocol == Protocol::TCP {
+        // A restarted listener must not wait for the old connections' TIME_WAIT.
+        socket.set_reuse_address(true)?;
+    }
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    if options.transparent {
+        set_transparent(&socket, address)?;
+    }
+    if options.freebind {
+        set_freebind(&socket, address)?;
+    }
+    if let Some(mark) = options.mark {
+        socket.set_mark(mark)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// A socket ready to connect to `destination`; make it inside the namespace, `connect` it anywhere.
+pub fn tcp_socket(destination: SocketAddr, options: &DialOptions) -> io::Result<TcpSocket> {
+    let socket = Socket::new(
+        Domain::for_address(destination),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )?;
+    if let Some(mark) = options.mark {
+        socket.set_mark(mark)?;
+    }
+    if options.nodelay {
+        socket.set_tcp_nodelay(true)?;
+    }
+    if let Some(keepalive) = options.keepalive {
+        set_keepalive(&socket, keepalive)?;
+    }
+    if options.user_timeout.is_some() {
+        socket.set_tcp_user_timeout(options.user_timeout)?;
+    }
+    if let Some(source) = options.source {
+        set_transparent(&socket, source)?;
+        set_freebind(&socket, source)?;
+        // Several connections of one client to different servers may share a source port.
+        socket.set_reuse_address(true)?;
+        socket.bind(&source.into())?;
+    }
+    Ok(TcpSocket::from_std_stream(socket.into()))
+}
+
+/// Connects within `timeout` from the calling thread's namespace.
+pub async fn tcp_connect(
+    destination: SocketAddr,
+    options: &DialOptions,
+    timeout: Duration,
+) -> io::Result<TcpStream> {
+    let socket = tcp_socket(destination, options)?;
+    tokio::time::timeout(timeout, socket.connect(destination))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// Switches on probes of an idle connection.
+pub fn set_keepalive(socket: &impl AsFd, keepalive: Keepalive) -> io::Result<()> {
+    let parameters = TcpKeepalive::new()
+        .with_time(keepalive.time)
+        .with_interval(keepalive.interval)
+        .with_retries(keepalive.retries);
+    SockRef::from(socket).set_tcp_keepalive(&parameters)
+}
+
+/// Marks the packets of an existing socket.
+pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
+    SockRef::from(socket).set_mark(mark)
+}
+
+/// Makes the next close a reset, so that the peer sees an error and not an orderly end.
+pub fn set_linger_reset(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(_) => socket.set_ip_transparent_v4(true),
+        SocketAddr::V6(_) => socket_option::set_transparent_v6(socket),
+    }
+}
+
+fn set_freebind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(_) => socket.set_freebind_v4(true),
+        SocketAddr::V6(_) => socket_option::set_freebind_v6(socket),
+    }
+}
+
+/// Where an accepted connection was going before the capture rules redirected it.
+///
+/// For a connection that was not redirected it is the address that it was made to.
+pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    // A dual-stack socket serves IPv4 clients too, and only the IPv4 table knows those: ask it first.
+    match socket_option::original_destination_v4(socket) {
+        Ok(address) => Ok(address),
+        Err(_) => socket_option::original_destination_v6(socket),
+    }
+}
+
+/// Turns an IPv4 address that a dual-stack socket shows as `::ffff:a.b.c.d` back into one.
+pub fn normalise(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Whether `ip` is an address of the calling thread's namespace.
+pub fn address_exists(ip: IpAddr) -> io::Result<bool> {
+    let address = SocketAddr::new(ip, 0);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    match socket.bind(&address.into()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Bounds the accept queue check in [`TcpInfo::queued`].
+const TCP_LISTEN: u8 = 10;
+
+/// What the kernel knows about a TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time.
+    pub round_trip: Duration,
+    /// Segments sent again over the lifetime of the connection.
+    pub retransmits: u32,
+    /// Bytes in flight, in segments; for a listener the connections that wait to be accepted.
+    pub queued: u32,
+    /// Whether this is a listener.
+    pub listening: bool,
+}
+
+/// Reads [`TcpInfo`] of a TCP socket.
+pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
+    let info = socket_option::tcp_info(socket)?;
+    Ok(TcpInfo {
+        round_trip: Duration::from_micros(info.tcpi_rtt.into()),
+        retransmits: info.tcpi_total_retrans,
+        queued: info.tcpi_unacked,
+        listening: info.tcpi_state == TCP_LISTEN,
+    })
+}
+
+/// Who is at the other end of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id at the time of the connect; 0 when it is outside of this PID namespace.
+    pub pid: i32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// Reads [`PeerCredentials`] of a connected Unix socket.
+pub fn peer_credentials(socket: &impl AsFd) -> io::Result<PeerCredentials> {
+    let raw = socket_option::peer_credentials(socket)?;
+    Ok(PeerCredentials { pid: raw.pid, uid: raw.uid, gid: raw.gid })
+}
+
+/// The wildcard address of the family of `ip`.
+pub fn unspecified_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

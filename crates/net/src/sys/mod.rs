@@ -1,0 +1,25 @@
+//! The only `unsafe` code of Ambit: thin, safe wrappers around system calls that std, tokio and socket2 lack.
+//!
+//! Each wrapper takes and returns owned or borrowed descriptors and plain values, so that nothing outside this
+//! directory has to reason about raw pointers. It must hold no policy: what is called when is decided by the callers.
+#![allow(unsafe_code)]
+
+pub mod capability;
+pub(crate) mod control_message;
+pub(crate) mod memory_file;
+pub mod mount;
+pub(crate) mod packet_socket;
+pub mod process;
+pub(crate) mod socket_option;
+
+use std::io;
+
+/// Turns the `-1` of a system call into the error in `errno`.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// [`check`] for calls that return a length.
+pub(crate) fn check_len(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

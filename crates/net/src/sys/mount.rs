@@ -1,0 +1,125 @@
+//! Mounts: what a pod's init does to give its processes a root of their own.
+//!
+//! All of it acts on the calling process' mount namespace; call [`make_private`] first in a new one, or the mounts
+//! propagate to the parent's.
+
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+use std::ptr;
+
+use super::check;
+use super::process::c_path;
+
+/// What a mount forbids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// No writes.
+    pub read_only: bool,
+    /// No set-user-id bits.
+    pub no_suid: bool,
+    /// No device files.
+    pub no_dev: bool,
+    /// No execution.
+    pub no_exec: bool,
+}
+
+impl MountOptions {
+    fn flags(self) -> libc::c_ulong {
+        let mut flags = 0;
+        for (set, flag) in [
+            (self.read_only, libc::MS_RDONLY),
+            (self.no_suid, libc::MS_NOSUID),
+            (self.no_dev, libc::MS_NODEV),
+            (self.no_exec, libc::MS_NOEXEC),
+        ] {
+            if set {
+                flags |= flag;
+            }
+        }
+        flags
+    }
+}
+
+/// Cuts the propagation between this mount namespace and the one it was copied from.
+pub fn make_private() -> io::Result<()> {
+    mount_raw(None, Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE, None)
+}
+
+/// Shows `source` (with everything mounted below it) at `target` too. `target` must exist and be of the same kind.
+pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    mount_raw(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None)
+}
+
+/// Shows `source` alone, without what is mounted below it, at `target`.
+pub fn bind_one(source: &Path, target: &Path) -> io::Result<()> {
+    mount_raw(Some(source), target, None, libc::MS_BIND, None)
+}
+
+/// Changes the options of a bind mount. In a user namespace, options that were locked must be given again.
+pub fn remount_bind(target: &Path, options: MountOptions) -> io::Result<()> {
+    mount_raw(None, target, None, libc::MS_BIND | libc::MS_REMOUNT | options.flags(), None)
+}
+
+/// Mounts an empty file system in memory, of at most `size_bytes`, whose root has the given mode.
+pub fn tmpfs(target: &Path, size_bytes: u64, mode: u32, options: MountOptions) -> io::Result<()> {
+    let data = format!("size={size_bytes},mode={mode:o}");
+    mount_raw(Some(Path::new("tmpfs")), target, Some("tmpfs"), options.flags(), Some(&data))
+}
+
+/// Mounts `/proc` for the current PID namespace.
+pub fn proc(target: &Path) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount_raw(Some(Path::new("proc")), target, Some("proc"), flags, None)
+}
+
+/// Mounts `/sys` for the current network namespace.
+pub fn sysfs(target: &Path, options: MountOptions) -> io::Result<()> {
+    mount_raw(Some(Path::new("sysfs")), target, Some("sysfs"), options.flags(), None)
+}
+
+/// Detaches what is mounted at `target`, at once for new users and for the rest when they close it.
+pub fn unmount(target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: target is NUL-terminated and outlives the call.
+    check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) })
+        .map(drop)
+}
+
+/// Makes the mount point `root` the root of this mount namespace and detaches the old one.
+pub fn pivot_root(root: &Path) -> io::Result<()> {
+    std::env::set_current_dir(root)?;
+    let here = c".";
+    // SAFETY: both paths are NUL-terminated. pivot_root(".", ".") stacks the old root on the new one.
+    check(
+        unsafe { libc::syscall(libc::SYS_pivot_root, here.as_ptr(), here.as_ptr()) } as libc::c_int
+    )?;
+    // SAFETY: as above; "." is the old root now.
+    check(unsafe { libc::umount2(here.as_ptr(), libc::MNT_DETACH) })?;
+    std::env::set_current_dir("/")
+}
+
+fn mount_raw(
+    source: Option<&Path>,
+    target: &Path,
+    kind: Option<&str>,
+    flags: libc::c_ulong,
+    data: Option<&str>,
+) -> io::Result<()> {
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let source = source.map(c_path).transpose()?;
+    let target = c_path(target)?;
+    let kind = kind.map(CString::new).transpose().map_err(invalid)?;
+    let data = data.map(CString::new).transpose().map_err(invalid)?;
+    // SAFETY: every pointer is null or that of a NUL-terminated string that outlives the call.
+    check(unsafe {
+        libc::mount(
+            source.as_ref().map_or(ptr::null(), |text| text.as_ptr()),
+            target.as_ptr(),
+            kind.as_ref().map_or(ptr::null(), |text| text.as_ptr()),
+            flags,
+            data.as_ref().map_or(ptr::null(), |text| text.as_ptr()).cast(),
+        )
+    })
+    .map(drop)
+}

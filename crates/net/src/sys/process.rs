@@ -1,0 +1,365 @@
+//! Processes and their namespaces: what the machine and a pod's init call.
+//!
+//! Everything here is meant for a process that was just executed and still has one thread (`ambit lab-pod-init`);
+//! [`fork`] refuses to run in any other, because a forked child of a threaded process may not allocate.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::check;
+
+/// A set of kernel namespaces, combined with `|`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespaces(libc::c_int);
+
+impl Namespaces {
+    /// Network devices, addresses, routes, sockets.
+    pub const NET: Self = Self(libc::CLONE_NEWNET);
+    /// Process identifiers; takes effect for the children of the caller.
+    pub const PID: Self = Self(libc::CLONE_NEWPID);
+    /// System V IPC and POSIX queues.
+    pub const IPC: Self = Self(libc::CLONE_NEWIPC);
+    /// Mounts.
+    pub const MOUNT: Self = Self(libc::CLONE_NEWNS);
+    /// Host and domain name.
+    pub const UTS: Self = Self(libc::CLONE_NEWUTS);
+    /// Users: gives every capability inside, none outside.
+    pub const USER: Self = Self(libc::CLONE_NEWUSER);
+    /// Control groups.
+    pub const CGROUP: Self = Self(libc::CLONE_NEWCGROUP);
+
+    /// Whether all of `other` is in `self`.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Namespaces {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Which side of a [`fork`] this is.
+#[derive(Debug)]
+pub enum Fork {
+    /// The new process.
+    Child,
+    /// The caller; holds the child's process id.
+    Parent(Pid),
+}
+
+/// A process id, as this process' PID namespace numbers it.
+pub type Pid = i32;
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this status.
+    Code(i32),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+/// A child that ended, as reported by [`wait_any`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reaped {
+    /// Which.
+    pub pid: Pid,
+    /// How.
+    pub exit: Exit,
+}
+
+/// Signals that the machine sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Please end.
+    Term,
+    /// End now.
+    Kill,
+    /// The terminal went away; by custom: reload.
+    Hangup,
+    /// Ctrl-C.
+    Interrupt,
+    /// Stop until continued.
+    Stop,
+    /// Go on after a stop.
+    Continue,
+    /// Any other, by number.
+    Number(i32),
+}
+
+impl Signal {
+    fn number(self) -> libc::c_int {
+        match self {
+            Self::Term => libc::SIGTERM,
+            Self::Kill => libc::SIGKILL,
+            Self::Hangup => libc::SIGHUP,
+            Self::Interrupt => libc::SIGINT,
+            Self::Stop => libc::SIGSTOP,
+            Self::Continue => libc::SIGCONT,
+            Self::Number(number) => number,
+        }
+    }
+}
+
+/// Moves the calling thread into new namespaces.
+///
+/// [`Namespaces::USER`] needs a process with one thread. After [`Namespaces::PID`] the next child is process 1.
+pub fn unshare(namespaces: Namespaces) -> io::Result<()> {
+    // SAFETY: unshare takes an integer and touches no memory of ours.
+    check(unsafe { libc::unshare(namespaces.0) }).map(drop)
+}
+
+/// Moves the calling thread into the namespace (or, with a pidfd, the namespaces) that `target` stands for.
+///
+/// The kernel refuses when `target` is of another kind than `namespaces`.
+pub fn enter(target: impl AsFd, namespaces: Namespaces) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed for the call; setns touches no memory of ours.
+    check(unsafe { libc::setns(target.as_fd().as_raw_fd(), namespaces.0) }).map(drop)
+}
+
+/// Duplicates this process. Refused while it has more than one thread.
+pub fn fork() -> io::Result<Fork> {
+    let threads = fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::other(format!(
+            "fork needs a process with one thread, this has {threads}"
+        )));
+    }
+    // SAFETY: there is no other thread, so the child may allocate and take locks as the parent may.
+    match check(unsafe { libc::fork() })? {
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid)),
+    }
+}
+
+/// Makes `command` start in new namespaces, as root inside when these include [`Namespaces::USER`].
+///
+/// The new process keeps its own PID namespace: `PID` concerns its children only. The caller's user and group become
+/// 0 inside; `setgroups` is denied there, as the kernel demands of unprivileged callers.
+pub fn start_in_namespaces(command: &mut Command, namespaces: Namespaces) {
+    // SAFETY: geteuid and getegid cannot fail and touch no memory.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let uid_map = format!("0 {uid} 1\n");
+    let gid_map = format!("0 {gid} 1\n");
+    let maps = [
+        (c"/proc/self/setgroups", "deny".to_owned()),
+        (c"/proc/self/uid_map", uid_map),
+        (c"/proc/self/gid_map", gid_map),
+    ];
+    // SAFETY: between fork and exec the closure makes system calls only, on memory that was prepared before.
+    unsafe {
+        command.pre_exec(move || {
+            unshare(namespaces)?;
+            if namespaces.contains(Namespaces::USER) {
+                for (path, content) in &maps {
+                    write_raw(path, content.as_bytes())?;
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Writes `content` in one system call, without allocating.
+fn write_raw(path: &std::ffi::CStr, content: &[u8]) -> io::Result<()> {
+    // SAFETY: path is NUL-terminated; the returned descriptor is ours alone.
+    let file = unsafe {
+        OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC))?)
+    };
+    // SAFETY: pointer and length are those of a live slice.
+    super::check_len(unsafe {
+        libc::write(file.as_raw_fd(), content.as_ptr().cast(), content.len())
+    })
+    .map(drop)
+}
+
+/// Maps users and groups of a process that was put into a user namespace: each is (inside, outside, count).
+///
+/// For callers that may map more than their own user; see [`start_in_namespaces`] for the unprivileged case.
+pub fn write_id_maps(
+    pid: Pid,
+    users: &[(u32, u32, u32)],
+    groups: &[(u32, u32, u32)],
+) -> io::Result<()> {
+    let lines = |maps: &[(u32, u32, u32)]| -> String {
+        maps.iter()
+            .map(|(inside, outside, count)| format!("{inside} {outside} {count}\n"))
+            .collect()
+    };
+    fs::write(format!("/proc/{pid}/uid_map"), lines(users))?;
+    fs::write(format!("/proc/{pid}/gid_map"), lines(groups))
+}
+
+/// Has the kernel send `signal` to this process when its parent thread dies.
+///
+/// The parent may already be gone: compare [`parent_pid`] with the expected one afterwards.
+pub fn set_parent_death_signal(signal: Signal) -> io::Result<()> {
+    prctl(libc::PR_SET_PDEATHSIG, signal.number() as libc::c_ulong)
+}
+
+/// Makes orphaned descendants children of this process, so that it can wait for them.
+pub fn set_child_subreaper() -> io::Result<()> {
+    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
+}
+
+/// Forbids this process and its descendants to gain privileges by executing files. Cannot be undone.
+pub fn set_no_new_privileges() -> io::Result<()> {
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
+}
+
+/// Forbids other processes of the same user to trace this one or read its memory, and forbids core dumps.
+pub fn set_not_dumpable() -> io::Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, 0)
+}
+
+pub(super) fn prctl(option: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: the options used here take integers; unused arguments must be zero.
+    check(unsafe {
+        libc::prctl(option, argument, 0 as libc::c_ulong, 0 as libc::c_ulong, 0 as libc::c_ulong)
+    })
+    .map(drop)
+}
+
+/// Sets the host name of the current UTS namespace.
+pub fn set_hostname(name: &str) -> io::Result<()> {
+    // SAFETY: pointer and length are those of a live slice.
+    check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
+}
+
+/// Gives up the current user: supplementary groups first, then group, then user, each irrevocably.
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    // SAFETY: pointer and length are those of a live slice of gid_t (u32).
+    check(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) })?;
+    // SAFETY: integers only.
+    check(unsafe { libc::setresgid(gid, gid, gid) })?;
+    // SAFETY: integers only.
+    check(unsafe { libc::setresuid(uid, uid, uid) }).map(drop)
+}
+
+/// Starts a session of its own, so that signals for the caller's terminal do not reach this process.
+pub fn new_session() -> io::Result<()> {
+    // SAFETY: takes nothing.
+    check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// The process id of the parent; 0 when that is outside of this PID namespace, 1 when it died.
+pub fn parent_pid() -> Pid {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::getppid() }
+}
+
+/// The effective user id.
+pub fn effective_uid() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Sends a signal. Prefer [`send_signal`] with a pidfd where the process may already have been reaped.
+pub fn kill(pid: Pid, signal: Signal) -> io::Result<()> {
+    // SAFETY: integers only.
+    check(unsafe { libc::kill(pid, signal.number()) }).map(drop)
+}
+
+/// Sends a signal to every process that this one may signal in its PID namespace (not to itself).
+pub fn kill_all(signal: Signal) -> io::Result<()> {
+    kill(-1, signal)
+}
+
+/// A descriptor for a process: becomes readable when it ends, and never stands for another one.
+pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: integers only; the returned descriptor is ours alone.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int)?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Sends a signal to the process behind a pidfd.
+pub fn send_signal(pidfd: impl AsFd, signal: Signal) -> io::Result<()> {
+    let none = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: the descriptor is borrowed for the call; a null siginfo is allowed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_fd().as_raw_fd(),
+            signal.number(),
+            none,
+            0,
+        )
+    };
+    check(result as libc::c_int).map(drop)
+}
+
+/// Waits for this child to end.
+pub fn wait(pid: Pid) -> io::Result<Exit> {
+    loop {
+        match wait_raw(pid, 0) {
+            Ok(reaped) => return Ok(reaped.expect("waitpid without WNOHANG returns a child").exit),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Collects any child that ended; `None` when none did. An init calls it until it says so.
+///
+/// With no child at all the answer is `None` as well. Never mix with `std::process::Child`, whose children it takes.
+pub fn wait_any() -> io::Result<Option<Reaped>> {
+    match wait_raw(-1, libc::WNOHANG) {
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        other => other,
+    }
+}
+
+/// Waits for any child to end; `None` when there is no child.
+pub fn wait_any_blocking() -> io::Result<Option<Reaped>> {
+    loop {
+        match wait_raw(-1, 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+fn wait_raw(pid: Pid, options: libc::c_int) -> io::Result<Option<Reaped>> {
+    let mut status: libc::c_int = 0;
+    // SAFETY: status outlives the call.
+    let pid = check(unsafe { libc::waitpid(pid, &mut status, options) })?;
+    if pid == 0 {
+        return Ok(None);
+    }
+    let exit = if libc::WIFSIGNALED(status) {
+        Exit::Signal(libc::WTERMSIG(status))
+    } else {
+        Exit::Code(libc::WEXITSTATUS(status))
+    };
+    Ok(Some(Reaped { pid, exit }))
+}
+
+/// Replaces this process by a program. Returns only when that failed.
+pub fn exec(
+    program: &std::ffi::OsStr,
+    arguments: &[std::ffi::OsString],
+    environment: &[(String, String)],
+) -> io::Error {
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .exec()
+}
+
+/// A path as the kernel wants it.
+pub(super) fn c_path(path: &std::path::Path) -> io::Result<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}

@@ -1,0 +1,100 @@
+//! Socket options and calls that socket2 does not wrap.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::check;
+
+const SO_ORIGINAL_DST: libc::c_int = 80;
+const IP6T_SO_ORIGINAL_DST: libc::c_int = 80;
+
+/// Where an IPv4 connection went before a redirect.
+pub(crate) fn original_destination_v4(socket: impl AsFd) -> io::Result<SocketAddr> {
+    // SAFETY: sockaddr_in is valid for any bytes, and is what the kernel fills in.
+    let raw: libc::sockaddr_in = unsafe { read(socket, libc::SOL_IP, SO_ORIGINAL_DST)? };
+    Ok((Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr)), u16::from_be(raw.sin_port)).into())
+}
+
+/// Where an IPv6 connection went before a redirect.
+pub(crate) fn original_destination_v6(socket: impl AsFd) -> io::Result<SocketAddr> {
+    // SAFETY: sockaddr_in6 is valid for any bytes, and is what the kernel fills in.
+    let raw: libc::sockaddr_in6 = unsafe { read(socket, libc::SOL_IPV6, IP6T_SO_ORIGINAL_DST)? };
+    let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+    Ok(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, raw.sin6_scope_id).into())
+}
+
+/// State and round-trip time of a TCP connection, from the front part of `tcp_info` that never changes.
+pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
+    // SAFETY: tcp_info is valid for any bytes; older kernels fill in less, the rest stays zero.
+    unsafe { read(socket, libc::IPPROTO_TCP, libc::TCP_INFO) }
+}
+
+/// Who holds the other end of a Unix socket, as of its connect.
+pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
+    // SAFETY: ucred is valid for any bytes.
+    unsafe { read(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }
+}
+
+/// Lets an IPv6 socket bind to addresses that are not local.
+pub(crate) fn set_transparent_v6(socket: impl AsFd) -> io::Result<()> {
+    set(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT)
+}
+
+/// Lets an IPv6 socket bind to addresses that do not exist (yet).
+pub(crate) fn set_freebind_v6(socket: impl AsFd) -> io::Result<()> {
+    set(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND)
+}
+
+/// Sizes the receive queue beyond the system's limit; needs `NET_ADMIN`.
+pub(crate) fn force_receive_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: SO_RCVBUFFORCE takes an int.
+    unsafe { write(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size_bytes) }
+}
+
+/// The kind of namespace that a descriptor stands for (`CLONE_NEW*`); fails for anything else.
+pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
+    const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
+    // SAFETY: this ioctl takes no argument.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), NS_GET_NSTYPE) })
+}
+
+fn set(socket: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: callers name options that take an int.
+    unsafe { write(socket, level, name, &on) }
+}
+
+/// # Safety
+/// The option must take a `T`.
+pub(super) unsafe fn write<T>(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let length = mem::size_of::<T>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: pointer and length are those of a live T, which the caller says is right for this option.
+    check(unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), length) })
+        .map(drop)
+}
+
+/// # Safety
+/// `T` must be valid for any bytes, zero included.
+pub(super) unsafe fn read<T>(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<T> {
+    let mut length = mem::size_of::<T>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the caller vouches for T.
+    let mut value: T = unsafe { mem::zeroed() };
+    // SAFETY: pointer and length are those of a live T.
+    check(unsafe {
+        libc::getsockopt(fd, level, name, std::ptr::from_mut(&mut value).cast(), &mut length)
+    })?;
+    Ok(value)
+}
