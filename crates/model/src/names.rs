@@ -26,6 +26,15 @@ pub struct PolicyName {
     pub name: Text,
 }
 
+/// A workload as an agent names its pod, `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadName {
+    /// The namespace it lives in.
+    pub namespace: Text,
+    /// Its name there.
+    pub name: Text,
+}
+
 /// An address on one of the mesh's networks, `network/ip`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NetworkAddress {
@@ -63,6 +72,13 @@ impl PolicyName {
     }
 }
 
+impl WorkloadName {
+    /// Names a workload.
+    pub fn new(namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
 impl NetworkAddress {
     /// Names an address.
     pub fn new(network: impl Into<Text>, ip: IpAddr) -> Self {
@@ -77,6 +93,12 @@ impl fmt::Display for ServiceName {
 }
 
 impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Display for WorkloadName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }

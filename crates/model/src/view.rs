@@ -11,7 +11,7 @@ use std::sync::Arc;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
-use crate::names::{NetworkAddress, PolicyName, ServiceName};
+use crate::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use crate::policy::{Policy, PolicyScope};
 use crate::service::{Service, VirtualAddress};
 use crate::workload::Workload;
@@ -38,7 +38,7 @@ pub enum Change {
 pub struct View {
     workloads: Map<Text, Arc<Workload>>,
     workloads_by_address: Map<NetworkAddress, OrdSet<Text>>,
-    workloads_by_name: Map<(Text, Text), Text>,
+    workloads_by_name: Map<WorkloadName, Text>,
     services: Map<ServiceName, Arc<Service>>,
     services_by_address: Map<NetworkAddress, OrdSet<ServiceName>>,
     services_by_hostname: Map<Text, OrdSet<ServiceName>>,
@@ -117,10 +117,9 @@ impl View {
         self.workloads.get(uid)
     }
 
-    /// The workload of this namespace and name, as an agent names a pod.
-    pub fn workload_named(&self, namespace: &str, name: &str) -> Option<&Arc<Workload>> {
-        let uid = self.workloads_by_name.get(&(namespace.into(), name.into()))?;
-        self.workloads.get(uid)
+    /// The workload of this name, as an agent names a pod.
+    pub fn workload_named(&self, name: &WorkloadName) -> Option<&Arc<Workload>> {
+        self.workloads.get(self.workloads_by_name.get(name)?)
     }
 
     /// The workload at this address. Workloads on their node's network have none of their own.
@@ -211,7 +210,7 @@ impl View {
                 self.workloads_by_address.entry(key).or_default().insert(workload.uid.clone());
             }
         }
-        let name = (workload.namespace.clone(), workload.name.clone());
+        let name = WorkloadName::new(workload.namespace.clone(), workload.name.clone());
         self.workloads_by_name.insert(name, workload.uid.clone());
         for service in workload.services.keys() {
             self.endpoints.entry(service.clone()).or_default().put(&workload);
@@ -225,7 +224,7 @@ impl View {
             let key = NetworkAddress::new(old.network.clone(), *ip);
             remove_from_set(&mut self.workloads_by_address, &key, &old.uid);
         }
-        let name = (old.namespace.clone(), old.name.clone());
+        let name = WorkloadName::new(old.namespace.clone(), old.name.clone());
         if self.workloads_by_name.get(&name).is_some_and(|uid| *uid == old.uid) {
             self.workloads_by_name.remove(&name);
         }
