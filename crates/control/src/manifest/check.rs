@@ -1,0 +1,1 @@
+//! How objects refer to one another: checked before anything is applied.

@@ -1,0 +1,111 @@
+//! Values to typed objects, strictly: an unknown field or a wrong type is an error at that field.
+//!
+//! Strict because the alternative is what users of Kubernetes know: a misspelt `matchLables` that selects
+//! everything. Nothing here may judge a value that has the right type; that is `validate`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::finding::{Issues, Path};
+use super::object::{Kind, Typed};
+
+/// Decodes `value` as `kind`; what is wrong is added to `issues`.
+pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<Typed> {
+    Some(match kind {
+        Kind::Namespace => Typed::Namespace(strict(value, issues)?),
+        Kind::Node => Typed::Node(strict(value, issues)?),
+        Kind::ServiceAccount => Typed::ServiceAccount(strict(value, issues)?),
+        Kind::ConfigMap => Typed::ConfigMap(strict(value, issues)?),
+        Kind::Secret => Typed::Secret(strict(value, issues)?),
+        Kind::Service => Typed::Service(strict(value, issues)?),
+        Kind::Pod => Typed::Pod(strict(value, issues)?),
+        Kind::Deployment => Typed::Deployment(strict(value, issues)?),
+        Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(strict(value, issues)?),
+        Kind::PeerAuthentication => Typed::PeerAuthentication(strict(value, issues)?),
+        Kind::ServiceEntry => Typed::ServiceEntry(strict(value, issues)?),
+        Kind::WorkloadEntry => Typed::WorkloadEntry(strict(value, issues)?),
+    })
+}
+
+/// The JSON of a typed object: nulls and unset fields are gone.
+pub(crate) fn canonical(typed: &Typed) -> Value {
+    match typed {
+        Typed::Namespace(object) => to_value(object),
+        Typed::Node(object) => to_value(object),
+        Typed::ServiceAccount(object) => to_value(object),
+        Typed::ConfigMap(object) => to_value(object),
+        Typed::Secret(object) => to_value(object),
+        Typed::Service(object) => to_value(object),
+        Typed::Pod(object) => to_value(object),
+        Typed::Deployment(object) => to_value(object),
+        Typed::AuthorizationPolicy(object) => to_value(object),
+        Typed::PeerAuthentication(object) => to_value(object),
+        Typed::ServiceEntry(object) => to_value(object),
+        Typed::WorkloadEntry(object) => to_value(object),
+    }
+}
+
+fn to_value<T: Serialize>(object: &Arc<T>) -> Value {
+    serde_json::to_value(&**object).expect("API objects have string keys and finite numbers")
+}
+
+fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
+    let mut unknown = Vec::new();
+    let mut track = serde_path_to_error::Track::new();
+    let decoded = {
+        let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+        serde_ignored::deserialize(tracked, |path| unknown.push(ignored_path(&path)))
+    };
+    for path in &unknown {
+        let name = path.as_str().rsplit('.').next().unwrap_or_default();
+        issues.error(
+            path,
+            format!("the field `{name}` does not exist here"),
+            "remove it, or correct its spelling, case and indentation",
+        );
+    }
+    match decoded {
+        Ok(object) if unknown.is_empty() => Some(Arc::new(object)),
+        Ok(_) => None,
+        Err(error) => {
+            let what = error.to_string();
+            let path = track.path().to_string();
+            let path = if path == "." { Path::default() } else { Path::at(&path) };
+            issues.error(&path, &what, remedy(&what));
+            None
+        }
+    }
+}
+
+/// What to do about a type error, told from serde's message, which is all that it gives.
+fn remedy(what: &str) -> &'static str {
+    let is_scalar = ["integer", "boolean", "floating point"].iter().any(|kind| what.contains(kind));
+    if what.contains("unknown variant") {
+        "use one of the listed values"
+    } else if what.contains("missing field") {
+        "add it"
+    } else if is_scalar && what.contains("expected a string") {
+        "put the value in quotes"
+    } else if what.contains("invalid type: string") {
+        "write the value without quotes and in the expected type"
+    } else if what.contains("null") {
+        "give a value or remove the field"
+    } else {
+        "write a value of the expected type"
+    }
+}
+
+fn ignored_path(path: &serde_ignored::Path<'_>) -> Path {
+    use serde_ignored::Path as Ignored;
+    match path {
+        Ignored::Root => Path::default(),
+        Ignored::Seq { parent, index } => ignored_path(parent).index(*index),
+        Ignored::Map { parent, key } => ignored_path(parent).field(key),
+        Ignored::Some { parent }
+        | Ignored::NewtypeStruct { parent }
+        | Ignored::NewtypeVariant { parent } => ignored_path(parent),
+    }
+}

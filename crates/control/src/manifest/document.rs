@@ -1,0 +1,259 @@
+//! YAML and JSON text to values that remember their lines.
+//!
+//! Every later step (typed decoding, validation, references) names a field by its path; the line comes
+//! from here, once, so that no step has to carry positions around. JSON is read by the same parser: it is
+//! a subset of YAML, and duplicate keys are errors in both.
+//! This file must never interpret a value: what a field means is for `decode` and `validate`.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::Spanned;
+
+/// Most YAML documents one input may hold.
+const DOCUMENTS_MAX: usize = 200_000;
+/// Most nodes (scalars, lists and maps together) one input may hold.
+const NODES_MAX: usize = 20_000_000;
+/// Deepest nesting; Kubernetes objects stay below 20, schemas in annotations are strings.
+const DEPTH_MAX: usize = 100;
+/// Longest input that is read at all.
+pub(crate) const INPUT_SIZE_MAX_BYTES: u64 = 256 << 20;
+
+/// One document of an input: its value and the line of each of its fields.
+#[derive(Debug)]
+pub(crate) struct Document {
+    /// The document as JSON, nothing interpreted.
+    pub(crate) value: Value,
+    lines: HashMap<String, u64>,
+}
+
+/// Text that is not YAML: where, and what the parser expected.
+#[derive(Debug)]
+pub(crate) struct SyntaxError {
+    /// Line of the offending character, counted from 1; 0 when the parser gives none.
+    pub(crate) line: u64,
+    /// The parser's words.
+    pub(crate) what: String,
+}
+
+impl Document {
+    /// The line of the field at `path`, or of the nearest parent that is in the input.
+    pub(crate) fn line(&self, path: &str) -> u64 {
+        let mut path = path;
+        loop {
+            if let Some(line) = self.lines.get(path) {
+                return *line;
+            }
+            match path.rfind(['.', '[']) {
+                Some(end) => path = &path[..end],
+                None => return self.lines.get("").copied().unwrap_or(1),
+            }
+        }
+    }
+
+    /// The documents in a `kind: List`'s items (lists may nest), or the document itself.
+    pub(crate) fn flatten(self) -> Vec<Self> {
+        let is_list = self.value.get("kind").and_then(Value::as_str) == Some("List");
+        let Some(items) = self.value.get("items").and_then(Value::as_array).filter(|_| is_list)
+        else {
+            return vec![self];
+        };
+        let mut item_lines = vec![HashMap::new(); items.len()];
+        for (path, line) in &self.lines {
+            if let Some((index, rest)) = item_path(path)
+                && let Some(lines) = item_lines.get_mut(index)
+            {
+                lines.insert(rest.to_owned(), *line);
+            }
+        }
+        let item = |(value, lines): (&Value, _)| Self { value: value.clone(), lines }.flatten();
+        items.iter().zip(item_lines).flat_map(item).collect()
+    }
+}
+
+/// `items[3].metadata.name` is field `metadata.name` of item 3.
+fn item_path(path: &str) -> Option<(usize, &str)> {
+    let (index, rest) = path.strip_prefix("items[")?.split_once(']')?;
+    Some((index.parse().ok()?, rest.trim_start_matches('.')))
+}
+
+/// Splits `text` into documents; empty ones are left out.
+pub(crate) fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_documents: DOCUMENTS_MAX,
+            max_nodes: NODES_MAX,
+            max_events: NODES_MAX * 2,
+            max_depth: DEPTH_MAX,
+        },
+    };
+    let trees: Vec<Spanned<Tree>> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| SyntaxError {
+            line: error.location().map_or(0, |at| at.line()),
+            what: error.to_string().lines().next().unwrap_or_default().to_owned(),
+        })?;
+    Ok(trees.into_iter().map(document).collect())
+}
+
+fn document(tree: Spanned<Tree>) -> Document {
+    let mut lines = HashMap::new();
+    lines.insert(String::new(), tree.referenced.line());
+    let value = tree.value.into_value(&mut String::new(), &mut lines);
+    Document { value, lines }
+}
+
+/// A YAML node with the line of every child; a map's line is its key's, which is what a reader looks for.
+enum Tree {
+    Scalar(Value),
+    List(Vec<Spanned<Tree>>),
+    Map(Vec<(Spanned<String>, Tree)>),
+}
+
+impl Tree {
+    fn into_value(self, path: &mut String, lines: &mut HashMap<String, u64>) -> Value {
+        match self {
+            Self::Scalar(value) => value,
+            Self::List(items) => {
+                let mut values = Vec::with_capacity(items.len());
+                for (index, item) in items.into_iter().enumerate() {
+                    let end = path.len();
+                    path.push_str(&format!("[{index}]"));
+                    lines.insert(path.clone(), item.referenced.line());
+                    values.push(item.value.into_value(path, lines));
+                    path.truncate(end);
+                }
+                Value::Array(values)
+            }
+            Self::Map(entries) => {
+                let mut map = Map::new();
+                for (key, item) in entries {
+                    let end = path.len();
+                    if end > 0 {
+                        path.push('.');
+                    }
+                    path.push_str(&key.value);
+                    lines.insert(path.clone(), key.referenced.line());
+                    map.insert(key.value, item.into_value(path, lines));
+                    path.truncate(end);
+                }
+                Value::Object(map)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Null))
+    }
+
+    fn visit_some<D: serde::Deserializer<'de>>(self, inner: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(inner)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::from(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::from(value)))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Tree, E> {
+        Number::from_f64(value)
+            .map(|number| Tree::Scalar(Value::Number(number)))
+            .ok_or_else(|| E::custom("numbers must be finite"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::from(value)))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::String(value)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(Tree::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = access.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Tree::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_keys_and_items() {
+        let text = "# first\na: 1\nb:\n  c: [x,\n    y]\n---\n---\nd: {e: true}\n";
+        let documents = parse(text).expect("valid YAML");
+        assert_eq!(documents.len(), 2);
+        let (first, second) = (&documents[0], &documents[1]);
+        assert_eq!(first.value, serde_json::json!({"a": 1, "b": {"c": ["x", "y"]}}));
+        let lines = ["a", "b", "b.c", "b.c[0]", "b.c[1]", "b.absent"].map(|path| first.line(path));
+        assert_eq!(lines, [2, 3, 4, 4, 5, 3]);
+        assert_eq!(second.line("d.e"), 8);
+    }
+
+    #[test]
+    fn lists_are_flattened_with_their_lines() {
+        let text = "kind: List\napiVersion: v1\nitems:\n- kind: A\n  x: 1\n- kind: List\n  items:\n  - kind: B\n";
+        let flat: Vec<Document> =
+            parse(text).expect("valid").into_iter().flat_map(Document::flatten).collect();
+        assert_eq!(flat.len(), 2);
+        assert_eq!(flat[0].line("x"), 5);
+        assert_eq!(flat[1].line("kind"), 8);
+    }
+
+    #[test]
+    fn syntax_errors_carry_their_line() {
+        for (text, line) in [("a: 1\nb: [1\n", 3), ("a: 1\na: 2\n", 2), ("a: 1\n\tb: 2\n", 2)] {
+            let error = parse(text).expect_err(text);
+            assert_eq!(error.line, line, "{text:?}: {}", error.what);
+        }
+    }
+
+    #[test]
+    fn json_is_read_too() {
+        let documents = parse("{\n \"a\": {\n  \"b\": \"\\u00e9\"}}").expect("valid JSON");
+        assert_eq!(documents[0].value["a"]["b"], "é");
+        assert_eq!(documents[0].line("a.b"), 3);
+    }
+}

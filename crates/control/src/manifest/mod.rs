@@ -1,0 +1,243 @@
+//! Manifests: the YAML and JSON that users write, read strictly.
+//!
+//! [`load`] turns files, directories and streams into typed objects, or into a list of all that is wrong with
+//! file, line, field and remedy: nothing is returned to be applied when anything is wrong.
+//! [`Manifests::check`] then looks at how the objects refer to one another and to what is already there.
+//! Nothing here may drop an object silently: a kind that Ambit does not read is named in a warning.
+
+pub(crate) mod check;
+mod decode;
+mod document;
+mod finding;
+pub mod istio;
+mod object;
+mod source;
+pub(crate) mod validate;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use self::document::Document;
+use self::finding::{Issue, Issues, Path};
+
+pub use self::finding::{Errors, Finding, Location};
+pub use self::object::{Kind, Object, ObjectKey, Typed};
+pub(crate) use self::finding::{Issues as ObjectIssues, Path as FieldPath};
+
+/// Where manifests are read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A file, or a directory whose `*.yaml`, `*.yml` and `*.json` are read in order of their names.
+    Path(PathBuf),
+    /// Standard input, `-` on the command line.
+    Stdin,
+    /// Text that is already in memory, with the name that messages give it.
+    Text {
+        /// What messages call it.
+        name: String,
+        /// The manifests.
+        text: String,
+    },
+}
+
+impl Input {
+    /// The input that a command line argument means.
+    pub fn from_argument(argument: &str) -> Self {
+        if argument == "-" { Self::Stdin } else { Self::Path(argument.into()) }
+    }
+}
+
+/// All objects of an input, each valid on its own.
+#[derive(Debug, Default)]
+pub struct Manifests {
+    /// The objects in the order of the input.
+    pub objects: Vec<Object>,
+    /// What the user should know before applying them.
+    pub warnings: Vec<Finding>,
+}
+
+/// Reads `inputs`, all or nothing.
+pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
+    let mut loader = Loader::default();
+    for input in inputs {
+        match source::read(input) {
+            Ok(sources) => {
+                for source in sources {
+                    loader.source(&source.name, &source.text);
+                }
+            }
+            Err(finding) => loader.errors.push(finding),
+        }
+    }
+    loader.finish()
+}
+
+/// Decodes an object that was stored by Ambit or a Kubernetes API server: unknown fields are newer than this
+/// program and not the user's mistake.
+pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
+    fn typed<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<Arc<T>, serde_json::Error> {
+        serde_json::from_slice(json).map(Arc::new)
+    }
+    Ok(match kind {
+        Kind::Namespace => Typed::Namespace(typed(json)?),
+        Kind::Node => Typed::Node(typed(json)?),
+        Kind::ServiceAccount => Typed::ServiceAccount(typed(json)?),
+        Kind::ConfigMap => Typed::ConfigMap(typed(json)?),
+        Kind::Secret => Typed::Secret(typed(json)?),
+        Kind::Service => Typed::Service(typed(json)?),
+        Kind::Pod => Typed::Pod(typed(json)?),
+        Kind::Deployment => Typed::Deployment(typed(json)?),
+        Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
+        Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
+        Kind::ServiceEntry => Typed::ServiceEntry(typed(json)?),
+        Kind::WorkloadEntry => Typed::WorkloadEntry(typed(json)?),
+    })
+}
+
+#[derive(Default)]
+struct Loader {
+    objects: Vec<Object>,
+    places: HashMap<ObjectKey, Location>,
+    warnings: Vec<Finding>,
+    errors: Vec<Finding>,
+}
+
+impl Loader {
+    fn source(&mut self, file: &str, text: &str) {
+        match document::parse(text) {
+            Ok(documents) => {
+                for document in documents.into_iter().flat_map(Document::flatten) {
+                    self.document(file, &document);
+                }
+            }
+            Err(error) => self.errors.push(Finding {
+                location: Location { file: file.to_owned(), line: error.line },
+                object: String::new(),
+                field: String::new(),
+                what: format!("not YAML: {}", error.what),
+                remedy: "correct the syntax at this place".to_owned(),
+            }),
+        }
+    }
+
+    fn document(&mut self, file: &str, document: &Document) {
+        let mut issues = Issues::default();
+        let object = read_object(document, &mut issues);
+        let name = subject(&document.value);
+        let at = |issue: Issue| finding(file, document, &name, issue);
+        self.errors.extend(issues.errors.into_iter().map(at));
+        self.warnings.extend(issues.warnings.into_iter().map(at));
+        let Some((typed, json)) = object else { return };
+        let key = typed.key();
+        let location = Location { file: file.to_owned(), line: document.line("") };
+        if let Some(first) = self.places.insert(key.clone(), location.clone()) {
+            self.errors.push(Finding {
+                location: location.clone(),
+                object: key.to_string(),
+                field: String::new(),
+                what: format!("the same object is at {first}"),
+                remedy: "remove one of the two, or rename it".to_owned(),
+            });
+        }
+        self.objects.push(Object { key, typed, json, location });
+    }
+
+    fn finish(self) -> Result<Manifests, Errors> {
+        if self.errors.is_empty() {
+            Ok(Manifests { objects: self.objects, warnings: self.warnings })
+        } else {
+            Err(Errors(self.errors))
+        }
+    }
+}
+
+/// `Kind namespace/name` as far as it can be told.
+fn subject(value: &Value) -> String {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    let kind = text("/kind").unwrap_or("object");
+    match (text("/metadata/namespace"), text("/metadata/name")) {
+        (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
+        (None, Some(name)) => format!("{kind} {name}"),
+        _ => kind.to_owned(),
+    }
+}
+
+fn finding(file: &str, document: &Document, object: &str, issue: Issue) -> Finding {
+    Finding {
+        location: Location { file: file.to_owned(), line: document.line(issue.path.as_str()) },
+        object: object.to_owned(),
+        field: issue.path.as_str().to_owned(),
+        what: issue.what,
+        remedy: issue.remedy,
+    }
+}
+
+fn read_object(document: &Document, issues: &mut Issues) -> Option<(Typed, Value)> {
+    let kind = read_kind(&document.value, issues)?;
+    let mut value = document.value.clone();
+    let root = value.as_object_mut().expect("an object, since it has a kind");
+    root.insert("apiVersion".to_owned(), Value::from(kind.api_versions()[0]));
+    root.remove("status");
+    if let Some(Value::Object(metadata)) = root.get_mut("metadata")
+        && kind.is_namespaced()
+    {
+        metadata.entry("namespace").or_insert_with(|| Value::from("default"));
+    }
+    let typed = decode::decode(kind, &value, issues)?;
+    validate::validate(&typed, issues);
+    let typed = merge_string_data(typed);
+    let json = decode::canonical(&typed);
+    Some((typed, json))
+}
+
+fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {
+    let text = |field| value.get(field).and_then(Value::as_str);
+    let (Some(api_version), Some(name)) = (text("apiVersion"), text("kind")) else {
+        let missing = if text("apiVersion").is_none() { "apiVersion" } else { "kind" };
+        let what = "not a Kubernetes object: the field is missing or no text";
+        issues.error(&Path::at(missing), what, "start the document with `apiVersion:` and `kind:`");
+        return None;
+    };
+    let at = Path::at("kind");
+    match Kind::from_api(api_version, name) {
+        None => {
+            let what = format!("{name} ({api_version}) is not read by Ambit, the object is left out");
+            issues.warn(&at, what, unread_remedy(api_version));
+            None
+        }
+        Some(Kind::Node) => {
+            issues.warn(&at, "nodes come from the machine, the object is left out", "use `--nodes`");
+            None
+        }
+        Some(kind) if !kind.api_versions().contains(&api_version) => {
+            let remedy = format!("use {}", kind.api_versions().join(" or "));
+            let what = format!("{name} has no version `{api_version}`");
+            issues.error(&Path::at("apiVersion"), what, remedy);
+            None
+        }
+        Some(kind) => Some(kind),
+    }
+}
+
+fn unread_remedy(api_version: &str) -> &'static str {
+    match api_version.split('/').next().unwrap_or_default() {
+        "gateway.networking.k8s.io" | "networking.istio.io" | "security.istio.io" | "telemetry.istio.io" => {
+            "remove it: layer 7 is not available yet"
+        }
+        _ => "remove it if nothing depends on it",
+    }
+}
+
+/// The API server moves stringData to data when a Secret is written; so do we, so that readers know one place.
+fn merge_string_data(typed: Typed) -> Typed {
+    let Typed::Secret(secret) = typed else { return typed };
+    let mut secret = Arc::unwrap_or_clone(secret);
+    for (key, value) in secret.string_data.take().unwrap_or_default() {
+        let value = k8s_openapi::ByteString(value.into_bytes());
+        secret.data.get_or_insert_default().insert(key, value);
+    }
+    Typed::Secret(Arc::new(secret))
+}

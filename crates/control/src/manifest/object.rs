@@ -1,0 +1,265 @@
+//! The objects Ambit reads: kinds, keys and typed contents.
+//!
+//! One table (`KINDS`) says how each kind is called in its API, in paths and in URLs; everything that must
+//! tell kinds apart goes through it. Nothing here may know how an object is used.
+
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::finding::Location;
+use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
+
+/// A kind of object that Ambit reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes and Istio APIs")]
+pub enum Kind {
+    Namespace,
+    Node,
+    ServiceAccount,
+    ConfigMap,
+    Secret,
+    Service,
+    Pod,
+    Deployment,
+    AuthorizationPolicy,
+    PeerAuthentication,
+    ServiceEntry,
+    WorkloadEntry,
+}
+
+/// How one kind is written.
+struct KindNames {
+    kind: Kind,
+    name: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+    /// All versions that are read; the first is the one written.
+    api_versions: &'static [&'static str],
+}
+
+const SECURITY: &[&str] = &["security.istio.io/v1", "security.istio.io/v1beta1"];
+const NETWORKING: &[&str] =
+    &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
+
+const fn names(
+    kind: Kind,
+    name: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+    api_versions: &'static [&'static str],
+) -> KindNames {
+    KindNames { kind, name, plural, namespaced, api_versions }
+}
+
+const KINDS: [KindNames; 12] = [
+    names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
+    names(Kind::Node, "Node", "nodes", false, &["v1"]),
+    names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
+    names(Kind::ConfigMap, "ConfigMap", "configmaps", true, &["v1"]),
+    names(Kind::Secret, "Secret", "secrets", true, &["v1"]),
+    names(Kind::Service, "Service", "services", true, &["v1"]),
+    names(Kind::Pod, "Pod", "pods", true, &["v1"]),
+    names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
+    names(Kind::AuthorizationPolicy, "AuthorizationPolicy", "authorizationpolicies", true, SECURITY),
+    names(Kind::PeerAuthentication, "PeerAuthentication", "peerauthentications", true, SECURITY),
+    names(Kind::ServiceEntry, "ServiceEntry", "serviceentries", true, NETWORKING),
+    names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
+];
+
+impl Kind {
+    /// All kinds, in the order in which they are applied: what others refer to comes first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        KINDS.iter().map(|names| names.kind)
+    }
+
+    /// The kind's name, as in `kind: Service`.
+    pub fn name(self) -> &'static str {
+        self.names().name
+    }
+
+    /// The kind's name in paths, as in `services`.
+    pub fn plural(self) -> &'static str {
+        self.names().plural
+    }
+
+    /// Whether objects of this kind live in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        self.names().namespaced
+    }
+
+    /// The `apiVersion` values that are read; the first is the one written.
+    pub fn api_versions(self) -> &'static [&'static str] {
+        self.names().api_versions
+    }
+
+    /// The kind named `plural` in a path.
+    pub fn from_plural(plural: &str) -> Option<Self> {
+        KINDS.iter().find(|names| names.plural == plural).map(|names| names.kind)
+    }
+
+    /// The kind called `name` in the API group of `api_version`.
+    pub(crate) fn from_api(api_version: &str, name: &str) -> Option<Self> {
+        let group = |version: &str| version.rsplit_once('/').map(|(group, _)| group.to_owned());
+        KINDS
+            .iter()
+            .find(|names| {
+                names.name == name && group(names.api_versions[0]) == group(api_version)
+            })
+            .map(|names| names.kind)
+    }
+
+    fn names(self) -> &'static KindNames {
+        KINDS.iter().find(|names| names.kind == self).expect("KINDS has an entry for every kind")
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What identifies an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct ObjectKey {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace; empty for kinds that have none.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ObjectKey {
+    /// The key of `kind` `namespace`/`name`.
+    pub fn new(kind: Kind, namespace: &str, name: &str) -> Self {
+        let namespace = if kind.is_namespaced() { namespace } else { "" };
+        Self { kind, namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Where the registry keeps it, relative to `registry/objects`: `services/shop/web.json`.
+    pub fn registry_path(&self) -> String {
+        let namespace = if self.namespace.is_empty() { "_" } else { &self.namespace };
+        format!("{}/{namespace}/{}.json", self.kind.plural(), self.name)
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{} {}", self.kind, self.name)
+        } else {
+            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        }
+    }
+}
+
+/// An object's contents.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes and Istio APIs")]
+pub enum Typed {
+    Namespace(Arc<Namespace>),
+    Node(Arc<Node>),
+    ServiceAccount(Arc<ServiceAccount>),
+    ConfigMap(Arc<ConfigMap>),
+    Secret(Arc<Secret>),
+    Service(Arc<Service>),
+    Pod(Arc<Pod>),
+    Deployment(Arc<Deployment>),
+    AuthorizationPolicy(Arc<AuthorizationPolicy>),
+    PeerAuthentication(Arc<PeerAuthentication>),
+    ServiceEntry(Arc<ServiceEntry>),
+    WorkloadEntry(Arc<WorkloadEntry>),
+}
+
+impl Typed {
+    /// The object's kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Namespace(_) => Kind::Namespace,
+            Self::Node(_) => Kind::Node,
+            Self::ServiceAccount(_) => Kind::ServiceAccount,
+            Self::ConfigMap(_) => Kind::ConfigMap,
+            Self::Secret(_) => Kind::Secret,
+            Self::Service(_) => Kind::Service,
+            Self::Pod(_) => Kind::Pod,
+            Self::Deployment(_) => Kind::Deployment,
+            Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
+            Self::PeerAuthentication(_) => Kind::PeerAuthentication,
+            Self::ServiceEntry(_) => Kind::ServiceEntry,
+            Self::WorkloadEntry(_) => Kind::WorkloadEntry,
+        }
+    }
+
+    /// The object's name, namespace, labels and annotations.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Namespace(object) => &object.metadata,
+            Self::Node(object) => &object.metadata,
+            Self::ServiceAccount(object) => &object.metadata,
+            Self::ConfigMap(object) => &object.metadata,
+            Self::Secret(object) => &object.metadata,
+            Self::Service(object) => &object.metadata,
+            Self::Pod(object) => &object.metadata,
+            Self::Deployment(object) => &object.metadata,
+            Self::AuthorizationPolicy(object) => &object.metadata,
+            Self::PeerAuthentication(object) => &object.metadata,
+            Self::ServiceEntry(object) => &object.metadata,
+            Self::WorkloadEntry(object) => &object.metadata,
+        }
+    }
+
+    /// The object's key; the namespace is `default` where a namespaced object names none.
+    pub fn key(&self) -> ObjectKey {
+        let metadata = self.metadata();
+        ObjectKey::new(
+            self.kind(),
+            metadata.namespace.as_deref().unwrap_or("default"),
+            metadata.name.as_deref().unwrap_or_default(),
+        )
+    }
+}
+
+/// An object of an input: contents, canonical JSON, and where it was read.
+#[derive(Debug, Clone)]
+pub struct Object {
+    /// What identifies it.
+    pub key: ObjectKey,
+    /// Its contents.
+    pub typed: Typed,
+    /// The JSON to store: with its namespace, without nulls and `status`.
+    pub json: Value,
+    /// Where it was read.
+    pub location: Location,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_found_by_group_and_name() {
+        let kind = |version, name| Kind::from_api(version, name);
+        assert_eq!(kind("v1", "Service"), Some(Kind::Service));
+        assert_eq!(kind("serving.knative.dev/v1", "Service"), None);
+        assert_eq!(kind("security.istio.io/v1beta1", "PeerAuthentication"), Some(Kind::PeerAuthentication));
+        assert_eq!(kind("apps/v1beta9", "Deployment"), Some(Kind::Deployment));
+        assert_eq!(Kind::from_plural("serviceentries"), Some(Kind::ServiceEntry));
+    }
+
+    #[test]
+    fn keys_have_registry_paths() {
+        let key = ObjectKey::new(Kind::Service, "shop", "web");
+        assert_eq!((key.registry_path().as_str(), key.to_string().as_str()),
+            ("services/shop/web.json", "Service shop/web"));
+        assert_eq!(ObjectKey::new(Kind::Namespace, "x", "shop").registry_path(), "namespaces/_/shop.json");
+    }
+}

@@ -1,0 +1,121 @@
+//! Whether a typed object makes sense, as Kubernetes' and Istio's API servers judge it.
+//!
+//! Only what one object says about itself is looked at here; what objects say about one another is in
+//! `manifest::references`. Nothing here may change an object.
+
+pub(crate) mod core;
+pub(crate) mod names;
+pub(crate) mod networking;
+pub(crate) mod pods;
+pub(crate) mod security;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use self::names::{Rule, require};
+use super::finding::{Issues, Path};
+use super::object::{Kind, Typed};
+
+/// Most bytes that all annotations of an object may have together.
+const ANNOTATIONS_SIZE_MAX_BYTES: usize = 256 << 10;
+/// The label that enrols a namespace or pod.
+pub(crate) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+
+/// Checks `typed` and its metadata.
+pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
+    metadata(typed.kind(), typed.metadata(), issues);
+    let spec = Path::at("spec");
+    match typed {
+        Typed::Namespace(_) | Typed::Node(_) | Typed::ServiceAccount(_) => {}
+        Typed::ConfigMap(object) => core::config_map(object, issues),
+        Typed::Secret(object) => core::secret(object, issues),
+        Typed::Service(object) => core::service(object, issues),
+        Typed::Pod(object) => pods::pod(object, issues),
+        Typed::Deployment(object) => pods::deployment(object, issues),
+        Typed::AuthorizationPolicy(object) => {
+            security::authorization_policy(&object.spec, &spec, issues);
+        }
+        Typed::PeerAuthentication(object) => {
+            security::peer_authentication(&object.spec, &spec, issues);
+        }
+        Typed::ServiceEntry(object) => networking::service_entry(&object.spec, &spec, issues),
+        Typed::WorkloadEntry(object) => networking::workload_entry(&object.spec, &spec, issues),
+    }
+}
+
+fn name_rule(kind: Kind) -> Rule {
+    match kind {
+        Kind::Namespace | Kind::Service => names::dns_label,
+        _ => names::dns_subdomain,
+    }
+}
+
+fn metadata(kind: Kind, metadata: &ObjectMeta, issues: &mut Issues) {
+    let at = Path::at("metadata");
+    match metadata.name.as_deref() {
+        Some(name) => require(issues, &at.field("name"), name_rule(kind), name),
+        None if metadata.generate_name.is_some() => issues.error(
+            &at.field("generateName"),
+            "generated names cannot be found again by the next apply",
+            "give the object a metadata.name",
+        ),
+        None => issues.error(&at.field("name"), "the object has no name", "add metadata.name"),
+    }
+    match metadata.namespace.as_deref() {
+        Some(namespace) if kind.is_namespaced() => {
+            require(issues, &at.field("namespace"), names::dns_label, namespace);
+        }
+        Some(_) => issues.error(
+            &at.field("namespace"),
+            format!("a {kind} does not live in a namespace"),
+            "remove metadata.namespace",
+        ),
+        None => {}
+    }
+    labels(metadata.labels.iter().flatten(), &at.field("labels"), issues);
+    annotations(metadata, &at.field("annotations"), issues);
+    dataplane_mode(kind, metadata, &at.field("labels"), issues);
+}
+
+/// Checks the keys and values of labels at `at`.
+pub(crate) fn labels<'a>(
+    labels: impl IntoIterator<Item = (&'a String, &'a String)>,
+    at: &Path,
+    issues: &mut Issues,
+) {
+    for (key, value) in labels {
+        require(issues, &at.field(key), names::qualified_name, key);
+        require(issues, &at.field(key), names::label_value, value);
+    }
+}
+
+fn annotations(metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
+    let mut size = 0;
+    for (key, value) in metadata.annotations.iter().flatten() {
+        require(issues, &at.field(key), names::qualified_name, &key.to_lowercase());
+        size += key.len() + value.len();
+    }
+    if size > ANNOTATIONS_SIZE_MAX_BYTES {
+        issues.error(
+            at,
+            format!("annotations have {size} bytes, at most {ANNOTATIONS_SIZE_MAX_BYTES} are allowed"),
+            "move the data to a ConfigMap",
+        );
+    }
+}
+
+/// A misspelt mode would leave workloads outside of the mesh without a word.
+fn dataplane_mode(kind: Kind, metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
+    let Some(mode) = metadata.labels.as_ref().and_then(|labels| labels.get(DATAPLANE_MODE)) else {
+        return;
+    };
+    let at = at.field(DATAPLANE_MODE);
+    if !matches!(mode.as_str(), "ambient" | "none") {
+        issues.error(&at, format!("the mode `{mode}` does not exist"), "use `ambient` or `none`");
+    } else if !matches!(kind, Kind::Namespace | Kind::Pod) {
+        issues.warn(
+            &at,
+            format!("on a {kind} the label has no effect"),
+            "put it on the Namespace, the Pod or the Deployment's template",
+        );
+    }
+}

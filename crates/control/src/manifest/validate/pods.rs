@@ -1,0 +1,238 @@
+//! Rules for Pod and Deployment.
+//!
+//! Besides Kubernetes' rules, fields that mean something to Kubernetes and nothing to a machine of network
+//! namespaces are named in warnings: an ignored `resources` is harmless, an ignored `volumes` is not, and
+//! only the user can tell which it is.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Container, ContainerPort, EnvVar, Pod, PodSpec, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::core::{number, one_of};
+use super::names::{self, require};
+use crate::manifest::finding::{Issues, Path};
+
+/// Checks a Pod.
+pub(crate) fn pod(pod: &Pod, issues: &mut Issues) {
+    let at = Path::at("spec");
+    match &pod.spec {
+        Some(spec) => pod_spec(spec, &at, issues),
+        None => issues.error(&at, "a Pod needs a spec", "add `spec.containers`"),
+    }
+}
+
+/// Checks a Deployment.
+pub(crate) fn deployment(deployment: &Deployment, issues: &mut Issues) {
+    let at = Path::at("spec");
+    let Some(spec) = &deployment.spec else {
+        let remedy = "add `spec.selector` and `spec.template`";
+        return issues.error(&at, "a Deployment needs a spec", remedy);
+    };
+    if let Some(replicas) = spec.replicas.filter(|replicas| *replicas < 0) {
+        issues.error(
+            &at.field("replicas"),
+            format!("{replicas} is negative"),
+            "write 0 or a positive number",
+        );
+    }
+    let strategy = spec.strategy.as_ref().and_then(|strategy| strategy.type_.as_deref());
+    one_of(strategy, &["RollingUpdate", "Recreate"], &at.field("strategy.type"), issues);
+    let metadata = spec.template.metadata.clone().unwrap_or_default();
+    let template = at.field("template");
+    let label_path = template.field("metadata").field("labels");
+    super::labels(metadata.labels.iter().flatten(), &label_path, issues);
+    selector(spec, &metadata.labels.unwrap_or_default(), &at, issues);
+    let at = template.field("spec");
+    let Some(pod) = &spec.template.spec else {
+        return issues.error(&at, "the template has no spec", "add `containers`");
+    };
+    pod_spec(pod, &at, issues);
+    if let Some(policy) = pod.restart_policy.as_deref().filter(|policy| *policy != "Always") {
+        issues.error(
+            &at.field("restartPolicy"),
+            format!("a Deployment's pods always restart, `{policy}` is impossible"),
+            "remove it, or use a Pod",
+        );
+    }
+}
+
+fn selector(
+    spec: &k8s_openapi::api::apps::v1::DeploymentSpec,
+    labels: &std::collections::BTreeMap<String, String>,
+    at: &Path,
+    issues: &mut Issues,
+) {
+    let wanted = spec.selector.match_labels.clone().unwrap_or_default();
+    let at = at.field("selector");
+    if spec.selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty()) {
+        issues.error(
+            &at.field("matchExpressions"),
+            "selecting by expressions is not supported here",
+            "use matchLabels",
+        );
+        return;
+    }
+    let at = at.field("matchLabels");
+    super::labels(&wanted, &at, issues);
+    if wanted.is_empty() {
+        issues.error(&at, "the selector is empty", "name the labels of the template");
+    }
+    for (key, value) in &wanted {
+        if labels.get(key) != Some(value) {
+            let has = labels.get(key).map_or("none".to_owned(), |has| format!("`{has}`"));
+            issues.error(
+                &at.field(key),
+                format!("the selector wants `{key}: {value}`, the template's label is {has}"),
+                "make spec.selector.matchLabels and spec.template.metadata.labels agree",
+            );
+        }
+    }
+}
+
+fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
+    if spec.containers.is_empty() {
+        issues.error(&at.field("containers"), "a pod needs a container", "list at least one");
+    }
+    let policies = ["Always", "OnFailure", "Never"];
+    one_of(spec.restart_policy.as_deref(), &policies, &at.field("restartPolicy"), issues);
+    if let Some(account) = &spec.service_account_name {
+        require(issues, &at.field("serviceAccountName"), names::dns_subdomain, account);
+    }
+    let mut names_seen = BTreeSet::new();
+    for (index, container) in spec.containers.iter().enumerate() {
+        let at = at.field("containers").index(index);
+        self::container(container, &at, issues);
+        if !names_seen.insert(&container.name) {
+            issues.error(
+                &at.field("name"),
+                format!("two containers are called `{}`", container.name),
+                "give each container its own name",
+            );
+        }
+    }
+    no_effect(spec, at, issues);
+}
+
+/// Names fields that the machine does not act on.
+fn no_effect(spec: &PodSpec, at: &Path, issues: &mut Issues) {
+    let set = |list: Option<usize>| list.is_some_and(|length| length > 0);
+    let fields = [
+        ("volumes", set(spec.volumes.as_ref().map(Vec::len)), "pods see the host's files"),
+        ("initContainers", set(spec.init_containers.as_ref().map(Vec::len)), "only `containers` are started"),
+        ("runtimeClassName", spec.runtime_class_name.is_some(), "pods are namespaces of this machine"),
+        ("tolerations", set(spec.tolerations.as_ref().map(Vec::len)), "nodes have no taints here"),
+    ];
+    for (field, is_set, reason) in fields {
+        if is_set {
+            let what = "the field has no effect on one machine";
+            issues.warn(&at.field(field), what, format!("remove it if you can: {reason}"));
+        }
+    }
+}
+
+fn container(container: &Container, at: &Path, issues: &mut Issues) {
+    require(issues, &at.field("name"), names::dns_label, &container.name);
+    if container.image.as_deref().unwrap_or_default().trim().is_empty() {
+        issues.error(&at.field("image"), "the container has no image", "add an image");
+    }
+    let ports = container.ports.as_deref().unwrap_or_default();
+    container_ports(ports, &at.field("ports"), issues);
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        env(variable, &at.field("env").index(index), issues);
+    }
+    for (index, source) in container.env_from.iter().flatten().enumerate() {
+        if source.config_map_ref.is_some() == source.secret_ref.is_some() {
+            issues.error(
+                &at.field("envFrom").index(index),
+                "must name exactly one of configMapRef and secretRef",
+                "keep one of the two",
+            );
+        }
+    }
+    let probes = [
+        ("readinessProbe", &container.readiness_probe),
+        ("livenessProbe", &container.liveness_probe),
+        ("startupProbe", &container.startup_probe),
+    ];
+    for (field, probe) in probes {
+        if let Some(probe) = probe {
+            self::probe(probe, ports, &at.field(field), issues);
+        }
+    }
+    if container.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
+        issues.warn(
+            &at.field("volumeMounts"),
+            "the field has no effect on one machine",
+            "remove it if you can: pods see the host's files",
+        );
+    }
+}
+
+fn container_ports(ports: &[ContainerPort], at: &Path, issues: &mut Issues) {
+    let mut names_seen = BTreeSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let at = at.index(index);
+        number(i64::from(port.container_port), &at.field("containerPort"), issues);
+        one_of(port.protocol.as_deref(), &["TCP", "UDP", "SCTP"], &at.field("protocol"), issues);
+        let Some(name) = &port.name else { continue };
+        require(issues, &at.field("name"), names::port_name, name);
+        if !names_seen.insert(name) {
+            issues.error(
+                &at.field("name"),
+                format!("two ports are called `{name}`"),
+                "give each port its own name",
+            );
+        }
+    }
+}
+
+fn env(variable: &EnvVar, at: &Path, issues: &mut Issues) {
+    require(issues, &at.field("name"), names::env_name, &variable.name);
+    let Some(source) = &variable.value_from else { return };
+    let has_value = variable.value.as_ref().is_some_and(|value| !value.is_empty());
+    let sources = [
+        source.config_map_key_ref.is_some(),
+        source.secret_key_ref.is_some(),
+        source.field_ref.is_some(),
+        source.resource_field_ref.is_some(),
+        source.file_key_ref.is_some(),
+    ];
+    let count = sources.iter().filter(|is_set| **is_set).count();
+    if has_value || count != 1 {
+        issues.error(
+            &at.field("valueFrom"),
+            "must name exactly one source, and no `value` beside it",
+            "keep one of value, configMapKeyRef, secretKeyRef, fieldRef",
+        );
+    }
+}
+
+fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues) {
+    let http = probe.http_get.as_ref().map(|action| (&action.port, "httpGet.port"));
+    let tcp = probe.tcp_socket.as_ref().map(|action| (&action.port, "tcpSocket.port"));
+    let handlers = [http.is_some(), tcp.is_some(), probe.exec.is_some(), probe.grpc.is_some()];
+    if handlers.iter().filter(|is_set| **is_set).count() != 1 {
+        issues.error(
+            at,
+            "a probe must have exactly one of httpGet, tcpSocket, exec and grpc",
+            "keep one of them",
+        );
+    }
+    for (port, field) in [http, tcp].into_iter().flatten() {
+        let at = at.field(field);
+        match port {
+            IntOrString::Int(port) => number(i64::from(*port), &at, issues),
+            IntOrString::String(name) => {
+                if !ports.iter().any(|port| port.name.as_deref() == Some(name)) {
+                    issues.error(
+                        &at,
+                        format!("the container has no port called `{name}`"),
+                        "use the number, or name the port in `ports`",
+                    );
+                }
+            }
+        }
+    }
+}
