@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
-use ambit_model::names::{NetworkAddress, ServiceName};
+use ambit_model::names::{NetworkAddress, ServiceName, WorkloadName};
 use ambit_model::plan::{Flow, Plan, Refusal};
 use ambit_model::service::{Mode, Scope, Service, VirtualAddress};
 use ambit_model::view::{Change, View};
@@ -268,7 +268,7 @@ fn a_change_replaces_every_trace_of_the_old() {
     assert!(view.workload_at(&"".into(), ip("10.0.0.1")).is_none());
     assert!(view.workload_at(&"".into(), ip("10.0.0.7")).is_some());
     view.apply(Change::RemoveAddress("server-1".into()));
-    assert!(view.workload_named("app", "server-1").is_none());
+    assert!(view.workload_named(&WorkloadName::new("app", "server-1")).is_none());
     let name = ServiceName::new("app", HOST);
     assert_eq!(view.endpoints(&name).map(|e| e.len()), Some(1));
     view.apply(Change::RemoveAddress(name.to_string().into()));
