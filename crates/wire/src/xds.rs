@@ -1,0 +1,111 @@
+//! Delta discovery: how a control plane tells proxies what the mesh looks like.
+//!
+//! [`client`] and [`server`] are the two ends as state machines: they are handed messages and hand
+//! back messages, and never open a connection, wait or look at a clock. [`resources`] is what a
+//! server serves, [`retained`] what a client keeps across connections and restarts.
+//!
+//! | resource | name | aliases |
+//! |---|---|---|
+//! | workload | its uid | `network/ip` |
+//! | service | `namespace/hostname` | `network/ip` or `network/ip/length` |
+//! | policy | `namespace/name` | none |
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+use ambit_model::service::Service;
+use ambit_model::workload::Workload;
+
+mod backoff;
+pub mod client;
+pub mod resources;
+pub mod retained;
+pub mod server;
+
+pub use backoff::{BACKOFF_LIMIT, BACKOFF_START, backoff};
+
+/// Largest gRPC message that is sent or accepted: 50,000 pods' versions exceed the usual 4 MiB.
+pub const MAX_MESSAGE_BYTES: usize = 200 * 1024 * 1024;
+
+/// Subscribes to everything; together with an unsubscription from it, to nothing.
+pub(crate) const WILDCARD: &str = "*";
+
+/// Bytes of the content hash that make a version.
+const VERSION_BYTES: usize = 16;
+
+/// A kind of resource that is discovered.
+///
+/// The order is that of sending: a policy arrives before the workload that names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ResourceType {
+    /// Layer-4 policies.
+    Authorization,
+    /// Workloads and services.
+    Address,
+    /// Workloads alone.
+    Workload,
+}
+
+/// A type URL that is not served here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("resource type {0:?} is not served; subscribe to Address, Workload or Authorization")]
+pub struct UnknownType(pub(crate) String);
+
+impl ResourceType {
+    /// All of them, in the order of sending.
+    pub const ALL: [Self; 3] = [Self::Authorization, Self::Address, Self::Workload];
+
+    /// The URL that names it on the wire.
+    pub fn url(self) -> &'static str {
+        match self {
+            Self::Authorization => "type.googleapis.com/istio.security.Authorization",
+            Self::Address => "type.googleapis.com/istio.workload.Address",
+            Self::Workload => "type.googleapis.com/istio.workload.Workload",
+        }
+    }
+}
+
+impl fmt::Display for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url())
+    }
+}
+
+impl FromStr for ResourceType {
+    type Err = UnknownType;
+
+    fn from_str(url: &str) -> Result<Self, UnknownType> {
+        Self::ALL.into_iter().find(|it| it.url() == url).ok_or_else(|| UnknownType(url.into()))
+    }
+}
+
+/// The version of a resource: a hash of its content, so that replicas and restarts agree on it.
+pub fn content_version(body: &[u8]) -> String {
+    let hash = Sha256::digest(body);
+    let mut version = String::with_capacity(2 * VERSION_BYTES);
+    for byte in &hash[..VERSION_BYTES] {
+        for nibble in [byte >> 4, byte & 0xf] {
+            version.push(char::from_digit(nibble.into(), 16).expect("a nibble is a hex digit"));
+        }
+    }
+    version
+}
+
+/// The other names of a workload: its addresses, unless they are its node's.
+pub fn workload_aliases(workload: &Workload) -> Vec<String> {
+    if workload.host_network {
+        return Vec::new();
+    }
+    workload.addresses.iter().map(|ip| format!("{}/{ip}", workload.network)).collect()
+}
+
+/// The other names of a service: its virtual addresses.
+pub fn service_aliases(service: &Service) -> Vec<String> {
+    let alias = |it: &ambit_model::service::VirtualAddress| match it.prefix_len {
+        Some(length) => format!("{}/{length}", it.address),
+        None => it.address.to_string(),
+    };
+    service.addresses.iter().map(alias).collect()
+}

@@ -1,0 +1,340 @@
+//! The client end of delta discovery.
+//!
+//! The driver owns the connection. On every new stream it sends what [`Client::connected`] returns,
+//! then feeds each response to [`Client::receive`], applies the changes to its view and *then*
+//! sends the reply; between attempts it waits for [`super::backoff`].
+//!
+//! Good resources of a response are taken even when others are refused; the reply then names each
+//! refused one. A refused resource leaves its previous version in force and is not remembered, so
+//! that a control plane sends it again. Never takes a message for the view without converting it,
+//! and never forgets a resource because a connection ended.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use ambit_model::view::Change;
+use ambit_model::workload::Workload;
+
+use super::retained::{self, Retained};
+use super::server::is_partial;
+use super::{ResourceType, UnknownType, WILDCARD};
+use crate::convert::{self, Address, ConvertError, Problem};
+use crate::proto::ambit::snapshot::{Delta, Snapshot};
+use crate::proto::envoy::config::core::v3::Node;
+use crate::proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource,
+};
+use crate::proto::google::rpc::Status;
+use crate::proto::istio::workload as proto;
+
+/// Most names that may be demanded on one client.
+pub const MAX_DEMANDED: usize = 100_000;
+/// Longest reason sent in a refusal.
+const MAX_REASON_BYTES: usize = 4096;
+/// `google.rpc.Code.INVALID_ARGUMENT`.
+const INVALID_ARGUMENT: i32 = 3;
+
+/// What is asked for of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Everything there is.
+    Everything,
+    /// Only what is demanded by name or alias.
+    OnDemand,
+}
+
+/// The client end; lives as long as the proxy and survives connections.
+#[derive(Debug)]
+pub struct Client {
+    node: Node,
+    watches: BTreeMap<ResourceType, Watch>,
+    retained: Retained,
+}
+
+#[derive(Debug)]
+struct Watch {
+    interest: Interest,
+    /// Names asked for, and whether the server has answered.
+    demanded: BTreeMap<String, bool>,
+    complete: bool,
+}
+
+/// What a demand needs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Demand {
+    /// Nothing: the view says all there is to say about the name.
+    Known,
+    /// Patience: it was asked for and is not answered yet.
+    Pending,
+    /// This request, then patience.
+    Send(DeltaDiscoveryRequest),
+}
+
+/// What came of one response.
+#[derive(Debug)]
+pub struct Received {
+    /// What changes in the view, in this order.
+    pub changes: Vec<Change>,
+    /// Demanded names that are now answered: present, or known not to exist.
+    pub answered: Vec<String>,
+    /// What was refused.
+    pub refused: Vec<Refusal>,
+    /// What changes in the snapshot kept elsewhere.
+    pub delta: Delta,
+    /// The acknowledgement or refusal, to be sent once the changes are applied.
+    pub reply: DeltaDiscoveryRequest,
+}
+
+/// A resource that was not taken as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a resource was not taken as it came.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// It could not be converted; its previous version, if any, stays.
+    #[error("{0}")]
+    Rejected(ConvertError),
+    /// A policy in force, with conditions that could not be read in their strictest reading.
+    #[error("in force with the strictest reading of {}", .0.join(", "))]
+    Tightened(Vec<String>),
+    /// The response is of a type that was not asked for.
+    #[error("type {0} was not subscribed to")]
+    NotSubscribed(String),
+}
+
+/// More names are demanded than a client keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{MAX_DEMANDED} names are demanded already; subscribe to everything instead")]
+pub struct TooManyDemanded;
+
+impl Client {
+    /// A client that has not seen anything yet.
+    pub fn new(node: Node, interests: impl IntoIterator<Item = (ResourceType, Interest)>) -> Self {
+        let watch = |interest| Watch { interest, demanded: BTreeMap::new(), complete: false };
+        let watches = interests.into_iter().map(|(it, interest)| (it, watch(interest))).collect();
+        Self { node, watches, retained: Retained::default() }
+    }
+
+    /// Starts from what an earlier client held, and returns the view's changes. Resources that this
+    /// version refuses are left out; types that are not asked for are ignored.
+    pub fn restore(&mut self, snapshot: Snapshot) -> Result<Vec<Change>, UnknownType> {
+        let mut changes = Vec::with_capacity(snapshot.resources.len());
+        for kept in Retained::from_snapshot(snapshot)?.iter() {
+            let resource_type = kept.type_url.parse()?;
+            if !self.watches.contains_key(&resource_type) {
+                continue;
+            }
+            if let Ok((change, _)) = convert_body(resource_type, &kept.name, &kept.body) {
+                changes.push(change);
+                self.retained.put(resource_type, kept.name, kept.version, kept.body);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Everything held, for [`Client::restore`] elsewhere.
+    pub fn snapshot(&self, crl_pem: String, created_unix: i64) -> Snapshot {
+        self.retained.snapshot(crl_pem, created_unix)
+    }
+
+    /// Whether each type asked for as a whole has been received as a whole, on any connection.
+    pub fn is_complete(&self) -> bool {
+        let whole = |watch: &&Watch| watch.interest == Interest::Everything;
+        self.watches.values().filter(whole).all(|watch| watch.complete)
+    }
+
+    /// The requests that open a stream. They tell the server what is held already.
+    pub fn connected(&self) -> Vec<DeltaDiscoveryRequest> {
+        let opening = |(resource_type, watch): (&ResourceType, &Watch)| {
+            let nothing = || match watch.interest {
+                Interest::Everything => Vec::new(),
+                Interest::OnDemand => vec![WILDCARD.to_owned()],
+            };
+            // A name demanded but not held has no version, so that it is answered in any case.
+            let demanded = watch.demanded.keys().map(|name| (name.clone(), String::new()));
+            let held = self.retained.versions(*resource_type);
+            DeltaDiscoveryRequest {
+                node: Some(self.node.clone()),
+                type_url: resource_type.url().to_owned(),
+                resource_names_subscribe: nothing(),
+                resource_names_unsubscribe: nothing(),
+                initial_resource_versions: demanded.chain(held).collect(),
+                ..Default::default()
+            }
+        };
+        self.watches.iter().map(opening).collect()
+    }
+
+    /// Asks for one name or alias; [`Received::answered`] says when the answer is there.
+    pub fn demand(
+        &mut self,
+        resource_type: ResourceType,
+        name: &str,
+    ) -> Result<Demand, TooManyDemanded> {
+        let held = self.retained.holds(resource_type, name);
+        let Some(watch) = self.watches.get_mut(&resource_type) else { return Ok(Demand::Known) };
+        match watch.demanded.get(name) {
+            _ if watch.interest == Interest::Everything || held => return Ok(Demand::Known),
+            Some(true) => return Ok(Demand::Known),
+            Some(false) => return Ok(Demand::Pending),
+            None if watch.demanded.len() >= MAX_DEMANDED => return Err(TooManyDemanded),
+            None => watch.demanded.insert(name.to_owned(), false),
+        };
+        Ok(Demand::Send(DeltaDiscoveryRequest {
+            type_url: resource_type.url().to_owned(),
+            resource_names_subscribe: vec![name.to_owned()],
+            ..Default::default()
+        }))
+    }
+
+    /// Takes one response.
+    pub fn receive(&mut self, response: DeltaDiscoveryResponse) -> Received {
+        let mut received = Received {
+            changes: Vec::with_capacity(response.resources.len()),
+            answered: Vec::new(),
+            refused: Vec::new(),
+            delta: Delta::default(),
+            reply: DeltaDiscoveryRequest {
+                type_url: response.type_url.clone(),
+                response_nonce: response.nonce.clone(),
+                ..Default::default()
+            },
+        };
+        let asked = response.type_url.parse().ok().filter(|it| self.watches.contains_key(it));
+        match asked {
+            Some(resource_type) => self.take(resource_type, response, &mut received),
+            None => received.refused.push(Refusal {
+                name: String::new(),
+                reason: Reason::NotSubscribed(response.type_url),
+            }),
+        }
+        received.reply.error_detail = error_detail(&received.refused);
+        received
+    }
+
+    /// Removals come first, so that an address that moved belongs to its new owner in the end.
+    fn take(
+        &mut self,
+        resource_type: ResourceType,
+        response: DeltaDiscoveryResponse,
+        received: &mut Received,
+    ) {
+        let last = !is_partial(&response);
+        for name in response.removed_resources {
+            if self.retained.remove(resource_type, &name) {
+                retained::forget(&mut received.delta, resource_type, &name);
+            }
+            received.changes.extend(removal(resource_type, &name));
+            self.answer(resource_type, name, received);
+        }
+        for resource in response.resources {
+            self.take_one(resource_type, resource, received);
+        }
+        if last && let Some(watch) = self.watches.get_mut(&resource_type) {
+            watch.complete = true;
+        }
+    }
+
+    fn take_one(
+        &mut self,
+        resource_type: ResourceType,
+        resource: Resource,
+        received: &mut Received,
+    ) {
+        let Resource { name, version, resource, aliases, .. } = resource;
+        let refuse = |reason| Refusal { name: name.clone(), reason };
+        match convert_resource(resource_type, &name, resource) {
+            Ok((change, unreadable, body)) => {
+                if !unreadable.is_empty() {
+                    received.refused.push(refuse(Reason::Tightened(unreadable)));
+                }
+                received.changes.push(change);
+                let kept = (&*name, &*version, body.clone());
+                retained::keep(&mut received.delta, resource_type, kept);
+                self.retained.put(resource_type, name.clone(), version, body);
+            }
+            Err(error) => received.refused.push(refuse(Reason::Rejected(error))),
+        }
+        for name in aliases.into_iter().chain([name]) {
+            self.answer(resource_type, name, received);
+        }
+    }
+
+    fn answer(&mut self, resource_type: ResourceType, name: String, received: &mut Received) {
+        let watch = self.watches.get_mut(&resource_type);
+        if let Some(answered) = watch.and_then(|watch| watch.demanded.get_mut(&name))
+            && !std::mem::replace(answered, true)
+        {
+            received.answered.push(name);
+        }
+    }
+}
+
+/// A copy of the body is kept, because the received one pins its whole response.
+fn convert_resource(
+    resource_type: ResourceType,
+    name: &str,
+    resource: Option<crate::proto::Any>,
+) -> Result<(Change, Vec<String>, Bytes), ConvertError> {
+    let any = resource.ok_or_else(|| ConvertError::new("resource", Problem::Missing))?;
+    if any.type_url != resource_type.url() {
+        return Err(ConvertError::new("resource", Problem::TypeMismatch(any.type_url)));
+    }
+    let (change, unreadable) = convert_body(resource_type, name, &any.value)?;
+    Ok((change, unreadable, Bytes::copy_from_slice(&any.value)))
+}
+
+fn convert_body(
+    resource_type: ResourceType,
+    name: &str,
+    body: &[u8],
+) -> Result<(Change, Vec<String>), ConvertError> {
+    let workload = |it: Workload| (it.uid.to_string(), Change::Workload(it), Vec::new());
+    let (content, change, unreadable) = match resource_type {
+        ResourceType::Address => match convert::decode::<proto::Address>(body)?.try_into()? {
+            Address::Workload(it) => workload(it),
+            Address::Service(it) => (it.key.to_string(), Change::Service(it), Vec::new()),
+        },
+        ResourceType::Workload => workload(convert::decode::<proto::Workload>(body)?.try_into()?),
+        ResourceType::Authorization => {
+            let it = convert::policy::read(body)?;
+            (it.policy.key.to_string(), Change::Policy(it.policy), it.unreadable)
+        }
+    };
+    if content != name {
+        let problem = Problem::NameMismatch { resource: name.to_owned(), content };
+        return Err(ConvertError::new("name", problem));
+    }
+    Ok((change, unreadable))
+}
+
+/// The view's change when a name is withdrawn; none when no resource can have that name.
+fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
+    match resource_type {
+        ResourceType::Address | ResourceType::Workload => Some(Change::RemoveAddress(name.into())),
+        ResourceType::Authorization => name.parse().ok().map(Change::RemovePolicy),
+    }
+}
+
+fn error_detail(refused: &[Refusal]) -> Option<Status> {
+    if refused.is_empty() {
+        return None;
+    }
+    let mut message = String::new();
+    for (index, Refusal { name, reason }) in refused.iter().enumerate() {
+        let line = format!("{}{name}: {reason}", if index == 0 { "" } else { "; " });
+        if message.len() + line.len() > MAX_REASON_BYTES {
+            message.push_str(&format!(" and {} more", refused.len() - index));
+            break;
+        }
+        message.push_str(&line);
+    }
+    Some(Status { code: INVALID_ARGUMENT, message, details: Vec::new() })
+}

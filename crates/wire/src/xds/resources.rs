@@ -1,0 +1,232 @@
+//! What a control plane serves: named resources, their versions and the order of their changes.
+//!
+//! Everything is persistent: a clone is a handful of reference counts, so a writer publishes a new
+//! [`Resources`] after each change and streams read theirs without waiting. A journal of changes,
+//! ordered by sequence number, makes one change cost the streams O(changed) and not O(all). It is
+//! bounded: each resource stands in it once, and of those that are gone the last
+//! [`MAX_TOMBSTONES`]; a stream that is further behind starts anew and is told by versions.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use imbl::{HashMap, OrdMap, OrdSet};
+use prost::Message as _;
+
+use ambit_model::Text;
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::policy::Policy;
+use ambit_model::service::Service;
+use ambit_model::workload::Workload;
+
+use super::{ResourceType, content_version, service_aliases, workload_aliases};
+use crate::proto::istio::{security, workload as proto};
+
+/// How many vanished resources a journal remembers.
+pub const MAX_TOMBSTONES: usize = 65_536;
+
+/// Everything that is served, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Resources {
+    authorizations: ResourceSet,
+    addresses: ResourceSet,
+    workloads: ResourceSet,
+}
+
+impl Resources {
+    /// Adds or replaces a workload. Returns whether anything changed.
+    pub fn put_workload(&mut self, workload: &Workload) -> bool {
+        let parents = workload.services.keys().map(ToString::to_string).collect();
+        let names = Arc::new(Names { aliases: workload_aliases(workload), parents });
+        let message = proto::Workload::from(workload);
+        let bare_len = message.encoded_len();
+        let message = proto::Address { r#type: Some(proto::address::Type::Workload(message)) };
+        let body: Bytes = message.encode_to_vec().into();
+        // An Address ends with the one workload it holds.
+        let bare = body.slice(body.len() - bare_len..);
+        self.workloads.put(&workload.uid, names.clone(), bare);
+        self.addresses.put(&workload.uid, names, body)
+    }
+
+    /// Adds or replaces a service. Returns whether anything changed.
+    pub fn put_service(&mut self, service: &Service) -> bool {
+        let names = Arc::new(Names { aliases: service_aliases(service), parents: Vec::new() });
+        let body = proto::Address::from(service).encode_to_vec().into();
+        self.addresses.put(&service.key.to_string(), names, body)
+    }
+
+    /// Adds or replaces a policy. Returns whether anything changed.
+    pub fn put_policy(&mut self, policy: &Policy) -> bool {
+        let body = security::Authorization::from(policy).encode_to_vec().into();
+        self.authorizations.put(&policy.key.to_string(), Arc::default(), body)
+    }
+
+    /// Removes a workload by its uid. Returns whether it was there.
+    pub fn remove_workload(&mut self, uid: &str) -> bool {
+        self.workloads.remove(uid);
+        self.addresses.remove(uid)
+    }
+
+    /// Removes a service. Returns whether it was there.
+    pub fn remove_service(&mut self, name: &ServiceName) -> bool {
+        self.addresses.remove(&name.to_string())
+    }
+
+    /// Removes a policy. Returns whether it was there.
+    pub fn remove_policy(&mut self, name: &PolicyName) -> bool {
+        self.authorizations.remove(&name.to_string())
+    }
+
+    /// The resources of one type.
+    pub fn of(&self, resource_type: ResourceType) -> &ResourceSet {
+        match resource_type {
+            ResourceType::Authorization => &self.authorizations,
+            ResourceType::Address => &self.addresses,
+            ResourceType::Workload => &self.workloads,
+        }
+    }
+}
+
+/// The resources of one type.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceSet {
+    entries: HashMap<Text, Entry>,
+    aliases: HashMap<Text, OrdSet<Text>>,
+    members: HashMap<Text, OrdSet<Text>>,
+    /// The last change of each resource that is there, and of some that are gone. A number that is
+    /// not its name's newest says nothing.
+    journal: OrdMap<u64, Text>,
+    tombstones: OrdSet<u64>,
+    /// Changes up to here may be missing from the journal.
+    horizon: u64,
+    sequence: u64,
+}
+
+/// One resource as it is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) version: Text,
+    pub(crate) body: Bytes,
+    pub(crate) names: Arc<Names>,
+    sequence: u64,
+}
+
+/// By what else a resource is found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// Names that stand for it, told to clients.
+    pub(crate) aliases: Vec<String>,
+    /// Resources that are sent together with it, for a workload its services.
+    pub(crate) parents: Vec<String>,
+}
+
+/// What the journal says about a resource.
+pub(crate) enum Changed<'a> {
+    Put(&'a Text, &'a Entry),
+    Gone(&'a Text),
+}
+
+impl ResourceSet {
+    /// How many resources there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Number of the last change; equal numbers of one set's history mean equal content.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The version of a resource.
+    pub fn version(&self, name: &str) -> Option<&str> {
+        self.entries.get(name).map(|entry| &*entry.version)
+    }
+
+    fn put(&mut self, name: &str, names: Arc<Names>, body: Bytes) -> bool {
+        let version = content_version(&body);
+        let old = self.entries.get(name);
+        if old.is_some_and(|old| *old.version == version && old.names == names) {
+            return false;
+        }
+        if let Some(old) = old.cloned() {
+            self.unlink(name, &old);
+        }
+        let name: Text = name.into();
+        for alias in &names.aliases {
+            self.aliases.entry(alias.as_str().into()).or_default().insert(name.clone());
+        }
+        for parent in &names.parents {
+            self.members.entry(parent.as_str().into()).or_default().insert(name.clone());
+        }
+        self.sequence += 1;
+        self.journal.insert(self.sequence, name.clone());
+        let entry = Entry { version: version.into(), body, names, sequence: self.sequence };
+        self.entries.insert(name, entry);
+        true
+    }
+
+    fn remove(&mut self, name: &str) -> bool {
+        let Some(old) = self.entries.remove(name) else { return false };
+        self.unlink(name, &old);
+        self.sequence += 1;
+        self.journal.insert(self.sequence, name.into());
+        self.tombstones.insert(self.sequence);
+        if self.tombstones.len() > MAX_TOMBSTONES
+            && let Some(oldest) = self.tombstones.remove_min()
+        {
+            self.journal.remove(&oldest);
+            self.horizon = oldest;
+        }
+        true
+    }
+
+    fn unlink(&mut self, name: &str, old: &Entry) {
+        self.journal.remove(&old.sequence);
+        let indexes =
+            [(&mut self.aliases, &old.names.aliases), (&mut self.members, &old.names.parents)];
+        for (index, keys) in indexes {
+            for key in keys {
+                let Some(names) = index.get_mut(key.as_str()) else { continue };
+                names.remove(name);
+                if names.is_empty() {
+                    index.remove(key.as_str());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Option<(&Text, &Entry)> {
+        self.entries.get_key_value(name)
+    }
+
+    /// The resources that a name or alias stands for.
+    pub(crate) fn resolve(&self, asked: &str) -> Vec<Text> {
+        let itself = self.entry(asked).map(|(name, _)| name.clone());
+        itself.into_iter().chain(self.aliases.get(asked).into_iter().flatten().cloned()).collect()
+    }
+
+    /// The resources that are sent together with this one.
+    pub(crate) fn members(&self, name: &str) -> impl Iterator<Item = &Text> {
+        self.members.get(name).into_iter().flatten()
+    }
+
+    /// Whether the journal tells everything after this number.
+    pub(crate) fn remembers(&self, sequence: u64) -> bool {
+        sequence >= self.horizon
+    }
+
+    /// The changes after this number, in order.
+    pub(crate) fn changes_after(&self, sequence: u64) -> impl Iterator<Item = (u64, Changed<'_>)> {
+        self.journal.range(sequence.saturating_add(1)..).filter_map(|(at, name)| {
+            match self.entries.get(name) {
+                Some(entry) if entry.sequence == *at => Some((*at, Changed::Put(name, entry))),
+                Some(_) => None,
+                None => Some((*at, Changed::Gone(name))),
+            }
+        })
+    }
+}

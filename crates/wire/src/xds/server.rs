@@ -1,0 +1,492 @@
+//! The server end of delta discovery, one [`Stream`] per connected client.
+//!
+//! The driver feeds each request to [`Stream::receive`] and, after that and after every change of
+//! the resources, sends what [`Stream::next_response`] returns until it returns nothing. It must
+//! always pass the newest [`Resources`] it has, never older ones than before.
+//!
+//! A subscription to everything walks the journal of changes from where it stands; it remembers
+//! one number, not the names it has sent. A subscription by name remembers its names. A service
+//! brings its workloads with it. What a client refuses is recorded and not sent again before it
+//! changes. Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead
+//! of their acknowledgements, never forgets a change.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use ambit_model::Text;
+
+use super::resources::{Changed, Entry, ResourceSet, Resources};
+use super::{ResourceType, UnknownType, WILDCARD};
+use crate::proto::Any;
+use crate::proto::envoy::config::core::v3::Node;
+use crate::proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource,
+};
+
+/// Size at which a response is closed and the rest goes into the next one. Large, because other
+/// proxies take the first response for the whole.
+pub const RESPONSE_BYTES: usize = 32 * 1024 * 1024;
+/// Most responses of one type that are sent ahead of their acknowledgements.
+pub const MAX_UNACKNOWLEDGED: usize = 4;
+/// Most names that one stream may subscribe to.
+pub const MAX_SUBSCRIBED_NAMES: usize = 200_000;
+/// Longest reason of a refusal that is kept.
+const MAX_REASON_BYTES: usize = 4096;
+/// What a resource costs in a response beyond its texts and body.
+const RESOURCE_OVERHEAD_BYTES: usize = 96;
+/// Marks a response, in the version that is for humans, as not the last of a first answer.
+const PARTIAL: &str = "partial";
+
+/// Whether more responses follow before the client knows all it asked for.
+pub(crate) fn is_partial(response: &DeltaDiscoveryResponse) -> bool {
+    response.system_version_info == PARTIAL
+}
+
+/// Why a stream must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// The client asked for something that is not served.
+    #[error(transparent)]
+    UnknownType(#[from] UnknownType),
+    /// The client subscribed to too many names.
+    #[error("over {MAX_SUBSCRIBED_NAMES} names of {0} subscribed; subscribe to everything instead")]
+    TooManyNames(ResourceType),
+    /// The client did not keep up, and what it missed is no longer known.
+    #[error("client fell too far behind in {0}; it is to reconnect with the versions it holds")]
+    TooFarBehind(ResourceType),
+}
+
+/// A refusal by the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// What kind of resource.
+    pub resource_type: ResourceType,
+    /// The response that was refused.
+    pub nonce: String,
+    /// What the client said.
+    pub reason: String,
+}
+
+/// What one client asked for and was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// What kind of resource.
+    pub resource_type: ResourceType,
+    /// Whether it gets everything.
+    pub everything: bool,
+    /// How many names it asked for.
+    pub names: usize,
+    /// The last change that was sent.
+    pub sent_sequence: u64,
+    /// The last change that was answered, accepted or refused.
+    pub acknowledged_sequence: u64,
+    /// Its last refusal, until a later response is accepted.
+    pub rejection: Option<Rejection>,
+}
+
+/// One client's stream.
+#[derive(Debug, Default)]
+pub struct Stream {
+    node: Option<Node>,
+    subscriptions: BTreeMap<ResourceType, Subscription>,
+    last_nonce: u64,
+}
+
+impl Stream {
+    /// A stream on which nothing was asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Who is asking, once the first request has come.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// What was asked for and sent, by type.
+    pub fn progress(&self) -> Vec<Progress> {
+        let progress = |(resource_type, it): (&ResourceType, &Subscription)| Progress {
+            resource_type: *resource_type,
+            everything: it.everything,
+            names: it.asked.len(),
+            sent_sequence: it.position,
+            acknowledged_sequence: it.acknowledged,
+            rejection: it.rejection.clone(),
+        };
+        self.subscriptions.iter().map(progress).collect()
+    }
+
+    /// Takes one request. Returns the refusal that it carried, if any.
+    pub fn receive(
+        &mut self,
+        request: DeltaDiscoveryRequest,
+        resources: &Resources,
+    ) -> Result<Option<Rejection>, StreamError> {
+        let resource_type: ResourceType = request.type_url.parse()?;
+        if self.node.is_none() {
+            self.node.clone_from(&request.node);
+        }
+        let set = resources.of(resource_type);
+        let Some(subscription) = self.subscriptions.get_mut(&resource_type) else {
+            let subscription = Subscription::open(resource_type, request, set)?;
+            self.subscriptions.insert(resource_type, subscription);
+            return Ok(None);
+        };
+        let refused = subscription.acknowledge(&request);
+        subscription.subscribe(request.resource_names_subscribe, set)?;
+        subscription.unsubscribe(&request.resource_names_unsubscribe, set);
+        Ok(refused)
+    }
+
+    /// The next response to send, if there is one. Policies come first.
+    pub fn next_response(
+        &mut self,
+        resources: &Resources,
+    ) -> Result<Option<DeltaDiscoveryResponse>, StreamError> {
+        for (resource_type, subscription) in &mut self.subscriptions {
+            if let Some(mut response) = subscription.next(resources.of(*resource_type))? {
+                self.last_nonce += 1;
+                response.nonce = self.last_nonce.to_string();
+                let sent = (response.nonce.clone(), subscription.position);
+                subscription.unacknowledged.push_back(sent);
+                return Ok(Some(response));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What one client wants of one type, and how far it got.
+#[derive(Debug)]
+struct Subscription {
+    resource_type: ResourceType,
+    everything: bool,
+    /// Names and aliases that were asked for.
+    asked: HashSet<String>,
+    /// By name: the resources that the client holds. Not kept for everything.
+    sent: HashSet<Text>,
+    /// Resources to send whether or not they changed.
+    queue: BTreeSet<Text>,
+    /// Names to answer with "does not exist".
+    missing: BTreeSet<String>,
+    /// What the client held when it came, as long as that may save sending.
+    resumed: HashMap<String, String>,
+    /// The journal up to here is dealt with.
+    position: u64,
+    /// The journal's end when everything was asked for; what vanished before is no news.
+    start: u64,
+    /// The first request gets an answer, even an empty one.
+    owes_answer: bool,
+    unacknowledged: VecDeque<(String, u64)>,
+    acknowledged: u64,
+    rejection: Option<Rejection>,
+}
+
+impl Subscription {
+    fn open(
+        resource_type: ResourceType,
+        request: DeltaDiscoveryRequest,
+        set: &ResourceSet,
+    ) -> Result<Self, StreamError> {
+        let subscribe = request.resource_names_subscribe;
+        let unsubscribe = request.resource_names_unsubscribe;
+        let mut it = Self {
+            resource_type,
+            everything: false,
+            asked: HashSet::new(),
+            sent: HashSet::new(),
+            queue: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            resumed: HashMap::new(),
+            position: set.sequence(),
+            start: set.sequence(),
+            owes_answer: true,
+            unacknowledged: VecDeque::new(),
+            acknowledged: 0,
+            rejection: None,
+        };
+        let is_wildcard = |name: &String| name == WILDCARD;
+        let everything = subscribe.is_empty() && unsubscribe.is_empty()
+            || subscribe.iter().any(is_wildcard) && !unsubscribe.iter().any(is_wildcard);
+        if everything {
+            it.subscribe_everything(set);
+            it.resume_everything(request.initial_resource_versions.into_iter().collect(), set);
+        } else {
+            it.resume_names(request.initial_resource_versions.into_iter().collect(), set)?;
+        }
+        let names = subscribe.into_iter().filter(|name| name != WILDCARD).collect();
+        it.subscribe(names, set)?;
+        it.unsubscribe(&unsubscribe, set);
+        Ok(it)
+    }
+
+    fn subscribe_everything(&mut self, set: &ResourceSet) {
+        self.everything = true;
+        self.position = 0;
+        self.start = set.sequence();
+        self.sent.clear();
+    }
+
+    /// Tells of what vanished while the client was away, and saves what did not change.
+    fn resume_everything(&mut self, held: HashMap<String, String>, set: &ResourceSet) {
+        let gone = held.keys().filter(|name| set.entry(name).is_none());
+        self.missing.extend(gone.cloned());
+        self.resumed = held;
+    }
+
+    /// Takes the names that the client holds, and those it waits for, as asked for.
+    fn resume_names(
+        &mut self,
+        held: HashMap<String, String>,
+        set: &ResourceSet,
+    ) -> Result<(), StreamError> {
+        let current = |name: &str| held.get(name).map(String::as_str) == set.version(name);
+        for asked in held.keys() {
+            let found = set.resolve(asked);
+            if found.is_empty() {
+                self.missing.insert(asked.clone());
+            }
+            for name in found {
+                let members = set.members(&name).filter(|member| !current(member));
+                self.queue.extend(members.cloned());
+                if current(&name) {
+                    self.sent.insert(name);
+                } else {
+                    self.queue.insert(name);
+                }
+            }
+        }
+        self.asked.extend(held.into_keys());
+        self.check_names()
+    }
+
+    fn check_names(&self) -> Result<(), StreamError> {
+        match self.asked.len() {
+            0..=MAX_SUBSCRIBED_NAMES => Ok(()),
+            _ => Err(StreamError::TooManyNames(self.resource_type)),
+        }
+    }
+
+    /// Each name is answered, even when the client holds it: it may have dropped it meanwhile.
+    fn subscribe(&mut self, names: Vec<String>, set: &ResourceSet) -> Result<(), StreamError> {
+        for asked in names {
+            if asked == WILDCARD {
+                self.subscribe_everything(set);
+                continue;
+            }
+            let found = set.resolve(&asked);
+            if found.is_empty() {
+                self.missing.insert(asked.clone());
+            }
+            for name in found {
+                self.queue.extend(set.members(&name).cloned());
+                self.queue.insert(name);
+            }
+            self.asked.insert(asked);
+        }
+        self.check_names()
+    }
+
+    fn unsubscribe(&mut self, names: &[String], set: &ResourceSet) {
+        for asked in names {
+            if asked == WILDCARD {
+                self.unsubscribe_everything(set);
+            } else if self.asked.remove(asked) {
+                self.missing.remove(asked);
+                for name in set.resolve(asked) {
+                    self.release(&name, set);
+                    set.members(&name).for_each(|member| self.release(member, set));
+                }
+            }
+        }
+    }
+
+    fn unsubscribe_everything(&mut self, set: &ResourceSet) {
+        if std::mem::take(&mut self.everything) {
+            self.resumed.clear();
+            self.position = set.sequence();
+            for name in self.asked.iter().flat_map(|asked| set.resolve(asked)) {
+                self.sent.extend(set.members(&name).cloned());
+                self.sent.insert(name);
+            }
+        }
+    }
+
+    /// Stops following a resource that nothing asked for leads to any more.
+    fn release(&mut self, name: &Text, set: &ResourceSet) {
+        if let Some((_, entry)) = set.entry(name)
+            && !self.wants(name, entry)
+        {
+            self.sent.remove(name);
+            self.queue.remove(name);
+        }
+    }
+
+    fn wants(&self, name: &Text, entry: &Entry) -> bool {
+        self.everything
+            || self.asked.contains(&**name)
+            || entry.names.aliases.iter().any(|alias| self.asked.contains(alias))
+            || entry.names.parents.iter().any(|parent| self.sent.contains(parent.as_str()))
+    }
+
+    /// What the client holds is kept fresh, even when what led to it is gone.
+    fn follows(&self, name: &Text, entry: &Entry) -> bool {
+        self.sent.contains(name) || self.wants(name, entry)
+    }
+
+    fn acknowledge(&mut self, request: &DeltaDiscoveryRequest) -> Option<Rejection> {
+        let nonce = &request.response_nonce;
+        let at = self.unacknowledged.iter().position(|(sent, _)| sent == nonce)?;
+        let (nonce, position) = self.unacknowledged.drain(..=at).next_back()?;
+        self.acknowledged = position;
+        self.rejection = request.error_detail.as_ref().map(|status| Rejection {
+            resource_type: self.resource_type,
+            nonce,
+            reason: bounded(&status.message),
+        });
+        self.rejection.clone()
+    }
+
+    fn next(&mut self, set: &ResourceSet) -> Result<Option<DeltaDiscoveryResponse>, StreamError> {
+        if !set.remembers(self.position.max(self.start)) {
+            return Err(StreamError::TooFarBehind(self.resource_type));
+        }
+        if self.unacknowledged.len() >= MAX_UNACKNOWLEDGED {
+            return Ok(None);
+        }
+        let mut response = Response::new(self.resource_type);
+        response.removed.append(&mut self.missing);
+        self.send_queue(set, &mut response);
+        self.send_changes(set, &mut response);
+        let complete = self.queue.is_empty() && self.position >= self.start;
+        if response.is_empty() && !(self.owes_answer && complete) {
+            return Ok(None);
+        }
+        let partial = self.owes_answer && !complete;
+        self.owes_answer = partial;
+        Ok(Some(response.finish(if partial { PARTIAL.into() } else { self.position.to_string() })))
+    }
+
+    fn send_queue(&mut self, set: &ResourceSet, response: &mut Response) {
+        while !response.is_full() {
+            let Some(name) = self.queue.pop_first() else { return };
+            if let Some((name, entry)) = set.entry(&name) {
+                self.send(name, entry, response);
+            }
+        }
+    }
+
+    fn send_changes(&mut self, set: &ResourceSet, response: &mut Response) {
+        for (at, changed) in set.changes_after(self.position) {
+            if response.is_full() {
+                return;
+            }
+            match changed {
+                Changed::Put(name, entry) if self.follows(name, entry) => {
+                    let resumed = at <= self.start && self.resumed_with(name, entry);
+                    if !resumed {
+                        self.send(name, entry, response);
+                    }
+                    self.follow_members(name, set);
+                }
+                Changed::Gone(name) if self.everything && at > self.start => {
+                    response.removed.insert(name.to_string());
+                }
+                Changed::Gone(name) if self.sent.remove(name) => {
+                    response.removed.insert(name.to_string());
+                }
+                Changed::Put(..) | Changed::Gone(_) => {}
+            }
+            self.position = at;
+        }
+        self.position = set.sequence();
+        self.resumed = HashMap::new();
+        // Members of services that appeared in this very walk.
+        self.send_queue(set, response);
+    }
+
+    fn resumed_with(&mut self, name: &Text, entry: &Entry) -> bool {
+        self.resumed.remove(&**name).is_some_and(|held| *held == *entry.version)
+    }
+
+    /// A service that came into sight brings the workloads that were there before it.
+    fn follow_members(&mut self, name: &Text, set: &ResourceSet) {
+        if !self.everything {
+            let unknown = set.members(name).filter(|member| !self.sent.contains(*member));
+            self.queue.extend(unknown.cloned());
+        }
+    }
+
+    fn send(&mut self, name: &Text, entry: &Entry, response: &mut Response) {
+        response.put(name, entry);
+        if !self.everything {
+            self.sent.insert(name.clone());
+        }
+    }
+}
+
+fn bounded(reason: &str) -> String {
+    let mut end = reason.len().min(MAX_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason[..end].to_owned()
+}
+
+/// A response that is being put together.
+struct Response {
+    resource_type: ResourceType,
+    resources: Vec<Resource>,
+    sent: HashSet<Text>,
+    removed: BTreeSet<String>,
+    size_bytes: usize,
+}
+
+impl Response {
+    fn new(resource_type: ResourceType) -> Self {
+        Self {
+            resource_type,
+            resources: Vec::new(),
+            sent: HashSet::new(),
+            removed: BTreeSet::new(),
+            size_bytes: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.removed.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.size_bytes >= RESPONSE_BYTES
+    }
+
+    /// A resource stands in a response once, and what stands in it is not removed by it.
+    fn put(&mut self, name: &Text, entry: &Entry) {
+        if !self.sent.insert(name.clone()) {
+            return;
+        }
+        self.removed.remove(&**name);
+        let texts = name.len() + entry.names.aliases.iter().map(String::len).sum::<usize>();
+        self.size_bytes += texts + entry.body.len() + RESOURCE_OVERHEAD_BYTES;
+        self.resources.push(Resource {
+            version: entry.version.to_string(),
+            resource: Some(Any {
+                type_url: self.resource_type.url().to_owned(),
+                value: entry.body.clone(),
+            }),
+            name: name.to_string(),
+            aliases: entry.names.aliases.clone(),
+            ttl: None,
+        });
+    }
+
+    fn finish(self, system_version_info: String) -> DeltaDiscoveryResponse {
+        DeltaDiscoveryResponse {
+            system_version_info,
+            resources: self.resources,
+            type_url: self.resource_type.url().to_owned(),
+            nonce: String::new(),
+            removed_resources: self.removed.into_iter().collect(),
+        }
+    }
+}
