@@ -1,24 +1,220 @@
 //! Settings of the proxy: as written ([`Args`]: flags and Istio's environment variables) and as
 //! used ([`Config`]: validated, nothing unset).
 //!
-//! This is the only module of the crate that reads the environment. It never opens a socket, and
-//! what it refuses it refuses with the name of the setting and the remedy.
+//! The fields of [`Args`] are the one table of flags, environment variables and help. This is the
+//! only module of the crate that reads the environment; a variable of ztunnel's that would change
+//! security or behaviour and is not supported is refused, never ignored.
 
+mod istio;
+mod parse;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ambit_model::Text;
 use ambit_net::socket::Keepalive;
+use http::Uri;
+use serde::Serialize;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+use zeroize::Zeroizing;
 
-/// What the user wrote.
+use istio::{CA_HEADER_PREFIX, ProxyConfig, XDS_HEADER_PREFIX};
+pub(crate) use istio::{Environment, NodeMetadata};
+use parse::{Threads, Uris};
+
+/// Grace that remains to close connections properly before Kubernetes kills the process.
+const KILL_MARGIN: Duration = Duration::from_secs(5);
+/// How long connections go on after SIGTERM when nobody says otherwise.
+const DEFAULT_TERMINATION_DEADLINE: Duration = Duration::from_secs(30 * 60);
+/// How long the connections of a deleted pod go on when nobody says otherwise.
+const DEFAULT_POD_DRAIN: Duration = Duration::from_secs(5);
+/// Istio's places for the root certificate, the token and the revocation list.
+const ROOT_CERTIFICATE: &str = "./var/run/secrets/istio/root-cert.pem";
+const TOKEN: &str = "./var/run/secrets/tokens/istio-token";
+
+/// Flags of `ambit proxy`, which stands in ztunnel's place.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Name of the node whose pods this proxy serves
-    #[arg(long, env = "NODE_NAME")]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node_name: String,
+    /// Socket of the node agent, which says which pods to serve (ZDS)
+    #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
+    pub zds_socket: PathBuf,
+    /// Control plane for discovery, https://HOST:PORT, or http:// for plain text [default: https://istiod.istio-system.svc:15012 in a cluster, else https://localhost:15012]
+    #[arg(long, env = "XDS_ADDRESS", value_name = "URI")]
+    pub xds_address: Option<String>,
+    /// Certificate authority, https:// or http:// [default: as without --xds-address]
+    #[arg(long, env = "CA_ADDRESS", value_name = "URI")]
+    pub ca_address: Option<String>,
+    /// Root certificate that proves the control plane: a file, PEM text, or SYSTEM
+    #[arg(long, env = "XDS_ROOT_CA", default_value = ROOT_CERTIFICATE, value_name = "ROOT")]
+    pub xds_root_ca: String,
+    /// Root certificate that proves the certificate authority: a file, PEM text, or SYSTEM
+    #[arg(long, env = "CA_ROOT_CA", default_value = ROOT_CERTIFICATE, value_name = "ROOT")]
+    pub ca_root_ca: String,
+    /// Token shown to the control plane: a file (read again at each connection) or the token itself [default: ./var/run/secrets/tokens/istio-token if it exists]
+    #[arg(long, env = "AUTH_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub auth_token: Option<String>,
+    /// Name that the certificates of both control plane and authority must hold, if not the host's
+    #[arg(long, value_name = "NAME")]
+    pub alt_hostname: Option<String>,
+    /// As --alt-hostname, for discovery alone
+    #[arg(long, env = "ALT_XDS_HOSTNAME", value_name = "NAME")]
+    pub alt_xds_hostname: Option<String>,
+    /// As --alt-hostname, for the certificate authority alone
+    #[arg(long, env = "ALT_CA_HOSTNAME", value_name = "NAME")]
+    pub alt_ca_hostname: Option<String>,
+    /// Ask for workloads when they are needed instead of for all
+    #[arg(long, env = "XDS_ON_DEMAND", default_value_t = false, action = clap::ArgAction::Set)]
+    pub xds_on_demand: bool,
+    /// Lifetime to ask for in certificates
+    #[arg(long, env = "SECRET_TTL", default_value = "24h", value_parser = parse::duration)]
+    pub secret_ttl: Duration,
+    /// Certificate revocation list [default: ca-crl.pem beside the authority's root certificate]
+    #[arg(long, env = "CRL_PATH", value_name = "FILE")]
+    pub crl_path: Option<PathBuf>,
+    /// Trust domain of the pods' identities
+    #[arg(long, env = "TRUST_DOMAIN", default_value = "cluster.local")]
+    pub trust_domain: String,
+    /// Cluster that this proxy belongs to [default: ISTIO_META_CLUSTER_ID, else Kubernetes]
+    #[arg(long, env = "CLUSTER_ID", value_name = "NAME")]
+    pub cluster_id: Option<String>,
+    /// Domain of the cluster's DNS
+    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Network that this node is on
+    #[arg(long, env = "NETWORK", default_value = "")]
+    pub network: String,
+    /// Serve IPv6
+    #[arg(long, env = "IPV6_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
+    pub ipv6: bool,
+    /// Mark (SO_MARK) by which the capture rules know the proxy's packets
+    #[arg(long, env = "PACKET_MARK", default_value = "1337", value_name = "MARK")]
+    pub packet_mark: u32,
+    /// Probe idle connections
+    #[arg(long, env = "KEEPALIVE_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
+    pub keepalive: bool,
+    /// Silence before the first probe
+    #[arg(long, env = "KEEPALIVE_TIME", default_value = "180s", value_parser = parse::duration)]
+    pub keepalive_time: Duration,
+    /// Time between probes
+    #[arg(long, env = "KEEPALIVE_INTERVAL", default_value = "180s", value_parser = parse::duration)]
+    pub keepalive_interval: Duration,
+    /// Unanswered probes before a connection is given up
+    #[arg(long, env = "KEEPALIVE_RETRIES", default_value = "9")]
+    pub keepalive_retries: u32,
+    /// Give up connections whose data stays unacknowledged as long as all probes would take
+    #[arg(long, env = "USER_TIMEOUT_ENABLED", default_value_t = false, action = clap::ArgAction::Set)]
+    pub user_timeout: bool,
+    /// Flow-control window of an HBONE stream, bytes
+    #[arg(long, env = "HTTP2_STREAM_WINDOW_SIZE", default_value = "4194304", value_name = "BYTES")]
+    pub http2_stream_window: u32,
+    /// Flow-control window of an HBONE connection, bytes
+    #[arg(
+        long,
+        env = "HTTP2_CONNECTION_WINDOW_SIZE",
+        default_value = "16777216",
+        value_name = "BYTES"
+    )]
+    pub http2_connection_window: u32,
+    /// Largest HTTP/2 frame, bytes
+    #[arg(long, env = "HTTP2_FRAME_SIZE", default_value = "1048576", value_name = "BYTES")]
+    pub http2_frame: u32,
+    /// Streams on one HBONE connection before another is opened
+    #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value = "100", value_name = "N")]
+    pub pool_max_streams: u16,
+    /// How long an unused HBONE connection is kept
+    #[arg(long, env = "POOL_UNUSED_RELEASE_TIMEOUT", default_value = "5m", value_parser = parse::duration)]
+    pub pool_unused_release: Duration,
+    /// What happens between two pods of this node
+    #[arg(long, env = "AMBIT_SAME_NODE", value_enum, default_value = "join")]
+    pub same_node: SameNode,
+    /// Dial applications from the client's address
+    #[arg(long, env = "ENABLE_ORIG_SRC", default_value_t = true, action = clap::ArgAction::Set)]
+    pub original_source: bool,
+    /// Answer HBONE requests with the destination's baggage
+    #[arg(long, env = "ENABLE_RESPONSE_BAGGAGE", default_value_t = true, action = clap::ArgAction::Set)]
+    pub response_baggage: bool,
+    /// Hand application tunnels over on localhost
+    #[arg(long, env = "LOCALHOST_APP_TUNNEL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub localhost_app_tunnel: bool,
+    /// Log each decision of a policy at INFO instead of DEBUG
+    #[arg(long, env = "AUTHZ_POLICY_INFO_LOGGING", default_value_t = false, action = clap::ArgAction::Set)]
+    pub policy_info_logging: bool,
+    /// How long connections may go on after SIGTERM or after their pod is deleted [default: from the grace period, else 30m and 5s]
+    #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", value_parser = parse::duration, value_name = "DURATION")]
+    pub termination_deadline: Option<Duration>,
+    /// Kubernetes' grace period in seconds, of which the proxy uses all but the last five
+    #[arg(long, env = "TERMINATION_GRACE_PERIOD_SECONDS", value_name = "SECONDS")]
+    pub termination_grace_period: Option<u64>,
+    /// Data-plane threads: a number, a percentage of the cores, or 0 for all [default: the larger of 2 and a quarter of the cores]
+    #[arg(long, env = "ZTUNNEL_WORKER_THREADS", value_name = "N|N%")]
+    pub worker_threads: Option<Threads>,
+    /// Cores that may be used
+    #[arg(long, env = "ZTUNNEL_CPU_LIMIT", value_name = "N")]
+    pub cpu_limit: Option<usize>,
+    /// Explicit CPU limit, a Kubernetes quantity
+    #[arg(long, env = "ZTUNNEL_RESOURCE_CPU_LIMIT", value_parser = parse::cpu_quantity, value_name = "CPU")]
+    pub resource_cpu_limit: Option<usize>,
+    /// Explicit CPU request, a Kubernetes quantity
+    #[arg(long, env = "ZTUNNEL_RESOURCE_CPU_REQUEST", value_parser = parse::cpu_quantity, value_name = "CPU")]
+    pub resource_cpu_request: Option<usize>,
+    /// Keep the last view in this file, so that the proxy starts without the control plane
+    #[arg(long, env = "AMBIT_SNAPSHOT", value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Age beyond which a snapshot is refused
+    #[arg(long, env = "AMBIT_SNAPSHOT_MAX_AGE", default_value = "24h", value_parser = parse::duration)]
+    pub snapshot_max_age: Duration,
+    /// DNS servers for names outside the mesh [default: those of this node's /etc/resolv.conf]
+    #[arg(long, env = "AMBIT_DNS_UPSTREAM", value_delimiter = ',', value_name = "IP[:PORT]", value_parser = parse::dns_server)]
+    pub dns_upstream: Vec<SocketAddr>,
+    /// Admin API (loopback only)
+    #[arg(long, env = "AMBIT_ADMIN_ADDRESS", default_value = "127.0.0.1:15000")]
+    pub admin_address: SocketAddr,
+    /// Unix socket for the admin API
+    #[arg(long, env = "AMBIT_ADMIN_SOCKET", value_name = "PATH")]
+    pub admin_socket: Option<PathBuf>,
+    /// Metrics
+    #[arg(long, env = "AMBIT_METRICS_ADDRESS", default_value = "[::]:15020")]
+    pub metrics_address: SocketAddr,
+    /// Readiness
+    #[arg(long, env = "AMBIT_READINESS_ADDRESS", default_value = "[::]:15021")]
+    pub readiness_address: SocketAddr,
+    /// What to log: a level, or levels by target, such as info,access=off
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
+    pub log_level: String,
+    /// How to log
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value = "plain")]
+    pub log_format: LogFormat,
+    /// Run as the worker of a supervisor, whose socket this descriptor is
+    #[arg(long, hide = true, value_name = "FD")]
+    pub worker: Option<i32>,
+}
+
+/// What happens between two pods of this very node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum SameNode {
+    /// Sockets are joined, after the destination's policies were asked.
+    Join,
+    /// As between nodes: HBONE and mutual TLS.
+    Encrypt,
+}
+
+/// How lines are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[value(alias = "text")]
+    Plain,
+    /// One JSON object a line.
+    Json,
 }
 
 /// The settings as used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Config {
     /// Who and where this proxy is.
     pub(crate) node: Node,
@@ -26,6 +222,28 @@ pub(crate) struct Config {
     pub(crate) sockets: Sockets,
     /// HBONE's HTTP/2 settings and pool.
     pub(crate) hbone: Hbone,
+    /// Where the view comes from.
+    pub(crate) discovery: ControlPlane,
+    /// Where certificates come from.
+    pub(crate) authority: ControlPlane,
+    /// What the control plane is shown.
+    pub(crate) token: Token,
+    /// Ask for workloads when they are needed instead of for all.
+    pub(crate) on_demand: bool,
+    /// Lifetime to ask for in certificates.
+    pub(crate) certificate_ttl: Duration,
+    /// Where the revocation list is, if it exists.
+    pub(crate) crl_path: PathBuf,
+    /// Names of the mesh, answered in the pods.
+    pub(crate) dns: Dns,
+    /// Where the last view is kept, if anywhere.
+    pub(crate) snapshot: Snapshot,
+    /// Addresses of what an operator asks.
+    pub(crate) operator: Operator,
+    /// Data-plane threads.
+    pub(crate) worker_threads: usize,
+    /// Where the node agent listens.
+    pub(crate) zds_socket: PathBuf,
     /// What happens between two pods of this very node.
     pub(crate) same_node: SameNode,
     /// Answer CONNECT with the destination's baggage.
@@ -36,12 +254,15 @@ pub(crate) struct Config {
     pub(crate) localhost_app_tunnel: bool,
     /// Dial the application from the client's address.
     pub(crate) original_source: bool,
-    /// How long connections may go on after SIGTERM or after their pod is gone.
+    /// How long connections may go on after SIGTERM.
+    pub(crate) termination_deadline: Duration,
+    /// How long connections may go on after their pod is deleted.
     pub(crate) drain_deadline: Duration,
 }
 
 /// Who and where this proxy is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Node {
     /// The node's name.
     pub(crate) name: Text,
@@ -53,14 +274,18 @@ pub(crate) struct Node {
     pub(crate) network: Text,
     /// The trust domain of its pods' identities.
     pub(crate) trust_domain: Text,
+    /// What the control plane is told.
+    pub(crate) metadata: NodeMetadata,
 }
 
 /// Options of every socket towards pods.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Sockets {
     /// `SO_MARK`, by which the capture rules know the proxy.
     pub(crate) mark: u32,
     /// Probes of idle connections, if any.
+    #[serde(skip)]
     pub(crate) keepalive: Option<Keepalive>,
     /// How long sent data may stay unacknowledged, if bounded.
     pub(crate) user_timeout: Option<Duration>,
@@ -69,7 +294,8 @@ pub(crate) struct Sockets {
 }
 
 /// HBONE's HTTP/2 settings and pool.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Hbone {
     /// Flow-control window of one stream.
     pub(crate) stream_window_bytes: u32,
@@ -83,11 +309,304 @@ pub(crate) struct Hbone {
     pub(crate) idle_timeout: Duration,
 }
 
-/// What happens between two pods of this very node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum SameNode {
-    /// Sockets are joined, after the destination's policies were asked.
-    Join,
-    /// As between nodes: HBONE and mutual TLS.
-    Encrypt,
+/// One service of the control plane.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ControlPlane {
+    /// Where it is; `http` means plain text.
+    #[serde(serialize_with = "parse::as_text")]
+    pub(crate) uri: Uri,
+    /// What proves it.
+    pub(crate) root: RootCertificate,
+    /// The name that its certificate must hold.
+    pub(crate) server_name: String,
+    /// Sent with every call; may hold secrets.
+    #[serde(skip)]
+    pub(crate) headers: Vec<(AsciiMetadataKey, AsciiMetadataValue)>,
 }
+
+/// Root certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RootCertificate {
+    /// In a file, read at each connection.
+    File(PathBuf),
+    /// Given as text.
+    Pem(String),
+    /// Those of the operating system.
+    System,
+}
+
+/// What the control plane is shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// Nothing.
+    None,
+    /// What a file holds at each connection.
+    File(PathBuf),
+    /// A fixed text.
+    Literal(Zeroizing<String>),
+}
+
+/// Names of the mesh, answered in the pods.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Dns {
+    /// Whether queries are served.
+    pub(crate) enabled: bool,
+    /// Servers for other names; empty means those of the node's resolv.conf.
+    pub(crate) upstream: Vec<SocketAddr>,
+}
+
+/// Where the last view is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Snapshot {
+    /// In the supervisor's memory only.
+    Memory,
+    /// Also in a file.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Age beyond which it is refused.
+        max_age: Duration,
+    },
+}
+
+/// Addresses of what an operator asks.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Operator {
+    /// Admin API.
+    pub(crate) admin: SocketAddr,
+    /// Admin API once more, as a Unix socket, if anywhere.
+    pub(crate) admin_socket: Option<PathBuf>,
+    /// Metrics.
+    pub(crate) metrics: SocketAddr,
+    /// Readiness.
+    pub(crate) readiness: SocketAddr,
+}
+
+/// What is wrong with the settings, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A variable of ztunnel's asks for something that Ambit does not do.
+    #[error("{name}={value} is not supported: {remedy}")]
+    Unsupported {
+        /// The variable.
+        name: &'static str,
+        /// What it is set to.
+        value: String,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+    /// A setting has a value that makes no sense.
+    #[error("{name}: {reason}")]
+    Invalid {
+        /// The setting.
+        name: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// The mesh configuration file cannot be read.
+    #[error("read {path}")]
+    MeshConfigFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// `PROXY_CONFIG` or the mesh configuration file is no YAML of the expected shape.
+    #[error("{name} is not a valid proxy configuration")]
+    ProxyConfig {
+        /// Where it stands.
+        name: String,
+        /// Where it is wrong.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+}
+
+impl ConfigError {
+    fn invalid(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Invalid { name: name.into(), reason: reason.into() }
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::File(path) => write!(f, "File({})", path.display()),
+            Self::Literal(_) => f.write_str("Literal(redacted)"),
+        }
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{self:?}"))
+    }
+}
+
+impl Config {
+    /// Validates what was written. `environment` holds what no flag stands for.
+    pub(crate) fn new(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
+        environment.refuse_unsupported()?;
+        let proxy_config = ProxyConfig::read(environment)?;
+        proxy_config.refuse_unsupported()?;
+        if args.node_name.is_empty() {
+            let reason = "is empty; give the name of this node's Node object (or set NODE_NAME)";
+            return Err(ConfigError::invalid("--node-name", reason));
+        }
+        let uris = Uris::new(args, &proxy_config, environment)?;
+        let operator = operator(args, &proxy_config)?;
+        Ok(Self {
+            node: node(args, &proxy_config, environment)?,
+            sockets: sockets(args),
+            hbone: hbone(args)?,
+            discovery: ControlPlane {
+                server_name: uris.server_name(&uris.discovery, &args.alt_xds_hostname, args)?,
+                uri: uris.discovery.clone(),
+                root: parse::root(&args.xds_root_ca),
+                headers: environment.headers(XDS_HEADER_PREFIX)?,
+            },
+            authority: ControlPlane {
+                server_name: uris.server_name(&uris.authority, &args.alt_ca_hostname, args)?,
+                uri: uris.authority.clone(),
+                root: parse::root(&args.ca_root_ca),
+                headers: environment.headers(CA_HEADER_PREFIX)?,
+            },
+            token: parse::token(args.auth_token.as_deref(), TOKEN),
+            on_demand: args.xds_on_demand,
+            certificate_ttl: positive("--secret-ttl", args.secret_ttl)?,
+            crl_path: crl_path(args),
+            dns: Dns { enabled: proxy_config.dns_capture(), upstream: args.dns_upstream.clone() },
+            snapshot: match &args.snapshot {
+                None => Snapshot::Memory,
+                Some(path) => Snapshot::File { path: path.clone(), max_age: args.snapshot_max_age },
+            },
+            operator,
+            worker_threads: parse::worker_threads(args, proxy_config.concurrency),
+            zds_socket: args.zds_socket.clone(),
+            same_node: args.same_node,
+            response_baggage: args.response_baggage,
+            policy_info_logging: args.policy_info_logging,
+            localhost_app_tunnel: args.localhost_app_tunnel,
+            original_source: args.original_source,
+            termination_deadline: deadline(args, DEFAULT_TERMINATION_DEADLINE),
+            drain_deadline: deadline(args, DEFAULT_POD_DRAIN).min(DEFAULT_TERMINATION_DEADLINE),
+        })
+    }
+}
+
+fn node(
+    args: &Args,
+    proxy_config: &ProxyConfig,
+    environment: &Environment,
+) -> Result<Node, ConfigError> {
+    let of_metadata = environment.variable("ISTIO_META_CLUSTER_ID");
+    let cluster_id = of_metadata.or(args.cluster_id.as_deref()).unwrap_or("Kubernetes");
+    if args.trust_domain.is_empty() || args.trust_domain.contains('/') {
+        let reason = format!("{:?} is no trust domain, such as cluster.local", args.trust_domain);
+        return Err(ConfigError::invalid("--trust-domain", reason));
+    }
+    Ok(Node {
+        name: args.node_name.as_str().into(),
+        cluster_id: cluster_id.into(),
+        cluster_domain: args.cluster_domain.as_str().into(),
+        network: args.network.as_str().into(),
+        trust_domain: args.trust_domain.as_str().into(),
+        metadata: NodeMetadata::new(&args.node_name, proxy_config, environment)?,
+    })
+}
+
+fn sockets(args: &Args) -> Sockets {
+    let keepalive = Keepalive {
+        time: args.keepalive_time,
+        interval: args.keepalive_interval,
+        retries: args.keepalive_retries,
+    };
+    // RFC 5482: give up when keepalive would have.
+    let user_timeout = keepalive.time + keepalive.interval * keepalive.retries;
+    Sockets {
+        mark: args.packet_mark,
+        keepalive: args.keepalive.then_some(keepalive),
+        user_timeout: args.user_timeout.then_some(user_timeout),
+        ipv6: args.ipv6,
+    }
+}
+
+fn hbone(args: &Args) -> Result<Hbone, ConfigError> {
+    /// RFC 9113 section 6.5.2.
+    const FRAME_SIZES: std::ops::RangeInclusive<u32> = 16_384..=16_777_215;
+    const WINDOW_SIZES: std::ops::RangeInclusive<u32> = 65_535..=2_147_483_647;
+    let within = |name: &str, range: &std::ops::RangeInclusive<u32>, value: u32| {
+        let reason = || format!("{value} is not between {} and {}", range.start(), range.end());
+        let fits = range.contains(&value).then_some(value);
+        fits.ok_or_else(|| ConfigError::invalid(name, reason()))
+    };
+    if args.pool_max_streams == 0 {
+        let reason = "0 streams carry nothing; give at least 1";
+        return Err(ConfigError::invalid("--pool-max-streams", reason));
+    }
+    let (stream, connection) = (args.http2_stream_window, args.http2_connection_window);
+    Ok(Hbone {
+        stream_window_bytes: within("--http2-stream-window", &WINDOW_SIZES, stream)?,
+        connection_window_bytes: within("--http2-connection-window", &WINDOW_SIZES, connection)?,
+        frame_size_bytes: within("--http2-frame", &FRAME_SIZES, args.http2_frame)?,
+        max_streams_per_connection: args.pool_max_streams,
+        idle_timeout: args.pool_unused_release,
+    })
+}
+
+fn operator(args: &Args, proxy_config: &ProxyConfig) -> Result<Operator, ConfigError> {
+    let with_port = |address: SocketAddr, port: Option<u16>| {
+        port.map_or(address, |port| SocketAddr::new(address.ip(), port))
+    };
+    let wildcard = |address: SocketAddr| match (args.ipv6, address.ip()) {
+        (false, IpAddr::V6(ip)) if ip.is_unspecified() => {
+            SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), address.port())
+        }
+        _ => address,
+    };
+    let admin = with_port(args.admin_address, proxy_config.proxy_admin_port);
+    if !admin.ip().is_loopback() {
+        let reason = format!("{admin} is no loopback address; the admin API has no authentication");
+        return Err(ConfigError::invalid("--admin-address", reason));
+    }
+    Ok(Operator {
+        admin,
+        admin_socket: args.admin_socket.clone(),
+        metrics: wildcard(with_port(args.metrics_address, proxy_config.stats_port)),
+        readiness: wildcard(args.readiness_address),
+    })
+}
+
+/// The deadline asked for, or what Kubernetes' grace period leaves, or `default`.
+fn deadline(args: &Args, default: Duration) -> Duration {
+    let of_grace = |seconds: u64| {
+        let margin = if seconds > 2 * KILL_MARGIN.as_secs() { KILL_MARGIN.as_secs() } else { 1 };
+        Duration::from_secs(seconds.saturating_sub(margin).max(1))
+    };
+    let of_grace = args.termination_grace_period.map(of_grace);
+    args.termination_deadline.or(of_grace).unwrap_or(default)
+}
+
+/// The list named, or the one beside the authority's root certificate.
+fn crl_path(args: &Args) -> PathBuf {
+    let named = args.crl_path.clone().filter(|path| !path.as_os_str().is_empty());
+    named.unwrap_or_else(|| match parse::root(&args.ca_root_ca) {
+        RootCertificate::File(path) => path.with_file_name("ca-crl.pem"),
+        _ => PathBuf::from(ROOT_CERTIFICATE).with_file_name("ca-crl.pem"),
+    })
+}
+
+fn positive(name: &str, duration: Duration) -> Result<Duration, ConfigError> {
+    let reason = "a lifetime of nothing; write for example 24h";
+    if duration.is_zero() { Err(ConfigError::invalid(name, reason)) } else { Ok(duration) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The small languages of the settings: durations, thread counts, CPU quantities, addresses.
+//!
+//! Each parser names what it got and shows what it takes. Nothing here has a default of its own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::Uri;
+use zeroize::Zeroizing;
+
+use super::istio::{Environment, ProxyConfig};
+use super::{Args, ConfigError, RootCertificate, Token};
+
+/// Units of a duration, longest first so that `ms` is not taken for `m`.
+const UNITS: [(&str, f64); 7] = [
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+    ("d", 86400.0),
+];
+/// No setting needs to be longer; keeps arithmetic far from overflow.
+const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 86400);
+/// ztunnel's floor for the number of threads.
+const MIN_WORKER_THREADS: usize = 2;
+/// Listeners exist per thread and pod: more threads would cost descriptors, not bring speed.
+const MAX_WORKER_THREADS: usize = 64;
+/// DNS servers listen here unless told otherwise.
+const DNS_PORT: u16 = 53;
+
+/// How many data-plane threads to start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threads {
+    /// As many.
+    Number(usize),
+    /// As many percent of the cores.
+    Percent(f64),
+    /// One for each core.
+    All,
+}
+
+impl FromStr for Threads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is neither a number, a percentage up to 100%, nor 0");
+        match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent: f64 = percent.parse().map_err(|_| wrong())?;
+                let fits = percent > 0.0 && percent <= 100.0;
+                fits.then_some(Self::Percent(percent)).ok_or_else(wrong)
+            }
+            None => match text.parse().map_err(|_| wrong())? {
+                0 => Ok(Self::All),
+                number => Ok(Self::Number(number)),
+            },
+        }
+    }
+}
+
+/// How many data-plane threads to start, by ztunnel's rules.
+pub(super) fn worker_threads(args: &Args, concurrency: Option<u16>) -> usize {
+    let here = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = args.resource_cpu_limit.or(args.cpu_limit).unwrap_or_else(here);
+    let asked = args.worker_threads.or(match concurrency {
+        Some(0) => Some(Threads::All),
+        Some(number) => Some(Threads::Number(number.into())),
+        None => None,
+    });
+    let request = args.resource_cpu_request.unwrap_or(0);
+    let number = match (asked, args.resource_cpu_limit) {
+        (Some(Threads::Number(number)), _) => number,
+        (Some(Threads::All), _) => cores,
+        (Some(Threads::Percent(percent)), _) => share(cores, percent),
+        (None, Some(limit)) => limit.max(request),
+        (None, None) => share(cores, 25.0).max(request).max(MIN_WORKER_THREADS),
+    };
+    number.clamp(1, MAX_WORKER_THREADS)
+}
+
+fn share(cores: usize, percent: f64) -> usize {
+    // A share of a number of cores is far inside what both types hold.
+    (cores as f64 * percent / 100.0).ceil() as usize
+}
+
+/// A Kubernetes CPU quantity (`2`, `1.5`, `500m`) in whole cores, rounded up.
+pub(super) fn cpu_quantity(text: &str) -> Result<usize, String> {
+    let wrong = || format!("{text:?} is no CPU quantity, such as 2, 1.5 or 500m");
+    let (number, scale) = match text.strip_suffix('m') {
+        Some(millis) => (millis, 1000.0),
+        None => (text, 1.0),
+    };
+    let cores = number.parse::<f64>().map_err(|_| wrong())? / scale;
+    if !cores.is_finite() || cores <= 0.0 || cores > 1e6 {
+        return Err(wrong());
+    }
+    Ok(cores.ceil() as usize)
+}
+
+/// A duration as Istio writes it: `90s`, `1h30m`, `500ms`; a bare number is seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write for example 90s, 1h30m or 500ms");
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..end].parse().map_err(|_| wrong())?;
+        rest = &rest[end..];
+        let unit = if rest.is_empty() { Some(&("", 1.0)) } else { unit_of(rest) };
+        let (name, scale) = unit.ok_or_else(wrong)?;
+        seconds += number * scale;
+        rest = rest[name.len()..].trim_start();
+    }
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration > MAX_DURATION {
+        return Err(format!("{text:?} is longer than ten years"));
+    }
+    Ok(duration)
+}
+
+fn unit_of(text: &str) -> Option<&'static (&'static str, f64)> {
+    UNITS.iter().find(|(name, _)| {
+        let after = text.strip_prefix(name);
+        after.is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_alphabetic()))
+    })
+}
+
+/// A DNS server, with port 53 unless it names another.
+pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>();
+    let bare = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    with_port
+        .or_else(|_| bare())
+        .map_err(|_| format!("{text:?} is no IP address, nor one with a port"))
+}
+
+/// Root certificates, as ztunnel tells the forms apart.
+pub(super) fn root(text: &str) -> RootCertificate {
+    if text == "SYSTEM" {
+        RootCertificate::System
+    } else if text.contains("-----BEGIN") {
+        RootCertificate::Pem(text.to_owned())
+    } else {
+        RootCertificate::File(PathBuf::from(text))
+    }
+}
+
+/// The token: a file if it looks like one, the text itself otherwise.
+pub(super) fn token(text: Option<&str>, default_path: &str) -> Token {
+    let exists = |path: &str| Path::new(path).exists();
+    match text {
+        None if exists(default_path) => Token::File(PathBuf::from(default_path)),
+        None | Some("") => Token::None,
+        // A JWT holds no slash, a path in use nearly always does.
+        Some(path) if path.contains('/') || exists(path) => Token::File(PathBuf::from(path)),
+        Some(literal) => Token::Literal(Zeroizing::new(literal.to_owned())),
+    }
+}
+
+/// Prints a URI as text.
+pub(super) fn as_text<S: serde::Serializer>(uri: &Uri, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(uri)
+}
+
+/// Where the control plane's two services are.
+pub(super) struct Uris {
+    pub(super) discovery: Uri,
+    pub(super) authority: Uri,
+}
+
+impl Uris {
+    pub(super) fn new(
+        args: &Args,
+        proxy_config: &ProxyConfig,
+        environment: &Environment,
+    ) -> Result<Self, ConfigError> {
+        let default = match environment.variable("KUBERNETES_SERVICE_HOST") {
+            Some(_) => "https://istiod.istio-system.svc:15012",
+            None => "https://localhost:15012",
+        };
+        let named = args.xds_address.as_deref().or(proxy_config.discovery_address.as_deref());
+        Ok(Self {
+            discovery: uri("--xds-address", named.unwrap_or(default))?,
+            authority: uri("--ca-address", args.ca_address.as_deref().unwrap_or(default))?,
+        })
+    }
+
+    pub(super) fn server_name(
+        &self,
+        uri: &Uri,
+        alternative: &Option<String>,
+        args: &Args,
+    ) -> Result<String, ConfigError> {
+        let alternative = alternative.as_ref().or(args.alt_hostname.as_ref());
+        if let Some(name) = alternative {
+            return Ok(name.clone());
+        }
+        let host = uri.host().expect("a URI without a host was refused");
+        Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+    }
+}
+
+fn uri(name: &str, text: &str) -> Result<Uri, ConfigError> {
+    let wrong = |why: &str| {
+        let reason = format!("{text:?} {why}; write https://HOST:PORT, or http:// for plain text");
+        ConfigError::invalid(name, reason)
+    };
+    if text.is_empty() {
+        return Err(wrong("is empty"));
+    }
+    let with_scheme =
+        if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
+    let uri: Uri = with_scheme.parse().map_err(|_| wrong("is no URI"))?;
+    match uri.scheme_str() {
+        Some("http" | "https") => {}
+        _ => return Err(wrong("has an unknown scheme")),
+    }
+    if uri.host().is_none_or(str::is_empty) {
+        return Err(wrong("names no host"));
+    }
+    Ok(uri)
+}
