@@ -1,9 +1,9 @@
 //! The certificate authority.
-use std::time::{Duration, SystemTime};
-use ambit_model::identity::Identity;
-use zeroize::Zeroizing;
 use crate::certificate::Serial;
 use crate::service::ServerCertificate;
+use ambit_model::identity::Identity;
+use std::time::{Duration, SystemTime};
+use zeroize::Zeroizing;
 
 /// One signing certificate with its key.
 pub struct Authority {}
@@ -22,7 +22,11 @@ impl Authority {
         unimplemented!()
     }
     /// A self-made root, read back from its two files.
-    pub fn from_root_pem(_root_pem: &str, _key_pem: &str, _now: SystemTime) -> Result<Self, AuthorityError> {
+    pub fn from_root_pem(
+        _root_pem: &str,
+        _key_pem: &str,
+        _now: SystemTime,
+    ) -> Result<Self, AuthorityError> {
         unimplemented!()
     }
     /// A plugged-in intermediate: ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem of Istio's `cacerts`.

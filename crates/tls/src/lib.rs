@@ -32,6 +32,7 @@ pub mod revocation;
 pub mod service;
 pub mod stream;
 pub mod token;
+mod verify;
 pub mod workload;
 
 pub use authority::{Authority, AuthorityBundle};

@@ -1,47 +1,216 @@
-//! Which certificates no longer count.
+//! Certificate revocation lists: which certificates no longer count.
+//!
+//! A list is believed only when a certificate that the caller trusts has signed it; one block that
+//! is not makes the whole text an error, so that a caller keeps what it has instead of a part.
+//! Once there is a list for an issuer, its certificates are accepted only while that list is in
+//! date: a status that cannot be known counts as revoked. Where no list exists for an issuer,
+//! nothing is asked.
+
+use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
-use crate::certificate::{Issuer, Serial};
+
+use rustls_pki_types::CertificateRevocationListDer;
+use rustls_pki_types::pem::{self, PemObject};
+use x509_parser::der_parser::oid;
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+
+use crate::certificate::{
+    CertificateError, Issuer, MAX_CERTIFICATES, Serial, certificates_of, parse, system_time,
+};
+use crate::error::HandshakeError;
 use crate::handshake::Peer;
+
+/// The longest text that is read; a revoked certificate takes some 40 bytes of it.
+const MAX_CRL_PEM_BYTES: usize = 64 << 20;
 
 /// The revocation lists in force.
 #[derive(Debug, Default)]
-pub struct RevocationList {}
+pub struct RevocationList {
+    /// Several signers may share one name during a root rotation: one list for each of them.
+    lists: HashMap<Issuer, Vec<SignedList>>,
+}
 
-/// Why a list cannot be used.
+#[derive(Debug)]
+struct SignedList {
+    revoked: HashSet<Serial>,
+    next_update: Option<SystemTime>,
+}
+
+/// Why revocation lists cannot be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum RevocationError {
-    /// No PEM.
-    #[error("no X509 CRL block was found")]
+    /// The text is beyond the limit.
+    #[error("the revocation lists are {0} bytes long; at most 64 MiB are read")]
+    TooLarge(usize),
+    /// More lists than any chain has issuers.
+    #[error("there are more than {MAX_CERTIFICATES} revocation lists in the text")]
+    TooMany,
+    /// The text is not PEM.
+    #[error("the text of the revocation lists is not valid PEM")]
+    Pem(#[source] pem::Error),
+    /// The text holds no list.
+    #[error("the text holds no PEM block of type X509 CRL; remove the file if there is no list")]
     Empty,
+    /// A list is not a CRL in DER.
+    #[error("revocation list {number} cannot be read: {problem}")]
+    Unreadable {
+        /// Which block of the text, from one.
+        number: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A list covers only a part of its issuer's certificates.
+    #[error(
+        "revocation list {number} of {issuer} is partial (delta, indirect or by scope); \
+             only complete lists are supported"
+    )]
+    Partial {
+        /// Which block of the text, from one.
+        number: usize,
+        /// Whose list it claims to be.
+        issuer: Issuer,
+    },
+    /// No trusted certificate has signed a list.
+    #[error(
+        "revocation list {number} claims to be of {issuer}, and no trusted certificate of that \
+             name has signed it"
+    )]
+    Unsigned {
+        /// Which block of the text, from one.
+        number: usize,
+        /// Whose list it claims to be.
+        issuer: Issuer,
+    },
+    /// The certificates that may sign lists cannot be read.
+    #[error("the certificates that may sign revocation lists cannot be used")]
+    Signers(#[from] CertificateError),
 }
 
 impl RevocationList {
-    /// No list at all: nothing is revoked, and status is not asked for.
+    /// No list at all: nothing is revoked, and no status is asked for.
     pub fn none() -> Self {
         Self::default()
     }
-    /// Parses one or more `X509 CRL` blocks, each signed by a certificate of `signers_pem` (roots and intermediates).
-    pub fn from_pem(_crls_pem: &str, _signers_pem: &str) -> Result<Self, RevocationError> {
-        unimplemented!()
+
+    /// Reads one or more `X509 CRL` blocks, each signed by a certificate of `signers_pem`.
+    ///
+    /// The signers are the trusted roots and the intermediates of a chain that was verified (such
+    /// as the workload's own): whoever is named here can revoke.
+    pub fn from_pem(crls_pem: &str, signers_pem: &str) -> Result<Self, RevocationError> {
+        if crls_pem.len() > MAX_CRL_PEM_BYTES {
+            return Err(RevocationError::TooLarge(crls_pem.len()));
+        }
+        let ders = CertificateRevocationListDer::pem_slice_iter(crls_pem.as_bytes())
+            .take(MAX_CERTIFICATES + 1)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(RevocationError::Pem)?;
+        if ders.is_empty() {
+            return Err(RevocationError::Empty);
+        }
+        if ders.len() > MAX_CERTIFICATES {
+            return Err(RevocationError::TooMany);
+        }
+        let signers = certificates_of(signers_pem, "the list of signers")?;
+        let signers = signers.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let mut lists = HashMap::<Issuer, Vec<SignedList>>::new();
+        for (index, der) in ders.iter().enumerate() {
+            let (issuer, list) = read_list(index + 1, der, &signers)?;
+            lists.entry(issuer).or_default().push(list);
+        }
+        Ok(Self { lists })
     }
-    /// Whether a certificate is revoked.
-    pub fn is_revoked(&self, _serial: &Serial, _issuer: &Issuer) -> bool {
-        unimplemented!()
+
+    /// Whether a list in force names this certificate.
+    pub fn is_revoked(&self, serial: &Serial, issuer: &Issuer) -> bool {
+        let lists = self.lists.get(issuer);
+        lists.is_some_and(|lists| lists.iter().any(|list| list.revoked.contains(serial)))
     }
-    /// Whether a live connection's peer, or an intermediate of its chain, is now revoked.
-    pub fn revokes(&self, _peer: &Peer) -> bool {
-        unimplemented!()
+
+    /// Whether the peer of a live connection, or an intermediate of its chain, is revoked by now.
+    pub fn revokes(&self, peer: &Peer) -> bool {
+        self.is_revoked(&peer.serial, &peer.issuer)
+            || peer.intermediates.iter().any(|(serial, issuer)| self.is_revoked(serial, issuer))
     }
-    /// The earliest `nextUpdate`: from then on peers of that issuer are refused.
+
+    /// The earliest time at which a list falls out of date; its issuer's peers are refused then.
     pub fn next_update(&self) -> Option<SystemTime> {
-        unimplemented!()
+        self.lists.values().filter_map(|lists| in_date_until(lists)).min()
     }
+
     /// Number of revoked certificates.
     pub fn len(&self) -> usize {
-        unimplemented!()
+        self.lists.values().flatten().map(|list| list.revoked.len()).sum()
     }
-    /// Whether nothing is revoked.
+
+    /// Whether no certificate is revoked.
     pub fn is_empty(&self) -> bool {
-        unimplemented!()
+        self.len() == 0
     }
+
+    /// Refuses a certificate that is revoked, or whose status cannot be known at `now`.
+    pub(crate) fn check(
+        &self,
+        serial: &Serial,
+        issuer: &Issuer,
+        now: SystemTime,
+    ) -> Result<(), HandshakeError> {
+        let Some(lists) = self.lists.get(issuer) else { return Ok(()) };
+        if self.is_revoked(serial, issuer) {
+            return Err(HandshakeError::Revoked { serial: serial.clone(), issuer: issuer.clone() });
+        }
+        match in_date_until(lists) {
+            Some(next_update) if next_update <= now => {
+                Err(HandshakeError::RevocationUnknown { issuer: issuer.clone(), next_update })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// When the last of one issuer's lists falls out of date; never, if one has no end.
+///
+/// Lists of one name are joined: an older one that a retired key signed only adds serials.
+fn in_date_until(lists: &[SignedList]) -> Option<SystemTime> {
+    lists.iter().map(|list| list.next_update).collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+fn read_list(
+    number: usize,
+    der: &CertificateRevocationListDer<'_>,
+    signers: &[X509Certificate<'_>],
+) -> Result<(Issuer, SignedList), RevocationError> {
+    let unreadable = |problem| RevocationError::Unreadable { number, problem };
+    let (rest, crl) =
+        CertificateRevocationList::from_der(der).map_err(|error| unreadable(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(unreadable("bytes follow its end".into()));
+    }
+    let issuer = Issuer::from_name(crl.issuer());
+    // Critical extensions of a list limit its scope; of an entry, they name another issuer.
+    let delta = oid!(2.5.29.27);
+    let mut entries = crl.iter_revoked_certificates();
+    if crl.extensions().iter().any(|extension| extension.critical || extension.oid == delta)
+        || entries.any(|entry| entry.extensions().iter().any(|extension| extension.critical))
+    {
+        return Err(RevocationError::Partial { number, issuer });
+    }
+    if !signers.iter().any(|signer| has_signed(signer, &crl)) {
+        return Err(RevocationError::Unsigned { number, issuer });
+    }
+    let revoked = crl
+        .iter_revoked_certificates()
+        .map(|entry| Serial::from_der_integer(entry.raw_serial()))
+        .collect();
+    Ok((issuer, SignedList { revoked, next_update: crl.next_update().map(system_time) }))
+}
+
+fn has_signed(signer: &X509Certificate<'_>, crl: &CertificateRevocationList<'_>) -> bool {
+    let may_sign = match signer.key_usage() {
+        Ok(Some(usage)) => usage.value.crl_sign(),
+        Ok(None) => true,
+        Err(_) => false,
+    };
+    may_sign
+        && signer.subject().as_raw() == crl.issuer().as_raw()
+        && crl.verify_signature(signer.public_key()).is_ok()
 }

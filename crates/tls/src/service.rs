@@ -1,58 +1,134 @@
-//! TLS of the control plane's own endpoint.
+//! TLS of the control plane's own endpoint: a server with names, clients that verify by name.
+//!
+//! This is what xDS and the certificate authority are served over (15012). A client proves itself
+//! with a token inside; it may present a workload certificate, and one that is presented must be
+//! good. SPIFFE identities play no part in verifying the server.
+
 use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ServerConfig};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use crate::certificate::CertificateError;
-use crate::workload::WorkloadCertificate;
-use crate::{ClientStream, HandshakeError, Peer, ServerStream};
+use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
-/// A server certificate with DNS and IP names, made by an authority.
+use crate::certificate::{CertificateError, TrustRoots, certificates_of};
+use crate::error::HandshakeError;
+use crate::handshake::{Peer, accept_tls, acceptor_of, client_config, connect_tls, peer_of};
+use crate::key::{KeyError, private_key_of};
+use crate::provider::{VERSIONS, provider};
+use crate::revocation::RevocationList;
+use crate::stream::{ClientStream, ServerStream};
+use crate::verify::{Accepted, Verifier};
+use crate::workload::WorkloadCertificate;
+
+/// A server certificate with DNS and IP names, and its key.
 pub struct ServerCertificate {
-    /// Leaf first, then intermediates, PEM.
+    /// The leaf, then intermediates.
     pub chain_pem: String,
-    /// PKCS#8 PEM.
+    /// The private key.
     pub key_pem: Zeroizing<String>,
 }
 
-/// Accepts TLS as a named server (control's 15012).
+/// Accepts TLS as a named server.
 #[derive(Clone)]
-pub struct ServiceAcceptor {}
+pub struct ServiceAcceptor {
+    tls: TlsAcceptor,
+    roots_fingerprint: [u8; 32],
+}
 
 impl ServiceAcceptor {
-    /// `client_roots_pem`: with it, clients may (need not) present a workload certificate.
+    /// Serves with `certificate`. With `client_roots_pem`, clients may present a certificate.
     pub fn new(
-        _certificate: &ServerCertificate,
-        _client_roots_pem: Option<&str>,
+        certificate: &ServerCertificate,
+        client_roots_pem: Option<&str>,
     ) -> Result<Self, CertificateError> {
-        unimplemented!()
+        let chain = certificates_of(&certificate.chain_pem, "the server certificate")?;
+        let key = private_key_of(&certificate.key_pem)?;
+        let key = any_supported_type(&key)
+            .map_err(|_| KeyError::Unsupported("an ECDSA, RSA or Ed25519 key"))?;
+        let certified = CertifiedKey::new(chain, key);
+        certified.keys_match().map_err(|_| CertificateError::OtherKey)?;
+        let resolver = Arc::new(SingleCertAndKey::from(certified));
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .expect("the provider has suites for TLS 1.3");
+        let Some(roots_pem) = client_roots_pem else {
+            let config = builder.with_no_client_auth().with_cert_resolver(resolver);
+            return Ok(Self { tls: acceptor_of(config), roots_fingerprint: [0; 32] });
+        };
+        let roots = trust_roots(roots_pem)?;
+        let roots_fingerprint = roots.fingerprint();
+        let verifier = Verifier {
+            roots,
+            revocations: Arc::new(RevocationList::none()),
+            accepted: Accepted::AnyWorkload,
+            anonymous_clients: true,
+        };
+        let config =
+            builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
+        Ok(Self { tls: acceptor_of(config), roots_fingerprint })
     }
-    /// Accepts one connection.
-    pub async fn accept<IO>(&self, _io: IO) -> Result<(ServerStream<IO>, Option<Peer>), HandshakeError>
+
+    /// Accepts one connection; the peer is known if it presented a certificate.
+    ///
+    /// # Errors
+    /// A certificate that is not good, the client's refusal of us, and the transport's failure.
+    pub async fn accept<IO>(
+        &self,
+        io: IO,
+    ) -> Result<(ServerStream<IO>, Option<Peer>), HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        unimplemented!()
+        let (stream, verified) = accept_tls(&self.tls, io).await?;
+        let peer = verified
+            .and_then(|verified| peer_of(verified, stream.0.get_ref().1, self.roots_fingerprint));
+        Ok((stream, peer))
     }
 }
 
-/// Connects to a named server (xDS, CA).
+/// Connects to a named server.
 #[derive(Clone)]
-pub struct ServiceConnector {}
+pub struct ServiceConnector {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
 
 impl ServiceConnector {
-    /// `server_name`: DNS name or IP that its certificate must hold (the alternative hostname if one is configured).
+    /// Believes a server that `roots_pem` vouches for and whose certificate holds `server_name`, a
+    /// DNS name or an IP address (the alternative hostname, where one is configured).
     pub fn new(
-        _roots_pem: &str,
-        _server_name: &str,
-        _client: Option<&Arc<WorkloadCertificate>>,
+        roots_pem: &str,
+        server_name: &str,
+        client: Option<&Arc<WorkloadCertificate>>,
     ) -> Result<Self, CertificateError> {
-        unimplemented!()
+        let name = ServerName::try_from(server_name.to_owned())
+            .map_err(|_| CertificateError::ServerName(server_name.to_owned()))?;
+        let verifier = Verifier {
+            roots: trust_roots(roots_pem)?,
+            revocations: Arc::new(RevocationList::none()),
+            accepted: Accepted::Named(name.clone()),
+            anonymous_clients: false,
+        };
+        Ok(Self { config: Arc::new(client_config(verifier, client)), name })
     }
+
     /// Connects.
-    pub async fn connect<IO>(&self, _io: IO) -> Result<ClientStream<IO>, HandshakeError>
+    ///
+    /// # Errors
+    /// Every refusal of the server, and the transport's failure.
+    pub async fn connect<IO>(&self, io: IO) -> Result<ClientStream<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        unimplemented!()
+        let (stream, _) = connect_tls(Arc::clone(&self.config), self.name.clone(), io).await?;
+        Ok(stream)
     }
+}
+
+fn trust_roots(pem: &str) -> Result<Arc<TrustRoots>, CertificateError> {
+    Ok(Arc::new(TrustRoots::new(&certificates_of(pem, "the root certificate")?)?))
 }

@@ -64,7 +64,12 @@ impl TokenSigner {
 pub struct TokenVerifier {}
 impl TokenVerifier {
     /// Verifies signature, issuer, audience, times and shape.
-    pub fn verify(&self, _token: &str, _audience: &str, _now: SystemTime) -> Result<Claims, TokenError> {
+    pub fn verify(
+        &self,
+        _token: &str,
+        _audience: &str,
+        _now: SystemTime,
+    ) -> Result<Claims, TokenError> {
         unimplemented!()
     }
 }

@@ -1,0 +1,279 @@
+//! The verdict on a peer's certificate, for both directions and for named servers.
+//!
+//! A chain is verified up to a trusted root, at the time that rustls hands over, for the use it is
+//! put to; then revocation; then the name. No name but the SPIFFE URI counts between workloads:
+//! SNI and DNS names are not looked at. Nothing here decides what a proven identity may do.
+//!
+//! rustls calls a verifier while a handshake is polled and keeps of its verdict only what becomes
+//! an alert. The whole verdict travels to the handshake's future by a thread-local slot instead,
+//! which is taken after every poll ([`take_verdict`]): the alternative, a configuration of its own
+//! for every accepted connection, costs a session cache each.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ambit_model::Text;
+use ambit_model::identity::Identity;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use webpki::{EndEntityCert, KeyUsage};
+
+use crate::certificate::{
+    Claims, Issuer, MAX_CERTIFICATES, Serial, TrustRoots, identity_of, parse,
+};
+use crate::error::HandshakeError;
+use crate::provider::signature_algorithms;
+use crate::revocation::RevocationList;
+
+/// Whom this end accepts.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// A workload that is one of these.
+    OneOf(Box<[Identity]>),
+    /// Any workload of these trust domains.
+    TrustDomains(Arc<[Text]>),
+    /// Any workload that a trusted root vouches for.
+    AnyWorkload,
+    /// A server whose certificate holds this name.
+    Named(ServerName<'static>),
+}
+
+/// A peer's certificate after it was verified.
+#[derive(Debug)]
+pub(crate) struct VerifiedCertificate {
+    /// Absent for a server that was verified by name.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) serial: Serial,
+    pub(crate) issuer: Issuer,
+    pub(crate) not_after: SystemTime,
+    /// Serial and issuer of every authority between the leaf and the root.
+    pub(crate) intermediates: Arc<[(Serial, Issuer)]>,
+}
+
+/// The verdict on one peer.
+pub(crate) type Verdict = Result<VerifiedCertificate, HandshakeError>;
+
+thread_local! {
+    static VERDICT: RefCell<Option<Verdict>> = const { RefCell::new(None) };
+}
+
+/// The verdict reached on this thread since the last call, if any.
+pub(crate) fn take_verdict() -> Option<Verdict> {
+    VERDICT.with_borrow_mut(Option::take)
+}
+
+/// Verifies peers, as rustls asks for it.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    pub(crate) roots: Arc<TrustRoots>,
+    pub(crate) revocations: Arc<RevocationList>,
+    pub(crate) accepted: Accepted,
+    /// Whether a client may come without a certificate.
+    pub(crate) anonymous_clients: bool,
+}
+
+impl Verifier {
+    /// Judges a chain, leaf first, at `now`.
+    pub(crate) fn judge(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        usage: KeyUsage,
+        now: UnixTime,
+    ) -> Verdict {
+        if intermediates.len() > MAX_CERTIFICATES {
+            return Err(HandshakeError::Unusable("its chain is too long".into()));
+        }
+        let unusable = |error: webpki::Error| HandshakeError::Unusable(error.to_string());
+        let end_entity = EndEntityCert::try_from(leaf).map_err(unusable)?;
+        let certificate =
+            parse(leaf).map_err(|error| HandshakeError::Unusable(error.to_string()))?;
+        let claims = Claims::of(&certificate);
+        let algorithms = signature_algorithms().all;
+        let path = end_entity
+            .verify_for_usage(
+                algorithms,
+                self.roots.anchors(),
+                intermediates,
+                now,
+                usage,
+                None,
+                None,
+            )
+            .map_err(|error| self.refusal(error, &claims.issuer))?;
+        let mut authorities = Vec::new();
+        for authority in path.intermediate_certificates() {
+            let der = authority.der();
+            let authority =
+                parse(&der).map_err(|error| HandshakeError::Unusable(error.to_string()))?;
+            let claims = Claims::of(&authority);
+            authorities.push((claims.serial, claims.issuer));
+        }
+        let now = since_epoch(now);
+        self.revocations.check(&claims.serial, &claims.issuer, now)?;
+        for (serial, issuer) in &authorities {
+            self.revocations.check(serial, issuer, now)?;
+        }
+        let identity = match &self.accepted {
+            Accepted::Named(name) => {
+                check_name(&end_entity, name)?;
+                None
+            }
+            workload => {
+                let identity = identity_of(&certificate).map_err(HandshakeError::NotAWorkload)?;
+                check_identity(workload, &identity)?;
+                Some(identity)
+            }
+        };
+        Ok(VerifiedCertificate {
+            identity,
+            serial: claims.serial,
+            issuer: claims.issuer,
+            not_after: claims.not_after,
+            intermediates: authorities.into(),
+        })
+    }
+
+    /// Judges a chain and leaves the whole verdict for the handshake's future.
+    fn judge_in_handshake(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        usage: KeyUsage,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let verdict = self.judge(leaf, intermediates, usage, now);
+        let told = verdict.as_ref().map(|_| ()).map_err(HandshakeError::to_alert);
+        VERDICT.set(Some(verdict));
+        told
+    }
+
+    fn refusal(&self, error: webpki::Error, issuer: &Issuer) -> HandshakeError {
+        match error {
+            webpki::Error::CertExpired { time, not_after } => HandshakeError::Expired {
+                not_after: since_epoch(not_after),
+                now: since_epoch(time),
+            },
+            webpki::Error::CertNotValidYet { time, not_before } => HandshakeError::NotYetValid {
+                not_before: since_epoch(not_before),
+                now: since_epoch(time),
+            },
+            // A root of the same name with another key is as unknown as one of another name.
+            webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+                HandshakeError::UnknownIssuer {
+                    issuer: issuer.clone(),
+                    roots: self.roots.anchors().len(),
+                }
+            }
+            other => HandshakeError::Unusable(other.to_string()),
+        }
+    }
+}
+
+fn check_identity(accepted: &Accepted, got: &Identity) -> Result<(), HandshakeError> {
+    match accepted {
+        Accepted::OneOf(expected) if !expected.contains(got) => {
+            Err(HandshakeError::WrongIdentity { expected: expected.to_vec(), got: got.clone() })
+        }
+        Accepted::TrustDomains(trusted) if !trusted.contains(&got.trust_domain) => {
+            Err(HandshakeError::ForeignTrustDomain { got: got.clone(), trusted: trusted.to_vec() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(leaf: &EndEntityCert<'_>, name: &ServerName<'_>) -> Result<(), HandshakeError> {
+    leaf.verify_is_valid_for_subject_name(name).map_err(|error| match error {
+        webpki::Error::CertNotValidForName(context) => HandshakeError::WrongName {
+            expected: name.to_str().into_owned(),
+            presented: context.presented,
+        },
+        other => HandshakeError::Unusable(other.to_string()),
+    })
+}
+
+fn since_epoch(time: UnixTime) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(time.as_secs())
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.judge_in_handshake(end_entity, intermediates, KeyUsage::server_auth(), now)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, signature_algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, signature_algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        signature_algorithms().supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        !self.anonymous_clients
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // A workload has one certificate: a hint would only cost bytes in every handshake.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.judge_in_handshake(end_entity, intermediates, KeyUsage::client_auth(), now)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, signature_algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, signature_algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        signature_algorithms().supported_schemes()
+    }
+}
