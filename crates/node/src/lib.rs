@@ -7,7 +7,11 @@
 //! this node owns, except for its own table in the node's.
 
 mod args;
+mod capture;
 mod enrolment;
+mod node_side;
 mod pod;
+mod registry;
+mod zds_server;
 
 pub use args::{Args, ArgsError};

@@ -1,0 +1,277 @@
+//! Capture in a pod's network namespace: brings the rules of [`rules`] into place, finds out whether
+//! they still are, and takes them away in two steps.
+//!
+//! Every function is idempotent and blocks for the few netlink exchanges it makes; call it off the
+//! runtime's threads. Rules are swapped in one transaction, so no packet meets half of them. Nothing
+//! here changes a table, rule or route that is not the agent's own.
+
+pub(crate) mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use ambit_net::namespace::{self, NetNs};
+use ambit_net::netlink::{NetlinkError, RouteSocket};
+use ambit_net::nftables::{Difference, Nftables, Table};
+use ambit_net::procnet;
+
+use crate::enrolment::Footprint;
+use crate::pod::CaptureOptions;
+use rules::{Extent, IpVersion, MIGRATE_PARAMETER, TABLE, Uplink};
+
+/// What stays after [`remove_redirects`] serves connections captured with whatever options.
+const REMAINS: CaptureOptions = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+
+/// Why capture could not be brought into place, compared or removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CaptureError {
+    /// The agent cannot enter the pod's namespace.
+    #[error("enter the pod's network namespace (needs SYS_ADMIN)")]
+    Enter(#[source] io::Error),
+    /// The kernel's network configuration could not be read or changed.
+    #[error("{0}")]
+    Kernel(&'static str, #[source] NetlinkError),
+    /// The sockets of the namespace could not be listed.
+    #[error("list the connections in the pod's network namespace")]
+    Sockets(#[source] io::Error),
+}
+
+/// One thing that was not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Drift {
+    /// Rules, chains or a whole table.
+    Rules(IpVersion, Difference),
+    /// The policy routing rule was missing.
+    PolicyRule(IpVersion),
+    /// The local route was missing.
+    Route(IpVersion),
+    /// The kernel parameter was off.
+    Parameter,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rules(version, Difference::NoTable { table }) => {
+                write!(f, "{version:?} table {table} missing")
+            }
+            Self::Rules(version, Difference::Chain { chain }) => {
+                write!(f, "{version:?} chain {chain} missing or moved")
+            }
+            Self::Rules(version, Difference::Rules { chain, position, comment }) => {
+                write!(f, "{version:?} chain {chain}, rule {position} ({comment}) differs")
+            }
+            Self::Rules(version, Difference::ExtraChain { chain }) => {
+                write!(f, "{version:?} chain {chain} does not belong there")
+            }
+            Self::Rules(version, Difference::Set { set }) => {
+                write!(f, "{version:?} set {set} differs")
+            }
+            Self::PolicyRule(version) => write!(f, "{version:?} policy routing rule missing"),
+            Self::Route(version) => write!(f, "{version:?} local route missing"),
+            Self::Parameter => write!(f, "{MIGRATE_PARAMETER} is off"),
+        }
+    }
+}
+
+/// Brings everything into place and says what was not.
+pub(crate) fn program(
+    netns: &NetNs,
+    options: CaptureOptions,
+    extent: Extent,
+) -> Result<Vec<Drift>, CaptureError> {
+    netns.run(|| Pod::open(options, extent)?.mend()).map_err(CaptureError::Enter)?
+}
+
+/// Says what is not in place, and changes nothing.
+#[cfg(test)]
+pub(crate) fn verify(
+    netns: &NetNs,
+    options: CaptureOptions,
+    extent: Extent,
+) -> Result<Vec<Drift>, CaptureError> {
+    netns.run(|| Pod::open(options, extent)?.drifts()).map_err(CaptureError::Enter)?
+}
+
+/// Stops capturing new connections; those captured before go on. Says what it found altered.
+pub(crate) fn remove_redirects(netns: &NetNs) -> Result<Vec<Drift>, CaptureError> {
+    program(netns, REMAINS, Extent::Remains)
+}
+
+/// Removes all that is the agent's. Connections that were captured break: see [`connections`].
+///
+/// The kernel parameter stays: it is harmless, and whether the pod had set it itself is not known.
+pub(crate) fn remove_all(netns: &NetNs) -> Result<(), CaptureError> {
+    netns
+        .run(|| {
+            let mut nftables = Nftables::open().map_err(kernel("open nftables"))?;
+            let mut routes = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
+            for version in [IpVersion::V4, IpVersion::V6] {
+                nftables.delete(version.family(), TABLE).map_err(kernel("delete the table"))?;
+                if version == IpVersion::V6 && !ipv6_enabled() {
+                    continue;
+                }
+                routes
+                    .delete_rule(&rules::policy_rule(version))
+                    .map_err(kernel("delete the policy routing rule"))?;
+                routes
+                    .delete_route(&rules::route(version))
+                    .map_err(kernel("delete the local route"))?;
+            }
+            Ok(())
+        })
+        .map_err(CaptureError::Enter)?
+}
+
+/// Looks for rules that an earlier agent left.
+pub(crate) fn footprint(netns: &NetNs) -> Result<Footprint, CaptureError> {
+    let look = || {
+        let mut nftables = Nftables::open().map_err(kernel("open nftables"))?;
+        let mut routes = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
+        let policy_rules = routes.rules().map_err(kernel("list policy routing rules"))?;
+        for version in [IpVersion::V4, IpVersion::V6] {
+            let ruled = policy_rules.contains(&rules::policy_rule(version));
+            if ruled || has_table(&mut nftables, version)? {
+                return Ok(Footprint::Some);
+            }
+        }
+        Ok(Footprint::None)
+    };
+    netns.run(look).map_err(CaptureError::Enter)?
+}
+
+/// How many captured connections are still open: sockets on the proxy's ports.
+pub(crate) fn connections(netns: &NetNs) -> Result<usize, CaptureError> {
+    let counts = netns
+        .run(procnet::established_by_local_port)
+        .map_err(CaptureError::Enter)?
+        .map_err(CaptureError::Sockets)?;
+    let ports = [rules::OUTBOUND_PORT, rules::INBOUND_PORT, rules::HBONE_PORT];
+    Ok(ports.iter().filter_map(|port| counts.get(port)).sum())
+}
+
+/// The calling thread's namespace, open for work.
+struct Pod {
+    nftables: Nftables,
+    routes: RouteSocket,
+    tables: Vec<(IpVersion, Table)>,
+    /// The IP versions that have policy routing: IPv6 may be switched off in the pod.
+    routed: Vec<IpVersion>,
+}
+
+impl Pod {
+    fn open(options: CaptureOptions, extent: Extent) -> Result<Self, CaptureError> {
+        let mut nftables = Nftables::open().map_err(kernel("open nftables"))?;
+        let mut routes = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
+        let mut extents = vec![(IpVersion::V4, extent)];
+        if options.ipv6 {
+            extents.push((IpVersion::V6, extent));
+        } else if has_table(&mut nftables, IpVersion::V6)? {
+            // Captured by an agent that ran with IPv6: those connections go on.
+            extents.push((IpVersion::V6, Extent::Remains));
+        }
+        let mut tables = Vec::new();
+        for &(version, extent) in &extents {
+            let uplink = uplink(&mut routes, version)?;
+            tables.push((version, rules::table(version, options, extent, &uplink)));
+        }
+        let routed = extents.iter().map(|(version, _)| *version);
+        let routed = routed.filter(|v| *v == IpVersion::V4 || ipv6_enabled()).collect();
+        Ok(Self { nftables, routes, tables, routed })
+    }
+
+    fn drifts(&mut self) -> Result<Vec<Drift>, CaptureError> {
+        let mut drifts = Vec::new();
+        for (version, table) in &self.tables {
+            let differences = self.nftables.verify(table).map_err(kernel("compare the table"))?;
+            drifts.extend(differences.into_iter().map(|d| Drift::Rules(*version, d)));
+        }
+        let policy_rules = self.routes.rules().map_err(kernel("list policy routing rules"))?;
+        let routes = self.routes.routes().map_err(kernel("list routes"))?;
+        for &version in &self.routed {
+            if !policy_rules.contains(&rules::policy_rule(version)) {
+                drifts.push(Drift::PolicyRule(version));
+            }
+            let wanted = rules::route(version);
+            let found = routes.iter().any(|route| {
+                (route.destination, route.table, route.kind)
+                    == (wanted.destination, wanted.table, wanted.kind)
+            });
+            if !found {
+                drifts.push(Drift::Route(version));
+            }
+        }
+        if parameter_is_off() {
+            drifts.push(Drift::Parameter);
+        }
+        Ok(drifts)
+    }
+
+    fn mend(&mut self) -> Result<Vec<Drift>, CaptureError> {
+        let drifts = self.drifts()?;
+        // Routes first: the marks that the rules set lead nowhere without them.
+        for drift in &drifts {
+            match drift {
+                Drift::PolicyRule(version) => self
+                    .routes
+                    .ensure_rule(&rules::policy_rule(*version))
+                    .map_err(kernel("add the policy routing rule"))?,
+                Drift::Route(version) => self
+                    .routes
+                    .ensure_route(&rules::route(*version))
+                    .map_err(kernel("add the local route"))?,
+                Drift::Parameter => set_parameter(),
+                Drift::Rules(..) => {}
+            }
+        }
+        if drifts.iter().any(|drift| matches!(drift, Drift::Rules(..))) {
+            let tables: Vec<Table> = self.tables.iter().map(|(_, table)| table.clone()).collect();
+            self.nftables.replace(&tables).map_err(kernel("write the capture rules"))?;
+        }
+        Ok(drifts)
+    }
+}
+
+/// Whether the agent's table is there; it is never without rules.
+fn has_table(nftables: &mut Nftables, version: IpVersion) -> Result<bool, CaptureError> {
+    let rules = nftables.list_rules(version.family(), TABLE);
+    Ok(!rules.map_err(kernel("list the table's rules"))?.is_empty())
+}
+
+/// The interface of the default route, by which the node's own packets come in.
+fn uplink(routes: &mut RouteSocket, version: IpVersion) -> Result<Uplink, CaptureError> {
+    let everything = rules::route(version).destination;
+    let routes = routes.routes().map_err(kernel("list routes"))?;
+    let default = routes.into_iter().find(|route| {
+        route.table == ambit_net::netlink::MAIN_TABLE && route.destination == everything
+    });
+    Ok(default.and_then(|route| route.link).map_or(Uplink::NotLoopback, Uplink::Named))
+}
+
+/// Whether loopback of the calling thread's namespace takes IPv6, without which there are no routes.
+fn ipv6_enabled() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6").is_ok_and(|v| v.trim() == "0")
+}
+
+/// Whether the parameter can be switched on and is not. Older kernels do not have it, and a
+/// container may see it read-only; capture works without.
+fn parameter_is_off() -> bool {
+    let path = Path::new("/proc/sys").join(MIGRATE_PARAMETER);
+    let writable = fs::OpenOptions::new().write(true).open(&path).is_ok();
+    writable && fs::read_to_string(&path).is_ok_and(|value| value.trim() == "0")
+}
+
+fn set_parameter() {
+    if let Err(error) = namespace::set_sysctl(MIGRATE_PARAMETER, "1") {
+        tracing::warn!(%error, "{MIGRATE_PARAMETER} stays off: a proxy that restarts may reset \
+            connections that wait to be accepted");
+    }
+}
+
+fn kernel(operation: &'static str) -> impl Fn(NetlinkError) -> CaptureError {
+    move |source| CaptureError::Kernel(operation, source)
+}

@@ -1,0 +1,251 @@
+//! The capture rules of one pod as data: nftables tables, policy routing, kernel parameters.
+//!
+//! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with two
+//! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so that
+//! connections which are open at enrolment live on: to connection tracking, which begins with these
+//! rules, their packets look new. And the probe address is believed only on the interface towards
+//! the node. This module never touches the kernel.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ambit_net::netlink;
+use ambit_net::nftables::{Chain, Family, Hook, Priority, Protocol, Rule, Table};
+use ipnet::IpNet;
+
+use crate::pod::CaptureOptions;
+
+/// Name of the agent's tables, in the pods' namespaces and in the node's.
+pub(crate) const TABLE: &str = "ambit";
+
+/// Where the proxy takes connections that the pod opens.
+pub(crate) const OUTBOUND_PORT: u16 = 15001;
+/// Where the proxy takes plain connections to the pod.
+pub(crate) const INBOUND_PORT: u16 = 15006;
+/// Where the proxy takes HBONE; reached as it is, never redirected.
+pub(crate) const HBONE_PORT: u16 = 15008;
+/// Where the proxy answers DNS.
+pub(crate) const DNS_CAPTURE_PORT: u16 = 15053;
+
+/// Mark of every socket of the proxy.
+pub(crate) const PROXY_MARK: u32 = 0x539;
+/// Mark of connections that the proxy opened with the client's address as source.
+pub(crate) const TRANSPARENT_MARK: u32 = 0x111;
+/// The bits of a mark that are ours.
+pub(crate) const MARK_MASK: u32 = 0xfff;
+
+/// The address that the node's own connections to pods come from: kubelet probes.
+pub(crate) const PROBE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
+/// The same for IPv6.
+pub(crate) const PROBE_V6: Ipv6Addr =
+    Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff);
+
+/// Kernel parameter that lets a connection waiting on a closed listener move to another one.
+pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
+
+const RULE_PRIORITY: u32 = 32764;
+const ROUTE_TABLE: u32 = 100;
+const DNS_PORT: u16 = 53;
+const DNS_ZONE: u16 = 1;
+
+const TCP_FIN: u8 = 0x01;
+const TCP_SYN: u8 = 0x02;
+const TCP_RST: u8 = 0x04;
+const TCP_ACK: u8 = 0x10;
+
+/// IPv4 or IPv6, with what differs between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IpVersion {
+    V4,
+    V6,
+}
+
+impl IpVersion {
+    /// The family of the tables for this version.
+    pub(crate) fn family(self) -> Family {
+        match self {
+            Self::V4 => Family::Ip,
+            Self::V6 => Family::Ip6,
+        }
+    }
+
+    /// The address that probes come from.
+    pub(crate) fn probe(self) -> IpAddr {
+        match self {
+            Self::V4 => PROBE_V4.into(),
+            Self::V6 => PROBE_V6.into(),
+        }
+    }
+
+    fn localhost(self) -> IpNet {
+        match self {
+            Self::V4 => IpAddr::from(Ipv4Addr::LOCALHOST).into(),
+            Self::V6 => IpAddr::from(Ipv6Addr::LOCALHOST).into(),
+        }
+    }
+
+    fn everything(self) -> IpNet {
+        let (address, length): (IpAddr, u8) = match self {
+            Self::V4 => (Ipv4Addr::UNSPECIFIED.into(), 0),
+            Self::V6 => (Ipv6Addr::UNSPECIFIED.into(), 0),
+        };
+        IpNet::new(address, length).expect("a prefix of no bits is valid")
+    }
+}
+
+/// How much of the rules is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// New connections are captured.
+    Full,
+    /// None are; those captured before go on. Address translation, marks and routes stay for them.
+    Remains,
+}
+
+/// The interface by which the node's own packets reach the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Uplink {
+    /// The one that the default route leaves by.
+    Named(String),
+    /// The pod has no default route: any interface but loopback.
+    NotLoopback,
+}
+
+/// The pod's table for one IP version.
+pub(crate) fn table(
+    version: IpVersion,
+    options: CaptureOptions,
+    extent: Extent,
+    uplink: &Uplink,
+) -> Table {
+    let (inbound, outbound) = match extent {
+        Extent::Full => (nat_prerouting(version, options, uplink), nat_output(version, options)),
+        Extent::Remains => (Vec::new(), Vec::new()),
+    };
+    let nat = Priority::DESTINATION_NAT;
+    let mangle = Priority::MANGLE;
+    let mut table = Table::new(version.family(), TABLE)
+        .chain(
+            Chain::filter("mangle-prerouting", Hook::Prerouting, mangle).rule(mark_connection()),
+        )
+        .chain(Chain::route("mangle-output", mangle).rule(mark_packet()))
+        .chain(Chain::nat("nat-prerouting", Hook::Prerouting, nat).rules(inbound))
+        .chain(Chain::nat("nat-output", Hook::Output, nat).rules(outbound));
+    if options.dns {
+        let raw = Priority::RAW;
+        table = table
+            .chain(Chain::filter("raw-prerouting", Hook::Prerouting, raw).rule(zone_of_answer()))
+            .chain(Chain::filter("raw-output", Hook::Output, raw).rule(zone_of_query()));
+    }
+    table
+}
+
+/// The rule that sends marked packets through [`route`].
+pub(crate) fn policy_rule(version: IpVersion) -> netlink::Rule {
+    netlink::Rule {
+        ipv6: version == IpVersion::V6,
+        priority: RULE_PRIORITY,
+        mark: TRANSPARENT_MARK,
+        mask: MARK_MASK,
+        table: ROUTE_TABLE,
+    }
+}
+
+/// Delivers marked packets, answers to an address the proxy borrowed, to this namespace.
+pub(crate) fn route(version: IpVersion) -> netlink::Route {
+    netlink::Route::local(version.everything(), ROUTE_TABLE)
+}
+
+fn mark_connection() -> Rule {
+    Rule::new("connections of the proxy to the application")
+        .mark(PROXY_MARK, MARK_MASK)
+        .set_connection_mark(TRANSPARENT_MARK)
+}
+
+fn mark_packet() -> Rule {
+    Rule::new("answers to them")
+        .connection_mark(TRANSPARENT_MARK, MARK_MASK)
+        .mark_from_connection()
+}
+
+fn nat_prerouting(version: IpVersion, options: CaptureOptions, uplink: &Uplink) -> Vec<Rule> {
+    if options.bypass_inbound {
+        return Vec::new();
+    }
+    let probe = Rule::new("probes of the node")
+        .source(version.probe().into())
+        .protocol(Protocol::Tcp);
+    let probe = match uplink {
+        Uplink::Named(name) => probe.in_interface(name),
+        Uplink::NotLoopback => probe.in_interface_not("lo"),
+    };
+    let inbound = first_packet(Rule::new("inbound"))
+        .destination_not(version.localhost())
+        .port_not(HBONE_PORT)
+        .mark_not(PROXY_MARK, MARK_MASK)
+        .redirect(INBOUND_PORT);
+    vec![probe.accept(), inbound]
+}
+
+fn nat_output(version: IpVersion, options: CaptureOptions) -> Vec<Rule> {
+    let mut rules = vec![
+        Rule::new("to the probe address")
+            .destination(version.probe().into())
+            .protocol(Protocol::Tcp)
+            .accept(),
+    ];
+    if options.dns {
+        rules.push(
+            Rule::new("dns over udp")
+                .protocol(Protocol::Udp)
+                .port(DNS_PORT)
+                .out_interface_not("lo")
+                .mark_not(PROXY_MARK, MARK_MASK)
+                .redirect(DNS_CAPTURE_PORT),
+        );
+        rules.push(
+            first_packet(Rule::new("dns over tcp"))
+                .port(DNS_PORT)
+                .destination_not(version.localhost())
+                .mark_not(PROXY_MARK, MARK_MASK)
+                .redirect(DNS_CAPTURE_PORT),
+        );
+    }
+    rules.extend([
+        Rule::new("answers to the proxy")
+            .protocol(Protocol::Tcp)
+            .mark(TRANSPARENT_MARK, MARK_MASK)
+            .accept(),
+        Rule::new("to the pod itself")
+            .out_interface("lo")
+            .destination_not(version.localhost())
+            .accept(),
+        first_packet(Rule::new("outbound"))
+            .destination_not(version.localhost())
+            .mark_not(PROXY_MARK, MARK_MASK)
+            .redirect(OUTBOUND_PORT),
+    ]);
+    rules
+}
+
+/// The proxy's own DNS queries get a zone of their own: they may bear the very addresses and ports
+/// of the captured query that they serve.
+fn zone_of_query() -> Rule {
+    Rule::new("dns queries of the proxy")
+        .protocol(Protocol::Udp)
+        .port(DNS_PORT)
+        .mark(PROXY_MARK, MARK_MASK)
+        .zone(DNS_ZONE)
+}
+
+fn zone_of_answer() -> Rule {
+    Rule::new("dns answers to the proxy")
+        .protocol(Protocol::Udp)
+        .source_port(DNS_PORT)
+        .mark_not(PROXY_MARK, MARK_MASK)
+        .zone(DNS_ZONE)
+}
+
+/// The first packet of a TCP connection: SYN set; FIN, RST and ACK clear.
+fn first_packet(rule: Rule) -> Rule {
+    rule.protocol(Protocol::Tcp).tcp_flags(TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK, TCP_SYN)
+}

@@ -1,0 +1,1 @@
+//! Capture rules in real namespaces.

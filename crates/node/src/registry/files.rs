@@ -1,0 +1,342 @@
+//! The registry as a directory: `objects/pods`, `objects/namespaces` and `status/pods` are read,
+//! `captured` is written.
+//!
+//! Others replace files atomically (write aside, rename). A file that cannot be parsed keeps the
+//! meaning it had before, and a registry that vanishes as a whole keeps all of it: a damaged
+//! registry must never take pods out of the mesh. This module never writes outside `captured`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use inotify::{Inotify, WatchMask, Watches};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::object;
+use crate::pod::{PodName, PodObject, PodStatus, PodUid, RegistryView};
+
+/// Silence after a change before the registry is read: one `apply` writes many files.
+const QUIET: Duration = Duration::from_millis(10);
+/// Longest that changes without a pause put off reading.
+const QUIET_MAX: Duration = Duration::from_millis(100);
+/// The registry is read this often though no change was notified, in case a notification was lost.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
+/// Requests for a fresh view that may wait.
+const REFRESH_QUEUE: usize = 64;
+/// Largest file that is read; an object of the API server is at most 1.5 MiB.
+const FILE_MAX_BYTES: u64 = 2 * 1024 * 1024;
+/// Room for notifications that are read at once.
+const EVENT_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Why the registry cannot be followed or reported to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegistryError {
+    /// No inotify instance.
+    #[error("watch the registry (raise fs.inotify.max_user_instances?)")]
+    Watch(#[source] io::Error),
+    /// A captured file could not be written or removed.
+    #[error("{operation} {}", path.display())]
+    Captured {
+        /// What was tried.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The current view, and a way to have it read again at once.
+#[derive(Clone, Debug)]
+pub(crate) struct RegistryHandle {
+    pub(crate) view: watch::Receiver<Arc<RegistryView>>,
+    refresh: mpsc::Sender<oneshot::Sender<Arc<RegistryView>>>,
+}
+
+impl RegistryHandle {
+    /// Reads the registry now. `None`: the registry is not followed any more.
+    pub(crate) async fn refresh(&self) -> Option<Arc<RegistryView>> {
+        let (answer, fresh) = oneshot::channel();
+        self.refresh.send(answer).await.ok()?;
+        fresh.await.ok()
+    }
+}
+
+/// Reads the registry once, then follows it until the handle is dropped.
+pub(crate) async fn follow(
+    root: &Path,
+) -> Result<(RegistryHandle, impl Future<Output = ()> + use<>), RegistryError> {
+    let inotify = Inotify::init().map_err(RegistryError::Watch)?;
+    let reader = Reader::new(root, Some(inotify.watches()));
+    let mut events = inotify
+        .into_event_stream(vec![0; EVENT_BUFFER_BYTES])
+        .map_err(RegistryError::Watch)?;
+    let (mut reader, first) = read(reader).await;
+    let (publish, view) = watch::channel(Arc::new(first));
+    let (refresh, mut requests) = mpsc::channel::<oneshot::Sender<_>>(REFRESH_QUEUE);
+    let task = async move {
+        loop {
+            let mut asked = Vec::new();
+            tokio::select! {
+                _ = events.next() => settle(&mut events).await,
+                () = tokio::time::sleep(RESCAN_INTERVAL) => {}
+                request = requests.recv() => match request {
+                    Some(request) => asked.push(request),
+                    None => return,
+                },
+            }
+            let (returned, fresh) = read(reader).await;
+            reader = returned;
+            let fresh = Arc::new(fresh);
+            publish.send_if_modified(|current| {
+                let modified = **current != *fresh;
+                if modified {
+                    *current = fresh.clone();
+                }
+                modified
+            });
+            for request in asked {
+                // Whoever asked may have given up.
+                let _: Result<(), _> = request.send(fresh.clone());
+            }
+        }
+    };
+    Ok((RegistryHandle { view, refresh }, task))
+}
+
+/// Waits until changes pause.
+async fn settle<S: futures::Stream + Unpin>(events: &mut S) {
+    let pause = async { while tokio::time::timeout(QUIET, events.next()).await.is_ok() {} };
+    // Out of patience is as good as a pause.
+    let _: Result<(), _> = tokio::time::timeout(QUIET_MAX, pause).await;
+}
+
+async fn read(mut reader: Reader) -> (Reader, RegistryView) {
+    let reading = tokio::task::spawn_blocking(move || {
+        let view = reader.read();
+        (reader, view)
+    });
+    reading.await.expect("reading the registry does not panic")
+}
+
+/// What tells one version of a file from the next.
+type Stamp = (u64, i64, i64, u64);
+
+/// A file's content as of its last version that could be understood.
+struct Known<T> {
+    stamp: Stamp,
+    content: Option<T>,
+}
+
+/// The files of one kind, by path.
+type Cache<T> = HashMap<PathBuf, Known<T>>;
+
+/// Reads the directory, and remembers what it read.
+struct Reader {
+    root: PathBuf,
+    watches: Option<Watches>,
+    pods: Cache<PodObject>,
+    namespaces: Cache<(String, BTreeMap<String, String>)>,
+    statuses: Cache<PodStatus>,
+}
+
+impl Reader {
+    fn new(root: &Path, watches: Option<Watches>) -> Self {
+        Self {
+            root: root.to_owned(),
+            watches,
+            pods: Cache::new(),
+            namespaces: Cache::new(),
+            statuses: Cache::new(),
+        }
+    }
+
+    fn read(&mut self) -> RegistryView {
+        if fs::read_dir(&self.root).is_ok() {
+            let watches = &mut self.watches;
+            let objects = self.root.join("objects");
+            scan(&objects.join("pods"), watches, &mut self.pods, object::pod);
+            scan(&objects.join("namespaces"), watches, &mut self.namespaces, object::namespace);
+            let statuses = self.root.join("status/pods");
+            scan(&statuses, watches, &mut self.statuses, object::status);
+        } else {
+            tracing::warn!(registry = %self.root.display(), "cannot read the registry; what is \
+                known of it stays in force");
+        }
+        let pods = contents(&self.pods).map(|(_, pod)| (pod.name.clone(), pod.clone()));
+        let statuses = contents(&self.statuses);
+        let statuses = statuses.filter_map(|(path, s)| Some((name_of(path)?, s.clone())));
+        RegistryView {
+            pods: pods.collect(),
+            statuses: statuses.collect(),
+            namespaces: contents(&self.namespaces).map(|(_, namespace)| namespace.clone()).collect(),
+        }
+    }
+}
+
+fn contents<T>(cache: &Cache<T>) -> impl Iterator<Item = (&PathBuf, &T)> {
+    cache.iter().filter_map(|(path, known)| Some((path, known.content.as_ref()?)))
+}
+
+/// Brings the cache up to date with `<kind>/<namespace or _>/<name>.json`.
+fn scan<T>(
+    kind: &Path,
+    watches: &mut Option<Watches>,
+    cache: &mut Cache<T>,
+    parse: fn(&[u8]) -> Result<T, serde_json::Error>,
+) {
+    let listed = list(kind, watches).and_then(|directories| {
+        let mut files = Vec::new();
+        for directory in directories {
+            if directory.is_dir() {
+                files.extend(list(&directory, watches)?);
+            }
+        }
+        Ok(files)
+    });
+    let files = match listed {
+        Ok(files) => files,
+        Err(error) => {
+            tracing::warn!(%error, directory = %kind.display(), "cannot list a part of the \
+                registry; what is known of it stays in force");
+            return;
+        }
+    };
+    cache.retain(|path, _| files.contains(path));
+    for path in files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json")) {
+        refresh(path, cache, parse);
+    }
+}
+
+/// The entries of a directory, sorted; none if it is not there. Watched before it is read, so that
+/// what comes later is notified.
+fn list(directory: &Path, watches: &mut Option<Watches>) -> io::Result<Vec<PathBuf>> {
+    if let Some(watches) = watches {
+        let changes = WatchMask::CREATE
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MOVE
+            | WatchMask::DELETE
+            | WatchMask::ONLYDIR;
+        match watches.add(directory, changes) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => tracing::warn!(%error, directory = %directory.display(), "cannot watch; \
+                changes are seen within {RESCAN_INTERVAL:?}"),
+        }
+    }
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths =
+        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+fn refresh<T>(
+    path: PathBuf,
+    cache: &mut Cache<T>,
+    parse: fn(&[u8]) -> Result<T, serde_json::Error>,
+) {
+    let stamp = match fs::metadata(&path) {
+        Ok(found) if found.len() > FILE_MAX_BYTES => {
+            tracing::warn!(file = %path.display(), bytes = found.len(), "too large, ignored");
+            return;
+        }
+        Ok(found) => (found.ino(), found.mtime(), found.mtime_nsec(), found.len()),
+        // Gone since it was listed: the notification of that is under way.
+        Err(_) => return,
+    };
+    if cache.get(&path).is_some_and(|known| known.stamp == stamp) {
+        return;
+    }
+    let parsed = fs::read(&path).map_err(|e| e.to_string());
+    match parsed.and_then(|bytes| parse(&bytes).map_err(|e| e.to_string())) {
+        Ok(content) => {
+            cache.insert(path, Known { stamp, content: Some(content) });
+        }
+        Err(error) => {
+            tracing::warn!(file = %path.display(), %error, "cannot read; its last content stays \
+                in force");
+            cache.entry(path).or_insert(Known { stamp, content: None }).stamp = stamp;
+        }
+    }
+}
+
+/// The pod that a file of `status/pods/<namespace>/<name>.json` speaks of.
+fn name_of(path: &Path) -> Option<PodName> {
+    let name = path.file_stem()?.to_str()?;
+    let namespace = path.parent()?.file_name()?.to_str()?;
+    Some(PodName::new(namespace, name))
+}
+
+/// The directory that says which pods are captured: `captured/<namespace>/<name>` holds the uid.
+#[derive(Clone, Debug)]
+pub(crate) struct CapturedFiles {
+    directory: PathBuf,
+}
+
+impl CapturedFiles {
+    /// The directory of a registry.
+    pub(crate) fn new(registry: &Path) -> Self {
+        Self { directory: registry.join("captured") }
+    }
+
+    /// Reports a pod as captured.
+    pub(crate) fn mark(&self, name: &PodName, uid: &PodUid) -> Result<(), RegistryError> {
+        let path = self.path(name);
+        if fs::read_to_string(&path).is_ok_and(|found| found == uid.as_str()) {
+            return Ok(());
+        }
+        let aside = path.with_file_name(format!(".{}.{}", name.name, uid));
+        let write = || {
+            fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
+            fs::write(&aside, uid.as_str())?;
+            fs::rename(&aside, &path)
+        };
+        write().map_err(|source| failed("write", &path, source))
+    }
+
+    /// Takes the report back, unless it speaks of a later pod of the same name.
+    pub(crate) fn clear(&self, name: &PodName, uid: &PodUid) -> Result<(), RegistryError> {
+        let path = self.path(name);
+        match fs::read_to_string(&path) {
+            Ok(found) if found != uid.as_str() => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(failed("read", &path, source)),
+            Ok(_) => fs::remove_file(&path).map_err(|source| failed("remove", &path, source)),
+        }
+    }
+
+    /// Every report: what an earlier agent left.
+    pub(crate) fn all(&self) -> Result<Vec<(PodName, PodUid)>, RegistryError> {
+        let mut reports = Vec::new();
+        let directories = list(&self.directory, &mut None);
+        for namespace in directories.map_err(|source| failed("list", &self.directory, source))? {
+            for path in list(&namespace, &mut None).map_err(|e| failed("list", &namespace, e))? {
+                let uid = fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
+                let name = path.file_name().and_then(|name| name.to_str());
+                let directory = namespace.file_name().and_then(|name| name.to_str());
+                if let (Some(directory), Some(name)) = (directory, name) {
+                    reports.push((PodName::new(directory, name), PodUid::new(&uid)));
+                }
+            }
+        }
+        Ok(reports)
+    }
+
+    fn path(&self, name: &PodName) -> PathBuf {
+        self.directory.join(&name.namespace).join(&name.name)
+    }
+}
+
+fn failed(operation: &'static str, path: &Path, source: io::Error) -> RegistryError {
+    RegistryError::Captured { operation, path: path.to_owned(), source }
+}

@@ -1,0 +1,2 @@
+//! ZDS.
+mod roster;
