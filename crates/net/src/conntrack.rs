@@ -43,7 +43,7 @@ pub struct Conntrack {
 impl Conntrack {
     /// For the calling thread's namespace.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_NETFILTER as isize)? })
+        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_NETFILTER)? })
     }
 
     /// For the given namespace.

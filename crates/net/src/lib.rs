@@ -13,15 +13,23 @@
 //! | [`nftables`] | `Table`, `Chain`, `Rule` builder; `Nftables::{replace, delete, dump, verify}`; `Watch` |
 //! | [`conntrack`] | `Conntrack::{original_of_reply, entries, delete_matching}` |
 //! | [`capture`] | `Capture::start(..).stop()`, `Trace::read(..)` with marker search and the TLS summary |
+//! | [`drain`] | `Drain`, `Guard`: ending in good order |
+//! | [`copy`] | `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow` |
+//! | [`hbone`] | `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings` |
+//! | [`pool`] | `Pool`: HBONE connections shared by one thread's connections |
 //! | [`procnet`] | `established_by_local_port` |
 //! | [`sys`] | `process` (namespaces, fork, wait, prctl), `mount`, `capability`: what a pod's init needs |
 
 pub mod capture;
 pub mod conntrack;
+pub mod copy;
+pub mod drain;
+pub mod hbone;
 pub mod memfd;
 pub mod namespace;
 pub mod netlink;
 pub mod nftables;
+pub mod pool;
 pub mod procnet;
 pub mod seqpacket;
 pub mod socket;

@@ -1,7 +1,11 @@
 //! Interfaces: loopback, bridges, veth pairs.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::{AsFd, AsRawFd};
 
+use super::message::{self, Answer, Request};
+use super::socket::{deleted, malformed};
 use super::{NetlinkError, RouteSocket};
 use crate::namespace::NetNs;
 
@@ -40,68 +44,248 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Index of the bridge that it is a port of.
     pub master: Option<u32>,
+    /// Index of a veth's other end, in the namespace where that is.
+    pub peer: Option<u32>,
 }
+
+/// Longest interface name, without the terminating NUL.
+pub const MAX_NAME_BYTES: usize = 15;
+
+/// Size of `ifinfomsg`.
+const INFO_BYTES: usize = 16;
+/// `VETH_INFO_PEER`.
+const VETH_PEER: u16 = 1;
+/// `IFLA_BR_MCAST_SNOOPING`.
+const BRIDGE_SNOOPING: u16 = 23;
+/// `IFLA_BRPORT_MODE`: send back out of the port of arrival.
+const PORT_HAIRPIN: u16 = 4;
+const UP: u32 = libc::IFF_UP as u32;
 
 impl RouteSocket {
     /// Every interface of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
-        unimplemented!()
+        let request = Request::new(libc::RTM_GETLINK, 0).body(&info(libc::AF_UNSPEC, 0, 0, 0));
+        let answers = self.netlink.dump(request, "list interfaces")?;
+        answers.iter().map(parse).collect()
     }
 
     /// The interface of that name, if there is one.
-    pub fn link(&mut self, _name: &str) -> Result<Option<Link>, NetlinkError> {
-        unimplemented!()
+    pub fn link(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
+        let mut request = Request::new(libc::RTM_GETLINK, 0).body(&info(libc::AF_UNSPEC, 0, 0, 0));
+        request.text(libc::IFLA_IFNAME, name);
+        match self.netlink.request(request, &format!("look up interface {name}")) {
+            Ok(answers) => answers.first().map(parse).transpose(),
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Makes a bridge unless there is one of that name. It is down until [`RouteSocket::set_up`].
-    pub fn ensure_bridge(&mut self, _name: &str) -> Result<Link, NetlinkError> {
-        unimplemented!()
+    ///
+    /// It floods multicast: without a querier, snooping would lose neighbour discovery.
+    pub fn ensure_bridge(&mut self, name: &str) -> Result<Link, NetlinkError> {
+        if let Some(link) = self.existing(name, LinkKind::Bridge)? {
+            return Ok(link);
+        }
+        let mut request = create();
+        request.text(libc::IFLA_IFNAME, name);
+        // A bridge without an address of its own takes that of a port, and changes it when ports come and go.
+        request.attribute(libc::IFLA_ADDRESS, &random_mac());
+        request.nested(libc::IFLA_LINKINFO, |info| {
+            info.text(libc::IFLA_INFO_KIND, "bridge");
+            info.nested(libc::IFLA_INFO_DATA, |data| data.attribute(BRIDGE_SNOOPING, &[0]));
+        });
+        self.netlink.request(request, &format!("create bridge {name}"))?;
+        self.require(name, "create bridge")
     }
 
-    /// Makes a veth pair unless `name` exists as one: `name` here, `peer` in `peer_namespace` (or here for `None`).
+    /// Makes a veth pair unless it is there: `name` here, `peer` in `peer_namespace` (here for `None`).
     ///
-    /// Both ends are down.
+    /// Both ends are down. If `name` exists with another peer, it is replaced.
     pub fn ensure_veth(
         &mut self,
-        _name: &str,
-        _peer: &str,
-        _peer_namespace: Option<&NetNs>,
+        name: &str,
+        peer: &str,
+        peer_namespace: Option<&NetNs>,
     ) -> Result<Link, NetlinkError> {
-        unimplemented!()
+        if let Some(link) = self.existing(name, LinkKind::Veth)? {
+            let other = match peer_namespace {
+                Some(namespace) => Self::open_in(namespace)?.link(peer)?,
+                None => self.link(peer)?,
+            };
+            if other.is_some_and(|other| {
+                other.peer == Some(link.index) && link.peer == Some(other.index)
+            }) {
+                return Ok(link);
+            }
+            self.delete_link(name)?;
+        }
+        let mut request = create();
+        request.text(libc::IFLA_IFNAME, name);
+        request.nested(libc::IFLA_LINKINFO, |linkinfo| {
+            linkinfo.text(libc::IFLA_INFO_KIND, "veth");
+            linkinfo.nested(libc::IFLA_INFO_DATA, |data| {
+                data.nested(VETH_PEER, |other| {
+                    other.raw(&info(libc::AF_UNSPEC, 0, 0, 0));
+                    other.text(libc::IFLA_IFNAME, peer);
+                    if let Some(namespace) = peer_namespace {
+                        other.native_u32(libc::IFLA_NET_NS_FD, fd_number(namespace));
+                    }
+                });
+            });
+        });
+        self.netlink.request(request, &format!("create veth pair {name} - {peer}"))?;
+        self.require(name, "create veth pair")
     }
 
-    /// Moves an interface into another namespace.
-    pub fn move_link(&mut self, _name: &str, _namespace: &NetNs) -> Result<(), NetlinkError> {
-        unimplemented!()
+    /// Moves an interface into another namespace. It arrives there down and without addresses.
+    pub fn move_link(&mut self, name: &str, namespace: &NetNs) -> Result<(), NetlinkError> {
+        self.change(name, "move interface", |request| {
+            request.native_u32(libc::IFLA_NET_NS_FD, fd_number(namespace));
+        })
     }
 
-    /// Switches an interface on.
-    pub fn set_up(&mut self, _name: &str) -> Result<(), NetlinkError> {
-        unimplemented!()
+    /// Switches an interface on, for example `lo`, which is down in a new namespace.
+    pub fn set_up(&mut self, name: &str) -> Result<(), NetlinkError> {
+        self.set_flags(name, "switch on interface", UP)
     }
 
     /// Switches an interface off.
-    pub fn set_down(&mut self, _name: &str) -> Result<(), NetlinkError> {
-        unimplemented!()
+    pub fn set_down(&mut self, name: &str) -> Result<(), NetlinkError> {
+        self.set_flags(name, "switch off interface", 0)
     }
 
     /// Sets the largest packet.
-    pub fn set_mtu(&mut self, _name: &str, _mtu: u32) -> Result<(), NetlinkError> {
-        unimplemented!()
+    pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<(), NetlinkError> {
+        self.change(name, "set the MTU of interface", |request| {
+            request.native_u32(libc::IFLA_MTU, mtu);
+        })
     }
 
     /// Makes an interface a port of a bridge.
-    pub fn set_master(&mut self, _name: &str, _bridge: &str) -> Result<(), NetlinkError> {
-        unimplemented!()
+    pub fn set_master(&mut self, name: &str, bridge: &str) -> Result<(), NetlinkError> {
+        let index = self.require(bridge, "find bridge")?.index;
+        self.change(name, "add a bridge port", |request| {
+            request.native_u32(libc::IFLA_MASTER, index);
+        })
     }
 
-    /// Lets a bridge port send frames back out of the port they came from (a pod that reaches itself by a VIP).
-    pub fn set_hairpin(&mut self, _name: &str) -> Result<(), NetlinkError> {
-        unimplemented!()
+    /// Lets a bridge port send frames back out of the port they came from, for a pod that reaches
+    /// itself by the address of a service.
+    pub fn set_hairpin(&mut self, name: &str) -> Result<(), NetlinkError> {
+        const OPERATION: &str = "set hairpin mode of bridge port";
+        let index = self.require(name, OPERATION)?.index;
+        let mut request =
+            Request::new(libc::RTM_SETLINK, 0).body(&info(libc::AF_BRIDGE, index, 0, 0));
+        request.nested(libc::IFLA_PROTINFO, |port| port.attribute(PORT_HAIRPIN, &[1]));
+        self.netlink.request(request, &format!("{OPERATION} {name}")).map(drop)
     }
 
     /// Deletes an interface (a veth's other end goes too); `false` when there was none.
-    pub fn delete_link(&mut self, _name: &str) -> Result<bool, NetlinkError> {
-        unimplemented!()
+    pub fn delete_link(&mut self, name: &str) -> Result<bool, NetlinkError> {
+        let mut request = Request::new(libc::RTM_DELLINK, 0).body(&info(libc::AF_UNSPEC, 0, 0, 0));
+        request.text(libc::IFLA_IFNAME, name);
+        let result = self.netlink.request(request, &format!("delete interface {name}"));
+        deleted(result, &[libc::ENODEV])
     }
+
+    /// The interface, which must exist.
+    pub(super) fn require(
+        &mut self,
+        name: &str,
+        operation: &'static str,
+    ) -> Result<Link, NetlinkError> {
+        let missing = || NetlinkError::NoSuchLink { operation, name: name.to_owned() };
+        self.link(name)?.ok_or_else(missing)
+    }
+
+    fn existing(&mut self, name: &str, wanted: LinkKind) -> Result<Option<Link>, NetlinkError> {
+        let link = self.link(name)?;
+        if link.as_ref().is_some_and(|link| link.kind != wanted.to_string()) {
+            return Err(NetlinkError::OtherKind { name: name.to_owned(), wanted });
+        }
+        Ok(link)
+    }
+
+    fn set_flags(
+        &mut self,
+        name: &str,
+        what: &'static str,
+        flags: u32,
+    ) -> Result<(), NetlinkError> {
+        let index = self.require(name, what)?.index;
+        let request =
+            Request::new(libc::RTM_NEWLINK, 0).body(&info(libc::AF_UNSPEC, index, flags, UP));
+        self.netlink.request(request, &format!("{what} {name}")).map(drop)
+    }
+
+    fn change(
+        &mut self,
+        name: &str,
+        what: &'static str,
+        attributes: impl FnOnce(&mut Request),
+    ) -> Result<(), NetlinkError> {
+        let index = self.require(name, what)?.index;
+        let mut request =
+            Request::new(libc::RTM_SETLINK, 0).body(&info(libc::AF_UNSPEC, index, 0, 0));
+        attributes(&mut request);
+        self.netlink.request(request, &format!("{what} {name}")).map(drop)
+    }
+}
+
+fn create() -> Request {
+    let body = info(libc::AF_UNSPEC, 0, 0, 0);
+    Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL).body(&body)
+}
+
+/// `ifinfomsg`.
+fn info(family: i32, index: u32, flags: u32, change: u32) -> [u8; INFO_BYTES] {
+    let mut bytes = [0; INFO_BYTES];
+    bytes[0] = family as u8;
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&change.to_ne_bytes());
+    bytes
+}
+
+fn fd_number(namespace: &NetNs) -> u32 {
+    namespace.as_fd().as_raw_fd().cast_unsigned()
+}
+
+/// A locally administered unicast address. Only uniqueness matters, not secrecy.
+fn random_mac() -> [u8; 6] {
+    let random = RandomState::new().build_hasher().finish().to_ne_bytes();
+    let [first, rest @ .., _, _] = random;
+    let [b, c, d, e, f] = rest;
+    [(first & 0xfc) | 0x02, b, c, d, e, f]
+}
+
+fn parse(answer: &Answer) -> Result<Link, NetlinkError> {
+    let short = || malformed("look up interfaces", "it lacks the fixed part");
+    let fixed = answer.payload.get(..INFO_BYTES).ok_or_else(short)?;
+    let mut link = Link {
+        index: message::read_u32(&fixed[4..8]),
+        name: String::new(),
+        kind: String::new(),
+        up: message::read_u32(&fixed[8..12]) & UP != 0,
+        mtu: 0,
+        mac: [0; 6],
+        master: None,
+        peer: None,
+    };
+    for (kind, payload) in message::attributes_after(&answer.payload, INFO_BYTES) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = message::read_text(payload),
+            libc::IFLA_MTU => link.mtu = message::read_u32(payload),
+            libc::IFLA_MASTER => link.master = Some(message::read_u32(payload)),
+            libc::IFLA_LINK => link.peer = Some(message::read_u32(payload)),
+            libc::IFLA_ADDRESS => link.mac = payload.first_chunk().copied().unwrap_or_default(),
+            libc::IFLA_LINKINFO => {
+                let kind = message::find(payload, libc::IFLA_INFO_KIND);
+                link.kind = kind.map(message::read_text).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Ok(link)
 }

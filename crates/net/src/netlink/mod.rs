@@ -84,7 +84,7 @@ pub struct RouteSocket {
 impl RouteSocket {
     /// For the calling thread's namespace.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_ROUTE as isize)? })
+        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_ROUTE)? })
     }
 
     /// For the given namespace.

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use super::message::{self, Request};
+use super::socket::deleted;
 use super::{NetlinkError, RouteSocket};
 
 /// A permanent neighbour.
@@ -15,14 +17,38 @@ pub struct Neighbour {
     pub mac: [u8; 6],
 }
 
+/// Size of `ndmsg`.
+const INFO_BYTES: usize = 12;
+
 impl RouteSocket {
     /// Adds or replaces a permanent neighbour, so that no resolution is needed.
-    pub fn ensure_neighbour(&mut self, _neighbour: &Neighbour) -> Result<(), NetlinkError> {
-        unimplemented!()
+    pub fn ensure_neighbour(&mut self, neighbour: &Neighbour) -> Result<(), NetlinkError> {
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+        let request = self.neighbour_request(libc::RTM_NEWNEIGH, flags, neighbour)?;
+        self.netlink.request(request, &format!("add neighbour {}", neighbour.ip)).map(drop)
     }
 
     /// Deletes a neighbour; `false` when it was not there.
-    pub fn delete_neighbour(&mut self, _neighbour: &Neighbour) -> Result<bool, NetlinkError> {
-        unimplemented!()
+    pub fn delete_neighbour(&mut self, neighbour: &Neighbour) -> Result<bool, NetlinkError> {
+        let request = self.neighbour_request(libc::RTM_DELNEIGH, 0, neighbour)?;
+        let operation = format!("delete neighbour {}", neighbour.ip);
+        deleted(self.netlink.request(request, &operation), &[libc::ENOENT])
+    }
+
+    fn neighbour_request(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        neighbour: &Neighbour,
+    ) -> Result<Request, NetlinkError> {
+        let index = self.require(&neighbour.link, "change a neighbour")?.index;
+        let mut body = [0; INFO_BYTES];
+        body[0] = message::family_of(neighbour.ip);
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        body[8..10].copy_from_slice(&libc::NUD_PERMANENT.to_ne_bytes());
+        let mut request = Request::new(kind, flags).body(&body);
+        request.address(libc::NDA_DST, neighbour.ip);
+        request.attribute(libc::NDA_LLADDR, &neighbour.mac);
+        Ok(request)
     }
 }

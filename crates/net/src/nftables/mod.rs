@@ -87,7 +87,7 @@ pub struct Nftables {
 impl Nftables {
     /// For the calling thread's namespace.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_NETFILTER as isize)? })
+        Ok(Self { netlink: NetlinkSocket::open(libc::NETLINK_NETFILTER)? })
     }
 
     /// For the given namespace.

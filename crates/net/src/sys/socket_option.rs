@@ -53,6 +53,24 @@ pub(crate) fn force_receive_buffer(socket: impl AsFd, size_bytes: libc::c_int) -
     unsafe { write(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size_bytes) }
 }
 
+/// Sizes the send queue beyond the system's limit; needs `NET_ADMIN`.
+pub(crate) fn force_send_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: SO_SNDBUFFORCE takes an int.
+    unsafe { write(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &size_bytes) }
+}
+
+/// Has the kernel explain netlink errors in words and not repeat the request.
+pub(crate) fn netlink_explain_errors(socket: impl AsFd) -> io::Result<()> {
+    set(&socket, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK)?;
+    set(&socket, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK)
+}
+
+/// Subscribes a netlink socket to a multicast group.
+pub(crate) fn netlink_join(socket: impl AsFd, group: u32) -> io::Result<()> {
+    // SAFETY: NETLINK_ADD_MEMBERSHIP takes an int.
+    unsafe { write(socket, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &group.cast_signed()) }
+}
+
 /// The kind of namespace that a descriptor stands for (`CLONE_NEW*`); fails for anything else.
 pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
     const NS_GET_NSTYPE: libc::c_ulong = 0xb703;

@@ -1,0 +1,165 @@
+//! One direction of a connection: from one end's source to the other's sink.
+
+use std::cell::Cell;
+use std::task::{Context, Poll, ready};
+
+use super::{Batch, CopyError, End, EndError, Taken};
+
+/// Where a direction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The source may have more.
+    Open,
+    /// The source has ended; the sink has not been told yet.
+    Ending,
+    /// The sink was told.
+    Done,
+}
+
+/// One direction of a connection.
+#[derive(Debug)]
+pub(super) struct Direction {
+    state: State,
+    /// Taken and not yet given. Lent: an idle direction holds none.
+    in_flight: Option<Batch>,
+    /// Whether the sink set room aside for us.
+    holds_room: bool,
+}
+
+/// Which end broke.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Source(EndError),
+    Sink(EndError),
+}
+
+impl Broken {
+    /// Names the ends as the connection knows them.
+    pub(super) fn of(
+        self,
+        source: impl FnOnce(EndError) -> CopyError,
+        sink: impl FnOnce(EndError) -> CopyError,
+    ) -> CopyError {
+        match self {
+            Self::Source(error) => source(error),
+            Self::Sink(error) => sink(error),
+        }
+    }
+}
+
+impl Direction {
+    pub(super) fn new() -> Self {
+        Self { state: State::Open, in_flight: None, holds_room: false }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Moves what can be moved now. `unwatched`: nobody takes from the sink's end any more.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl End,
+        sink: &mut impl End,
+        unwatched: bool,
+        count: &Cell<u64>,
+    ) -> Poll<Result<(), Broken>> {
+        loop {
+            if self.in_flight.is_some() {
+                let given = self.poll_give(cx, source, sink)?;
+                let Poll::Ready(bytes) = given else { return Poll::Pending };
+                count.set(count.get() + bytes as u64);
+                continue;
+            }
+            match self.state {
+                State::Open => {
+                    if source.poll_takeable(cx).map_err(Broken::Source)?.is_pending() {
+                        return self.poll_idle(cx, sink, unwatched);
+                    }
+                    ready!(self.poll_take(cx, source, sink))?;
+                }
+                State::Ending => {
+                    ready!(sink.poll_finish(cx)).map_err(Broken::Sink)?;
+                    self.state = State::Done;
+                }
+                State::Done => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl End,
+        sink: &mut impl End,
+    ) -> Poll<Result<(), Broken>> {
+        let room = ready!(sink.poll_room(cx)).map_err(Broken::Sink)?;
+        self.holds_room = true;
+        let mut batch = Batch::lend();
+        let taken = source.poll_take(cx, room, &mut batch).map_err(Broken::Source)?;
+        if batch.is_empty() {
+            batch.give_back();
+        } else {
+            self.in_flight = Some(batch);
+        }
+        match taken {
+            Poll::Ready(Taken::Some) => {}
+            Poll::Ready(Taken::Last) => self.state = State::Ending,
+            Poll::Pending => {
+                // Woken for nothing: room must not be kept from others meanwhile.
+                self.holds_room = false;
+                sink.rest();
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_give(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl End,
+        sink: &mut impl End,
+    ) -> Poll<Result<usize, Broken>> {
+        let Some(batch) = &mut self.in_flight else { return Poll::Ready(Ok(0)) };
+        let Poll::Ready(bytes) = sink.poll_give(cx, batch).map_err(Broken::Sink)? else {
+            self.poll_hoard(cx, source)?;
+            return Poll::Pending;
+        };
+        source.delivered(bytes);
+        if batch.is_empty() {
+            self.in_flight.take().into_iter().for_each(Batch::give_back);
+        }
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// Takes from a source that must not be left full although the sink is slow. How much that
+    /// can be is bounded by the window that only delivery opens again.
+    fn poll_hoard<S: End>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Result<(), Broken> {
+        let Some(batch) = &mut self.in_flight else { return Ok(()) };
+        while S::SHARES_ITS_TRANSPORT && self.state == State::Open {
+            match source.poll_take(cx, usize::MAX, batch).map_err(Broken::Source)? {
+                Poll::Ready(Taken::Some) => {}
+                Poll::Ready(Taken::Last) => self.state = State::Ending,
+                Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_idle(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut impl End,
+        unwatched: bool,
+    ) -> Poll<Result<(), Broken>> {
+        if std::mem::take(&mut self.holds_room) {
+            sink.rest();
+        }
+        if unwatched && let Poll::Ready(error) = sink.poll_gone(cx) {
+            return Poll::Ready(Err(Broken::Sink(error)));
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,189 @@
+//! Moves bytes both ways between the two ends of a connection.
+//!
+//! An end is a TCP socket or a tunnel (one HTTP/2 stream). [`copy`] keeps the two directions
+//! apart: each is closed on its own (FIN and END_STREAM become one another), and an end that
+//! breaks breaks the other too (RST and RST_STREAM become one another).
+//!
+//! Memory is lent while bytes are in flight and not before: a direction waits until its source has
+//! something, then asks its sink for room, then reads no more than that. A sink that is slow holds
+//! up its own direction and nothing else. It never spawns a task and never looks at the bytes.
+
+mod arena;
+mod batch;
+mod direction;
+mod socket;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::task::{Context, Poll, Waker};
+
+pub use batch::Batch;
+use direction::Direction;
+pub use socket::SocketEnd;
+
+/// How much is read from a socket at once.
+pub const READ_BYTES: usize = 64 * 1024;
+
+/// One end of a connection.
+///
+/// Every method works on one of its two directions; none of them blocks.
+pub trait End {
+    /// Ready when [`Self::poll_take`] has something to tell.
+    fn poll_takeable(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
+
+    /// Takes at most `limit` bytes, at least one unless this is the end.
+    fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        limit: usize,
+        into: &mut Batch,
+    ) -> Poll<Result<Taken, EndError>>;
+
+    /// What was taken from here has arrived: the sender may send as much again.
+    fn delivered(&mut self, bytes: usize);
+
+    /// How much can be given now; at least one byte.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>>;
+
+    /// Gives what is in the batch, or its beginning.
+    fn poll_give(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+    ) -> Poll<Result<usize, EndError>>;
+
+    /// Nothing more to give for now: room that was set aside may serve others.
+    fn rest(&mut self);
+
+    /// Ready when the end is gone, for as long as nobody takes from it and would notice.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<EndError>;
+
+    /// Tells the end that nothing more will be given.
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
+
+    /// Breaks the end, so that whoever is behind it sees an error and not an orderly close.
+    fn reset(&mut self);
+
+    /// Whether what is left inside this end costs its neighbours: then it is taken out even while
+    /// the sink is slow. What is taken but not [`Self::delivered`] bounds how much that can be.
+    const SHARES_ITS_TRANSPORT: bool;
+}
+
+/// What [`End::poll_take`] took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Some bytes.
+    Some,
+    /// Maybe some bytes, and they are the last.
+    Last,
+}
+
+/// Why one end broke.
+#[derive(Debug, thiserror::Error)]
+pub enum EndError {
+    /// The socket failed; a reset by its peer is the usual case.
+    #[error("the socket broke")]
+    Socket(#[source] io::Error),
+    /// The tunnel failed; a reset by the other proxy is the usual case.
+    #[error("the tunnel broke")]
+    Tunnel(#[source] h2::Error),
+    /// The tunnel's stream is closed although it should not be.
+    #[error("the tunnel was closed by the other proxy")]
+    TunnelClosed,
+}
+
+/// Why a connection did not end in good order.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// The end that opened the connection broke.
+    #[error("the client's side of the connection broke")]
+    Client(#[source] EndError),
+    /// The end that was connected to broke.
+    #[error("the server's side of the connection broke")]
+    Server(#[source] EndError),
+    /// [`Flow::cut`] was called.
+    #[error("the connection was cut")]
+    Cut,
+}
+
+/// What may be seen of, and done to, a connection while its bytes move. Belongs to one thread.
+#[derive(Debug, Default)]
+pub struct Flow {
+    to_server: Cell<u64>,
+    to_client: Cell<u64>,
+    is_cut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Flow {
+    /// A connection on which nothing has moved.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes from client to server so far.
+    pub fn to_server(&self) -> u64 {
+        self.to_server.get()
+    }
+
+    /// Bytes from server to client so far.
+    pub fn to_client(&self) -> u64 {
+        self.to_client.get()
+    }
+
+    /// Ends the connection; both ends see a reset.
+    pub fn cut(&self) {
+        self.is_cut.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Whether [`Self::cut`] was called.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.get()
+    }
+
+    /// Waits for [`Self::cut`]; for the time before [`copy`] takes over.
+    pub async fn cut_off(&self) {
+        std::future::poll_fn(|cx| self.poll_cut(cx)).await;
+    }
+
+    fn poll_cut(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_cut.get() {
+            return Poll::Ready(());
+        }
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|held| held.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// Moves bytes between a client's and a server's end until both directions have ended, one end
+/// broke, or the flow is cut. In the last two cases both ends are reset.
+pub async fn copy<C: End, S: End>(
+    client: &mut C,
+    server: &mut S,
+    flow: &Flow,
+) -> Result<(), CopyError> {
+    let mut to_server = Direction::new();
+    let mut to_client = Direction::new();
+    let result = std::future::poll_fn(|cx| {
+        if flow.poll_cut(cx).is_ready() {
+            return Poll::Ready(Err(CopyError::Cut));
+        }
+        let there = to_server.poll(cx, client, server, to_client.is_done(), &flow.to_server);
+        let there = there.map_err(|broken| broken.of(CopyError::Client, CopyError::Server))?;
+        let back = to_client.poll(cx, server, client, to_server.is_done(), &flow.to_client);
+        let back = back.map_err(|broken| broken.of(CopyError::Server, CopyError::Client))?;
+        if there.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await;
+    if result.is_err() {
+        client.reset();
+        server.reset();
+    }
+    result
+}

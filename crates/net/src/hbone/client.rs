@@ -1,0 +1,148 @@
+//! The client's side of an HBONE connection.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use http::{HeaderMap, Request, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::{
+    Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, Settings, Tunnel,
+    keepalive,
+};
+use crate::drain::Guard;
+
+/// The client's side of an HBONE connection. Closes when it is dropped and its last tunnel ends.
+pub struct Client {
+    requests: SendRequest<Bytes>,
+    state: Rc<State>,
+}
+
+/// What the connection's tasks and tunnels know of it in common.
+#[derive(Debug)]
+struct State {
+    tunnels: Cell<usize>,
+    idle_since: Cell<Instant>,
+    closing: Cell<bool>,
+}
+
+/// One tunnel's place on its connection.
+pub(super) struct Occupied(Rc<State>);
+
+impl Occupied {
+    fn new(state: &Rc<State>) -> Rc<Self> {
+        state.tunnels.set(state.tunnels.get() + 1);
+        Rc::new(Self(state.clone()))
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        let left = self.0.tunnels.get() - 1;
+        self.0.tunnels.set(left);
+        if left == 0 {
+            self.0.idle_since.set(Instant::now());
+        }
+    }
+}
+
+impl Client {
+    /// Opens an HBONE connection over an established TLS stream; its tasks run on this thread and
+    /// end with the connection.
+    pub async fn handshake<IO>(
+        io: IO,
+        activity: Activity,
+        settings: &Settings,
+        guard: &Guard,
+    ) -> Result<Self, HboneError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let (requests, mut connection) = Builder::new()
+            .initial_window_size(settings.stream_window_bytes)
+            .initial_connection_window_size(settings.connection_window_bytes)
+            .max_frame_size(settings.frame_size_bytes)
+            .max_header_list_size(MAX_RESPONSE_HEADER_BYTES)
+            .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
+            .enable_push(false)
+            .handshake(io)
+            .await
+            .map_err(HboneError::Handshake)?;
+        let state = Rc::new(State {
+            tunnels: Cell::new(0),
+            idle_since: Cell::new(Instant::now()),
+            closing: Cell::new(false),
+        });
+        let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
+        let driven = state.clone();
+        let driver = guard.spawn_local(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "HBONE connection ended");
+            }
+            driven.closing.set(true);
+        });
+        let watched = state.clone();
+        guard.spawn_local(async move {
+            keepalive::watch(pings, activity, || !driver.is_finished()).await;
+            watched.closing.set(true);
+            driver.abort();
+        });
+        Ok(Self { requests, state })
+    }
+
+    /// Asks for a tunnel. The answer's headers come with it.
+    pub async fn connect(&self, request: Request<()>) -> Result<(HeaderMap, Tunnel), HboneError> {
+        let place = Occupied::new(&self.state);
+        let ready = self.requests.clone().ready().await;
+        let mut requests = ready.map_err(|error| self.closing(error))?;
+        let (response, send) =
+            requests.send_request(request, false).map_err(|error| self.closing(error))?;
+        let response = response.await.map_err(|error| self.broken(error))?;
+        let (head, receive) = response.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(HboneError::Refused(head.status));
+        }
+        Ok((head.headers, Tunnel::new(send, receive, Some(place))))
+    }
+
+    /// Whether one more tunnel fits, of at most `limit` and what the peer allows.
+    pub fn has_room(&self, limit: usize) -> bool {
+        let limit = limit.min(self.requests.current_max_send_streams());
+        !self.state.closing.get() && self.state.tunnels.get() < limit
+    }
+
+    /// How many tunnels are open or being opened.
+    pub fn tunnels(&self) -> usize {
+        self.state.tunnels.get()
+    }
+
+    /// Whether the connection takes no new tunnels.
+    pub fn is_closing(&self) -> bool {
+        self.state.closing.get()
+    }
+
+    /// For how long no tunnel has been open.
+    pub fn idle(&self) -> Option<Duration> {
+        (self.state.tunnels.get() == 0).then(|| self.state.idle_since.get().elapsed())
+    }
+
+    fn closing(&self, error: h2::Error) -> HboneError {
+        self.state.closing.set(true);
+        HboneError::Closing(error)
+    }
+
+    /// A tunnel that the peer has not touched may be tried again elsewhere (RFC 9113 section 8.7).
+    fn broken(&self, error: h2::Error) -> HboneError {
+        if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) {
+            return self.closing(error);
+        }
+        if error.reason() == Some(h2::Reason::REFUSED_STREAM) {
+            return HboneError::Closing(error);
+        }
+        HboneError::Broken(error)
+    }
+}

@@ -1,0 +1,56 @@
+//! Finds out that an HBONE peer is gone although no packet says so.
+//!
+//! A PING is sent only when nothing has arrived for a while, and its loss alone ends nothing: a
+//! peer from which bytes still come is alive, however busy.
+
+use std::time::Duration;
+
+use h2::{Ping, PingPong};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::transport::Activity;
+
+/// Silence after which the peer is asked.
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// Silence after the question, after which the peer is gone.
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Ends when the peer is gone, or when the connection ended by itself. `tick` is called once an
+/// interval; it may end the watch too.
+pub(super) async fn watch(
+    mut ping_pong: PingPong,
+    activity: Activity,
+    mut tick: impl FnMut() -> bool,
+) {
+    let mut seen = activity.bytes();
+    loop {
+        sleep(PING_INTERVAL).await;
+        if !tick() {
+            return;
+        }
+        if activity.bytes() == seen {
+            let deadline = Instant::now() + PING_TIMEOUT;
+            match timeout_at(deadline, ping_pong.ping(Ping::opaque())).await {
+                Ok(Ok(_)) => {}
+                // The connection is over, which its driver tells.
+                Ok(Err(_)) => return,
+                Err(_) if activity.bytes() == seen => return,
+                // The answer is stuck behind data that does arrive: wait for it, it comes in order.
+                Err(_) => still_alive(&mut ping_pong, &activity).await,
+            }
+        }
+        seen = activity.bytes();
+    }
+}
+
+/// Waits for an overdue answer for as long as bytes arrive in every period.
+async fn still_alive(ping_pong: &mut PingPong, activity: &Activity) {
+    loop {
+        let seen = activity.bytes();
+        let answer = std::future::poll_fn(|cx| ping_pong.poll_pong(cx));
+        let answered = timeout_at(Instant::now() + PING_TIMEOUT, answer).await.is_ok();
+        if answered || activity.bytes() == seen {
+            return;
+        }
+    }
+}

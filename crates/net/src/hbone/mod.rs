@@ -1,0 +1,63 @@
+//! HBONE: TCP connections as HTTP/2 CONNECT streams inside mutual TLS.
+//!
+//! A [`Client`] opens tunnels over one TLS stream, [`serve`] accepts them; both run on the thread
+//! they were started on and are kept alive by PING. What the headers mean is the business of
+//! `ambit_wire`, who may connect that of the roles: here are only streams, windows and limits.
+
+mod client;
+mod keepalive;
+mod server;
+mod transport;
+mod tunnel;
+
+pub use client::Client;
+pub use server::{Connect, serve};
+pub use transport::{Activity, Transport};
+pub use tunnel::Tunnel;
+
+/// Streams a peer may have open on one connection to us.
+pub const MAX_SERVER_STREAMS: u32 = 200;
+/// All header fields of one request, decoded (server).
+pub const MAX_REQUEST_HEADER_BYTES: u32 = 64 * 1024;
+/// All header fields of one response, decoded (client).
+pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
+/// Bytes of one stream that may wait for the transport; beyond them its source is not read.
+const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
+
+/// Windows and frame size of HTTP/2, those of both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What one stream may send before the receiver's application has taken it.
+    pub stream_window_bytes: u32,
+    /// The same for all streams of a connection together.
+    pub connection_window_bytes: u32,
+    /// The largest frame that is accepted. A frame is received whole before it is passed on.
+    pub frame_size_bytes: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            stream_window_bytes: 4 << 20,
+            connection_window_bytes: 16 << 20,
+            frame_size_bytes: 64 << 10,
+        }
+    }
+}
+
+/// Why an HBONE connection or a tunnel in it could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HboneError {
+    /// The peer speaks TLS but no HTTP/2.
+    #[error("the HTTP/2 handshake failed")]
+    Handshake(#[source] h2::Error),
+    /// The connection takes no new tunnels; another one may.
+    #[error("the HBONE connection is being closed")]
+    Closing(#[source] h2::Error),
+    /// The tunnel broke before the peer answered.
+    #[error("the HBONE connection broke before the tunnel was accepted")]
+    Broken(#[source] h2::Error),
+    /// The peer answered, but not with 200.
+    #[error("the peer refused the tunnel with status {0}")]
+    Refused(http::StatusCode),
+}

@@ -1,0 +1,106 @@
+//! The server's side of an HBONE connection.
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::{Builder, SendResponse};
+use http::{HeaderMap, Method, Response, StatusCode, Uri, request};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
+    Settings, Tunnel, keepalive,
+};
+use crate::drain::Guard;
+
+/// A request for a tunnel. Dropped unanswered it is reset.
+pub struct Connect {
+    head: request::Parts,
+    receive: RecvStream,
+    respond: SendResponse<Bytes>,
+}
+
+impl Connect {
+    /// The method, which should be CONNECT.
+    pub fn method(&self) -> &Method {
+        &self.head.method
+    }
+
+    /// The target; of a CONNECT the authority alone.
+    pub fn uri(&self) -> &Uri {
+        &self.head.uri
+    }
+
+    /// The request's headers.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// Answers 200: the tunnel stands.
+    pub fn accept(mut self, headers: HeaderMap) -> Result<Tunnel, HboneError> {
+        let mut response = Response::new(());
+        *response.headers_mut() = headers;
+        let send = self.respond.send_response(response, false).map_err(HboneError::Broken)?;
+        Ok(Tunnel::new(send, self.receive, None))
+    }
+
+    /// Answers that there will be no tunnel.
+    pub fn refuse(mut self, status: StatusCode) -> Result<(), HboneError> {
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        self.respond.send_response(response, true).map_err(HboneError::Broken)?;
+        Ok(())
+    }
+
+    /// Waits until the client has given up.
+    pub async fn abandoned(&mut self) {
+        // Whatever ends the wait, nobody waits for the answer any more.
+        let _reason = std::future::poll_fn(|cx| self.respond.poll_reset(cx)).await;
+    }
+}
+
+/// Serves an HBONE connection over an established TLS stream until it ends. `tunnel` is called for
+/// every request and must not block. When the guard drains the client is told to open its next
+/// tunnels elsewhere; when the time is up the connection is closed with all that is left in it.
+pub async fn serve<IO>(
+    io: IO,
+    activity: Activity,
+    settings: &Settings,
+    guard: &mut Guard,
+    mut tunnel: impl FnMut(Connect),
+) -> Result<(), HboneError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut connection = Builder::new()
+        .initial_window_size(settings.stream_window_bytes)
+        .initial_connection_window_size(settings.connection_window_bytes)
+        .max_frame_size(settings.frame_size_bytes)
+        .max_header_list_size(MAX_REQUEST_HEADER_BYTES)
+        .max_concurrent_streams(MAX_SERVER_STREAMS)
+        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
+        .handshake(io)
+        .await
+        .map_err(HboneError::Handshake)?;
+    let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
+    let mut peer_gone = std::pin::pin!(keepalive::watch(pings, activity, || true));
+    let mut going_away = false;
+    loop {
+        tokio::select! {
+            biased;
+            request = connection.accept() => match request {
+                None => return Ok(()),
+                Some(Err(error)) => return Err(HboneError::Broken(error)),
+                Some(Ok((request, respond))) => {
+                    let (head, receive) = request.into_parts();
+                    tunnel(Connect { head, receive, respond });
+                }
+            },
+            () = &mut peer_gone => return Ok(()),
+            _ = guard.draining(), if !going_away => {
+                going_away = true;
+                connection.graceful_shutdown();
+            }
+            () = guard.overdue(), if going_away => return Ok(()),
+        }
+    }
+}

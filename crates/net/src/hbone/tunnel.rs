@@ -1,0 +1,150 @@
+//! One tunnel: an HTTP/2 stream as the end of a connection.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+
+use super::client::Occupied;
+use crate::copy::{Batch, End, EndError, READ_BYTES, Taken};
+
+/// One tunnel: an HTTP/2 stream as the end of a connection.
+pub struct Tunnel {
+    send: SendStream<Bytes>,
+    receive: Received,
+    /// Counts the tunnel among those of its pooled connection.
+    _place: Option<Rc<Occupied>>,
+}
+
+/// The receiving half. The library has no way to ask whether something is there, so the first
+/// piece is taken and kept.
+struct Received {
+    stream: RecvStream,
+    ahead: Option<Bytes>,
+    ended: bool,
+}
+
+impl Tunnel {
+    pub(super) fn new(
+        send: SendStream<Bytes>,
+        receive: RecvStream,
+        place: Option<Rc<Occupied>>,
+    ) -> Self {
+        let receive = Received { stream: receive, ahead: None, ended: false };
+        Self { send, receive, _place: place }
+    }
+}
+
+impl Received {
+    /// Ready when a piece is kept or the stream has ended.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {
+        while self.ahead.is_none() && !self.ended {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(piece)) if piece.is_empty() => {}
+                Some(Ok(piece)) => self.ahead = Some(piece),
+                Some(Err(error)) => return Poll::Ready(Err(EndError::Tunnel(error))),
+                None => self.ended = true,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl End for Tunnel {
+    /// Many small frames left in the stream would exhaust the connection's budget for them.
+    const SHARES_ITS_TRANSPORT: bool = true;
+
+    fn poll_takeable(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {
+        self.receive.poll_ahead(cx)
+    }
+
+    fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        limit: usize,
+        into: &mut Batch,
+    ) -> Poll<Result<Taken, EndError>> {
+        let mut room = limit;
+        while room > 0 && (limit == usize::MAX || !into.is_full()) {
+            match self.receive.poll_ahead(cx)? {
+                Poll::Ready(()) => {}
+                Poll::Pending if room == limit => return Poll::Pending,
+                Poll::Pending => break,
+            }
+            let Some(mut piece) = self.receive.ahead.take() else {
+                return Poll::Ready(Ok(Taken::Last));
+            };
+            if piece.len() > room {
+                self.receive.ahead = Some(piece.split_off(room));
+            }
+            room -= piece.len();
+            into.push(piece);
+        }
+        Poll::Ready(Ok(Taken::Some))
+    }
+
+    fn delivered(&mut self, bytes: usize) {
+        if let Err(error) = self.receive.stream.flow_control().release_capacity(bytes) {
+            tracing::debug!(%error, bytes, "the tunnel ended before its window was reopened");
+        }
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
+        self.send.reserve_capacity(READ_BYTES);
+        loop {
+            let room = self.send.capacity();
+            if room > 0 {
+                return Poll::Ready(Ok(room));
+            }
+            match ready!(self.send.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(EndError::Tunnel(error))),
+                None => return Poll::Ready(Err(self.closed(cx))),
+            }
+        }
+    }
+
+    fn poll_give(
+        &mut self,
+        _cx: &mut Context<'_>,
+        batch: &mut Batch,
+    ) -> Poll<Result<usize, EndError>> {
+        let mut given = 0;
+        while let Some(piece) = batch.pop() {
+            given += piece.len();
+            self.send.send_data(piece, false).map_err(EndError::Tunnel)?;
+        }
+        Poll::Ready(Ok(given))
+    }
+
+    fn rest(&mut self) {
+        self.send.reserve_capacity(0);
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<EndError> {
+        self.send.poll_reset(cx).map(|reason| match reason {
+            Ok(reason) => EndError::Tunnel(reason.into()),
+            Err(error) => EndError::Tunnel(error),
+        })
+    }
+
+    fn poll_finish(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {
+        Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(EndError::Tunnel))
+    }
+
+    fn reset(&mut self) {
+        // RFC 9113 section 8.5: any error of the TCP connection is a stream error CONNECT_ERROR.
+        self.send.send_reset(Reason::CONNECT_ERROR);
+    }
+}
+
+impl Tunnel {
+    /// Why the stream takes nothing any more.
+    fn closed(&mut self, cx: &mut Context<'_>) -> EndError {
+        match self.poll_gone(cx) {
+            Poll::Ready(error) => error,
+            Poll::Pending => EndError::TunnelClosed,
+        }
+    }
+}
