@@ -8,6 +8,7 @@
 //! | [`namespace`] | `NetNs::{create, current, open, from_fd, of_pid, run, pin, unpin, inode, try_clone}`, `set_sysctl` |
 //! | [`socket`] | `tcp_listener`, `udp_bind`, `tcp_socket`, `tcp_connect`, `original_destination`, `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials` |
 //! | [`seqpacket`] | `Listener`, `Connection` (tokio), `BlockingConnection`, file descriptors with packets |
+//! | [`local_http`] | `request`: HTTP/1.1 over a unix socket |
 //! | [`memfd`] | `Sealed::{create, open, read}` |
 //! | [`netlink`] | `RouteSocket`: links, addresses, routes, rules, neighbours, all `ensure_*`/`delete_*` |
 //! | [`nftables`] | `Table`, `Chain`, `Rule` builder; `Nftables::{replace, delete, dump, verify}`; `Watch` |
@@ -25,6 +26,7 @@ pub mod conntrack;
 pub mod copy;
 pub mod drain;
 pub mod hbone;
+pub mod local_http;
 pub mod memfd;
 pub mod namespace;
 pub mod netlink;

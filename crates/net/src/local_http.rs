@@ -1,0 +1,100 @@
+//! HTTP/1.1 over unix sockets: how commands on one machine ask a role's administration.
+//!
+//! One request a connection, bodies bounded, no keep-alive. Never used between machines.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+/// The largest answer that is read: a dump of a view with 100,000 workloads fits.
+pub const MAX_ANSWER_BYTES: usize = 256 << 20;
+
+/// Why a request over a unix socket was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalHttpError {
+    /// Nobody listens.
+    #[error("connect to {path}: is the program that serves it running?")]
+    Connect {
+        /// The socket.
+        path: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The request could not be formed.
+    #[error("form the request {0}")]
+    Request(String, #[source] http::Error),
+    /// The other side broke off.
+    #[error("ask {0}")]
+    Exchange(String, #[source] hyper::Error),
+    /// The answer broke off or is larger than allowed.
+    #[error("read the answer to {0} (at most {MAX_ANSWER_BYTES} bytes)")]
+    Answer(String, #[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No answer came in time.
+    #[error("no answer to {0} within {1:?}")]
+    Timeout(String, Duration),
+}
+
+/// Sends one request to the socket at `path` and reads the whole answer.
+pub async fn request(
+    path: &Path,
+    method: Method,
+    target: &str,
+    body: Bytes,
+    patience: Duration,
+) -> Result<(StatusCode, Bytes), LocalHttpError> {
+    let name = format!("{method} {target}");
+    let exchange = exchange(path, method, target, body, &name);
+    match tokio::time::timeout(patience, exchange).await {
+        Ok(answer) => answer,
+        Err(_) => Err(LocalHttpError::Timeout(name, patience)),
+    }
+}
+
+async fn exchange(
+    path: &Path,
+    method: Method,
+    target: &str,
+    body: Bytes,
+    name: &str,
+) -> Result<(StatusCode, Bytes), LocalHttpError> {
+    let stream = UnixStream::connect(path).await.map_err(|source| LocalHttpError::Connect {
+        path: path.display().to_string(),
+        source,
+    })?;
+    let broken = |error| LocalHttpError::Exchange(name.to_owned(), error);
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(broken)?;
+    let request = Request::builder()
+        .method(method)
+        .uri(target)
+        .header(http::header::HOST, "localhost")
+        .header(http::header::CONNECTION, "close")
+        .body(Full::new(body))
+        .map_err(|error| LocalHttpError::Request(name.to_owned(), error))?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let mut body = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| LocalHttpError::Answer(name.to_owned(), error))?;
+            if let Ok(data) = frame.into_data() {
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok((status, whole.freeze()))
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        closed = connection => match closed {
+            Ok(()) => answer.await,
+            Err(error) => Err(broken(error)),
+        },
+    }
+}
