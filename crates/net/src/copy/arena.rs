@@ -13,7 +13,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const MIN_READ_BYTES: usize = 16 * 1024;
 
 thread_local! {
-    static CHUNK: RefCell<BytesMut> = const { RefCell::new(BytesMut::new()) };
+    static CHUNK: RefCell<BytesMut> = RefCell::new(BytesMut::new());
 }
 
 /// Hands the room of the current chunk to `read`, which must take what it filled out of it.

@@ -65,7 +65,7 @@ pub async fn serve<IO>(
     io: IO,
     activity: Activity,
     settings: &Settings,
-    guard: &mut Guard,
+    guard: &Guard,
     mut tunnel: impl FnMut(Connect),
 ) -> Result<(), HboneError>
 where
@@ -83,6 +83,9 @@ where
         .map_err(HboneError::Handshake)?;
     let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
     let mut peer_gone = std::pin::pin!(keepalive::watch(pings, activity, || true));
+    let (mut asked, mut late) = (guard.clone(), guard.clone());
+    let mut draining = std::pin::pin!(asked.draining());
+    let mut overdue = std::pin::pin!(late.overdue());
     let mut going_away = false;
     loop {
         tokio::select! {
@@ -96,11 +99,11 @@ where
                 }
             },
             () = &mut peer_gone => return Ok(()),
-            _ = guard.draining(), if !going_away => {
+            _ = &mut draining, if !going_away => {
                 going_away = true;
                 connection.graceful_shutdown();
             }
-            () = guard.overdue(), if going_away => return Ok(()),
+            () = &mut overdue, if going_away => return Ok(()),
         }
     }
 }
