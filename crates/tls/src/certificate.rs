@@ -255,7 +255,7 @@ pub(crate) fn parse<'a>(
     der: &'a CertificateDer<'_>,
 ) -> Result<X509Certificate<'a>, CertificateError> {
     match X509Certificate::from_der(der) {
-        Ok((rest, certificate)) if rest.is_empty() => Ok(certificate),
+        Ok(([], certificate)) => Ok(certificate),
         Ok(_) => Err(CertificateError::Unreadable("bytes follow its end".into())),
         Err(error) => Err(CertificateError::Unreadable(error.to_string())),
     }

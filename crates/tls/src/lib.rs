@@ -28,10 +28,12 @@ pub mod error;
 pub mod handshake;
 pub mod key;
 pub mod provider;
+pub mod request;
 pub mod revocation;
 pub mod service;
 pub mod stream;
 pub mod token;
+
 mod verify;
 pub mod workload;
 
