@@ -8,8 +8,12 @@
 
 mod args;
 mod capture;
+mod cni;
 mod enrolment;
+mod metrics;
+mod monitor;
 mod node_side;
+mod plan;
 mod pod;
 mod registry;
 mod zds_server;

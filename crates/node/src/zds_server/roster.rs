@@ -35,6 +35,8 @@ pub(crate) struct ConnectionId(u64);
 pub(crate) enum Next {
     /// Serve this pod.
     Add(PodUid, Announcement),
+    /// Go on serving this pod, if it is served; part of the snapshot only.
+    Keep(PodUid),
     /// Stop serving it.
     Delete(PodUid),
     /// Everything so far was the whole; forget what was not in it.
@@ -83,6 +85,8 @@ struct Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     pods: BTreeMap<PodUid, Announcement>,
+    /// Pods that are ending and of which nothing but the uid is known any more.
+    kept: BTreeSet<PodUid>,
     /// Oldest first.
     peers: Vec<Peer>,
     last_id: u64,
@@ -100,9 +104,14 @@ impl Roster {
         newest.is_some_and(|peer| peer.serves(&uid, inode) && !peer.deletes.contains(&uid))
     }
 
+    /// Has the proxies go on with a pod of which this agent knows only the uid.
+    pub(crate) fn keep(&mut self, uid: PodUid) {
+        self.kept.insert(uid);
+    }
+
     /// Takes a pod off the roster; [`Roster::is_withdrawn`] says when every proxy knows.
     pub(crate) fn withdraw(&mut self, uid: &PodUid) {
-        if self.pods.remove(uid).is_some() {
+        if self.pods.remove(uid).is_some() || self.kept.remove(uid) {
             self.delete_everywhere(uid);
         }
     }
@@ -118,7 +127,7 @@ impl Roster {
         let id = ConnectionId(self.last_id);
         self.peers.push(Peer {
             id,
-            snapshot: self.pods.keys().cloned().collect(),
+            snapshot: self.pods.keys().chain(&self.kept).cloned().collect(),
             snapshot_sent: false,
             offers: BTreeMap::new(),
             deletes: BTreeSet::new(),
@@ -164,6 +173,9 @@ impl Roster {
         if let Some((uid, announcement)) = in_snapshot {
             return Next::Add(uid.clone(), announcement.clone());
         }
+        if let Some(uid) = peer.snapshot.intersection(&self.kept).next() {
+            return Next::Keep(uid.clone());
+        }
         if !peer.snapshot_sent {
             return Next::SnapshotSent;
         }
@@ -195,6 +207,10 @@ impl Roster {
         let peer = self.peers.iter_mut().find(|peer| peer.id == id)?;
         match told {
             Next::Wait(_) => None,
+            Next::Keep(uid) => {
+                peer.snapshot.remove(uid);
+                None
+            }
             Next::SnapshotSent => {
                 peer.snapshot_sent = true;
                 None
@@ -292,6 +308,7 @@ mod tests {
                         refusal = refuse(uid.as_str());
                         format!("+{uid}")
                     }
+                    Next::Keep(uid) => format!("={uid}"),
                     Next::Delete(uid) => format!("-{uid}"),
                     Next::SnapshotSent => "snapshot".to_owned(),
                 });
@@ -378,6 +395,17 @@ mod tests {
         assert_eq!(script.tell(proxy), ["+a"]);
         script.now += REFUSAL_RETRY_MAX;
         assert_eq!(script.tell(proxy), [""; 0]);
+    }
+
+    #[test]
+    fn a_kept_pod_is_in_the_snapshot_by_its_uid_alone() {
+        let mut script = Script::new();
+        script.roster.keep(PodUid::new("k"));
+        script.announce("a");
+        let proxy = script.roster.join();
+        assert_eq!(script.tell(proxy), ["+a", "=k", "snapshot"]);
+        script.withdraw("k");
+        assert_eq!(script.tell(proxy), ["-k"]);
     }
 
     #[test]

@@ -1,0 +1,279 @@
+//! The CNI plugin's door: `POST /cmdadd` announces a pod before its first process starts.
+//!
+//! The answer comes when the pod is captured, or at once when it is not to be: only then may its
+//! processes run, so that none of their connections escapes. The message is istio-cni's, so that
+//! its plugin works with this agent. This module decides nothing about the pod; it never answers
+//! success for a pod that should be captured and is not.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Deserialize;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::pod::PodName;
+
+/// Path of istio-cni's announcement.
+const ADD_PATH: &str = "/cmdadd";
+/// Largest announcement.
+const BODY_MAX_BYTES: usize = 64 * 1024;
+/// Connections served at a time; more wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a client may take to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("listen for the CNI plugin at {}", path.display())]
+pub(crate) struct CniError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// A pod whose sandbox has been made and whose processes wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewPod {
+    pub(crate) name: PodName,
+    pub(crate) netns: PathBuf,
+    pub(crate) ips: Vec<IpAddr>,
+}
+
+/// An announcement and where its answer goes: `Err` is the reason why the pod must not start.
+pub(crate) type Announced = (NewPod, oneshot::Sender<Result<(), String>>);
+
+#[derive(Debug, Deserialize)]
+struct AddEvent {
+    #[serde(rename = "Netns", alias = "netns")]
+    netns: Option<PathBuf>,
+    /// Where plugins up to Istio 1.26 put the namespace.
+    #[serde(rename = "CmdAddEvent")]
+    command: Option<CommandArguments>,
+    #[serde(rename = "PodName", alias = "podName")]
+    pod_name: String,
+    #[serde(rename = "PodNamespace", alias = "podNamespace")]
+    pod_namespace: String,
+    #[serde(rename = "IPs", alias = "ips", default)]
+    ips: Option<Vec<IpConfig>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CommandArguments {
+    #[serde(rename = "Netns")]
+    netns: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum IpConfig {
+    Plain(IpAddr),
+    Configured {
+        #[serde(rename = "Address", alias = "address")]
+        address: Address,
+    },
+}
+
+/// An address with its subnet: as text, or as Go writes its `net.IPNet`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Address {
+    Subnet(ipnet::IpNet),
+    Parts {
+        #[serde(rename = "IP")]
+        ip: IpAddr,
+    },
+}
+
+impl IpConfig {
+    fn ip(&self) -> IpAddr {
+        match self {
+            Self::Plain(ip) => *ip,
+            Self::Configured { address: Address::Subnet(subnet) } => subnet.addr(),
+            Self::Configured { address: Address::Parts { ip } } => *ip,
+        }
+    }
+}
+
+/// Reads an announcement.
+fn parse(body: &[u8]) -> Result<NewPod, String> {
+    let event: AddEvent = serde_json::from_slice(body)
+        .map_err(|error| format!("not an announcement of istio-cni: {error}"))?;
+    let netns = event.netns.or(event.command.map(|command| command.netns));
+    let netns = netns.filter(|path| !path.as_os_str().is_empty());
+    Ok(NewPod {
+        name: PodName::new(event.pod_namespace, event.pod_name),
+        netns: netns.ok_or("the announcement has no Netns: the pod's network namespace")?,
+        ips: event.ips.unwrap_or_default().iter().map(IpConfig::ip).collect(),
+    })
+}
+
+/// The listening socket, mode 0600.
+pub(crate) fn listen(path: &Path) -> Result<UnixListener, CniError> {
+    let listen = || {
+        // Made aside and moved: at its own path it never has a wider mode.
+        let aside = path.with_extension("new");
+        for stale in [path, &aside] {
+            if fs::symlink_metadata(stale).is_ok_and(|found| found.file_type().is_socket()) {
+                fs::remove_file(stale)?;
+            }
+        }
+        let listener = UnixListener::bind(&aside)?;
+        fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&aside, path)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| CniError { path: path.to_owned(), source })
+}
+
+/// Serves announcements until nobody takes them any more.
+pub(crate) async fn serve(listener: UnixListener, announced: mpsc::Sender<Announced>) {
+    let own_uid = ambit_net::sys::process::effective_uid();
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    while !announced.is_closed() {
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept the CNI plugin");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+            () = announced.closed() => return,
+        };
+        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own_uid) {
+            tracing::warn!("a process of another user at the CNI plugin's socket, refused");
+            continue;
+        }
+        let announced = announced.clone();
+        tokio::spawn(async move {
+            serve_connection(stream, announced).await;
+            drop(place);
+        });
+    }
+}
+
+async fn serve_connection(stream: UnixStream, announced: mpsc::Sender<Announced>) {
+    let service = service_fn(|request| {
+        let announced = announced.clone();
+        async move { Ok::<_, Infallible>(answer(request, announced).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "the CNI plugin's connection broke");
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    announced: mpsc::Sender<Announced>,
+) -> Response<Full<Bytes>> {
+    if request.uri().path() != ADD_PATH {
+        return respond(StatusCode::NOT_FOUND, format!("only {ADD_PATH} is served here"));
+    }
+    if request.method() != Method::POST {
+        return respond(StatusCode::METHOD_NOT_ALLOWED, "use POST".to_owned());
+    }
+    let body = Limited::new(request.into_body(), BODY_MAX_BYTES).collect();
+    let new_pod = match tokio::time::timeout(REQUEST_TIMEOUT, body).await {
+        Err(_) => Err("the announcement did not arrive in time".to_owned()),
+        Ok(Err(error)) => Err(format!("the announcement could not be read: {error}")),
+        Ok(Ok(body)) => parse(&body.to_bytes()),
+    };
+    let new_pod = match new_pod {
+        Ok(new_pod) => new_pod,
+        Err(reason) => return respond(StatusCode::BAD_REQUEST, reason),
+    };
+    let name = new_pod.name.clone();
+    let (reply, replied) = oneshot::channel();
+    let stopped = || "the node agent is stopping; try again".to_owned();
+    let result = match announced.send((new_pod, reply)).await {
+        Ok(()) => replied.await.unwrap_or_else(|_| Err(stopped())),
+        Err(_) => Err(stopped()),
+    };
+    match result {
+        Ok(()) => respond(StatusCode::OK, String::new()),
+        Err(reason) => {
+            tracing::warn!(pod = %name, %reason, "a new pod may not start");
+            respond(StatusCode::INTERNAL_SERVER_ERROR, format!("pod {name}: {reason}"))
+        }
+    }
+}
+
+fn respond(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(json: &str, netns: &str, ips: &[&str]) {
+        let expected = NewPod {
+            name: PodName::new("shop", "web"),
+            netns: PathBuf::from(netns),
+            ips: ips.iter().map(|ip| ip.parse().expect("literal")).collect(),
+        };
+        assert_eq!(parse(json.as_bytes()), Ok(expected), "{json}");
+    }
+
+    #[test]
+    fn announcements_of_every_plugin_are_understood() {
+        check(
+            r#"{"Netns":"/var/run/netns/x","PodName":"web","PodNamespace":"shop","IPs":[
+                {"Interface":0,"Address":{"IP":"10.244.1.5","Mask":"////AA=="},"Gateway":"10.244.1.1"},
+                {"Interface":0,"Address":{"IP":"fd00::5","Mask":"//////////8AAAAAAAAAAA=="},"Gateway":""}]}"#,
+            "/var/run/netns/x",
+            &["10.244.1.5", "fd00::5"],
+        );
+        check(
+            r#"{"CmdAddEvent":{"ContainerID":"c","Netns":"/n","IfName":"eth0"},
+                "PodName":"web","PodNamespace":"shop","IPs":null}"#,
+            "/n",
+            &[],
+        );
+        check(
+            r#"{"netns":"/n","podName":"web","podNamespace":"shop","ips":["10.0.0.1"]}"#,
+            "/n",
+            &["10.0.0.1"],
+        );
+        check(
+            r#"{"Netns":"/n","PodName":"web","PodNamespace":"shop","IPs":[{"Address":"10.0.0.1/24"}]}"#,
+            "/n",
+            &["10.0.0.1"],
+        );
+    }
+
+    #[test]
+    fn an_announcement_without_a_namespace_or_a_pod_is_refused_with_the_reason() {
+        for (json, reason) in [
+            (r#"{"PodName":"web","PodNamespace":"shop"}"#, "no Netns"),
+            (r#"{"Netns":"","PodName":"web","PodNamespace":"shop"}"#, "no Netns"),
+            (r#"{"Netns":"/n","PodNamespace":"shop"}"#, "PodName"),
+            ("", "istio-cni"),
+        ] {
+            let error = parse(json.as_bytes()).expect_err("refused");
+            assert!(error.contains(reason), "{json}: {error}");
+        }
+    }
+}
