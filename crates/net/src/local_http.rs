@@ -62,10 +62,9 @@ async fn exchange(
     body: Bytes,
     name: &str,
 ) -> Result<(StatusCode, Bytes), LocalHttpError> {
-    let stream = UnixStream::connect(path).await.map_err(|source| LocalHttpError::Connect {
-        path: path.display().to_string(),
-        source,
-    })?;
+    let stream = UnixStream::connect(path)
+        .await
+        .map_err(|source| LocalHttpError::Connect { path: path.display().to_string(), source })?;
     let broken = |error| LocalHttpError::Exchange(name.to_owned(), error);
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.map_err(broken)?;

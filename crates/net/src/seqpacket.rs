@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::unix::AsyncFd;
 
 use crate::socket::{self, PeerCredentials};
-use crate::sys::control_message;
+use crate::sys::{self, control_message};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -110,7 +110,7 @@ impl AsFd for BlockingConnection {
 
 /// A connection for a tokio runtime.
 #[derive(Debug)]
-pub struct Connection(AsyncFd<Descriptor>);
+pub struct Connection(AsyncFd<OwnedFd>);
 
 impl Connection {
     /// Two ends of one connection.
@@ -131,12 +131,12 @@ impl Connection {
     /// Takes over a connected descriptor and makes it non-blocking.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         socket2::SockRef::from(&fd).set_nonblocking(true)?;
-        Ok(Self(AsyncFd::new(Descriptor(fd))?))
+        Ok(Self(sys::watch(fd)?))
     }
 
     /// Leaves the runtime and makes the connection blocking.
     pub fn into_blocking(self) -> io::Result<BlockingConnection> {
-        let fd = self.0.into_inner().0;
+        let fd = self.0.into_inner();
         socket2::SockRef::from(&fd).set_nonblocking(false)?;
         Ok(BlockingConnection(fd))
     }
@@ -145,7 +145,7 @@ impl Connection {
     pub async fn send(&self, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), PacketError> {
         loop {
             let mut ready = self.0.writable().await.map_err(PacketError::Send)?;
-            match send_once(&self.0.get_ref().0, payload, fds) {
+            match send_once(self.0.get_ref(), payload, fds) {
                 Err(PacketError::Send(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready()
                 }
@@ -159,7 +159,7 @@ impl Connection {
     pub async fn receive(&self, buffer: &mut [u8]) -> Result<Packet, PacketError> {
         loop {
             let mut ready = self.0.readable().await.map_err(PacketError::Receive)?;
-            match receive_once(&self.0.get_ref().0, buffer) {
+            match receive_once(self.0.get_ref(), buffer) {
                 Err(PacketError::Receive(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready();
                 }
@@ -176,7 +176,7 @@ impl Connection {
         loop {
             let mut ready = self.0.readable().await?;
             let mut byte = [0];
-            match control_message::receive(&self.0.get_ref().0, &mut byte, libc::MSG_PEEK) {
+            match control_message::receive(self.0.get_ref(), &mut byte, libc::MSG_PEEK) {
                 Ok(received) => return Ok(received.length > 0),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -188,20 +188,20 @@ impl Connection {
 
     /// Who is at the other end.
     pub fn peer_credentials(&self) -> io::Result<PeerCredentials> {
-        socket::peer_credentials(&self.0.get_ref().0)
+        socket::peer_credentials(self.0.get_ref())
     }
 }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.get_ref().0.as_fd()
+        self.0.get_ref().as_fd()
     }
 }
 
 /// A listening socket of a path of its own.
 #[derive(Debug)]
 pub struct Listener {
-    socket: AsyncFd<Descriptor>,
+    socket: AsyncFd<OwnedFd>,
     path: PathBuf,
 }
 
@@ -218,7 +218,7 @@ impl Listener {
         // Nobody can connect before listen, so the mode is never too wide.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         socket.listen(BACKLOG)?;
-        let socket = AsyncFd::new(Descriptor(socket.into()))?;
+        let socket = sys::watch(socket.into())?;
         Ok(Self { socket, path: path.to_owned() })
     }
 
@@ -226,7 +226,7 @@ impl Listener {
     pub async fn accept(&self) -> io::Result<Connection> {
         loop {
             let mut ready = self.socket.readable().await?;
-            match socket2::SockRef::from(&self.socket.get_ref().0).accept() {
+            match socket2::SockRef::from(self.socket.get_ref()).accept() {
                 Ok((socket, _)) => return Connection::from_fd(socket.into()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -238,16 +238,6 @@ impl Listener {
     /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-/// Lets `AsyncFd` register an `OwnedFd`.
-#[derive(Debug)]
-struct Descriptor(OwnedFd);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 }
 

@@ -48,9 +48,6 @@ pub struct Link {
     pub peer: Option<u32>,
 }
 
-/// Longest interface name, without the terminating NUL.
-pub const MAX_NAME_BYTES: usize = 15;
-
 /// Size of `ifinfomsg`.
 const INFO_BYTES: usize = 16;
 /// `VETH_INFO_PEER`.
@@ -120,21 +117,15 @@ impl RouteSocket {
             }
             self.delete_link(name)?;
         }
-        let mut request = create();
-        request.text(libc::IFLA_IFNAME, name);
-        request.nested(libc::IFLA_LINKINFO, |linkinfo| {
-            linkinfo.text(libc::IFLA_INFO_KIND, "veth");
-            linkinfo.nested(libc::IFLA_INFO_DATA, |data| {
-                data.nested(VETH_PEER, |other| {
-                    other.raw(&info(libc::AF_UNSPEC, 0, 0, 0));
-                    other.text(libc::IFLA_IFNAME, peer);
-                    if let Some(namespace) = peer_namespace {
-                        other.native_u32(libc::IFLA_NET_NS_FD, fd_number(namespace));
-                    }
-                });
-            });
-        });
-        self.netlink.request(request, &format!("create veth pair {name} - {peer}"))?;
+        let operation = format!("create veth pair {name} - {peer}");
+        let free = veth_request(name, peer, peer_namespace, distinct_index());
+        let result = match self.netlink.request(free, &operation) {
+            Err(error) if error.errno() == Some(libc::EBUSY) => {
+                self.netlink.request(veth_request(name, peer, peer_namespace, 0), &operation)
+            }
+            other => other,
+        };
+        result?;
         self.require(name, "create veth pair")
     }
 
@@ -238,6 +229,24 @@ fn create() -> Request {
     Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL).body(&body)
 }
 
+fn veth_request(name: &str, peer: &str, namespace: Option<&NetNs>, peer_index: u32) -> Request {
+    let mut request = create();
+    request.text(libc::IFLA_IFNAME, name);
+    request.nested(libc::IFLA_LINKINFO, |linkinfo| {
+        linkinfo.text(libc::IFLA_INFO_KIND, "veth");
+        linkinfo.nested(libc::IFLA_INFO_DATA, |data| {
+            data.nested(VETH_PEER, |other| {
+                other.raw(&info(libc::AF_UNSPEC, peer_index, 0, 0));
+                other.text(libc::IFLA_IFNAME, peer);
+                if let Some(namespace) = namespace {
+                    other.native_u32(libc::IFLA_NET_NS_FD, fd_number(namespace));
+                }
+            });
+        });
+    });
+    request
+}
+
 /// `ifinfomsg`.
 fn info(family: i32, index: u32, flags: u32, change: u32) -> [u8; INFO_BYTES] {
     let mut bytes = [0; INFO_BYTES];
@@ -252,10 +261,25 @@ fn fd_number(namespace: &NetNs) -> u32 {
     namespace.as_fd().as_raw_fd().cast_unsigned()
 }
 
-/// A locally administered unicast address. Only uniqueness matters, not secrecy.
+/// An index that the other end of a veth pair hardly has.
+///
+/// Where both ends have the same index, each in its namespace, the kernel takes a carrier that comes up
+/// for not urgent, and the first packets are lost for up to a second.
+fn distinct_index() -> u32 {
+    const ABOVE_THE_KERNELS_OWN: u32 = 1 << 20;
+    const SPREAD: u64 = 1 << 20;
+    let offset = u32::try_from(random() % SPREAD).expect("SPREAD fits into u32");
+    ABOVE_THE_KERNELS_OWN + offset
+}
+
+/// Only uniqueness matters, not secrecy.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A locally administered unicast address.
 fn random_mac() -> [u8; 6] {
-    let random = RandomState::new().build_hasher().finish().to_ne_bytes();
-    let [first, rest @ .., _, _] = random;
+    let [first, rest @ .., _, _] = random().to_ne_bytes();
     let [b, c, d, e, f] = rest;
     [(first & 0xfc) | 0x02, b, c, d, e, f]
 }

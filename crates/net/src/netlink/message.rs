@@ -48,6 +48,16 @@ impl Request {
         read_u16(&self.bytes[6..8])
     }
 
+    /// The header's kind.
+    pub(crate) fn kind(&self) -> u16 {
+        read_u16(&self.bytes[4..6])
+    }
+
+    /// What follows the header.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+
     /// The message as it goes over the socket.
     pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let length = u32::try_from(self.bytes.len()).expect("a request is far below 4 GiB");

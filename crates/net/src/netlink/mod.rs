@@ -63,6 +63,14 @@ pub enum NetlinkError {
         /// What it should be.
         wanted: LinkKind,
     },
+    /// The rule says something that nftables cannot do.
+    #[error("nftables rule {comment:?}: {reason}")]
+    Unusable {
+        /// The comment of the rule.
+        comment: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
 }
 
 impl NetlinkError {
@@ -70,7 +78,10 @@ impl NetlinkError {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { source, .. } | Self::Open(source) => source.raw_os_error(),
-            Self::Malformed { .. } | Self::NoSuchLink { .. } | Self::OtherKind { .. } => None,
+            Self::Malformed { .. }
+            | Self::NoSuchLink { .. }
+            | Self::OtherKind { .. }
+            | Self::Unusable { .. } => None,
         }
     }
 }

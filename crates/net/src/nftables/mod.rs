@@ -17,19 +17,36 @@
 //! # Ok::<(), ambit_net::netlink::NetlinkError>(())
 //! ```
 
+mod abi;
+mod code;
+mod encode;
+mod read;
 mod rule;
 mod set;
 mod table;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
+use tokio::io::unix::AsyncFd;
+
+pub use encode::MAX_COMMENT_BYTES;
 pub use rule::{ConnectionState, Direction, Protocol, Rule, SocketOwner};
 pub use set::{ServiceKey, Set, Verdict};
 pub use table::{Chain, ChainKind, Family, Hook, Priority, Table};
 
+use abi::{attribute, message};
+use encode::{Described, Encoded};
+use read::Listing;
+use set::Element;
+
 use crate::namespace::NetNs;
 use crate::netlink::NetlinkError;
-use crate::netlink::socket::NetlinkSocket;
+use crate::netlink::message::{Answer, Request};
+use crate::netlink::socket::{NetlinkSocket, deleted};
+use crate::sys::{self, packet_socket};
 
 /// A rule as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,66 +112,241 @@ impl Nftables {
         namespace.run(Self::open).map_err(NetlinkError::Open)?
     }
 
-    /// Makes each table exactly what is given, all in one transaction: old content goes, new content comes.
-    pub fn replace(&mut self, _tables: &[Table]) -> Result<(), NetlinkError> {
-        let _ = &self.netlink;
-        unimplemented!()
+    /// Makes each table exactly what is given, all in one transaction: old content goes, new comes.
+    pub fn replace(&mut self, tables: &[Table]) -> Result<(), NetlinkError> {
+        let mut encoded = Encoded::default();
+        for table in tables {
+            // Creating before deleting makes the deletion succeed whether or not it existed.
+            for kind in [message::NEW_TABLE, message::DELETE_TABLE] {
+                let request = encode::table_message(kind, table.family, &table.name);
+                let describe = format!("replace nftables table {}", table.name);
+                encoded.messages.push((request, describe));
+            }
+            encoded.add(table)?;
+        }
+        self.commit(encoded.messages)
     }
 
     /// Deletes a table with everything in it; `false` when there was none.
-    pub fn delete(&mut self, _family: Family, _table: &str) -> Result<bool, NetlinkError> {
-        unimplemented!()
+    pub fn delete(&mut self, family: Family, table: &str) -> Result<bool, NetlinkError> {
+        let request = encode::table_message(message::DELETE_TABLE, family, table);
+        let result = self.commit(vec![(request, format!("delete nftables table {table}"))]);
+        deleted(result, &[libc::ENOENT])
     }
 
     /// Adds addresses to a set of addresses of an existing table; those already there stay.
     pub fn add_addresses(
         &mut self,
-        _family: Family,
-        _table: &str,
-        _set: &str,
-        _addresses: &[IpAddr],
+        family: Family,
+        table: &str,
+        set: &str,
+        addresses: &[IpAddr],
     ) -> Result<(), NetlinkError> {
-        unimplemented!()
+        let elements: Vec<Element> = addresses.iter().copied().map(Element::address).collect();
+        self.change_elements(message::NEW_ELEMENTS, family, table, set, &elements)
     }
 
     /// Removes addresses from a set of addresses; those that are not there are fine.
     pub fn remove_addresses(
         &mut self,
-        _family: Family,
-        _table: &str,
-        _set: &str,
-        _addresses: &[IpAddr],
+        family: Family,
+        table: &str,
+        set: &str,
+        addresses: &[IpAddr],
     ) -> Result<(), NetlinkError> {
-        unimplemented!()
+        let answers = self.element_messages(family, table, set)?;
+        let present: BTreeSet<Vec<u8>> =
+            answers.iter().flat_map(|answer| read::element_keys(&answer.payload)).collect();
+        let elements: Vec<Element> = addresses
+            .iter()
+            .copied()
+            .map(Element::address)
+            .filter(|element| present.contains(&element.key))
+            .collect();
+        self.change_elements(message::DELETE_ELEMENTS, family, table, set, &elements)
     }
 
-    /// The rules of a table, chain by chain in the order the kernel evaluates them. Empty when there is no table.
+    /// The rules of a table, each chain's in the order of evaluation. Empty when there is no table.
     pub fn list_rules(
         &mut self,
-        _family: Family,
-        _table: &str,
+        family: Family,
+        table: &str,
     ) -> Result<Vec<RuleInfo>, NetlinkError> {
-        unimplemented!()
+        let operation = format!("list the rules of nftables table {table}");
+        let mut request = encode::object(message::GET_RULE, 0, family);
+        request.text(attribute::RULE_TABLE, table);
+        let mut rules = Vec::new();
+        for answer in self.netlink.dump(request, &operation)? {
+            if read::read_table(&answer.payload).as_deref() != Some(table) {
+                continue;
+            }
+            let mut maps = Vec::new();
+            for name in read::anonymous_sets(&answer.payload) {
+                let digest = self.set_digest(family, table, &name)?;
+                maps.push((name, digest));
+            }
+            let map_digest = |wanted: &str, _: Option<u32>| {
+                maps.iter().find(|(name, _)| name == wanted).map_or(0, |(_, digest)| *digest)
+            };
+            rules.extend(read::read_rule(&answer.payload, &map_digest));
+        }
+        Ok(rules)
     }
 
     /// Compares the kernel's table with the wanted one. Empty: nobody has tampered with it.
-    pub fn verify(&mut self, _table: &Table) -> Result<Vec<Difference>, NetlinkError> {
-        unimplemented!()
+    pub fn verify(&mut self, table: &Table) -> Result<Vec<Difference>, NetlinkError> {
+        let request = encode::table_message(message::GET_TABLE, table.family, &table.name);
+        let operation = format!("look up nftables table {}", table.name);
+        if !deleted(self.netlink.request(request, &operation), &[libc::ENOENT])? {
+            return Ok(vec![Difference::NoTable { table: table.name.clone() }]);
+        }
+        let wanted = expected(table)?;
+        let mut found =
+            Listing { rules: self.list_rules(table.family, &table.name)?, ..Listing::default() };
+        let request = encode::object(message::GET_CHAIN, 0, table.family);
+        let operation = format!("list the chains of nftables table {}", table.name);
+        for answer in self.netlink.dump(request, &operation)? {
+            if read::read_table(&answer.payload).as_ref() == Some(&table.name) {
+                found.chains.extend(read::read_chain(&answer.payload));
+            }
+        }
+        for set in &table.sets {
+            match self.set_digest(table.family, &table.name, &set.name) {
+                Ok(digest) => {
+                    found.sets.insert(set.name.clone(), digest);
+                }
+                Err(error) if error.errno() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read::differences(&wanted, &found))
     }
+
+    fn change_elements(
+        &mut self,
+        kind: u16,
+        family: Family,
+        table: &str,
+        set: &str,
+        elements: &[Element],
+    ) -> Result<(), NetlinkError> {
+        let messages: Vec<Described> = elements
+            .chunks(encode::ELEMENTS_PER_MESSAGE)
+            .map(|chunk| {
+                let request = encode::elements_message(kind, family, table, set, chunk, None);
+                (request, format!("change nftables set {set} of table {table}"))
+            })
+            .collect();
+        if messages.is_empty() { Ok(()) } else { self.commit(messages) }
+    }
+
+    fn element_messages(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<Answer>, NetlinkError> {
+        let mut request = encode::object(message::GET_ELEMENTS, 0, family);
+        request.text(attribute::ELEMENTS_TABLE, table);
+        request.text(attribute::ELEMENTS_SET, set);
+        self.netlink.dump(request, &format!("list nftables set {set} of table {table}"))
+    }
+
+    fn set_digest(&mut self, family: Family, table: &str, set: &str) -> Result<u64, NetlinkError> {
+        let answers = self.element_messages(family, table, set)?;
+        let elements = answers.iter().flat_map(|answer| read::element_digests(&answer.payload));
+        Ok(read::set_digest(elements.collect()))
+    }
+
+    fn commit(&mut self, messages: Vec<Described>) -> Result<(), NetlinkError> {
+        let (mut requests, descriptions): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
+        requests.insert(0, encode::batch(abi::BATCH_BEGIN));
+        requests.push(encode::batch(abi::BATCH_END));
+        self.netlink.transaction(requests, |position| {
+            // The first request of the batch opens it.
+            let described =
+                position.and_then(|position| descriptions.get(position.checked_sub(1)?));
+            described.cloned().unwrap_or_else(|| "change nftables".to_owned())
+        })
+    }
+}
+
+/// What [`Nftables::verify`] should find for a table.
+fn expected(table: &Table) -> Result<Listing, NetlinkError> {
+    let mut encoded = Encoded::default();
+    encoded.add(table)?;
+    let of_kind = |kind: u16| {
+        let requests = encoded.messages.iter().map(|(request, _)| request);
+        requests.filter(move |request| request.kind() & 0xff == kind).map(Request::payload)
+    };
+    let mut elements: BTreeMap<(String, Option<u32>), Vec<u64>> =
+        table.sets.iter().map(|set| ((set.name.clone(), None), Vec::new())).collect();
+    for payload in of_kind(message::NEW_ELEMENTS) {
+        if let Some(set) = read::read_set(payload) {
+            elements.entry(set).or_default().extend(read::element_digests(payload));
+        }
+    }
+    let digests: BTreeMap<(String, Option<u32>), u64> =
+        elements.into_iter().map(|(set, elements)| (set, read::set_digest(elements))).collect();
+    let map_digest =
+        |name: &str, id| digests.get(&(name.to_owned(), id)).copied().unwrap_or_default();
+    Ok(Listing {
+        chains: of_kind(message::NEW_CHAIN).filter_map(read::read_chain).collect(),
+        rules: of_kind(message::NEW_RULE)
+            .filter_map(|payload| read::read_rule(payload, &map_digest))
+            .collect(),
+        sets: digests
+            .iter()
+            .filter(|((_, id), _)| id.is_none())
+            .map(|((name, _), digest)| (name.clone(), *digest))
+            .collect(),
+    })
 }
 
 /// Tells when any nftables content of a namespace changes, whoever changes it.
 #[derive(Debug)]
-pub struct Watch {}
+pub struct Watch {
+    socket: AsyncFd<OwnedFd>,
+}
 
 impl Watch {
     /// Subscribes for the given namespace. Needs a tokio runtime.
-    pub fn open_in(_namespace: &NetNs) -> Result<Self, NetlinkError> {
-        unimplemented!()
+    pub fn open_in(namespace: &NetNs) -> Result<Self, NetlinkError> {
+        let open =
+            || NetlinkSocket::open(libc::NETLINK_NETFILTER)?.into_subscription(abi::CHANGES_GROUP);
+        let socket = namespace.run(open).map_err(NetlinkError::Open)??;
+        Ok(Self { socket: sys::watch(socket).map_err(NetlinkError::Open)? })
     }
 
-    /// Waits for the next change (several at once count as one). Own changes are reported too. Cancel safe.
+    /// Waits for the next change (several at once count as one). Own changes are reported too.
+    /// Cancel safe.
     pub async fn changed(&mut self) -> Result<(), NetlinkError> {
-        unimplemented!()
+        let failed = |source| NetlinkError::Refused {
+            operation: "wait for changes of nftables".to_owned(),
+            source,
+        };
+        loop {
+            let mut ready = self.socket.readable().await.map_err(failed)?;
+            if take_all(self.socket.get_ref()).map_err(failed)? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Empties the queue; whether there was anything in it.
+fn take_all(socket: &OwnedFd) -> io::Result<bool> {
+    let mut taken = false;
+    loop {
+        // The content does not matter, so the kernel may cut it.
+        match packet_socket::receive(socket, &mut [0; 64]) {
+            Ok(_) => taken = true,
+            // More changes than the queue holds are changes, too.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => taken = true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(taken),
+            Err(error) => return Err(error),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each builder method appends one condition or statement; a packet that fails a condition leaves the rule.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -54,9 +54,9 @@ pub enum SocketOwner {
     User(u32),
 }
 
-/// One condition or statement.
+/// What a packet must be for the rule to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(super) enum Condition {
     Protocol(Protocol),
     Ipv6(bool),
     Mark { value: u32, mask: u32, equal: bool },
@@ -74,6 +74,11 @@ pub(crate) enum Part {
     OutInterface { name: String, equal: bool },
     SentBy(SocketOwner),
     ToLocalAddress(bool),
+}
+
+/// What is done to a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Statement {
     Counter,
     SetMark(u32),
     SetConnectionMark(u32),
@@ -86,15 +91,22 @@ pub(crate) enum Part {
     Reject { tcp_reset: bool },
     Redirect(u16),
     DestinationNat(Vec<SocketAddr>),
-    SourceNat(std::net::IpAddr),
+    SourceNat(IpAddr),
     Masquerade,
+}
+
+/// One step of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    When(Condition),
+    Then(Statement),
 }
 
 /// A rule with the comment by which people and the tamper check know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    pub(crate) comment: String,
-    pub(crate) parts: Vec<Part>,
+    pub(super) comment: String,
+    pub(super) parts: Vec<Part>,
 }
 
 macro_rules! parts {
@@ -111,103 +123,103 @@ macro_rules! parts {
 
 parts! {
     /// Packets of this transport protocol.
-    protocol(protocol: Protocol) => Part::Protocol(protocol);
+    protocol(protocol: Protocol) => Part::When(Condition::Protocol(protocol));
     /// IPv4 packets; needed in `Family::Inet` before addresses.
-    ipv4() => Part::Ipv6(false);
+    ipv4() => Part::When(Condition::Ipv6(false));
     /// IPv6 packets.
-    ipv6() => Part::Ipv6(true);
+    ipv6() => Part::When(Condition::Ipv6(true));
     /// Packets whose masked mark is `value`.
-    mark(value: u32, mask: u32) => Part::Mark { value, mask, equal: true };
+    mark(value: u32, mask: u32) => Part::When(Condition::Mark { value, mask, equal: true });
     /// Packets whose masked mark is not `value`.
-    mark_not(value: u32, mask: u32) => Part::Mark { value, mask, equal: false };
+    mark_not(value: u32, mask: u32) => Part::When(Condition::Mark { value, mask, equal: false });
     /// Packets of connections whose masked mark is `value`.
-    connection_mark(value: u32, mask: u32) => Part::ConnectionMark { value, mask, equal: true };
+    connection_mark(value: u32, mask: u32) => Part::When(Condition::ConnectionMark { value, mask, equal: true });
     /// Packets of connections whose masked mark is not `value`.
-    connection_mark_not(value: u32, mask: u32) => Part::ConnectionMark { value, mask, equal: false };
+    connection_mark_not(value: u32, mask: u32) => Part::When(Condition::ConnectionMark { value, mask, equal: false });
     /// Packets in any of these states.
-    state(states: &[ConnectionState]) => Part::State(states.to_vec());
+    state(states: &[ConnectionState]) => Part::When(Condition::State(states.to_vec()));
     /// Packets that go this way within their connection.
-    direction(direction: Direction) => Part::Direction(direction);
+    direction(direction: Direction) => Part::When(Condition::Direction(direction));
     /// Packets from these addresses.
-    source(net: IpNet) => Part::Source { net, equal: true };
+    source(net: IpNet) => Part::When(Condition::Source { net, equal: true });
     /// Packets not from these addresses.
-    source_not(net: IpNet) => Part::Source { net, equal: false };
+    source_not(net: IpNet) => Part::When(Condition::Source { net, equal: false });
     /// Packets to these addresses.
-    destination(net: IpNet) => Part::Destination { net, equal: true };
+    destination(net: IpNet) => Part::When(Condition::Destination { net, equal: true });
     /// Packets not to these addresses.
-    destination_not(net: IpNet) => Part::Destination { net, equal: false };
+    destination_not(net: IpNet) => Part::When(Condition::Destination { net, equal: false });
     /// Packets from an address in a set of IPv4 addresses.
-    source_in_ipv4(set: &str) => Part::SourceIn { set: set.to_owned(), ipv6: false };
+    source_in_ipv4(set: &str) => Part::When(Condition::SourceIn { set: set.to_owned(), ipv6: false });
     /// Packets from an address in a set of IPv6 addresses.
-    source_in_ipv6(set: &str) => Part::SourceIn { set: set.to_owned(), ipv6: true };
+    source_in_ipv6(set: &str) => Part::When(Condition::SourceIn { set: set.to_owned(), ipv6: true });
     /// Packets to an address in a set of IPv4 addresses.
-    destination_in_ipv4(set: &str) => Part::DestinationIn { set: set.to_owned(), ipv6: false };
+    destination_in_ipv4(set: &str) => Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: false });
     /// Packets to an address in a set of IPv6 addresses.
-    destination_in_ipv6(set: &str) => Part::DestinationIn { set: set.to_owned(), ipv6: true };
+    destination_in_ipv6(set: &str) => Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: true });
     /// TCP or UDP packets from this port; goes after `protocol`.
-    source_port(port: u16) => Part::SourcePort { port, equal: true };
+    source_port(port: u16) => Part::When(Condition::SourcePort { port, equal: true });
     /// TCP or UDP packets to this port; goes after `protocol`.
-    port(port: u16) => Part::DestinationPort { port, equal: true };
+    port(port: u16) => Part::When(Condition::DestinationPort { port, equal: true });
     /// TCP or UDP packets not to this port; goes after `protocol`.
-    port_not(port: u16) => Part::DestinationPort { port, equal: false };
+    port_not(port: u16) => Part::When(Condition::DestinationPort { port, equal: false });
     /// TCP packets whose masked flags are `value`; goes after `protocol`.
-    tcp_flags(mask: u8, value: u8) => Part::TcpFlags { mask, value };
+    tcp_flags(mask: u8, value: u8) => Part::When(Condition::TcpFlags { mask, value });
     /// Packets that came in by this interface.
-    in_interface(name: &str) => Part::InInterface { name: name.to_owned(), equal: true };
+    in_interface(name: &str) => Part::When(Condition::InInterface { name: name.to_owned(), equal: true });
     /// Packets that came in by another interface.
-    in_interface_not(name: &str) => Part::InInterface { name: name.to_owned(), equal: false };
+    in_interface_not(name: &str) => Part::When(Condition::InInterface { name: name.to_owned(), equal: false });
     /// Packets that leave by this interface.
-    out_interface(name: &str) => Part::OutInterface { name: name.to_owned(), equal: true };
+    out_interface(name: &str) => Part::When(Condition::OutInterface { name: name.to_owned(), equal: true });
     /// Packets that leave by another interface.
-    out_interface_not(name: &str) => Part::OutInterface { name: name.to_owned(), equal: false };
+    out_interface_not(name: &str) => Part::When(Condition::OutInterface { name: name.to_owned(), equal: false });
     /// Packets sent by a local socket, of anyone or of one user.
-    sent_by(owner: SocketOwner) => Part::SentBy(owner);
+    sent_by(owner: SocketOwner) => Part::When(Condition::SentBy(owner));
     /// Packets to an address of this namespace.
-    to_local_address() => Part::ToLocalAddress(true);
+    to_local_address() => Part::When(Condition::ToLocalAddress(true));
     /// Packets to no address of this namespace.
-    to_other_address() => Part::ToLocalAddress(false);
+    to_other_address() => Part::When(Condition::ToLocalAddress(false));
     /// Counts packets and bytes.
-    counter() => Part::Counter;
+    counter() => Part::Then(Statement::Counter);
     /// Sets the packet's mark.
-    set_mark(mark: u32) => Part::SetMark(mark);
+    set_mark(mark: u32) => Part::Then(Statement::SetMark(mark));
     /// Sets the connection's mark.
-    set_connection_mark(mark: u32) => Part::SetConnectionMark(mark);
+    set_connection_mark(mark: u32) => Part::Then(Statement::SetConnectionMark(mark));
     /// Copies the connection's mark to the packet.
-    mark_from_connection() => Part::MarkFromConnection;
+    mark_from_connection() => Part::Then(Statement::MarkFromConnection);
     /// Copies the packet's mark to the connection.
-    connection_from_mark() => Part::ConnectionFromMark;
+    connection_from_mark() => Part::Then(Statement::ConnectionFromMark);
     /// Puts the connection into a zone of its own; in a chain before connection tracking.
-    zone(zone: u16) => Part::Zone(zone);
+    zone(zone: u16) => Part::Then(Statement::Zone(zone));
     /// Leaves the packet untracked; in a chain before connection tracking.
-    no_track() => Part::NoTrack;
+    no_track() => Part::Then(Statement::NoTrack);
     /// Ends with this verdict.
-    verdict(verdict: Verdict) => Part::Verdict(verdict);
+    verdict(verdict: Verdict) => Part::Then(Statement::Verdict(verdict));
     /// Accepts.
-    accept() => Part::Verdict(Verdict::Accept);
+    accept() => Part::Then(Statement::Verdict(Verdict::Accept));
     /// Drops.
-    drop() => Part::Verdict(Verdict::Drop);
+    drop() => Part::Then(Statement::Verdict(Verdict::Drop));
     /// Goes back to the calling chain.
-    return_to_caller() => Part::Verdict(Verdict::Return);
+    return_to_caller() => Part::Then(Statement::Verdict(Verdict::Return));
     /// Calls a chain.
-    jump(chain: &str) => Part::Verdict(Verdict::Jump(chain.to_owned()));
+    jump(chain: &str) => Part::Then(Statement::Verdict(Verdict::Jump(chain.to_owned())));
     /// Goes to a chain for good.
-    goto(chain: &str) => Part::Verdict(Verdict::Goto(chain.to_owned()));
+    goto(chain: &str) => Part::Then(Statement::Verdict(Verdict::Goto(chain.to_owned())));
     /// Takes the verdict that an IPv4 service map has for destination, protocol and port, if it has one.
-    service_verdict_ipv4(map: &str) => Part::ServiceVerdict { map: map.to_owned(), ipv6: false };
+    service_verdict_ipv4(map: &str) => Part::Then(Statement::ServiceVerdict { map: map.to_owned(), ipv6: false });
     /// Takes the verdict that an IPv6 service map has for destination, protocol and port, if it has one.
-    service_verdict_ipv6(map: &str) => Part::ServiceVerdict { map: map.to_owned(), ipv6: true };
+    service_verdict_ipv6(map: &str) => Part::Then(Statement::ServiceVerdict { map: map.to_owned(), ipv6: true });
     /// Refuses with a TCP reset; goes after `protocol(Protocol::Tcp)`.
-    reject_with_reset() => Part::Reject { tcp_reset: true };
+    reject_with_reset() => Part::Then(Statement::Reject { tcp_reset: true });
     /// Refuses with an ICMP error (port unreachable).
-    reject() => Part::Reject { tcp_reset: false };
+    reject() => Part::Then(Statement::Reject { tcp_reset: false });
     /// Redirects the connection to a port of this namespace.
-    redirect(port: u16) => Part::Redirect(port);
+    redirect(port: u16) => Part::Then(Statement::Redirect(port));
     /// Sends the connection to one of these backends, each equally likely. All must be of the table's family.
-    destination_nat(backends: &[SocketAddr]) => Part::DestinationNat(backends.to_vec());
+    destination_nat(backends: &[SocketAddr]) => Part::Then(Statement::DestinationNat(backends.to_vec()));
     /// Gives the connection this source address.
-    source_nat(ip: std::net::IpAddr) => Part::SourceNat(ip);
+    source_nat(ip: IpAddr) => Part::Then(Statement::SourceNat(ip));
     /// Gives the connection the source address of the interface it leaves by.
-    masquerade() => Part::Masquerade;
+    masquerade() => Part::Then(Statement::Masquerade);
 }
 
 impl Rule {

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Protocol;
+use super::abi::set as types;
+use super::encode::port_word;
+use crate::netlink::message::ip_bytes;
 
 /// What becomes of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,13 +37,13 @@ pub struct ServiceKey {
 /// A named set or map of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    pub(crate) name: String,
-    pub(crate) content: SetContent,
+    pub(super) name: String,
+    pub(super) content: SetContent,
 }
 
 /// The kinds of sets in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SetContent {
+pub(super) enum SetContent {
     Ipv4(BTreeSet<Ipv4Addr>),
     Ipv6(BTreeSet<Ipv6Addr>),
     Services { ipv6: bool, verdicts: BTreeMap<ServiceKey, Verdict> },
@@ -65,5 +68,70 @@ impl Set {
     ) -> Self {
         let verdicts = verdicts.into_iter().filter(|(key, _)| key.ip.is_ipv6() == ipv6).collect();
         Self { name: name.to_owned(), content: SetContent::Services { ipv6, verdicts } }
+    }
+}
+
+/// An element as the kernel keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Element {
+    pub(super) key: Vec<u8>,
+    pub(super) data: Option<ElementData>,
+}
+
+/// What a map has for a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ElementData {
+    Value(Vec<u8>),
+    Verdict(Verdict),
+}
+
+impl Element {
+    /// A member of a set of addresses.
+    pub(super) fn address(ip: IpAddr) -> Self {
+        Self { key: ip_bytes(ip), data: None }
+    }
+}
+
+impl SetContent {
+    /// Type and size of the keys.
+    pub(super) fn key_type(&self) -> (u32, u32) {
+        let service = |address| {
+            (((address << types::TYPE_BITS) | types::PROTOCOL) << types::TYPE_BITS) | types::SERVICE
+        };
+        match self {
+            Self::Ipv4(_) => (types::IPV4, 4),
+            Self::Ipv6(_) => (types::IPV6, 16),
+            Self::Services { ipv6: false, .. } => (service(types::IPV4), 12),
+            Self::Services { ipv6: true, .. } => (service(types::IPV6), 24),
+        }
+    }
+
+    /// All elements.
+    pub(super) fn elements(&self) -> Vec<Element> {
+        match self {
+            Self::Ipv4(addresses) => {
+                addresses.iter().map(|ip| Element::address((*ip).into())).collect()
+            }
+            Self::Ipv6(addresses) => {
+                addresses.iter().map(|ip| Element::address((*ip).into())).collect()
+            }
+            Self::Services { verdicts, .. } => verdicts
+                .iter()
+                .map(|(key, verdict)| Element {
+                    key: key.bytes(),
+                    data: Some(ElementData::Verdict(verdict.clone())),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl ServiceKey {
+    /// Each part begins a register word of its own.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = ip_bytes(self.ip);
+        bytes.extend([self.protocol.number(), 0, 0, 0]);
+        bytes.extend(port_word(self.port));
+        bytes
     }
 }

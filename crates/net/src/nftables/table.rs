@@ -58,19 +58,19 @@ impl Priority {
 
 /// Where and how a base chain is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Base {
-    pub(crate) kind: ChainKind,
-    pub(crate) hook: Hook,
-    pub(crate) priority: Priority,
-    pub(crate) drop_by_default: bool,
+pub(super) struct Base {
+    pub(super) kind: ChainKind,
+    pub(super) hook: Hook,
+    pub(super) priority: Priority,
+    pub(super) drop_by_default: bool,
 }
 
 /// A list of rules, attached to a hook or called by other chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    pub(crate) name: String,
-    pub(crate) base: Option<Base>,
-    pub(crate) rules: Vec<Rule>,
+    pub(super) name: String,
+    pub(super) base: Option<Base>,
+    pub(super) rules: Vec<Rule>,
 }
 
 impl Chain {
@@ -125,10 +125,10 @@ impl Chain {
 /// Everything in one table of Ambit's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    pub(crate) family: Family,
-    pub(crate) name: String,
-    pub(crate) sets: Vec<Set>,
-    pub(crate) chains: Vec<Chain>,
+    pub(super) family: Family,
+    pub(super) name: String,
+    pub(super) sets: Vec<Set>,
+    pub(super) chains: Vec<Chain>,
 }
 
 impl Table {

@@ -13,6 +13,9 @@ pub mod process;
 pub(crate) mod socket_option;
 
 use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::unix::AsyncFd;
 
 /// Turns the `-1` of a system call into the error in `errno`.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -22,4 +25,10 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// [`check`] for calls that return a length.
 pub(crate) fn check_len(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Registers a non-blocking descriptor with the runtime that this is called in.
+pub(crate) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd stays open and the same until it is dropped, and the AsyncFd owns it.
+    Ok(unsafe { AsyncFd::register(fd) }?)
 }

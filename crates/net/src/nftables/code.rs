@@ -1,0 +1,358 @@
+//! From the parts of a rule to the kernel's expressions.
+//!
+//! Expressions run on a small register machine: load something into word 0, mask it, compare it, act.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::abi::{attribute, expression as attr, family, key, register};
+use super::encode::{ANONYMOUS_NAME, NAME_BYTES, write_verdict};
+use super::rule::{Condition, Part, Statement};
+use super::{ConnectionState, Direction, Family, Rule, SocketOwner};
+use crate::netlink::message::{Request, ip_bytes};
+
+/// Emits the expressions of one rule.
+pub(super) struct Code<'a> {
+    /// The list of expressions in the rule's message.
+    pub(super) list: &'a mut Request,
+    /// That of the table.
+    pub(super) family: Family,
+    /// The rule's map of backends, if it has one.
+    pub(super) map_id: Option<u32>,
+}
+
+impl Code<'_> {
+    /// Emits a whole rule.
+    pub(super) fn rule(&mut self, rule: &Rule) {
+        for part in &rule.parts {
+            match part {
+                Part::When(condition) => self.condition(condition),
+                Part::Then(statement) => self.statement(statement),
+            }
+        }
+    }
+
+    fn statement(&mut self, statement: &Statement) {
+        match statement {
+            Statement::Counter => self.emit("counter", |_| {}),
+            Statement::NoTrack => self.emit("notrack", |_| {}),
+            Statement::Masquerade => self.emit("masq", |_| {}),
+            Statement::SetMark(mark) => {
+                self.load_immediate(0, &mark.to_ne_bytes());
+                self.store_meta(key::META_MARK);
+            }
+            Statement::SetConnectionMark(mark) => {
+                self.load_immediate(0, &mark.to_ne_bytes());
+                self.store_ct(key::CT_MARK);
+            }
+            Statement::MarkFromConnection => {
+                self.load_ct(key::CT_MARK);
+                self.store_meta(key::META_MARK);
+            }
+            Statement::ConnectionFromMark => {
+                self.load_meta(key::META_MARK);
+                self.store_ct(key::CT_MARK);
+            }
+            Statement::Zone(zone) => {
+                self.load_immediate(0, &zone.to_ne_bytes());
+                self.store_ct(key::CT_ZONE);
+            }
+            Statement::Verdict(verdict) => self.emit("immediate", |data| {
+                data.network_u32(attr::IMMEDIATE_DESTINATION, 0);
+                data.nested(attr::IMMEDIATE_DATA, |value| write_verdict(value, verdict));
+            }),
+            Statement::ServiceVerdict { map, ipv6 } => self.service_verdict(map, *ipv6),
+            Statement::Reject { tcp_reset } => self.reject(*tcp_reset),
+            Statement::Redirect(port) => {
+                self.load_immediate(0, &port.to_be_bytes());
+                self.emit("redir", |data| {
+                    data.network_u32(attr::REDIRECT_PORT_MIN, register(0));
+                    data.network_u32(attr::REDIRECT_PORT_MAX, register(0));
+                    data.network_u32(attr::REDIRECT_FLAGS, key::NAT_PORT);
+                });
+            }
+            Statement::DestinationNat(backends) => self.destination_nat(backends),
+            Statement::SourceNat(ip) => {
+                self.load_immediate(0, &ip_bytes(*ip));
+                self.nat(key::SOURCE_NAT, *ip, None);
+            }
+        }
+    }
+
+    fn condition(&mut self, condition: &Condition) {
+        match condition {
+            Condition::Protocol(protocol) => {
+                self.load_meta(key::META_PROTOCOL);
+                self.compare(true, &[protocol.number()]);
+            }
+            Condition::Ipv6(ipv6) => {
+                self.load_meta(key::META_FAMILY);
+                self.compare(true, &[if *ipv6 { family::IPV6 } else { family::IPV4 }]);
+            }
+            Condition::Mark { value, mask, equal } => {
+                self.load_meta(key::META_MARK);
+                self.masked_word(*value, *mask, *equal);
+            }
+            Condition::ConnectionMark { value, mask, equal } => {
+                self.load_ct(key::CT_MARK);
+                self.masked_word(*value, *mask, *equal);
+            }
+            Condition::State(states) => {
+                self.load_ct(key::CT_STATE);
+                let mask = states.iter().fold(0, |mask, state| mask | state_bit(*state));
+                self.masked_word(0, mask, false);
+            }
+            Condition::Direction(direction) => {
+                self.load_ct(key::CT_DIRECTION);
+                self.compare(true, &[u8::from(*direction == Direction::Reply)]);
+            }
+            Condition::Source { net, equal } => self.address(*net, *equal, true),
+            Condition::Destination { net, equal } => self.address(*net, *equal, false),
+            Condition::SourceIn { set, ipv6 } => self.address_in(set, *ipv6, true),
+            Condition::DestinationIn { set, ipv6 } => self.address_in(set, *ipv6, false),
+            Condition::SourcePort { port, equal } => {
+                self.load_payload(key::TRANSPORT_HEADER, 0, 2, 0);
+                self.compare(*equal, &port.to_be_bytes());
+            }
+            Condition::DestinationPort { port, equal } => {
+                self.load_payload(key::TRANSPORT_HEADER, 2, 2, 0);
+                self.compare(*equal, &port.to_be_bytes());
+            }
+            Condition::TcpFlags { mask, value } => {
+                self.load_payload(key::TRANSPORT_HEADER, 13, 1, 0);
+                self.mask(&[*mask]);
+                self.compare(true, &[*value]);
+            }
+            Condition::InInterface { name, equal } => {
+                self.interface(key::META_IN_NAME, name, *equal)
+            }
+            Condition::OutInterface { name, equal } => {
+                self.interface(key::META_OUT_NAME, name, *equal)
+            }
+            Condition::SentBy(owner) => {
+                // Loading the user ends the rule for packets without a socket.
+                self.load_meta(key::META_SOCKET_USER);
+                if let SocketOwner::User(user) = owner {
+                    self.compare(true, &user.to_ne_bytes());
+                }
+            }
+            Condition::ToLocalAddress(local) => {
+                self.emit("fib", |data| {
+                    data.network_u32(attr::FIB_DESTINATION, register(0));
+                    data.network_u32(attr::FIB_RESULT, key::FIB_ADDRESS_TYPE);
+                    data.network_u32(attr::FIB_FLAGS, key::FIB_DESTINATION_ADDRESS);
+                });
+                self.compare(*local, &u32::from(libc::RTN_LOCAL).to_ne_bytes());
+            }
+        }
+    }
+
+    fn emit(&mut self, name: &str, content: impl FnOnce(&mut Request)) {
+        self.list.nested(attribute::LIST_ELEMENT, |element| {
+            element.text(attribute::EXPRESSION_NAME, name);
+            element.nested(attribute::EXPRESSION_DATA, content);
+        });
+    }
+
+    fn load_meta(&mut self, what: u32) {
+        self.load_meta_at(what, 0);
+    }
+
+    fn load_meta_at(&mut self, what: u32, word: u32) {
+        self.emit("meta", |data| {
+            data.network_u32(attr::META_DESTINATION, register(word));
+            data.network_u32(attr::META_KEY, what);
+        });
+    }
+
+    fn store_meta(&mut self, what: u32) {
+        self.emit("meta", |data| {
+            data.network_u32(attr::META_KEY, what);
+            data.network_u32(attr::META_SOURCE, register(0));
+        });
+    }
+
+    fn load_ct(&mut self, what: u32) {
+        self.emit("ct", |data| {
+            data.network_u32(attr::CT_DESTINATION, register(0));
+            data.network_u32(attr::CT_KEY, what);
+        });
+    }
+
+    fn store_ct(&mut self, what: u32) {
+        self.emit("ct", |data| {
+            data.network_u32(attr::CT_KEY, what);
+            data.network_u32(attr::CT_SOURCE, register(0));
+        });
+    }
+
+    fn load_payload(&mut self, header: u32, offset: u32, length: u32, word: u32) {
+        self.emit("payload", |data| {
+            data.network_u32(attr::PAYLOAD_DESTINATION, register(word));
+            data.network_u32(attr::PAYLOAD_BASE, header);
+            data.network_u32(attr::PAYLOAD_OFFSET, offset);
+            data.network_u32(attr::PAYLOAD_BYTES, length);
+        });
+    }
+
+    fn load_immediate(&mut self, word: u32, value: &[u8]) {
+        self.emit("immediate", |data| {
+            data.network_u32(attr::IMMEDIATE_DESTINATION, register(word));
+            data.nested(attr::IMMEDIATE_DATA, |content| {
+                content.attribute(attribute::DATA_VALUE, value);
+            });
+        });
+    }
+
+    fn compare(&mut self, equal: bool, value: &[u8]) {
+        self.emit("cmp", |data| {
+            data.network_u32(attr::COMPARE_SOURCE, register(0));
+            let operation = if equal { key::EQUAL } else { key::NOT_EQUAL };
+            data.network_u32(attr::COMPARE_OPERATION, operation);
+            data.nested(attr::COMPARE_DATA, |content| {
+                content.attribute(attribute::DATA_VALUE, value);
+            });
+        });
+    }
+
+    fn mask(&mut self, mask: &[u8]) {
+        self.emit("bitwise", |data| {
+            data.network_u32(attr::BITWISE_SOURCE, register(0));
+            data.network_u32(attr::BITWISE_DESTINATION, register(0));
+            let length = u32::try_from(mask.len()).expect("masks are at most 16 bytes");
+            data.network_u32(attr::BITWISE_BYTES, length);
+            data.nested(attr::BITWISE_MASK, |content| {
+                content.attribute(attribute::DATA_VALUE, mask);
+            });
+            data.nested(attr::BITWISE_XOR, |content| {
+                content.attribute(attribute::DATA_VALUE, &vec![0; mask.len()]);
+            });
+        });
+    }
+
+    fn masked_word(&mut self, value: u32, mask: u32, equal: bool) {
+        if mask != u32::MAX {
+            self.mask(&mask.to_ne_bytes());
+        }
+        self.compare(equal, &value.to_ne_bytes());
+    }
+
+    fn interface(&mut self, which: u32, name: &str, equal: bool) {
+        let mut padded = name.as_bytes().to_vec();
+        padded.resize(NAME_BYTES, 0);
+        self.load_meta(which);
+        self.compare(equal, &padded);
+    }
+
+    fn load_address(&mut self, ipv6: bool, source: bool) {
+        let (offset, length) = match (ipv6, source) {
+            (false, true) => (12, 4),
+            (false, false) => (16, 4),
+            (true, true) => (8, 16),
+            (true, false) => (24, 16),
+        };
+        self.load_payload(key::NETWORK_HEADER, offset, length, 0);
+    }
+
+    fn address(&mut self, net: IpNet, equal: bool, source: bool) {
+        self.load_address(net.addr().is_ipv6(), source);
+        if net.prefix_len() < net.max_prefix_len() {
+            self.mask(&ip_bytes(net.netmask()));
+        }
+        self.compare(equal, &ip_bytes(net.network()));
+    }
+
+    fn address_in(&mut self, set: &str, ipv6: bool, source: bool) {
+        self.load_address(ipv6, source);
+        self.look_up(set, None, None);
+    }
+
+    fn look_up(&mut self, set: &str, id: Option<u32>, destination: Option<u32>) {
+        self.emit("lookup", |data| {
+            data.text(attr::LOOKUP_SET, set);
+            data.network_u32(attr::LOOKUP_SOURCE, register(0));
+            if let Some(destination) = destination {
+                data.network_u32(attr::LOOKUP_DESTINATION, destination);
+            }
+            if let Some(id) = id {
+                data.network_u32(attr::LOOKUP_SET_ID, id);
+            }
+        });
+    }
+
+    /// Address, protocol and port side by side, as [`SetContent::elements`] lays out its keys.
+    fn service_verdict(&mut self, map: &str, ipv6: bool) {
+        const VERDICT_REGISTER: u32 = 0;
+        let address_words = if ipv6 { 4 } else { 1 };
+        self.load_address(ipv6, false);
+        self.load_meta_at(key::META_PROTOCOL, address_words);
+        self.load_payload(key::TRANSPORT_HEADER, 2, 2, address_words + 1);
+        self.look_up(map, None, Some(VERDICT_REGISTER));
+    }
+
+    fn reject(&mut self, tcp_reset: bool) {
+        const PORT_UNREACHABLE: u8 = 3;
+        const PORT_UNREACHABLE_V6: u8 = 4;
+        const PORT_UNREACHABLE_EITHER: u8 = 1;
+        let (kind, code) = match (tcp_reset, self.family) {
+            (true, _) => (key::REJECT_RESET, 0),
+            (false, Family::Ip) => (key::REJECT_ICMP, PORT_UNREACHABLE),
+            (false, Family::Ip6) => (key::REJECT_ICMP, PORT_UNREACHABLE_V6),
+            (false, Family::Inet) => (key::REJECT_ICMP_EITHER, PORT_UNREACHABLE_EITHER),
+        };
+        self.emit("reject", |data| {
+            data.network_u32(attr::REJECT_TYPE, kind);
+            data.attribute(attr::REJECT_CODE, &[code]);
+        });
+    }
+
+    fn destination_nat(&mut self, backends: &[SocketAddr]) {
+        let first = backends[0];
+        let port_at = if first.is_ipv6() { 4 } else { 1 };
+        match self.map_id {
+            None => {
+                self.load_immediate(0, &ip_bytes(first.ip()));
+                self.load_immediate(port_at, &first.port().to_be_bytes());
+            }
+            Some(id) => {
+                let count = u32::try_from(backends.len()).expect("checked against MAX_BACKENDS");
+                self.emit("numgen", |data| {
+                    data.network_u32(attr::NUMBER_DESTINATION, register(0));
+                    data.network_u32(attr::NUMBER_MODULUS, count);
+                    data.network_u32(attr::NUMBER_TYPE, key::RANDOM);
+                });
+                self.look_up(ANONYMOUS_NAME, Some(id), Some(register(0)));
+            }
+        }
+        self.nat(key::DESTINATION_NAT, first.ip(), Some(port_at));
+    }
+
+    fn nat(&mut self, kind: u32, ip: IpAddr, port_at: Option<u32>) {
+        let family = if ip.is_ipv6() { family::IPV6 } else { family::IPV4 };
+        self.emit("nat", |data| {
+            data.network_u32(attr::NAT_TYPE, kind);
+            data.network_u32(attr::NAT_FAMILY, family.into());
+            data.network_u32(attr::NAT_ADDRESS_MIN, register(0));
+            data.network_u32(attr::NAT_ADDRESS_MAX, register(0));
+            let mut flags = key::NAT_ADDRESS;
+            if let Some(word) = port_at {
+                data.network_u32(attr::NAT_PORT_MIN, register(word));
+                data.network_u32(attr::NAT_PORT_MAX, register(word));
+                flags |= key::NAT_PORT;
+            }
+            data.network_u32(attr::NAT_FLAGS, flags);
+        });
+    }
+}
+
+/// `NF_CT_STATE_BIT`.
+fn state_bit(state: ConnectionState) -> u32 {
+    match state {
+        ConnectionState::Invalid => 1,
+        ConnectionState::Established => 2,
+        ConnectionState::Related => 4,
+        ConnectionState::New => 8,
+        ConnectionState::Untracked => 64,
+    }
+}
