@@ -1,4 +1,27 @@
-//! Wire formats: protobuf messages, conversions and protocol state machines without I/O
+//! Wire formats: protobuf messages, conversions and protocol state machines without I/O.
+//!
+//! Between the model, which decides, and the roles, which have sockets, this crate translates:
+//! bytes to values and back, and the rules of each protocol as state machines that are handed
+//! messages (and, where it matters, the time) and hand back messages. It must never open a socket,
+//! spawn a task, read a clock or draw a random number, and it never lets a message through
+//! unchecked: what comes off the wire is converted or refused with the field's name.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`proto`] | the generated messages and gRPC stubs |
+//! | [`convert`] | messages to model and back; policies with their strictest reading |
+//! | [`xds::client`] | a proxy's end of delta discovery: `Client` |
+//! | [`xds::server`] | a control plane's end: `Stream`, one per client |
+//! | [`xds::resources`] | what is served: `Resources`, persistent, with a journal of changes |
+//! | [`xds::retained`] | what a proxy keeps across restarts: `Retained`, `Snapshot`, `Delta` |
+//! | [`xds::node`] | who asks: `ProxyNode` |
+//! | [`ca`] | certificate requests |
+//! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
+//! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
+
+pub mod ca;
 pub mod convert;
+pub mod hbone;
 pub mod proto;
 pub mod xds;
+pub mod zds;

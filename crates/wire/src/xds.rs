@@ -20,6 +20,7 @@ use ambit_model::workload::Workload;
 
 mod backoff;
 pub mod client;
+pub mod node;
 pub mod resources;
 pub mod retained;
 pub mod server;

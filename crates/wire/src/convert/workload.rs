@@ -48,7 +48,7 @@ impl TryFrom<proto::Workload> for Workload {
             native_tunnel: message.native_tunnel,
             application_tunnel: message.application_tunnel.map(application_tunnel).transpose()?,
             services: services(message.services)?,
-            policies: each("authorization_policies", &message.authorization_policies, policy)?,
+            policies: policies(&message.authorization_policies)?,
             healthy: message.status == proto::WorkloadStatus::Healthy as i32,
             cluster_id: text(&message.cluster_id),
             locality: message.locality.as_ref().map(locality).unwrap_or_default(),
@@ -165,8 +165,10 @@ fn locality_message(locality: &Locality) -> Option<proto::Locality> {
     })
 }
 
-fn policy(name: &String) -> Result<PolicyName, ConvertError> {
-    name.parse().map_err(|error| ConvertError::new("name", Problem::Name(error)))
+fn policies(names: &[String]) -> Result<Vec<PolicyName>, ConvertError> {
+    each("authorization_policies", names, |name| {
+        name.parse().map_err(|error| ConvertError::new("name", Problem::Name(error)))
+    })
 }
 
 fn services(

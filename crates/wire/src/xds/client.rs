@@ -68,7 +68,7 @@ pub enum Demand {
     /// Patience: it was asked for and is not answered yet.
     Pending,
     /// This request, then patience.
-    Send(DeltaDiscoveryRequest),
+    Send(Box<DeltaDiscoveryRequest>),
 }
 
 /// What came of one response.
@@ -187,11 +187,11 @@ impl Client {
             None if watch.demanded.len() >= MAX_DEMANDED => return Err(TooManyDemanded),
             None => watch.demanded.insert(name.to_owned(), false),
         };
-        Ok(Demand::Send(DeltaDiscoveryRequest {
+        Ok(Demand::Send(Box::new(DeltaDiscoveryRequest {
             type_url: resource_type.url().to_owned(),
             resource_names_subscribe: vec![name.to_owned()],
             ..Default::default()
-        }))
+        })))
     }
 
     /// Takes one response.
