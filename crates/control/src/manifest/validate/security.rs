@@ -235,7 +235,7 @@ fn each(values: &Values, at: &Path, issues: &mut Issues, rule: ValueRule) {
 }
 
 /// `*` may be the whole value, its first or its last character; elsewhere it is no wildcard.
-fn wildcard(value: &str) -> Option<(String, &'static str)> {
+pub(crate) fn wildcard(value: &str) -> Option<(String, &'static str)> {
     let inner = value.strip_prefix('*').or_else(|| value.strip_suffix('*')).unwrap_or(value);
     inner.contains('*').then(|| {
         (
@@ -245,7 +245,8 @@ fn wildcard(value: &str) -> Option<(String, &'static str)> {
     })
 }
 
-fn principal(value: &str) -> Option<(String, &'static str)> {
+/// A principal is an identity without its scheme, or a pattern of one.
+pub(crate) fn principal(value: &str) -> Option<(String, &'static str)> {
     if value.starts_with("spiffe://") {
         return Some((
             format!("`{value}` never matches: principals are compared without their scheme"),

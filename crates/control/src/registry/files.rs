@@ -1,0 +1,458 @@
+//! The registry of one machine: a directory of objects, watched.
+//!
+//! `registry/objects/<plural>/<namespace or _>/<name>.json` are the objects, `registry/status/pods` what nodes say,
+//! `registry/captured` what agents captured. Writers replace files by renaming, so a file is never half there.
+//! Changes are gathered for a moment that churn cannot extend. An object that cannot be read keeps its last good
+//! version and is reported; one that is gone is gone. Nothing here ever writes to the registry.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt;
+use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Event, PodStatus};
+use crate::manifest::{Kind, ObjectKey, stored};
+
+/// Longest time from the first change of a batch to its processing.
+const GATHER_MAX: Duration = Duration::from_millis(20);
+/// Most changed paths in one batch.
+const BATCH_MAX: usize = 50_000;
+/// Room for inotify's answers: some hundreds of events at a time.
+const BUFFER_SIZE_BYTES: usize = 64 << 10;
+/// Largest file that is read; Kubernetes' own limit for an object is 1.5 MiB.
+const FILE_SIZE_MAX_BYTES: u64 = 4 << 20;
+/// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
+const KINDS: [Kind; 8] = [
+    Kind::Namespace,
+    Kind::Node,
+    Kind::Service,
+    Kind::Pod,
+    Kind::AuthorizationPolicy,
+    Kind::PeerAuthentication,
+    Kind::ServiceEntry,
+    Kind::WorkloadEntry,
+];
+
+/// Why the registry cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegistryError {
+    /// A directory cannot be made or listed.
+    #[error("cannot read the registry directory {path}; check `--registry` and its permissions")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel does not watch.
+    #[error("cannot watch the registry; raise fs.inotify.max_user_instances or max_user_watches")]
+    Watch(#[source] io::Error),
+}
+
+/// What one file of the registry is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Subject {
+    Object(ObjectKey),
+    PodStatus { namespace: String, name: String },
+    Captured { namespace: String, name: String },
+}
+
+/// A watched directory of objects.
+pub(crate) struct FilesRegistry {
+    root: PathBuf,
+    stream: EventStream<Vec<u8>>,
+    watched: HashMap<WatchDescriptor, PathBuf>,
+    /// Hash of each file's contents as it was last read.
+    known: BTreeMap<PathBuf, [u8; 32]>,
+}
+
+impl FilesRegistry {
+    /// Watches `root` and reads all of it.
+    pub(crate) fn open(root: &Path) -> Result<(Self, Vec<Event>), RegistryError> {
+        let inotify = Inotify::init().map_err(RegistryError::Watch)?;
+        let stream = inotify
+            .into_event_stream(vec![0; BUFFER_SIZE_BYTES])
+            .map_err(RegistryError::Watch)?;
+        let mut registry = Self {
+            root: root.to_owned(),
+            stream,
+            watched: HashMap::new(),
+            known: BTreeMap::new(),
+        };
+        let events = registry.rescan()?;
+        Ok((registry, events))
+    }
+
+    /// Sends what changes, until the receiver is gone or the kernel stops watching.
+    pub(crate) async fn run(mut self, events: mpsc::Sender<Vec<Event>>) -> Result<(), RegistryError> {
+        loop {
+            let batch = match self.gather().await? {
+                Some(paths) => self.read_all(&paths)?,
+                None => self.rescan()?,
+            };
+            if !batch.is_empty() && events.send(batch).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The paths that changed within [`GATHER_MAX`] after the first change; `None` when the kernel lost count.
+    async fn gather(&mut self) -> Result<Option<BTreeSet<PathBuf>>, RegistryError> {
+        let mut paths = BTreeSet::new();
+        let mut is_complete = true;
+        let mut deadline = None;
+        while paths.len() < BATCH_MAX {
+            let next = match deadline {
+                None => self.stream.next().await,
+                Some(deadline) => match timeout_at(deadline, self.stream.next()).await {
+                    Ok(next) => next,
+                    Err(_) => break,
+                },
+            };
+            let ended = || RegistryError::Watch(io::ErrorKind::UnexpectedEof.into());
+            let event = next.ok_or_else(ended)?.map_err(RegistryError::Watch)?;
+            is_complete &= self.note(&event, &mut paths);
+            deadline = deadline.or_else(|| Some(Instant::now() + GATHER_MAX));
+        }
+        Ok(is_complete.then_some(paths))
+    }
+
+    /// Adds the path that `event` is about; answers whether the kernel still knows all.
+    fn note(&mut self, event: &EventOwned, paths: &mut BTreeSet<PathBuf>) -> bool {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            return false;
+        }
+        if event.mask.contains(EventMask::IGNORED) {
+            self.watched.remove(&event.wd);
+            return true;
+        }
+        let directory = self.watched.get(&event.wd);
+        if let (Some(directory), Some(name)) = (directory, &event.name) {
+            paths.insert(directory.join(name));
+        }
+        true
+    }
+
+    /// Reads everything, and tells what is gone.
+    fn rescan(&mut self) -> Result<Vec<Event>, RegistryError> {
+        let mut found = BTreeSet::new();
+        let objects = KINDS.map(|kind| Path::new("objects").join(kind.plural()));
+        for directory in objects.iter().map(PathBuf::as_path).chain([
+            Path::new("status/pods"),
+            Path::new("captured"),
+        ]) {
+            let path = self.root.join(directory);
+            let failed = |source| RegistryError::Directory { path: path.clone(), source };
+            std::fs::create_dir_all(&path).map_err(failed)?;
+            self.scan(directory, &mut found)?;
+        }
+        found.extend(self.known.keys().cloned());
+        Ok(self.read_files(&found))
+    }
+
+    /// Watches `directory` and all below, then lists the files there: in this order, so that none is missed.
+    fn scan(&mut self, directory: &Path, found: &mut BTreeSet<PathBuf>) -> Result<(), RegistryError> {
+        let path = self.root.join(directory);
+        let mask = WatchMask::CREATE
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::DELETE
+            | WatchMask::MOVE
+            | WatchMask::ONLYDIR;
+        let entries = match self.stream.watches().add(&path, mask) {
+            Ok(watch) => {
+                self.watched.insert(watch, directory.to_owned());
+                std::fs::read_dir(&path)
+            }
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) => return Err(RegistryError::Watch(error)),
+        };
+        let failed = |source| RegistryError::Directory { path: path.clone(), source };
+        let entries = match entries {
+            Err(error) if is_gone(&error) => return Ok(()),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let child = directory.join(entry.file_name());
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.scan(&child, found)?;
+            } else {
+                found.insert(child);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what changed: files, and directories that came or went.
+    fn read_all(&mut self, paths: &BTreeSet<PathBuf>) -> Result<Vec<Event>, RegistryError> {
+        let mut files = BTreeSet::new();
+        for path in paths {
+            if self.root.join(path).is_dir() {
+                self.scan(path, &mut files)?;
+            } else {
+                files.insert(path.clone());
+            }
+            // A directory that went takes all its files with it.
+            let below = self.known.range(path.clone()..).map(|(known, _)| known);
+            files.extend(below.take_while(|known| known.starts_with(path)).cloned());
+        }
+        Ok(self.read_files(&files))
+    }
+
+    fn read_files(&mut self, files: &BTreeSet<PathBuf>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for path in files {
+            let Some(subject) = subject(path) else { continue };
+            match read_bounded(&self.root.join(path)) {
+                Ok(contents) => {
+                    let hash = Sha256::digest(&contents).into();
+                    if self.known.get(path) == Some(&hash) {
+                        continue;
+                    }
+                    match put(&subject, &contents) {
+                        Ok(event) => {
+                            self.known.insert(path.clone(), hash);
+                            events.push(event);
+                        }
+                        Err(problem) => tracing::error!(
+                            path = %path.display(),
+                            problem,
+                            "object of the registry cannot be used, its last good version stays",
+                        ),
+                    }
+                }
+                Err(error) if is_gone(&error) => {
+                    if self.known.remove(path).is_some() {
+                        events.push(gone(subject));
+                    }
+                }
+                Err(error) => tracing::error!(
+                    path = %path.display(),
+                    %error,
+                    "file of the registry cannot be read, its last good version stays",
+                ),
+            }
+        }
+        events
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut contents = Vec::new();
+    let file = std::fs::File::open(path)?;
+    file.take(FILE_SIZE_MAX_BYTES + 1).read_to_end(&mut contents)?;
+    if contents.len() as u64 > FILE_SIZE_MAX_BYTES {
+        let mebibytes = FILE_SIZE_MAX_BYTES >> 20;
+        return Err(io::Error::other(format!("larger than {mebibytes} MiB")));
+    }
+    Ok(contents)
+}
+
+/// What a path, relative to the registry, is about; `None` for anything that is not a file of ours.
+fn subject(path: &Path) -> Option<Subject> {
+    let parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
+    if parts.last()?.starts_with('.') {
+        return None;
+    }
+    match parts[..] {
+        ["objects", plural, namespace, file] => {
+            let kind = Kind::from_plural(plural)?;
+            Some(Subject::Object(ObjectKey::new(kind, namespace, file.strip_suffix(".json")?)))
+        }
+        ["status", "pods", namespace, file] => Some(Subject::PodStatus {
+            namespace: namespace.to_owned(),
+            name: file.strip_suffix(".json")?.to_owned(),
+        }),
+        ["captured", namespace, name] => {
+            Some(Subject::Captured { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => None,
+    }
+}
+
+fn put(subject: &Subject, contents: &[u8]) -> Result<Event, String> {
+    match subject {
+        Subject::Object(key) => {
+            let typed = stored(key.kind, contents).map_err(|error| error.to_string())?;
+            let named = typed.key();
+            if named != *key {
+                return Err(format!("the object calls itself {named}"));
+            }
+            Ok(Event::Put(typed))
+        }
+        Subject::PodStatus { namespace, name } => {
+            let status: PodStatus =
+                serde_json::from_slice(contents).map_err(|error| error.to_string())?;
+            Ok(Event::PodStatus {
+                namespace: namespace.as_str().into(),
+                name: name.as_str().into(),
+                status: Some(status),
+            })
+        }
+        Subject::Captured { namespace, name } => {
+            let uid = std::str::from_utf8(contents).map_err(|error| error.to_string())?;
+            Ok(Event::Captured {
+                namespace: namespace.as_str().into(),
+                name: name.as_str().into(),
+                uid: Some(uid.trim().into()),
+            })
+        }
+    }
+}
+
+fn gone(subject: Subject) -> Event {
+    match subject {
+        Subject::Object(key) => Event::Delete(key),
+        Subject::PodStatus { namespace, name } => {
+            Event::PodStatus { namespace: namespace.into(), name: name.into(), status: None }
+        }
+        Subject::Captured { namespace, name } => {
+            Event::Captured { namespace: namespace.into(), name: name.into(), uid: None }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longest wait for an event that must come.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("ambit-registry-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).expect("a scratch directory");
+            Self(path)
+        }
+
+        /// Replaces a file as the machine does: written beside, then renamed.
+        fn write(&self, path: &str, contents: &str) {
+            let path = self.0.join(path);
+            let directory = path.parent().expect("a file in a directory");
+            std::fs::create_dir_all(directory).expect("a directory");
+            let beside = directory.join(".writing");
+            std::fs::write(&beside, contents).expect("a file");
+            std::fs::rename(&beside, &path).expect("a file");
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn namespace(name: &str, label: &str) -> String {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": name, "labels": {"x": label}},
+        })
+        .to_string()
+    }
+
+    fn names(events: &[Event]) -> Vec<String> {
+        let name = |event: &Event| match event {
+            Event::Put(typed) => format!("+{}", typed.key()),
+            Event::Delete(key) => format!("-{key}"),
+            Event::PodStatus { namespace, name, status } => {
+                format!("status {namespace}/{name} {}", status.is_some())
+            }
+            Event::Captured { namespace, name, uid } => {
+                format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
+            }
+        };
+        events.iter().map(name).collect()
+    }
+
+    #[test]
+    fn paths_name_what_they_are_about() {
+        for (path, expected) in [
+            ("objects/pods/shop/web.json", Some("Pod shop/web")),
+            ("objects/nodes/_/node-1.json", Some("Node node-1")),
+            ("objects/pods/shop/.web.json", None),
+            ("objects/pods/shop/web.json.tmp", None),
+            ("objects/unknown/shop/web.json", None),
+            ("objects/pods/web.json", None),
+        ] {
+            let got = match subject(Path::new(path)) {
+                Some(Subject::Object(key)) => Some(key.to_string()),
+                _ => None,
+            };
+            assert_eq!(got.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn objects_come_change_and_go() {
+        let scratch = Scratch::new("events");
+        scratch.write("objects/namespaces/_/a.json", &namespace("a", "1"));
+        scratch.write("captured/a/web", "uid-1");
+        let (registry, initial) = FilesRegistry::open(&scratch.0).expect("a registry");
+        assert_eq!(names(&initial), ["captured a/web uid-1", "+Namespace a"]);
+        let (sender, mut receiver) = mpsc::channel(4);
+        let task = tokio::spawn(registry.run(sender));
+        let mut next = async || {
+            let batch = tokio::time::timeout(PATIENCE, receiver.recv()).await;
+            names(&batch.expect("an event in time").expect("a running registry"))
+        };
+        scratch.write("objects/namespaces/_/a.json", &namespace("a", "2"));
+        assert_eq!(next().await, ["+Namespace a"]);
+        // The same contents, and contents that are no object: nothing to say.
+        scratch.write("objects/namespaces/_/a.json", &namespace("a", "2"));
+        scratch.write("objects/namespaces/_/b.json", "{");
+        scratch.write("status/pods/new/web.json", r#"{"uid":"u","podIPs":["10.0.0.1"],"ready":true}"#);
+        assert_eq!(next().await, ["status new/web true"]);
+        std::fs::remove_dir_all(scratch.0.join("captured/a")).expect("a directory");
+        std::fs::remove_file(scratch.0.join("objects/namespaces/_/a.json")).expect("a file");
+        let mut both = next().await;
+        if both.len() == 1 {
+            both.extend(next().await);
+        }
+        both.sort();
+        assert_eq!(both, ["-Namespace a", "captured a/web -"]);
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn churn_does_not_hold_changes_back() {
+        let scratch = Scratch::new("churn");
+        let (registry, _) = FilesRegistry::open(&scratch.0).expect("a registry");
+        let (sender, mut receiver) = mpsc::channel(1000);
+        let task = tokio::spawn(registry.run(sender));
+        let churn = tokio::task::spawn_blocking({
+            let scratch = Scratch(scratch.0.clone());
+            move || {
+                let start = std::time::Instant::now();
+                let mut written = 0;
+                while start.elapsed() < Duration::from_millis(400) {
+                    written += 1;
+                    scratch.write("objects/namespaces/_/a.json", &namespace("a", &written.to_string()));
+                }
+                std::mem::forget(scratch);
+            }
+        });
+        let mut batches = 0;
+        while !churn.is_finished() {
+            let wait = tokio::time::timeout(Duration::from_millis(50), receiver.recv()).await;
+            batches += usize::from(wait.is_ok());
+        }
+        churn.await.expect("the writer ends");
+        assert!(batches >= 3, "only {batches} batches while objects kept changing");
+        task.abort();
+    }
+}

@@ -1,0 +1,193 @@
+//! ServiceEntry and WorkloadEntry to services and workloads.
+//!
+//! A ServiceEntry is one service for each of its hosts, and one workload for each listed endpoint; endpoints that
+//! it selects are members with records of their own. Names of workloads are Istio's. Nothing here may resolve
+//! a DNS name: an endpoint with a hostname is the proxy's to look up.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::names::{NetworkAddress, ServiceName};
+use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
+use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
+
+use super::Mesh;
+use super::records::{NamespaceRecord, ObjectName, entry_labels};
+use super::selectors::Labels;
+use super::services::{app_protocol, virtual_address, waypoint};
+use crate::manifest::istio::{
+    Resolution, ServiceEntry, ServiceEntrySpec, WorkloadEntry, WorkloadEntrySpec,
+};
+use crate::manifest::validate::names::address_block;
+
+/// Labels with which Istio says that an endpoint speaks HBONE.
+const TUNNEL: &str = "networking.istio.io/tunnel";
+/// Label that forbids allocating addresses to a ServiceEntry.
+const AUTO_ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
+
+/// How the endpoints are found, NONE when not said.
+pub(crate) fn resolution(spec: &ServiceEntrySpec) -> Resolution {
+    spec.resolution.unwrap_or(Resolution::None)
+}
+
+/// The hosts of `entry` that need allocated addresses.
+pub(crate) fn hosts_without_address(entry: &ServiceEntry) -> Vec<&str> {
+    let spec = &entry.spec;
+    let labels = entry.metadata.labels.as_ref();
+    let forbidden =
+        labels.and_then(|labels| labels.get(AUTO_ALLOCATE)).is_some_and(|value| value == "false");
+    let passes_through = matches!(resolution(spec), Resolution::None | Resolution::DynamicDns);
+    if forbidden || passes_through || !spec.addresses.is_empty() {
+        return Vec::new();
+    }
+    spec.hosts.iter().map(String::as_str).filter(|host| !host.starts_with('*')).collect()
+}
+
+/// The service of one host of `entry`.
+pub(crate) fn service(
+    mesh: &Mesh,
+    name: &ObjectName,
+    entry: &ServiceEntry,
+    host: &str,
+    allocated: &[IpAddr],
+    namespace: &NamespaceRecord,
+) -> Service {
+    let spec = &entry.spec;
+    let listed = spec.addresses.iter().filter_map(|address| address_block(address));
+    let listed = listed.map(|block| VirtualAddress {
+        address: NetworkAddress::new("", block.addr()),
+        prefix_len: (block.prefix_len() < block.max_prefix_len()).then_some(block.prefix_len()),
+    });
+    let allocated = allocated.iter().map(|ip| virtual_address(*ip));
+    let passes_through = matches!(resolution(spec), Resolution::None | Resolution::DynamicDns);
+    let labels = entry.metadata.labels.clone().unwrap_or_default();
+    Service {
+        name: name.name.clone(),
+        addresses: listed.chain(allocated).collect(),
+        ports: ports(spec, None),
+        subject_alt_names: spec.subject_alt_names.iter().map(|san| san.as_str().into()).collect(),
+        waypoint: waypoint(mesh, &name.namespace, &[&labels, &namespace.labels]),
+        load_balancing: LoadBalancing {
+            mode: if passes_through { Mode::Passthrough } else { Mode::Unspecified },
+            ..LoadBalancing::default()
+        },
+        namespace_only: !spec.export_to.is_empty() && spec.export_to.iter().all(|it| it == "." || it == "~"),
+        ..Service::named(name.namespace.clone(), host)
+    }
+}
+
+/// The ports of a ServiceEntry, as `endpoint` serves them.
+fn ports(spec: &ServiceEntrySpec, endpoint: Option<&WorkloadEntrySpec>) -> Vec<PortMapping> {
+    let mapping = |port: &crate::manifest::istio::ServicePort| {
+        let target = endpoint.and_then(|endpoint| endpoint.ports.get(&port.name)).copied();
+        let target = target.unwrap_or(if port.target_port == 0 { port.number } else { port.target_port });
+        PortMapping {
+            service_port: u16::try_from(port.number).unwrap_or_default(),
+            target_port: u16::try_from(target).unwrap_or_default(),
+            app_protocol: app_protocol(Some(&port.protocol), Some(&port.name)),
+        }
+    };
+    spec.ports.iter().filter(|port| !port.protocol.eq_ignore_ascii_case("UDP")).map(mapping).collect()
+}
+
+/// The ports on which a member that `entry` selects serves it.
+pub(crate) fn member_ports(
+    entry: &ServiceEntry,
+    endpoint: Option<&WorkloadEntrySpec>,
+) -> Vec<PortMapping> {
+    ports(&entry.spec, endpoint)
+}
+
+/// The workloads of the listed endpoints of `entry`, or of the names themselves when DNS finds them.
+pub(crate) fn endpoints(mesh: &Mesh, name: &ObjectName, entry: &ServiceEntry) -> Vec<Workload> {
+    let spec = &entry.spec;
+    let resolves =
+        matches!(resolution(spec), Resolution::Dns | Resolution::DnsRoundRobin);
+    if spec.endpoints.is_empty() && spec.workload_selector.is_none() && resolves {
+        let by_name = spec.hosts.iter().filter(|host| !host.starts_with('*'));
+        let endpoint = |host: &String| WorkloadEntrySpec {
+            address: host.clone(),
+            ..WorkloadEntrySpec::default()
+        };
+        return by_name
+            .map(|host| self::endpoint(mesh, name, entry, &endpoint(host), Some(host.as_str())))
+            .collect();
+    }
+    spec.endpoints.iter().map(|endpoint| self::endpoint(mesh, name, entry, endpoint, None)).collect()
+}
+
+/// One endpoint, of all hosts or of `only`.
+fn endpoint(
+    mesh: &Mesh,
+    name: &ObjectName,
+    entry: &ServiceEntry,
+    spec: &WorkloadEntrySpec,
+    only: Option<&str>,
+) -> Workload {
+    let ObjectName { namespace, name: entry_name } = name;
+    let uid = format!(
+        "{}/networking.istio.io/ServiceEntry/{namespace}/{entry_name}/{}",
+        mesh.cluster_id, spec.address
+    );
+    let mut workload = of_spec(mesh, Workload::named(uid, namespace.clone(), entry_name.clone()), spec, &spec.labels);
+    let hosts = entry.spec.hosts.iter().filter(|host| only.is_none_or(|only| only == host.as_str()));
+    for host in hosts {
+        let key = ServiceName::new(namespace.clone(), host.as_str());
+        workload.services.insert(key, ports(&entry.spec, Some(spec)));
+    }
+    workload
+}
+
+/// The workload of a WorkloadEntry, without what it serves.
+pub(crate) fn workload(mesh: &Mesh, name: &ObjectName, entry: &WorkloadEntry) -> Workload {
+    let ObjectName { namespace, name } = name;
+    let uid =
+        format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);
+    let workload = Workload::named(uid, namespace.clone(), name.clone());
+    let labels = entry_labels(entry);
+    let mut workload = of_spec(mesh, workload, &entry.spec, &labels);
+    workload.waypoint = waypoint(mesh, namespace, &[&labels]);
+    workload
+}
+
+fn of_spec(
+    mesh: &Mesh,
+    mut workload: Workload,
+    spec: &WorkloadEntrySpec,
+    labels: &Labels,
+) -> Workload {
+    match spec.address.parse::<IpAddr>() {
+        Ok(ip) => workload.addresses = vec![ip],
+        Err(_) => workload.hostname = spec.address.as_str().into(),
+    }
+    workload.trust_domain = mesh.trust_domain.clone();
+    if !spec.service_account.is_empty() {
+        workload.service_account = spec.service_account.as_str().into();
+    }
+    if labels.get(TUNNEL).is_some_and(|value| value == "http") {
+        workload.tunnel = Tunnel::Hbone;
+    }
+    workload.workload_name = workload.name.clone();
+    (workload.canonical_name, workload.canonical_revision) = canonical(labels, &workload.name);
+    workload.network = spec.network.as_str().into();
+    workload.cluster_id = mesh.cluster_id.clone();
+    workload.locality = locality(&spec.locality);
+    workload.capacity = spec.weight.unwrap_or(1);
+    workload
+}
+
+fn locality(text: &str) -> Locality {
+    let mut parts = text.splitn(3, '/').map(Text::from);
+    let mut next = || parts.next().unwrap_or_default();
+    Locality { region: next(), zone: next(), subzone: next() }
+}
+
+/// Canonical service and revision, from the labels that Istio looks at.
+pub(crate) fn canonical(labels: &Labels, fallback: &Text) -> (Text, Text) {
+    let first = |keys: &[&str]| keys.iter().find_map(|key| labels.get(*key)).map(|it| Text::from(it.as_str()));
+    let name = first(&["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]);
+    let revision =
+        first(&["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"]);
+    (name.unwrap_or_else(|| fallback.clone()), revision.unwrap_or_else(|| Arc::from("latest")))
+}

@@ -1,0 +1,246 @@
+//! From objects to the view that proxies get, one change at a time.
+//!
+//! [`Builder::apply`] takes events of the registry and answers with the changes of the view, and with nothing for
+//! whatever came out the same. It keeps indexes by namespace, label, node and owner, so that a changed object
+//! costs what depends on it and not the mesh. Names and meanings are istiod's, except where a policy would fail
+//! open (see [`policy`]). Nothing here reads a file or a clock, or speaks to anybody.
+
+mod entries;
+mod peer_auth;
+pub(crate) mod policy;
+pub(crate) mod records;
+mod selectors;
+mod services;
+mod store;
+mod vips;
+mod workloads;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ambit_model::Text;
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::policy::Policy;
+use ambit_model::service::Service;
+use ambit_model::view::{Change, View};
+use ambit_model::workload::Workload;
+
+use self::policy::StatusCondition;
+use self::records::{Member, ObjectName};
+use self::store::{PolicyOrigin, Store};
+pub(crate) use self::vips::Vips;
+use crate::registry::Event;
+
+/// What names the mesh, the same for every object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mesh {
+    /// The cluster's name, part of every workload's.
+    pub(crate) cluster_id: Text,
+    /// The trust domain of all identities.
+    pub(crate) trust_domain: Text,
+    /// The namespace whose policies hold everywhere.
+    pub(crate) root_namespace: Text,
+    /// The DNS suffix of services.
+    pub(crate) domain: Text,
+}
+
+/// What must be built again after some events.
+#[derive(Debug, Default)]
+struct Dirty {
+    members: BTreeSet<Member>,
+    services: BTreeSet<ServiceName>,
+    policies: BTreeSet<PolicyName>,
+    entries: BTreeSet<ObjectName>,
+}
+
+/// The view, and all that it is made of.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    mesh: Mesh,
+    store: Store,
+    view: View,
+    vips: Vips,
+    entry_workloads: BTreeMap<ObjectName, BTreeSet<Text>>,
+    conditions: BTreeMap<ObjectName, StatusCondition>,
+}
+
+impl Builder {
+    /// A builder that knows no object yet, and the addresses that earlier runs allocated.
+    pub(crate) fn new(mesh: Mesh, vips: Vips) -> Self {
+        let mut view = View::default();
+        view.apply(Change::Policy(peer_auth::static_strict(&mesh.root_namespace)));
+        Self {
+            mesh,
+            store: Store::default(),
+            view,
+            vips,
+            entry_workloads: BTreeMap::new(),
+            conditions: BTreeMap::new(),
+        }
+    }
+
+    /// The resources that exist whatever the registry holds.
+    pub(crate) fn initial(&self) -> Vec<Change> {
+        vec![Change::Policy(peer_auth::static_strict(&self.mesh.root_namespace))]
+    }
+
+    /// The view that the events so far make.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The objects themselves.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What names the mesh.
+    pub(crate) fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// The addresses allocated so far, if that changed since it was last asked.
+    pub(crate) fn changed_vips(&mut self) -> Option<&Vips> {
+        self.vips.take_changed().then_some(&self.vips)
+    }
+
+    /// What is to be said of an AuthorizationPolicy.
+    pub(crate) fn condition(&self, policy: &ObjectName) -> Option<&StatusCondition> {
+        self.conditions.get(policy)
+    }
+
+    /// Takes events in order; answers with what changed in the view. A policy comes before the workloads that name
+    /// it, and goes after them.
+    pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Change> {
+        let mut dirty = Dirty::default();
+        for event in events {
+            self.store.ingest(&self.mesh, event, &mut dirty);
+        }
+        let mut changes = Vec::new();
+        let mut removed = Vec::new();
+        for name in dirty.policies {
+            match self.policy(&name) {
+                Some(policy) => {
+                    let same = self.view.policy(&name).is_some_and(|known| **known == policy);
+                    changes.extend((!same).then_some(Change::Policy(policy)));
+                }
+                None if self.view.policy(&name).is_some() => {
+                    removed.push(Change::RemovePolicy(name));
+                }
+                None => {}
+            }
+        }
+        for name in dirty.services {
+            changes.extend(self.service_change(&name));
+        }
+        for member in dirty.members {
+            let uid = self.store.uid(&self.mesh, &member);
+            changes.extend(self.workload_change(uid, self.member(&member)));
+        }
+        for entry in dirty.entries {
+            changes.extend(self.entry_changes(&entry));
+        }
+        changes.extend(removed);
+        for change in &changes {
+            self.view.apply(change.clone());
+        }
+        changes
+    }
+
+    fn policy(&mut self, name: &PolicyName) -> Option<Policy> {
+        match self.store.policy_origin(&self.mesh, name) {
+            PolicyOrigin::PeerAuthentication(effective) => effective.converted(),
+            PolicyOrigin::Authorization(object, source) => {
+                let converted = policy::convert(&source, &self.mesh.root_namespace);
+                self.conditions.insert(object, converted.condition);
+                converted.policy
+            }
+            PolicyOrigin::Gone(object) => {
+                self.conditions.remove(&object);
+                None
+            }
+        }
+    }
+
+    fn service_change(&mut self, name: &ServiceName) -> Option<Change> {
+        let known = self.view.service(name).cloned();
+        match (self.service(name), known) {
+            (Some(service), Some(known)) if *known == service => None,
+            (Some(service), _) => Some(Change::Service(service)),
+            (None, Some(_)) => Some(Change::RemoveAddress(name.to_string().into())),
+            (None, None) => None,
+        }
+    }
+
+    /// The service of this name: a Kubernetes Service before a ServiceEntry, an older entry before a younger.
+    fn service(&mut self, name: &ServiceName) -> Option<Service> {
+        let namespace = self.store.namespace(&name.namespace);
+        if let Some((object, record)) = self.store.kubernetes_service(&self.mesh, name) {
+            return Some(services::build(&self.mesh, object, record, &namespace));
+        }
+        let Some((object, entry)) = self.store.entry_of_host(name) else {
+            self.vips.release(&name.namespace, &name.hostname);
+            return None;
+        };
+        let needs_address = entries::hosts_without_address(&entry).contains(&&*name.hostname);
+        let allocated = if needs_address {
+            match self.vips.allocate(&name.namespace, &name.hostname) {
+                Ok(addresses) => addresses.to_vec(),
+                Err(error) => {
+                    tracing::error!(service = %name, %error, "no address for this host");
+                    Vec::new()
+                }
+            }
+        } else {
+            self.vips.release(&name.namespace, &name.hostname);
+            Vec::new()
+        };
+        Some(entries::service(&self.mesh, &object, &entry, &name.hostname, &allocated, &namespace))
+    }
+
+    fn workload_change(&self, uid: Text, workload: Option<Workload>) -> Option<Change> {
+        match (workload, self.view.workload(&uid)) {
+            (Some(workload), Some(known)) if **known == workload => None,
+            (Some(workload), _) => Some(Change::Workload(workload)),
+            (None, Some(_)) => Some(Change::RemoveAddress(uid)),
+            (None, None) => None,
+        }
+    }
+
+    /// The workload of a pod or WorkloadEntry, with what it serves and the policies that select it.
+    fn member(&self, member: &Member) -> Option<Workload> {
+        let (mut workload, serving) = match member {
+            Member::Pod(name) => {
+                let (pod, state) = self.store.pod(name)?;
+                let node = self.store.node(&pod.node);
+                let workload = workloads::build(&self.mesh, name, pod, state, node)?;
+                (workload, self.store.served_by_pod(&self.mesh, name, pod))
+            }
+            Member::Entry(name) => {
+                let entry = self.store.workload_entry(name)?;
+                let workload = entries::workload(&self.mesh, name, entry);
+                (workload, self.store.served_by_entry(&self.mesh, name, entry))
+            }
+        };
+        workload.services = serving;
+        workload.policies = self.store.policies_of(&self.mesh, member);
+        Some(workload)
+    }
+
+    fn entry_changes(&mut self, name: &ObjectName) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let built = match self.store.service_entry(name) {
+            Some(entry) => entries::endpoints(&self.mesh, name, entry),
+            None => Vec::new(),
+        };
+        let uids: BTreeSet<Text> = built.iter().map(|workload| workload.uid.clone()).collect();
+        let known = self.entry_workloads.remove(name).unwrap_or_default();
+        for workload in built {
+            changes.extend(self.workload_change(workload.uid.clone(), Some(workload)));
+        }
+        changes.extend(known.difference(&uids).cloned().map(Change::RemoveAddress));
+        if !uids.is_empty() {
+            self.entry_workloads.insert(name.clone(), uids);
+        }
+        changes
+    }
+}

@@ -1,0 +1,395 @@
+//! AuthorizationPolicy to what a layer-4 proxy can enforce, and never less than it says.
+//!
+//! A condition on layer 7 cannot be judged by a node proxy. It gets its strictest reading: in an ALLOW it never
+//! matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be asked, refuses what it
+//! matches. The policy is then `Accepted=False` with the reason, so that nobody takes a closed door for
+//! a working one. Rules keep their index, so that a verdict names the rule that the user wrote.
+//! Nothing here may ever make a policy match less of what it denies or more of what it allows.
+
+use ambit_model::Text;
+use ambit_model::names::PolicyName;
+use ambit_model::policy::{
+    Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
+};
+use serde::Serialize;
+
+use crate::manifest::istio::{
+    self, AuthorizationPolicy, AuthorizationPolicySpec, Condition, Operation, Source, Values,
+};
+use crate::manifest::validate::{names, security};
+use crate::manifest::{FieldPath, ObjectIssues};
+
+/// Annotation that puts a policy on trial.
+const DRY_RUN: &str = "istio.io/dry-run";
+
+/// A condition of an object's status, as Kubernetes writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct StatusCondition {
+    /// What is stated, as in `Accepted`.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// `True` or `False`.
+    pub(crate) status: &'static str,
+    /// One word for programs.
+    pub(crate) reason: &'static str,
+    /// A sentence for people.
+    pub(crate) message: String,
+}
+
+/// What became of an AuthorizationPolicy.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Converted {
+    /// What the proxies are sent, if anything.
+    pub(crate) policy: Option<Policy>,
+    /// What the user is told.
+    pub(crate) condition: StatusCondition,
+}
+
+/// Which rules the policy's conditions get where they cannot be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// ALLOW: never.
+    NeverMatches,
+    /// DENY: always.
+    AlwaysMatches,
+}
+
+/// Converts `policy`.
+pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
+    let spec = &policy.spec;
+    if is_attached(spec) {
+        let message = "it is attached to a waypoint or service, whose waypoint enforces it; none exists, \
+                       so traffic that must pass one is refused";
+        return Converted { policy: None, condition: rejected("TargetNotFound", message) };
+    }
+    if !is_sent(policy) {
+        let message = "AUDIT needs a layer-7 proxy; nothing is logged and nothing is refused";
+        return Converted { policy: None, condition: rejected("UnsupportedValue", message) };
+    }
+    let mut problems = problems(spec);
+    let reading = match spec.action {
+        istio::Action::Allow | istio::Action::Audit => Reading::NeverMatches,
+        istio::Action::Deny | istio::Action::Custom => Reading::AlwaysMatches,
+    };
+    if spec.action == istio::Action::Custom {
+        problems.push("a layer-4 proxy cannot ask an external authoriser".to_owned());
+    }
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    let mut rules: Vec<Rule> =
+        spec.rules.iter().flatten().map(|rule| convert_rule(rule, namespace, reading)).collect();
+    if rules.is_empty() && spec.action == istio::Action::Custom {
+        rules.push(Rule::default());
+    }
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    Converted {
+        policy: Some(Policy {
+            key: PolicyName::new(namespace, name),
+            scope: scope(policy, root_namespace),
+            action: match reading {
+                Reading::NeverMatches => Action::Allow,
+                Reading::AlwaysMatches => Action::Deny,
+            },
+            rules,
+            dry_run: is_dry_run(policy),
+        }),
+        condition: verdict(problems, reading),
+    }
+}
+
+/// Whether proxies are sent anything for this policy; workloads may only name what is sent.
+pub(crate) fn is_sent(policy: &AuthorizationPolicy) -> bool {
+    !is_attached(&policy.spec) && policy.spec.action != istio::Action::Audit
+}
+
+fn is_attached(spec: &AuthorizationPolicySpec) -> bool {
+    spec.target_ref.is_some() || spec.target_refs.as_ref().is_some_and(|refs| !refs.is_empty())
+}
+
+/// Whether the policy is on trial.
+fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
+    let annotations = policy.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(DRY_RUN)).is_some_and(|value| value == "true")
+}
+
+/// Which workloads a policy holds for.
+pub(crate) fn scope(policy: &AuthorizationPolicy, root_namespace: &str) -> PolicyScope {
+    let selects =
+        policy.spec.selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
+    if selects {
+        PolicyScope::WorkloadSelector
+    } else if policy.metadata.namespace.as_deref() == Some(root_namespace) {
+        PolicyScope::Global
+    } else {
+        PolicyScope::Namespace
+    }
+}
+
+fn rejected(reason: &'static str, message: &str) -> StatusCondition {
+    StatusCondition { kind: "Accepted", status: "False", reason, message: message.to_owned() }
+}
+
+fn verdict(problems: Vec<String>, reading: Reading) -> StatusCondition {
+    if problems.is_empty() {
+        return StatusCondition {
+            kind: "Accepted",
+            status: "True",
+            reason: "Accepted",
+            message: "enforced at layer 4 as written".to_owned(),
+        };
+    }
+    let consequence = match reading {
+        Reading::NeverMatches => "what depends on it is not allowed",
+        Reading::AlwaysMatches => "it is taken as matching, so more is denied than written",
+    };
+    let message = format!("{}: {consequence}", problems.join("; "));
+    StatusCondition { kind: "Accepted", status: "False", reason: "UnsupportedValue", message }
+}
+
+/// What of the policy a layer-4 proxy cannot judge, by field.
+fn problems(spec: &AuthorizationPolicySpec) -> Vec<String> {
+    let mut issues = ObjectIssues::default();
+    security::authorization_policy(spec, &FieldPath::at("spec"), &mut issues);
+    let mut problems: Vec<String> = issues
+        .errors
+        .iter()
+        .map(|issue| format!("{} is wrong ({})", issue.path.as_str(), issue.what))
+        .collect();
+    let mut fields = Vec::new();
+    for rule in spec.rules.iter().flatten() {
+        for source in rule.from.iter().flatten().filter_map(|from| from.source.as_ref()) {
+            fields.extend(source_l7(source));
+        }
+        for operation in rule.to.iter().flatten().filter_map(|to| to.operation.as_ref()) {
+            fields.extend(operation_l7(operation));
+        }
+        let conditions = rule.when.iter().flatten().filter(|condition| !is_l4(condition));
+        fields.extend(conditions.map(|condition| format!("when {}", condition.key)));
+    }
+    fields.sort();
+    fields.dedup();
+    if !fields.is_empty() {
+        problems.push(format!("{} can only be judged by a layer-7 proxy", fields.join(", ")));
+    }
+    problems
+}
+
+fn given<'a>(fields: impl IntoIterator<Item = (&'a str, &'a Values)>) -> Vec<String> {
+    let given = fields.into_iter().filter(|(_, values)| values.is_some());
+    given.map(|(name, _)| name.to_owned()).collect()
+}
+
+fn source_l7(source: &Source) -> Vec<String> {
+    given([
+        ("requestPrincipals", &source.request_principals),
+        ("notRequestPrincipals", &source.not_request_principals),
+        ("remoteIpBlocks", &source.remote_ip_blocks),
+        ("notRemoteIpBlocks", &source.not_remote_ip_blocks),
+    ])
+}
+
+fn operation_l7(operation: &Operation) -> Vec<String> {
+    given([
+        ("hosts", &operation.hosts),
+        ("notHosts", &operation.not_hosts),
+        ("methods", &operation.methods),
+        ("notMethods", &operation.not_methods),
+        ("paths", &operation.paths),
+        ("notPaths", &operation.not_paths),
+    ])
+}
+
+fn is_l4(condition: &Condition) -> bool {
+    let keys =
+        ["source.ip", "source.namespace", "source.principal", "destination.ip", "destination.port"];
+    keys.contains(&condition.key.as_str())
+}
+
+/// What a match of the list is, once layer 7 is read strictly.
+enum Alternative {
+    /// It can be judged.
+    Judged(Match),
+    /// It holds whatever comes.
+    Always,
+    /// It never holds.
+    Never,
+}
+
+fn convert_rule(rule: &istio::Rule, namespace: &str, reading: Reading) -> Rule {
+    let mut clauses = Vec::new();
+    if let Some(from) = &rule.from {
+        clauses.push(clause(
+            from.iter().map(|from| match &from.source {
+                Some(source) => convert_source(source, namespace, reading),
+                None => unreadable(reading),
+            }),
+            reading,
+        ));
+    }
+    if let Some(to) = &rule.to {
+        clauses.push(clause(
+            to.iter().map(|to| match &to.operation {
+                Some(operation) => convert_operation(operation, reading),
+                None => unreadable(reading),
+            }),
+            reading,
+        ));
+    }
+    for condition in rule.when.iter().flatten() {
+        clauses.push(clause([convert_condition(condition, reading)], reading));
+    }
+    Rule { clauses: clauses.into_iter().flatten().collect() }
+}
+
+fn unreadable(reading: Reading) -> Alternative {
+    match reading {
+        Reading::NeverMatches => Alternative::Never,
+        Reading::AlwaysMatches => Alternative::Always,
+    }
+}
+
+/// The clause of a list of alternatives; `None` when it always holds. An empty list is unreadable.
+fn clause(
+    alternatives: impl IntoIterator<Item = Alternative>,
+    reading: Reading,
+) -> Option<Clause> {
+    let mut matches = Vec::new();
+    let mut is_empty = true;
+    for alternative in alternatives {
+        is_empty = false;
+        match alternative {
+            Alternative::Judged(one) => matches.push(one),
+            Alternative::Always => return None,
+            Alternative::Never => {}
+        }
+    }
+    if is_empty && reading == Reading::AlwaysMatches {
+        return None;
+    }
+    if matches.is_empty() {
+        // A match without any field holds for nothing, here and in ztunnel; a clause without matches would hold.
+        matches.push(Match::default());
+    }
+    Some(Clause { matches })
+}
+
+fn convert_source(source: &Source, namespace: &str, reading: Reading) -> Alternative {
+    let is_l7 = !source_l7(source).is_empty();
+    let converted = (|| {
+        Some(Match {
+            namespaces: texts(&source.namespaces)?,
+            not_namespaces: texts(&source.not_namespaces)?,
+            principals: principals(&source.principals)?,
+            not_principals: principals(&source.not_principals)?,
+            service_accounts: accounts(&source.service_accounts, namespace)?,
+            not_service_accounts: accounts(&source.not_service_accounts, namespace)?,
+            source_ips: blocks(&source.ip_blocks)?,
+            not_source_ips: blocks(&source.not_ip_blocks)?,
+            ..Match::default()
+        })
+    })();
+    alternative(converted, is_l7, reading)
+}
+
+fn convert_operation(operation: &Operation, reading: Reading) -> Alternative {
+    let is_l7 = !operation_l7(operation).is_empty();
+    let converted = (|| {
+        Some(Match {
+            destination_ports: ports(&operation.ports)?,
+            not_destination_ports: ports(&operation.not_ports)?,
+            ..Match::default()
+        })
+    })();
+    alternative(converted, is_l7, reading)
+}
+
+fn convert_condition(condition: &Condition, reading: Reading) -> Alternative {
+    let (values, not_values) = (&condition.values, &condition.not_values);
+    let mut one = Match::default();
+    let converted = (|| {
+        match condition.key.as_str() {
+            "source.ip" => {
+                one.source_ips = blocks(values)?;
+                one.not_source_ips = blocks(not_values)?;
+            }
+            "source.namespace" => {
+                one.namespaces = texts(values)?;
+                one.not_namespaces = texts(not_values)?;
+            }
+            "source.principal" => {
+                one.principals = principals(values)?;
+                one.not_principals = principals(not_values)?;
+            }
+            "destination.ip" => {
+                one.destination_ips = blocks(values)?;
+                one.not_destination_ips = blocks(not_values)?;
+            }
+            "destination.port" => {
+                one.destination_ports = ports(values)?;
+                one.not_destination_ports = ports(not_values)?;
+            }
+            _ => return None,
+        }
+        Some(one)
+    })();
+    alternative(converted, !is_l4(condition), reading)
+}
+
+/// `converted` is `None` when a value cannot be read at all.
+fn alternative(converted: Option<Match>, is_l7: bool, reading: Reading) -> Alternative {
+    match (converted, reading) {
+        (None, Reading::NeverMatches) => Alternative::Never,
+        (None, Reading::AlwaysMatches) => Alternative::Always,
+        (Some(_), Reading::NeverMatches) if is_l7 => Alternative::Never,
+        // What is left of a DENY holds for more connections than the whole of it, which is the strict side.
+        (Some(one), Reading::AlwaysMatches) if one == Match::default() => Alternative::Always,
+        (Some(one), _) => Alternative::Judged(one),
+    }
+}
+
+/// The values, none when absent; `None` when they are there and empty, or one of them cannot be read.
+fn read<T>(values: &Values, one: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+    match values {
+        None => Some(Vec::new()),
+        Some(values) if values.is_empty() => None,
+        Some(values) => values.iter().map(|value| one(value)).collect(),
+    }
+}
+
+fn texts(values: &Values) -> Option<Vec<TextMatch>> {
+    read(values, |value| security::wildcard(value).is_none().then(|| text(value)).flatten())
+}
+
+/// A principal that could never match is not one that was read.
+fn principals(values: &Values) -> Option<Vec<TextMatch>> {
+    read(values, |value| security::principal(value).is_none().then(|| text(value)).flatten())
+}
+
+fn text(value: &str) -> Option<TextMatch> {
+    Some(match value {
+        "" => return None,
+        "*" => TextMatch::Presence,
+        _ => match (value.strip_prefix('*'), value.strip_suffix('*')) {
+            (Some(end), _) => TextMatch::Suffix(Text::from(end)),
+            (None, Some(start)) => TextMatch::Prefix(Text::from(start)),
+            (None, None) => TextMatch::Exact(Text::from(value)),
+        },
+    })
+}
+
+fn accounts(values: &Values, namespace: &str) -> Option<Vec<ServiceAccountMatch>> {
+    read(values, |value| {
+        let (namespace, name) = value.split_once('/').unwrap_or((namespace, value));
+        (!name.is_empty()).then(|| ServiceAccountMatch {
+            namespace: namespace.into(),
+            service_account: name.into(),
+        })
+    })
+}
+
+fn blocks(values: &Values) -> Option<Vec<ipnet::IpNet>> {
+    read(values, names::address_block)
+}
+
+fn ports(values: &Values) -> Option<Vec<u16>> {
+    read(values, |value| value.parse().ok().filter(|port| *port > 0))
+}

@@ -1,0 +1,240 @@
+//! What the view needs to know of each object, and no more.
+//!
+//! A pod as Kubernetes describes it takes kilobytes; of a hundred thousand pods only these fields stay in memory.
+//! Nothing here may decide anything: records say what objects say.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::workload::{Locality, WorkloadKind};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::selectors::Labels;
+use crate::manifest::istio::WorkloadEntry;
+use crate::registry::PodStatus;
+
+/// Name of an object in its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ObjectName {
+    /// The namespace.
+    pub(crate) namespace: Text,
+    /// The name.
+    pub(crate) name: Text,
+}
+
+impl ObjectName {
+    /// Names an object.
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The name that `metadata` gives its object.
+    pub(crate) fn of(metadata: &ObjectMeta) -> Self {
+        Self::new(
+            metadata.namespace.as_deref().unwrap_or("default"),
+            metadata.name.as_deref().unwrap_or_default(),
+        )
+    }
+}
+
+/// What may be an endpoint of a service: a pod or a WorkloadEntry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Member {
+    /// A pod.
+    Pod(ObjectName),
+    /// A WorkloadEntry.
+    Entry(ObjectName),
+}
+
+impl Member {
+    /// Its namespace.
+    pub(crate) fn namespace(&self) -> &Text {
+        match self {
+            Self::Pod(name) | Self::Entry(name) => &name.namespace,
+        }
+    }
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PodRecord {
+    /// Its uid; a new pod of the same name has another.
+    pub(crate) uid: Text,
+    /// Its labels.
+    pub(crate) labels: Arc<Labels>,
+    /// The service account it runs as.
+    pub(crate) service_account: Text,
+    /// The node it was given, empty before.
+    pub(crate) node: Text,
+    /// Whether it shares its node's network.
+    pub(crate) host_network: bool,
+    /// Its named TCP ports.
+    pub(crate) named_ports: BTreeMap<String, u16>,
+    /// What owns it.
+    pub(crate) kind: WorkloadKind,
+    /// The name of its owner.
+    pub(crate) owner: Text,
+    /// Whether the pod object itself says that it is captured, as istio-cni writes it.
+    pub(crate) is_annotated_captured: bool,
+    /// What the pod object itself says of its state, as a kubelet writes it.
+    pub(crate) own_status: Option<PodStatus>,
+}
+
+/// The annotation with which a node agent says that it captured a pod.
+const REDIRECTION: &str = "ambient.istio.io/redirection";
+
+impl PodRecord {
+    /// What `pod` says.
+    pub(crate) fn new(pod: &Pod) -> Self {
+        let spec = pod.spec.as_ref();
+        let ports = spec.iter().flat_map(|spec| &spec.containers);
+        let ports = ports.flat_map(|container| container.ports.iter().flatten());
+        let ports = ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP");
+        let named = ports.filter_map(|port| {
+            Some((port.name.clone()?, u16::try_from(port.container_port).ok()?))
+        });
+        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let (kind, owner) = owner(&pod.metadata, &labels);
+        let annotations = pod.metadata.annotations.as_ref();
+        Self {
+            uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            labels: Arc::new(labels),
+            service_account: account.filter(|name| !name.is_empty()).unwrap_or("default").into(),
+            node: spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default().into(),
+            host_network: spec.and_then(|spec| spec.host_network).unwrap_or_default(),
+            named_ports: named.collect(),
+            kind,
+            owner,
+            is_annotated_captured: annotations
+                .and_then(|all| all.get(REDIRECTION))
+                .is_some_and(|value| value == "enabled"),
+            own_status: own_status(pod),
+        }
+    }
+}
+
+fn own_status(pod: &Pod) -> Option<PodStatus> {
+    let status = pod.status.as_ref()?;
+    let conditions = status.conditions.iter().flatten();
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    let addresses = status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.parse().ok());
+    let mut pod_ips: Vec<IpAddr> = addresses.collect();
+    if pod_ips.is_empty() {
+        pod_ips.extend(status.pod_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
+    }
+    Some(PodStatus {
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        phase: status.phase.clone().unwrap_or_default(),
+        pod_ips,
+        ready: ready.any(|condition| condition.status == "True"),
+        restarts: 0,
+        reason: status.reason.clone(),
+    })
+}
+
+/// Kind and name of what owns a pod, through the ReplicaSet or Job in between.
+fn owner(metadata: &ObjectMeta, labels: &Labels) -> (WorkloadKind, Text) {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let pod = (WorkloadKind::Pod, metadata.name.as_deref().unwrap_or_default().into());
+    let Some(owner) = owners.find(|owner| owner.controller.unwrap_or_default()) else {
+        return pod;
+    };
+    let name = owner.name.as_str();
+    match owner.kind.as_str() {
+        "Deployment" => (WorkloadKind::Deployment, name.into()),
+        "ReplicaSet" => {
+            let hash = labels.get("pod-template-hash").map(|hash| format!("-{hash}"));
+            let deployment = hash.and_then(|hash| name.strip_suffix(hash.as_str()));
+            (WorkloadKind::Deployment, deployment.unwrap_or(name).into())
+        }
+        "Job" => match cron_job(name) {
+            Some(cron_job) => (WorkloadKind::CronJob, cron_job.into()),
+            None => (WorkloadKind::Job, name.into()),
+        },
+        "CronJob" => (WorkloadKind::CronJob, name.into()),
+        _ => (WorkloadKind::Pod, name.into()),
+    }
+}
+
+/// A CronJob's jobs are called `<name>-<minutes since 1970>`.
+fn cron_job(job: &str) -> Option<&str> {
+    let (name, time) = job.rsplit_once('-')?;
+    ((8..=10).contains(&time.len()) && time.bytes().all(|c| c.is_ascii_digit())).then_some(name)
+}
+
+/// A namespace.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct NamespaceRecord {
+    /// Its labels.
+    pub(crate) labels: Arc<Labels>,
+    /// How its services spread their traffic, where they do not say so themselves.
+    pub(crate) traffic_distribution: Option<String>,
+}
+
+/// The annotation that says how traffic is spread, on a Service or Namespace.
+pub(crate) const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
+
+impl NamespaceRecord {
+    /// What `namespace` says.
+    pub(crate) fn new(namespace: &Namespace) -> Self {
+        let annotations = namespace.metadata.annotations.as_ref();
+        Self {
+            labels: Arc::new(namespace.metadata.labels.clone().unwrap_or_default()),
+            traffic_distribution: annotations
+                .and_then(|all| all.get(TRAFFIC_DISTRIBUTION))
+                .cloned(),
+        }
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct NodeRecord {
+    /// Where it stands.
+    pub(crate) locality: Locality,
+}
+
+impl NodeRecord {
+    /// What `node` says.
+    pub(crate) fn new(node: &Node) -> Self {
+        let label = |key: &str| -> Text {
+            let labels = node.metadata.labels.as_ref();
+            labels.and_then(|labels| labels.get(key)).map_or("", String::as_str).into()
+        };
+        Self {
+            locality: Locality {
+                region: label("topology.kubernetes.io/region"),
+                zone: label("topology.kubernetes.io/zone"),
+                subzone: label("topology.istio.io/subzone"),
+            },
+        }
+    }
+}
+
+/// A Kubernetes Service.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ServiceRecord {
+    /// The object itself: most of its fields are needed.
+    pub(crate) object: Arc<Service>,
+    /// Its selector; empty selects nothing.
+    pub(crate) selector: Arc<Labels>,
+}
+
+impl ServiceRecord {
+    /// What `service` says.
+    pub(crate) fn new(service: &Arc<Service>) -> Self {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone());
+        Self { object: service.clone(), selector: Arc::new(selector.unwrap_or_default()) }
+    }
+}
+
+/// The labels of a WorkloadEntry: those of its spec, and those of the object itself.
+pub(crate) fn entry_labels(entry: &WorkloadEntry) -> Labels {
+    let mut labels = entry.metadata.labels.clone().unwrap_or_default();
+    labels.extend(entry.spec.labels.clone());
+    labels
+}

@@ -1,0 +1,184 @@
+//! Kubernetes Services to the services of the view, and the ports on which a member serves them.
+//!
+//! A waypoint that is named is written down whether or not it exists: proxies refuse what must pass a waypoint
+//! that is not there. Nothing here may look at endpoints; those are the members' own records.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ambit_model::names::{NetworkAddress, ServiceName};
+use ambit_model::plan::HBONE_PORT;
+use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
+use ambit_model::workload::{AppProtocol, GatewayAddress, GatewayDestination, PortMapping};
+use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::Mesh;
+use super::records::{NamespaceRecord, ObjectName, ServiceRecord, TRAFFIC_DISTRIBUTION};
+use super::selectors::Labels;
+
+/// Kubernetes' default for session affinity.
+const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
+/// The label that names the waypoint of a service, workload or namespace.
+const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// The label that says where that waypoint is.
+const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+/// The label that sends gateways through the waypoint too.
+const INGRESS_USE_WAYPOINT: &str = "istio.io/ingress-use-waypoint";
+
+/// The service's name in the view.
+pub(crate) fn service_name(mesh: &Mesh, name: &ObjectName) -> ServiceName {
+    let ObjectName { namespace, name } = name;
+    ServiceName::new(namespace.clone(), format!("{name}.{namespace}.svc.{}", mesh.domain))
+}
+
+/// The service of `record`.
+pub(crate) fn build(
+    mesh: &Mesh,
+    name: &ObjectName,
+    record: &ServiceRecord,
+    namespace: &NamespaceRecord,
+) -> Service {
+    let spec = record.object.spec.clone().unwrap_or_default();
+    let metadata = &record.object.metadata;
+    let key = service_name(mesh, name);
+    let labels = metadata.labels.clone().unwrap_or_default();
+    let distribution = spec
+        .traffic_distribution
+        .clone()
+        .or_else(|| metadata.annotations.as_ref()?.get(TRAFFIC_DISTRIBUTION).cloned())
+        .or_else(|| namespace.traffic_distribution.clone());
+    Service {
+        name: name.name.clone(),
+        addresses: addresses(&spec),
+        ports: tcp_ports(&spec).map(service_port).collect(),
+        waypoint: waypoint(mesh, &name.namespace, &[&labels, &namespace.labels]),
+        load_balancing: load_balancing(&spec, distribution.as_deref()),
+        ip_families: ip_families(&spec),
+        canonical: true,
+        ingress_use_waypoint: labels.get(INGRESS_USE_WAYPOINT).is_some_and(|value| value == "true"),
+        ..Service::named(key.namespace, key.hostname)
+    }
+}
+
+fn addresses(spec: &ServiceSpec) -> Vec<VirtualAddress> {
+    let listed = spec.cluster_ips.iter().flatten();
+    let mut addresses: Vec<IpAddr> = listed.filter_map(|ip| ip.parse().ok()).collect();
+    if addresses.is_empty() {
+        addresses.extend(spec.cluster_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
+    }
+    addresses.into_iter().map(virtual_address).collect()
+}
+
+/// A single address on the mesh's only network.
+pub(crate) fn virtual_address(ip: IpAddr) -> VirtualAddress {
+    VirtualAddress { address: NetworkAddress::new("", ip), prefix_len: None }
+}
+
+fn tcp_ports(spec: &ServiceSpec) -> impl Iterator<Item = &ServicePort> {
+    let ports = spec.ports.iter().flatten();
+    ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP")
+}
+
+fn service_port(port: &ServicePort) -> PortMapping {
+    PortMapping {
+        service_port: u16::try_from(port.port).unwrap_or_default(),
+        target_port: match &port.target_port {
+            Some(IntOrString::Int(target)) => u16::try_from(*target).unwrap_or_default(),
+            Some(IntOrString::String(_)) => 0,
+            None => u16::try_from(port.port).unwrap_or_default(),
+        },
+        app_protocol: app_protocol(port.app_protocol.as_deref(), port.name.as_deref()),
+    }
+}
+
+/// The ports on which a member with these named ports serves `record`; a name that it lacks serves nothing.
+pub(crate) fn member_ports(
+    record: &ServiceRecord,
+    named_ports: &BTreeMap<String, u16>,
+) -> Vec<PortMapping> {
+    let Some(spec) = &record.object.spec else { return Vec::new() };
+    let resolved = tcp_ports(spec).filter_map(|port| {
+        let mapping = service_port(port);
+        let target_port = match &port.target_port {
+            Some(IntOrString::String(name)) => *named_ports.get(name)?,
+            _ => mapping.target_port,
+        };
+        Some(PortMapping { target_port, ..mapping })
+    });
+    resolved.collect()
+}
+
+/// What a port speaks: its declared protocol, else the first word of its name.
+pub(crate) fn app_protocol(declared: Option<&str>, name: Option<&str>) -> AppProtocol {
+    let declared = declared.map(str::to_lowercase);
+    let word = match declared.as_deref() {
+        Some("kubernetes.io/h2c") => "http2",
+        Some(declared) => declared,
+        None => name.unwrap_or_default().split('-').next().unwrap_or_default(),
+    };
+    match word {
+        "http" => AppProtocol::Http11,
+        "http2" | "h2c" => AppProtocol::Http2,
+        "grpc" => AppProtocol::Grpc,
+        "tcp" => AppProtocol::Tcp,
+        "tls" | "https" => AppProtocol::Tls,
+        _ => AppProtocol::Unknown,
+    }
+}
+
+fn load_balancing(spec: &ServiceSpec, distribution: Option<&str>) -> LoadBalancing {
+    let (mode, routing_preference) = if spec.internal_traffic_policy.as_deref() == Some("Local") {
+        (Mode::Strict, vec![Scope::Node])
+    } else {
+        match distribution {
+            Some("PreferClose" | "PreferSameZone") => {
+                (Mode::Failover, vec![Scope::Network, Scope::Region, Scope::Zone])
+            }
+            Some("PreferSameNode") => (
+                Mode::Failover,
+                vec![Scope::Network, Scope::Region, Scope::Zone, Scope::Subzone, Scope::Node],
+            ),
+            _ => (Mode::Unspecified, Vec::new()),
+        }
+    };
+    let client_ip = spec.session_affinity.as_deref() == Some("ClientIP");
+    let timeout = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let seconds = timeout.and_then(|it| it.timeout_seconds).unwrap_or(DEFAULT_AFFINITY_SECONDS);
+    LoadBalancing {
+        routing_preference,
+        mode,
+        allow_unhealthy: spec.publish_not_ready_addresses.unwrap_or_default(),
+        client_affinity_seconds: client_ip.then(|| u32::try_from(seconds).unwrap_or_default()),
+    }
+}
+
+fn ip_families(spec: &ServiceSpec) -> IpFamilies {
+    let families = spec.ip_families.as_deref().unwrap_or_default();
+    let has = |family| families.iter().any(|it| it == family);
+    match (has("IPv4"), has("IPv6")) {
+        (true, true) => IpFamilies::Dual,
+        (true, false) => IpFamilies::Ipv4Only,
+        (false, true) => IpFamilies::Ipv6Only,
+        (false, false) => IpFamilies::Automatic,
+    }
+}
+
+/// The waypoint that the first of `labels` to name one means; `none` is an answer too.
+pub(crate) fn waypoint(
+    mesh: &Mesh,
+    own_namespace: &str,
+    labels: &[&Labels],
+) -> Option<GatewayAddress> {
+    let named = labels.iter().find(|labels| labels.contains_key(USE_WAYPOINT))?;
+    let name = named[USE_WAYPOINT].as_str();
+    if name.is_empty() || name == "none" {
+        return None;
+    }
+    let namespace = named.get(USE_WAYPOINT_NAMESPACE).map_or(own_namespace, String::as_str);
+    let hostname = format!("{name}.{namespace}.svc.{}", mesh.domain);
+    Some(GatewayAddress {
+        destination: GatewayDestination::Hostname(ServiceName::new(namespace, hostname)),
+        hbone_mtls_port: HBONE_PORT,
+    })
+}

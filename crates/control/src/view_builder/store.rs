@@ -1,0 +1,574 @@
+//! The objects that the view is made of, and who depends on whom.
+//!
+//! [`Store::ingest`] takes one event and marks what must be built again; the rest are questions that building
+//! asks. Nothing here builds anything, and an event never marks more than what its object can affect.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::workload::PortMapping;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::peer_auth::{self, Effective};
+use super::records::{
+    Member, NamespaceRecord, NodeRecord, ObjectName, PodRecord, ServiceRecord, entry_labels,
+};
+use super::selectors::{Labels, Members, Selectors};
+use super::workloads::{PodState, pod_uid};
+use super::{Dirty, Mesh, entries, policy, services};
+use crate::manifest::istio::{
+    AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry, WorkloadSelector,
+};
+use crate::manifest::{Kind, ObjectKey, Typed};
+use crate::registry::Event;
+
+/// All objects of the registry that matter to the view.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    namespaces: BTreeMap<Text, NamespaceRecord>,
+    nodes: BTreeMap<Text, NodeRecord>,
+    pods: BTreeMap<ObjectName, PodRecord>,
+    pod_states: HashMap<ObjectName, PodState>,
+    pods_by_node: HashMap<Text, BTreeSet<ObjectName>>,
+    workload_entries: BTreeMap<ObjectName, Arc<WorkloadEntry>>,
+    members: Members<Member>,
+    services: BTreeMap<ObjectName, ServiceRecord>,
+    service_selectors: Selectors<ObjectName>,
+    service_entries: BTreeMap<ObjectName, Arc<ServiceEntry>>,
+    service_entry_selectors: Selectors<ObjectName>,
+    hosts: BTreeMap<ServiceName, BTreeSet<ObjectName>>,
+    policies: BTreeMap<ObjectName, Arc<AuthorizationPolicy>>,
+    policy_selectors: Selectors<ObjectName>,
+    peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
+    peer_selectors: Selectors<ObjectName>,
+}
+
+/// What a policy of the view is made of.
+#[derive(Debug)]
+pub(crate) enum PolicyOrigin<'a> {
+    /// An AuthorizationPolicy.
+    Authorization(ObjectName, Arc<AuthorizationPolicy>),
+    /// A PeerAuthentication, in its namespace and mesh.
+    PeerAuthentication(Effective<'a>),
+    /// An object that is gone.
+    Gone(ObjectName),
+}
+
+impl Store {
+    /// Takes one event and marks in `dirty` what depends on it.
+    pub(super) fn ingest(&mut self, mesh: &Mesh, event: Event, dirty: &mut Dirty) {
+        match event {
+            Event::Put(typed) => self.put(mesh, typed, dirty),
+            Event::Delete(key) => self.delete(mesh, &key, dirty),
+            Event::PodStatus { namespace, name, status } => {
+                let name = ObjectName { namespace, name };
+                self.pod_states.entry(name.clone()).or_default().status = status;
+                self.forget_empty_state(&name);
+                dirty.members.insert(Member::Pod(name));
+            }
+            Event::Captured { namespace, name, uid } => {
+                let name = ObjectName { namespace, name };
+                self.pod_states.entry(name.clone()).or_default().captured = uid;
+                self.forget_empty_state(&name);
+                dirty.members.insert(Member::Pod(name));
+            }
+        }
+    }
+
+    fn forget_empty_state(&mut self, name: &ObjectName) {
+        if self.pod_states.get(name) == Some(&PodState::default()) {
+            self.pod_states.remove(name);
+        }
+    }
+
+    fn put(&mut self, mesh: &Mesh, typed: Typed, dirty: &mut Dirty) {
+        let name = ObjectName::of(typed.metadata());
+        match typed {
+            Typed::Namespace(object) => {
+                self.put_namespace(mesh, &name.name, Some(NamespaceRecord::new(&object)), dirty);
+            }
+            Typed::Node(object) => self.put_node(&name.name, Some(NodeRecord::new(&object)), dirty),
+            Typed::Pod(object) => self.put_pod(name, Some(PodRecord::new(&object)), dirty),
+            Typed::Service(object) => {
+                self.put_service(mesh, name, Some(ServiceRecord::new(&object)), dirty);
+            }
+            Typed::ServiceEntry(object) => self.put_service_entry(name, Some(object), dirty),
+            Typed::WorkloadEntry(object) => self.put_workload_entry(name, Some(object), dirty),
+            Typed::AuthorizationPolicy(object) => {
+                self.put_policy(mesh, name, Some(object), dirty);
+            }
+            Typed::PeerAuthentication(object) => {
+                self.put_peer_authentication(mesh, name, Some(object), dirty);
+            }
+            // The machine starts pods from these; the view knows the pods.
+            Typed::ServiceAccount(_)
+            | Typed::ConfigMap(_)
+            | Typed::Secret(_)
+            | Typed::Deployment(_) => {}
+        }
+    }
+
+    fn delete(&mut self, mesh: &Mesh, key: &ObjectKey, dirty: &mut Dirty) {
+        let name = ObjectName { namespace: key.namespace.clone(), name: key.name.clone() };
+        match key.kind {
+            Kind::Namespace => self.put_namespace(mesh, &key.name, None, dirty),
+            Kind::Node => self.put_node(&key.name, None, dirty),
+            Kind::Pod => self.put_pod(name, None, dirty),
+            Kind::Service => self.put_service(mesh, name, None, dirty),
+            Kind::ServiceEntry => self.put_service_entry(name, None, dirty),
+            Kind::WorkloadEntry => self.put_workload_entry(name, None, dirty),
+            Kind::AuthorizationPolicy => self.put_policy(mesh, name, None, dirty),
+            Kind::PeerAuthentication => self.put_peer_authentication(mesh, name, None, dirty),
+            Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
+        }
+    }
+
+    fn put_namespace(
+        &mut self,
+        mesh: &Mesh,
+        name: &Text,
+        record: Option<NamespaceRecord>,
+        dirty: &mut Dirty,
+    ) {
+        if replace(&mut self.namespaces, name.clone(), record) {
+            let services = in_namespace(&self.services, name);
+            dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
+            let hosts = self.hosts.keys().filter(|host| host.namespace == *name);
+            dirty.services.extend(hosts.cloned());
+        }
+    }
+
+    fn put_node(&mut self, name: &Text, record: Option<NodeRecord>, dirty: &mut Dirty) {
+        if replace(&mut self.nodes, name.clone(), record) {
+            let pods = self.pods_by_node.get(name).into_iter().flatten();
+            dirty.members.extend(pods.cloned().map(Member::Pod));
+        }
+    }
+
+    fn put_pod(&mut self, name: ObjectName, record: Option<PodRecord>, dirty: &mut Dirty) {
+        let member = Member::Pod(name.clone());
+        if let Some(old) = self.pods.get(&name)
+            && let Some(pods) = self.pods_by_node.get_mut(&old.node)
+        {
+            pods.remove(&name);
+            if pods.is_empty() {
+                self.pods_by_node.remove(&old.node);
+            }
+        }
+        match &record {
+            Some(pod) => {
+                self.members.insert(&name.namespace, member.clone(), pod.labels.clone());
+                self.pods_by_node.entry(pod.node.clone()).or_default().insert(name.clone());
+            }
+            None => self.members.remove(&name.namespace, &member),
+        }
+        if replace(&mut self.pods, name, record) {
+            dirty.members.insert(member);
+        }
+    }
+
+    fn put_service(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        record: Option<ServiceRecord>,
+        dirty: &mut Dirty,
+    ) {
+        let old = self.services.get(&name).cloned();
+        let serves = |record: &ServiceRecord| {
+            let ports = record.object.spec.as_ref().and_then(|spec| spec.ports.clone());
+            (record.selector.clone(), ports)
+        };
+        if old.as_ref().map(serves) != record.as_ref().map(serves) {
+            for record in old.iter().chain(&record).filter(|record| !record.selector.is_empty()) {
+                dirty.members.extend(self.members.select(&name.namespace, &record.selector));
+            }
+        }
+        match &record {
+            Some(record) => self.service_selectors.insert(
+                &name.namespace,
+                name.clone(),
+                record.selector.clone(),
+            ),
+            None => self.service_selectors.remove(&name),
+        }
+        dirty.services.insert(services::service_name(mesh, &name));
+        replace(&mut self.services, name, record);
+    }
+
+    fn put_service_entry(
+        &mut self,
+        name: ObjectName,
+        entry: Option<Arc<ServiceEntry>>,
+        dirty: &mut Dirty,
+    ) {
+        let old = self.service_entries.get(&name).cloned();
+        for entry in old.iter().chain(&entry) {
+            let hosts = entry.spec.hosts.iter();
+            dirty.services.extend(hosts.map(|host| ServiceName::new(name.namespace.clone(), host.as_str())));
+            if let Some(selector) = &entry.spec.workload_selector {
+                dirty.members.extend(self.members.select(&name.namespace, &selector.labels));
+            }
+        }
+        for host in old.iter().flat_map(|entry| &entry.spec.hosts) {
+            let key = ServiceName::new(name.namespace.clone(), host.as_str());
+            if let Some(owners) = self.hosts.get_mut(&key) {
+                owners.remove(&name);
+                if owners.is_empty() {
+                    self.hosts.remove(&key);
+                }
+            }
+        }
+        for host in entry.iter().flat_map(|entry| &entry.spec.hosts) {
+            let key = ServiceName::new(name.namespace.clone(), host.as_str());
+            self.hosts.entry(key).or_default().insert(name.clone());
+        }
+        match entry.as_ref().and_then(|entry| entry.spec.workload_selector.clone()) {
+            Some(selector) => {
+                let labels = Arc::new(selector.labels);
+                self.service_entry_selectors.insert(&name.namespace, name.clone(), labels);
+            }
+            None => self.service_entry_selectors.remove(&name),
+        }
+        dirty.entries.insert(name.clone());
+        replace(&mut self.service_entries, name, entry);
+    }
+
+    fn put_workload_entry(
+        &mut self,
+        name: ObjectName,
+        entry: Option<Arc<WorkloadEntry>>,
+        dirty: &mut Dirty,
+    ) {
+        let member = Member::Entry(name.clone());
+        match &entry {
+            Some(entry) => {
+                let labels = Arc::new(entry_labels(entry));
+                self.members.insert(&name.namespace, member.clone(), labels);
+            }
+            None => self.members.remove(&name.namespace, &member),
+        }
+        dirty.members.insert(member);
+        replace(&mut self.workload_entries, name, entry);
+    }
+
+    fn put_policy(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        policy: Option<Arc<AuthorizationPolicy>>,
+        dirty: &mut Dirty,
+    ) {
+        let old = self.policies.get(&name).cloned();
+        for policy in old.iter().chain(&policy) {
+            if let Some(labels) = selector(policy.spec.selector.as_ref()) {
+                let is_root = name.namespace == mesh.root_namespace;
+                dirty.members.extend(if is_root {
+                    self.members.select_everywhere(labels)
+                } else {
+                    self.members.select(&name.namespace, labels)
+                });
+            }
+        }
+        let labels = policy.as_ref().and_then(|policy| selector(policy.spec.selector.as_ref()));
+        match labels {
+            Some(labels) => {
+                let labels = Arc::new(labels.clone());
+                self.policy_selectors.insert(&name.namespace, name.clone(), labels);
+            }
+            None => self.policy_selectors.remove(&name),
+        }
+        dirty.policies.insert(PolicyName::new(name.namespace.clone(), name.name.clone()));
+        replace(&mut self.policies, name, policy);
+    }
+
+    fn put_peer_authentication(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        object: Option<Arc<PeerAuthentication>>,
+        dirty: &mut Dirty,
+    ) {
+        let old = self.peer_authentications.get(&name).cloned();
+        for object in old.iter().chain(&object) {
+            let is_root = name.namespace == mesh.root_namespace;
+            dirty.members.extend(match selector(object.spec.selector.as_ref()) {
+                Some(labels) => self.members.select(&name.namespace, labels),
+                None if is_root => self.members.select_everywhere(&Labels::new()),
+                None => self.members.select(&name.namespace, &Labels::new()),
+            });
+            // A wider mode is what UNSET means in a narrower object.
+            let depending = self.peer_authentications.keys();
+            let depending = depending.filter(|it| is_root || it.namespace == name.namespace);
+            dirty.policies.extend(depending.map(peer_auth::converted_name));
+        }
+        dirty.policies.insert(peer_auth::converted_name(&name));
+        let labels = object.as_ref().and_then(|object| selector(object.spec.selector.as_ref()));
+        match labels {
+            Some(labels) => {
+                let labels = Arc::new(labels.clone());
+                self.peer_selectors.insert(&name.namespace, name.clone(), labels);
+            }
+            None => self.peer_selectors.remove(&name),
+        }
+        replace(&mut self.peer_authentications, name, object);
+    }
+}
+
+/// What building asks.
+impl Store {
+    /// The namespace; one without an object has no labels.
+    pub(crate) fn namespace(&self, name: &str) -> NamespaceRecord {
+        self.namespaces.get(name).cloned().unwrap_or_default()
+    }
+
+    /// All namespaces that have an object.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = (&Text, &NamespaceRecord)> {
+        self.namespaces.iter()
+    }
+
+    /// The node.
+    pub(crate) fn node(&self, name: &str) -> Option<&NodeRecord> {
+        self.nodes.get(name)
+    }
+
+    /// All nodes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&Text, &NodeRecord)> {
+        self.nodes.iter()
+    }
+
+    /// The pod, and what is known beside its object.
+    pub(crate) fn pod(&self, name: &ObjectName) -> Option<(&PodRecord, &PodState)> {
+        static UNKNOWN: PodState = PodState { status: None, captured: None };
+        let pod = self.pods.get(name)?;
+        Some((pod, self.pod_states.get(name).unwrap_or(&UNKNOWN)))
+    }
+
+    /// All pods.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = (&ObjectName, &PodRecord)> {
+        self.pods.iter()
+    }
+
+    /// The pods that were given to `node`.
+    pub(crate) fn pods_on(&self, node: &str) -> impl Iterator<Item = &ObjectName> {
+        self.pods_by_node.get(node).into_iter().flatten()
+    }
+
+    /// All Services.
+    pub(crate) fn services(&self) -> impl Iterator<Item = (&ObjectName, &ServiceRecord)> {
+        self.services.iter()
+    }
+
+    /// All AuthorizationPolicies.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = (&ObjectName, &Arc<AuthorizationPolicy>)> {
+        self.policies.iter()
+    }
+
+    /// All PeerAuthentications.
+    pub(crate) fn peer_authentications(
+        &self,
+    ) -> impl Iterator<Item = (&ObjectName, &Arc<PeerAuthentication>)> {
+        self.peer_authentications.iter()
+    }
+
+    /// The WorkloadEntry.
+    pub(crate) fn workload_entry(&self, name: &ObjectName) -> Option<&Arc<WorkloadEntry>> {
+        self.workload_entries.get(name)
+    }
+
+    /// The ServiceEntry.
+    pub(crate) fn service_entry(&self, name: &ObjectName) -> Option<&Arc<ServiceEntry>> {
+        self.service_entries.get(name)
+    }
+
+    /// The uid of the workload that a member is or was.
+    pub(super) fn uid(&self, mesh: &Mesh, member: &Member) -> Text {
+        match member {
+            Member::Pod(name) => pod_uid(mesh, name).into(),
+            Member::Entry(ObjectName { namespace, name }) => {
+                let cluster = &mesh.cluster_id;
+                format!("{cluster}/networking.istio.io/WorkloadEntry/{namespace}/{name}").into()
+            }
+        }
+    }
+
+    /// The Kubernetes Service of this name.
+    pub(super) fn kubernetes_service(
+        &self,
+        mesh: &Mesh,
+        name: &ServiceName,
+    ) -> Option<(&ObjectName, &ServiceRecord)> {
+        let suffix = format!(".{}.svc.{}", name.namespace, mesh.domain);
+        let short = name.hostname.strip_suffix(suffix.as_str())?;
+        self.services.get_key_value(&ObjectName::new(&name.namespace, short))
+    }
+
+    /// The ServiceEntry that a host belongs to: the oldest of those that name it.
+    pub(super) fn entry_of_host(
+        &self,
+        name: &ServiceName,
+    ) -> Option<(ObjectName, Arc<ServiceEntry>)> {
+        let owners = self.hosts.get(name)?.iter();
+        let owners = owners.filter_map(|owner| self.service_entries.get_key_value(owner));
+        let oldest = owners.min_by_key(|(owner, entry)| age(&entry.metadata, owner))?;
+        Some((oldest.0.clone(), oldest.1.clone()))
+    }
+
+    /// The services of which a pod is an endpoint, with the ports it serves them on.
+    pub(super) fn served_by_pod(
+        &self,
+        mesh: &Mesh,
+        name: &ObjectName,
+        pod: &PodRecord,
+    ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
+        let mut served = self.kubernetes_services(mesh, &name.namespace, &pod.labels, &pod.named_ports);
+        for (host, entry) in self.entries_selecting(&name.namespace, &pod.labels) {
+            served.entry(host).or_insert_with(|| entries::member_ports(&entry, None));
+        }
+        served
+    }
+
+    /// The services of which a WorkloadEntry is an endpoint.
+    pub(super) fn served_by_entry(
+        &self,
+        mesh: &Mesh,
+        name: &ObjectName,
+        entry: &WorkloadEntry,
+    ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
+        let labels = entry_labels(entry);
+        let named = entry.spec.ports.iter();
+        let named = named.filter_map(|(name, port)| Some((name.clone(), u16::try_from(*port).ok()?)));
+        let named: BTreeMap<String, u16> = named.collect();
+        let mut served = self.kubernetes_services(mesh, &name.namespace, &labels, &named);
+        for (host, owner) in self.entries_selecting(&name.namespace, &labels) {
+            served.entry(host).or_insert_with(|| entries::member_ports(&owner, Some(&entry.spec)));
+        }
+        served
+    }
+
+    fn kubernetes_services(
+        &self,
+        mesh: &Mesh,
+        namespace: &Text,
+        labels: &Labels,
+        named_ports: &BTreeMap<String, u16>,
+    ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
+        let selecting = self.service_selectors.selecting(namespace, labels);
+        let records = selecting.iter().filter_map(|name| self.services.get_key_value(name));
+        let ports = |(name, record): (&ObjectName, &ServiceRecord)| {
+            (services::service_name(mesh, name), services::member_ports(record, named_ports))
+        };
+        records.map(ports).collect()
+    }
+
+    fn entries_selecting(
+        &self,
+        namespace: &Text,
+        labels: &Labels,
+    ) -> Vec<(ServiceName, Arc<ServiceEntry>)> {
+        let selecting = self.service_entry_selectors.selecting(namespace, labels);
+        let entries = selecting.iter().filter_map(|name| self.service_entries.get(name));
+        let hosts = |entry: &Arc<ServiceEntry>| {
+            let host = |host: &String| (ServiceName::new(namespace.clone(), host.as_str()), entry.clone());
+            entry.spec.hosts.iter().map(host).collect::<Vec<_>>()
+        };
+        entries.flat_map(hosts).collect()
+    }
+
+    fn labels_of(&self, member: &Member) -> Option<Arc<Labels>> {
+        match member {
+            Member::Pod(name) => self.pods.get(name).map(|pod| pod.labels.clone()),
+            Member::Entry(name) => {
+                self.workload_entries.get(name).map(|entry| Arc::new(entry_labels(entry)))
+            }
+        }
+    }
+
+    /// The policies that a workload must name: those that select it, and that of its mutual TLS mode.
+    pub(super) fn policies_of(&self, mesh: &Mesh, member: &Member) -> Vec<PolicyName> {
+        let Some(labels) = self.labels_of(member) else { return Vec::new() };
+        let mut names = BTreeSet::new();
+        for namespace in [member.namespace(), &mesh.root_namespace] {
+            for name in self.policy_selectors.selecting(namespace, &labels) {
+                if self.policies.get(&name).is_some_and(|policy| policy::is_sent(policy)) {
+                    names.insert(PolicyName::new(name.namespace, name.name));
+                }
+            }
+        }
+        let effective = self.effective(mesh, member.namespace(), &labels);
+        names.extend(effective.policy_name(&mesh.root_namespace));
+        names.into_iter().collect()
+    }
+
+    fn effective(&self, mesh: &Mesh, namespace: &Text, labels: &Labels) -> Effective<'_> {
+        let selecting = self.peer_selectors.selecting(namespace, labels);
+        let selecting = selecting.iter().filter_map(|name| self.peer_authentications.get_key_value(name));
+        let workload = selecting.min_by_key(|(name, object)| age(&object.metadata, name));
+        Effective { workload: workload.map(|(_, object)| &**object), ..self.wider(mesh, namespace) }
+    }
+
+    /// What mesh and namespace say, for objects and workloads of `namespace`.
+    fn wider(&self, mesh: &Mesh, namespace: &Text) -> Effective<'_> {
+        let of = |namespace: &Text| {
+            let all = in_namespace(&self.peer_authentications, namespace);
+            let all = all.filter(|(_, object)| selector(object.spec.selector.as_ref()).is_none());
+            all.min_by_key(|(name, object)| age(&object.metadata, name)).map(|(_, object)| &**object)
+        };
+        let own = (*namespace != mesh.root_namespace).then(|| of(namespace)).flatten();
+        Effective { mesh: of(&mesh.root_namespace), namespace: own, workload: None }
+    }
+
+    /// What the policy of this name is made of.
+    pub(super) fn policy_origin(&self, mesh: &Mesh, name: &PolicyName) -> PolicyOrigin<'_> {
+        if let Some(object) = peer_auth::origin(name) {
+            return match self.peer_authentications.get(&object) {
+                Some(own) if selector(own.spec.selector.as_ref()).is_some() => {
+                    let wider = self.wider(mesh, &object.namespace);
+                    PolicyOrigin::PeerAuthentication(Effective { workload: Some(own), ..wider })
+                }
+                _ => PolicyOrigin::Gone(object),
+            };
+        }
+        let object = ObjectName { namespace: name.namespace.clone(), name: name.name.clone() };
+        match self.policies.get(&object) {
+            Some(policy) => PolicyOrigin::Authorization(object, policy.clone()),
+            None => PolicyOrigin::Gone(object),
+        }
+    }
+}
+
+/// The labels of a selector that selects anything less than all.
+fn selector(selector: Option<&WorkloadSelector>) -> Option<&Labels> {
+    selector.map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
+}
+
+/// Orders objects from old to young; objects without a time are told apart by name.
+fn age<'a>(metadata: &ObjectMeta, name: &'a ObjectName) -> (Option<i64>, &'a ObjectName) {
+    let created = metadata.creation_timestamp.as_ref();
+    (created.map(|time| time.0.as_second()), name)
+}
+
+fn in_namespace<'a, V>(
+    map: &'a BTreeMap<ObjectName, V>,
+    namespace: &Text,
+) -> impl Iterator<Item = (&'a ObjectName, &'a V)> + use<'a, V> {
+    let namespace = namespace.clone();
+    let first = ObjectName { namespace: namespace.clone(), name: "".into() };
+    map.range(first..).take_while(move |(name, _)| name.namespace == namespace)
+}
+
+/// Puts or removes; tells whether anything changed.
+fn replace<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
+    match value {
+        Some(value) => {
+            if map.get(&key) == Some(&value) {
+                return false;
+            }
+            map.insert(key, value);
+            true
+        }
+        None => map.remove(&key).is_some(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Pods to workloads.
+//!
+//! A pod is offered HBONE only when the node agent says that it captured this very incarnation; a captured
+//! file of an earlier pod with the same name means nothing. Nothing here may invent an address or a readiness.
+
+use std::net::IpAddr;
+
+use ambit_model::workload::{Tunnel, Workload};
+
+use super::Mesh;
+use super::entries::canonical;
+use super::records::{NodeRecord, ObjectName, PodRecord};
+use super::services::waypoint;
+use crate::registry::PodStatus;
+
+/// The name of a pod's workload in the view.
+pub(crate) fn pod_uid(mesh: &Mesh, name: &ObjectName) -> String {
+    format!("{}//Pod/{}/{}", mesh.cluster_id, name.namespace, name.name)
+}
+
+/// What is known of a pod beside its object.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct PodState {
+    /// What its node says of it.
+    pub(crate) status: Option<PodStatus>,
+    /// The uid of the incarnation that the node agent captured.
+    pub(crate) captured: Option<ambit_model::Text>,
+}
+
+impl PodState {
+    /// The status of this incarnation of the pod.
+    pub(crate) fn status_of<'a>(&'a self, pod: &'a PodRecord) -> Option<&'a PodStatus> {
+        let told = self.status.as_ref().filter(|status| *status.uid == *pod.uid);
+        told.or(pod.own_status.as_ref())
+    }
+
+    /// Whether this incarnation of the pod is captured.
+    pub(crate) fn is_captured(&self, pod: &PodRecord) -> bool {
+        let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid && !uid.is_empty());
+        told || pod.is_annotated_captured
+    }
+}
+
+/// Whether a pod in this phase will never run again.
+pub(crate) fn is_terminal(phase: &str) -> bool {
+    matches!(phase, "Succeeded" | "Failed")
+}
+
+/// The workload of a pod, without services and policies; `None` while it has no address or when it has ended.
+pub(crate) fn build(
+    mesh: &Mesh,
+    name: &ObjectName,
+    pod: &PodRecord,
+    state: &PodState,
+    node: Option<&NodeRecord>,
+) -> Option<Workload> {
+    let status = state.status_of(pod)?;
+    if status.pod_ips.is_empty() || is_terminal(&status.phase) {
+        return None;
+    }
+    let mut workload =
+        Workload::named(pod_uid(mesh, name), name.namespace.clone(), name.name.clone());
+    workload.addresses = addresses(&status.pod_ips);
+    workload.tunnel =
+        if state.is_captured(pod) && !pod.host_network { Tunnel::Hbone } else { Tunnel::None };
+    workload.trust_domain = mesh.trust_domain.clone();
+    workload.service_account = pod.service_account.clone();
+    workload.waypoint = waypoint(mesh, &name.namespace, &[&pod.labels]);
+    workload.node = pod.node.clone();
+    workload.kind = pod.kind;
+    workload.workload_name = pod.owner.clone();
+    (workload.canonical_name, workload.canonical_revision) = canonical(&pod.labels, &pod.owner);
+    workload.healthy = status.ready;
+    workload.cluster_id = mesh.cluster_id.clone();
+    workload.locality = node.map(|node| node.locality.clone()).unwrap_or_default();
+    workload.host_network = pod.host_network;
+    Some(workload)
+}
+
+fn addresses(ips: &[IpAddr]) -> Vec<IpAddr> {
+    let mut addresses = ips.to_vec();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
