@@ -16,6 +16,7 @@
 //! | [`capture`] | `Capture::start(..).stop()`, `Trace::read(..)` with marker search and the TLS summary |
 //! | [`drain`] | `Drain`, `Guard`: ending in good order |
 //! | [`copy`] | `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow` |
+//! | [`grpc`] | `connect`: a channel to the control plane |
 //! | [`hbone`] | `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings` |
 //! | [`pool`] | `Pool`: HBONE connections shared by one thread's connections |
 //! | [`procnet`] | `established_by_local_port` |
@@ -25,6 +26,7 @@ pub mod capture;
 pub mod conntrack;
 pub mod copy;
 pub mod drain;
+pub mod grpc;
 pub mod hbone;
 pub mod local_http;
 pub mod memfd;
