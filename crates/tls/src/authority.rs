@@ -220,6 +220,7 @@ impl Authority {
             .map_err(|error| AuthorityError::Broken(error.to_string()))
     }
 
+    /// Signs a leaf that holds `names` and nothing else of the requester's choice.
     fn issue(
         &self,
         public_key: &impl PublicKeyData,
@@ -249,6 +250,7 @@ impl Authority {
         Ok(signed.der().clone())
     }
 
+    /// A complete list of `serials` under this authority's name and key.
     fn revocation_list(
         &self,
         serials: &[Serial],
@@ -398,6 +400,7 @@ impl AuthorityBundle {
     }
 }
 
+/// Whether a certificate is that of an authority (RFC 5280 sections 4.2.1.3 and 4.2.1.9).
 fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     let usage = match certificate.key_usage() {
         Ok(Some(usage)) => usage.value.key_cert_sign(),

@@ -102,6 +102,7 @@ impl FromStr for Serial {
 pub struct Issuer(Arc<[u8]>);
 
 impl Issuer {
+    /// Keeps the name's DER as it stands: RFC 5280's rules of comparison are never applied.
     pub(crate) fn from_name(name: &X509Name<'_>) -> Self {
         Self(name.as_raw().into())
     }
@@ -140,6 +141,13 @@ pub struct CertificateSummary {
 }
 
 impl CertificateSummary {
+    /// What the first certificate of a PEM text says, unverified.
+    pub fn from_pem(pem: &str) -> Result<Self, CertificateError> {
+        let certificates = certificates_of(pem, "the certificate")?;
+        Self::of(&certificates[0])
+    }
+
+    /// Reads what a certificate says, without judging it.
     pub(crate) fn of(der: &CertificateDer<'_>) -> Result<Self, CertificateError> {
         let certificate = parse(der)?;
         let claims = Claims::of(&certificate);
@@ -230,7 +238,7 @@ pub enum NotOneIdentity {
     Uri(#[from] IdentityError),
 }
 
-/// What a certificate says about itself.
+/// What a certificate says about itself; true only once it was verified.
 pub(crate) struct Claims {
     pub(crate) serial: Serial,
     pub(crate) issuer: Issuer,
@@ -239,6 +247,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
+    /// Takes over what verification, revocation and `get certificates` need.
     pub(crate) fn of(certificate: &X509Certificate<'_>) -> Self {
         let validity = certificate.validity();
         Self {
@@ -331,6 +340,8 @@ pub(crate) struct TrustRoots {
 }
 
 impl TrustRoots {
+    /// Trusts every one of `roots`; what they say about themselves but name, key and name
+    /// constraints is not looked at (RFC 5280 section 6.1.1).
     pub(crate) fn new(roots: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
         let anchor_of = |der| {
             webpki::anchor_from_trusted_cert(der)
@@ -345,6 +356,7 @@ impl TrustRoots {
         &self.anchors
     }
 
+    /// Changes exactly when the set of roots does.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
@@ -369,6 +381,7 @@ pub(crate) fn system_time(time: ASN1Time) -> SystemTime {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
@@ -411,7 +424,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn certificate_parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn certificate_parsers_never_panic(bytes in vec(any::<u8>(), 0..600)) {
             let der = CertificateDer::from(bytes.clone());
             let _ = CertificateSummary::of(&der);
             let _ = TrustRoots::new(std::slice::from_ref(&der));
@@ -420,7 +433,7 @@ mod tests {
         }
 
         #[test]
-        fn pem_gives_back_what_it_was_given(bytes in proptest::collection::vec(any::<u8>(), 1..300)) {
+        fn pem_gives_back_what_it_was_given(bytes in vec(any::<u8>(), 1..300)) {
             let read = certificates_of(&encode_pem("CERTIFICATE", &bytes), "test").expect("valid");
             prop_assert_eq!(read, vec![CertificateDer::from(bytes)]);
         }

@@ -279,9 +279,8 @@ mod tests {
             (AlertDescription::AccessDenied, "access_denied"),
             (AlertDescription::InternalError, "InternalError"),
         ] {
-            assert!(
-                matches!(read(alert), Some(HandshakeError::PeerAlert { alert, .. }) if alert == expected)
-            );
+            let Some(HandshakeError::PeerAlert { alert, .. }) = read(alert) else { panic!() };
+            assert_eq!(alert, expected);
         }
         assert!(HandshakeError::from_io(&io::Error::other("anything else")).is_none());
     }

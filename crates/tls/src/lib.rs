@@ -15,12 +15,23 @@
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
 //! | [`error`] | [`HandshakeError`]: why a peer was refused, or refused us |
 //!
+//! A workload's certificate, from key to connection:
+//!
 //! ```text
-//! WorkloadKey::generate() -> csr_pem(&identity) -> [CreateCertificate] -> chain: Vec<String>
-//! WorkloadCertificate::new(key, &chain, &identity, now) -> Arc<WorkloadCertificate>
-//! Acceptor::new(certificate, revocations, &[])?.accept(io).await  -> (ServerStream<IO>, Peer)
-//! Connector::new(certificate, revocations).connect(io, &expected).await -> (ClientStream<IO>, Peer)
+//! let key = WorkloadKey::generate()?;
+//! let chain = ca.create_certificate(key.csr_pem(&identity)?).await?;        // the network's part
+//! let certificate = WorkloadCertificate::new(key, &chain, &identity, SystemTime::now())?;
+//! let acceptor = Acceptor::new(certificate.clone(), revocations.clone(), &[]);   // cache these
+//! let connector = Connector::new(certificate, revocations);                      // two
+//! let (stream, peer) = acceptor.accept(io).await?;
+//! let (stream, peer) = connector.connect(io, &expected).await?;
 //! ```
+//!
+//! What holds for every connection: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no
+//! resumption), both certificates chained to a root of the judging end's own certificate, exactly
+//! one SPIFFE URI in each. A server accepts its own trust domain; a client accepts the identities
+//! that it expected. Revocation is judged at the handshake, and by
+//! [`RevocationList::revokes`] for connections that live on.
 
 pub mod authority;
 pub mod certificate;

@@ -106,6 +106,7 @@ pub(crate) fn authorised_key(
         .map_err(|error| RequestError::Key(error.to_string()))
 }
 
+/// Refuses keys that are too weak to trust or too large to verify with.
 fn check_key(request: &X509CertificationRequest<'_>) -> Result<(), RequestError> {
     let key = &request.certification_request_info.subject_pki;
     let refused = |kind: String| Err(RequestError::Key(kind));
@@ -124,6 +125,7 @@ fn check_key(request: &X509CertificationRequest<'_>) -> Result<(), RequestError>
     }
 }
 
+/// The only name in all extension requests of a request, which must be a SPIFFE URI.
 fn requested_identity(request: &X509CertificationRequest<'_>) -> Result<Identity, RequestError> {
     let mut names: Vec<&GeneralName<'_>> = Vec::new();
     for attribute in request.certification_request_info.iter_attributes() {

@@ -191,3 +191,45 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for ReadAhead<IO> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// A transport that counts how often it is read.
+    struct Counted<'a> {
+        data: &'a [u8],
+        reads: usize,
+    }
+
+    impl AsyncRead for Counted<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.reads += 1;
+            Pin::new(&mut self.data).poll_read(cx, buf)
+        }
+    }
+
+    #[tokio::test]
+    async fn small_reads_take_one_large_one_and_the_buffer_goes_back() {
+        let data: Vec<u8> = (0..READ_AHEAD_BYTES + 5000).map(|n| n.to_le_bytes()[0]).collect();
+        let mut stream = ReadAhead::new(Counted { data: &data, reads: 0 });
+        let mut got = Vec::new();
+        while got.len() < data.len() {
+            let mut step = [0; 4096];
+            let count = stream.read(&mut step).await.expect("memory");
+            assert!(count > 0);
+            got.extend_from_slice(&step[..count]);
+        }
+        assert_eq!((got == data, stream.io.reads), (true, 2));
+        assert!(stream.ahead.is_none());
+        assert_eq!(SPARE_BUFFERS.with_borrow(Vec::len), 1);
+        assert_eq!(stream.read(&mut [0; 16]).await.expect("memory"), 0);
+        assert!(stream.ahead.is_none());
+    }
+}

@@ -46,8 +46,11 @@ pub(crate) enum Accepted {
 pub(crate) struct VerifiedCertificate {
     /// Absent for a server that was verified by name.
     pub(crate) identity: Option<Identity>,
+    /// Serial number of the leaf.
     pub(crate) serial: Serial,
+    /// Issuer of the leaf.
     pub(crate) issuer: Issuer,
+    /// End of the leaf's validity.
     pub(crate) not_after: SystemTime,
     /// Serial and issuer of every authority between the leaf and the root.
     pub(crate) intermediates: Arc<[(Serial, Issuer)]>,
@@ -68,8 +71,11 @@ pub(crate) fn take_verdict() -> Option<Verdict> {
 /// Verifies peers, as rustls asks for it.
 #[derive(Debug)]
 pub(crate) struct Verifier {
+    /// Where every chain has to end.
     pub(crate) roots: Arc<TrustRoots>,
+    /// What no longer counts, at any place of the chain.
     pub(crate) revocations: Arc<RevocationList>,
+    /// Who may be at the other end.
     pub(crate) accepted: Accepted,
     /// Whether a client may come without a certificate.
     pub(crate) anonymous_clients: bool,
@@ -77,6 +83,9 @@ pub(crate) struct Verifier {
 
 impl Verifier {
     /// Judges a chain, leaf first, at `now`.
+    ///
+    /// The order is from general to particular: a certificate that no root vouches for is refused
+    /// as such, whatever name it claims.
     pub(crate) fn judge(
         &self,
         leaf: &CertificateDer<'_>,
@@ -151,6 +160,7 @@ impl Verifier {
         told
     }
 
+    /// What a failure to build a chain means to an operator.
     fn refusal(&self, error: webpki::Error, issuer: &Issuer) -> HandshakeError {
         match error {
             webpki::Error::CertExpired { time, not_after } => HandshakeError::Expired {
