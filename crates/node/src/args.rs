@@ -54,7 +54,9 @@ pub struct Args {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgsError {
     /// `--registry` names no source that this build knows.
-    #[error("--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry")]
+    #[error(
+        "--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry"
+    )]
     UnknownRegistry(String),
     /// `--node-name` is empty.
     #[error("--node-name is empty; give the name of this node's Node object (or set NODE_NAME)")]

@@ -216,9 +216,9 @@ impl Enrolment {
         matches!(self.phase, Phase::Unseen | Phase::Inspecting)
     }
 
-    /// Whether nothing of ours is in place and nothing is wished.
-    pub(crate) fn is_out(&self) -> bool {
-        matches!(self.phase, Phase::Clean) && self.wish == Wish::Release
+    /// Whether the pod is to be captured.
+    pub(crate) fn is_wanted(&self) -> bool {
+        matches!(self.wish, Wish::Capture(_))
     }
 
     /// Whether the machine has reached its end and can be dropped.
@@ -367,34 +367,42 @@ mod tests {
 
     #[test]
     fn the_way_in_is_announce_acknowledge_program() {
-        check(IN, &[Action::Inspect], &[
-            (CLEAN, &[Action::Announce]),
-            (Pass(60_000), &[]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-            (DONE, &[]),
-            (Pass(1_999), &[]),
-            (Pass(1), &[Action::Verify(OPTIONS)]),
-            (DONE, &[]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (CLEAN, &[Action::Announce]),
+                (Pass(60_000), &[]),
+                (Acknowledged, &[Action::Program(OPTIONS)]),
+                (DONE, &[]),
+                (Pass(1_999), &[]),
+                (Pass(1), &[Action::Verify(OPTIONS)]),
+                (DONE, &[]),
+            ],
+        );
     }
 
     #[test]
     fn the_way_out_waits_for_the_last_connection() {
-        check(IN, &[Action::Inspect], &[
-            (CLEAN, &[Action::Announce]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-            (DONE, &[]),
-            (RELEASE, &[Action::RemoveRedirects]),
-            (DONE, &[]),
-            (Pass(4_999), &[]),
-            (Pass(1), &[Action::CountConnections]),
-            (Finish(Outcome::Connections(3)), &[]),
-            (Pass(1_000), &[Action::CountConnections]),
-            (Finish(Outcome::Connections(0)), &[Action::Withdraw]),
-            (DONE, &[Action::RemoveAll]),
-            (DONE, &[]),
-            (Pass(60_000), &[]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (CLEAN, &[Action::Announce]),
+                (Acknowledged, &[Action::Program(OPTIONS)]),
+                (DONE, &[]),
+                (RELEASE, &[Action::RemoveRedirects]),
+                (DONE, &[]),
+                (Pass(4_999), &[]),
+                (Pass(1), &[Action::CountConnections]),
+                (Finish(Outcome::Connections(3)), &[]),
+                (Pass(1_000), &[Action::CountConnections]),
+                (Finish(Outcome::Connections(0)), &[Action::Withdraw]),
+                (DONE, &[Action::RemoveAll]),
+                (DONE, &[]),
+                (Pass(60_000), &[]),
+            ],
+        );
     }
 
     #[test]
@@ -405,63 +413,84 @@ mod tests {
     #[test]
     fn what_an_earlier_agent_left_is_drained_while_on_the_roster() {
         let opening = &[Action::Inspect];
-        check(Wish::Release, opening, &[
-            (LEFT, &[Action::Announce, Action::RemoveRedirects]),
-            (DONE, &[]),
-            (Pass(5_000), &[Action::CountConnections]),
-            (Finish(Outcome::Connections(0)), &[Action::Withdraw]),
-            (DONE, &[Action::RemoveAll]),
-        ]);
-        check(IN, opening, &[
-            (LEFT, &[Action::Announce]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-        ]);
+        check(
+            Wish::Release,
+            opening,
+            &[
+                (LEFT, &[Action::Announce, Action::RemoveRedirects]),
+                (DONE, &[]),
+                (Pass(5_000), &[Action::CountConnections]),
+                (Finish(Outcome::Connections(0)), &[Action::Withdraw]),
+                (DONE, &[Action::RemoveAll]),
+            ],
+        );
+        check(
+            IN,
+            opening,
+            &[(LEFT, &[Action::Announce]), (Acknowledged, &[Action::Program(OPTIONS)])],
+        );
     }
 
     #[test]
     fn a_pod_that_comes_back_while_draining_is_captured_again_at_once() {
-        check(IN, &[Action::Inspect], &[
-            (LEFT, &[Action::Announce]),
-            (RELEASE, &[Action::RemoveRedirects]),
-            (DONE, &[]),
-            (CAPTURE, &[Action::Program(OPTIONS)]),
-            (DONE, &[]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (LEFT, &[Action::Announce]),
+                (RELEASE, &[Action::RemoveRedirects]),
+                (DONE, &[]),
+                (CAPTURE, &[Action::Program(OPTIONS)]),
+                (DONE, &[]),
+            ],
+        );
     }
 
     #[test]
     fn a_pod_released_before_the_acknowledgement_is_only_withdrawn() {
-        check(IN, &[Action::Inspect], &[
-            (CLEAN, &[Action::Announce]),
-            (RELEASE, &[Action::Withdraw]),
-            (Acknowledged, &[]),
-            (DONE, &[]),
-            (CAPTURE, &[Action::Announce]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (CLEAN, &[Action::Announce]),
+                (RELEASE, &[Action::Withdraw]),
+                (Acknowledged, &[]),
+                (DONE, &[]),
+                (CAPTURE, &[Action::Announce]),
+            ],
+        );
     }
 
     #[test]
     fn a_wish_that_changes_under_way_is_followed_as_soon_as_the_action_ends() {
-        check(IN, &[Action::Inspect], &[
-            (CLEAN, &[Action::Announce]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-            (RELEASE, &[]),
-            (DONE, &[Action::RemoveRedirects]),
-            (FORGET, &[]),
-            (FAILED, &[Action::Forget]),
-            (DONE, &[]),
-            (CAPTURE, &[]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (CLEAN, &[Action::Announce]),
+                (Acknowledged, &[Action::Program(OPTIONS)]),
+                (RELEASE, &[]),
+                (DONE, &[Action::RemoveRedirects]),
+                (FORGET, &[]),
+                (FAILED, &[Action::Forget]),
+                (DONE, &[]),
+                (CAPTURE, &[]),
+            ],
+        );
     }
 
     #[test]
     fn changed_options_are_programmed_into_a_captured_pod() {
-        check(IN, &[Action::Inspect], &[
-            (LEFT, &[Action::Announce]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-            (DONE, &[]),
-            (Step::Wish(Wish::Capture(OTHER)), &[Action::Program(OTHER)]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (LEFT, &[Action::Announce]),
+                (Acknowledged, &[Action::Program(OPTIONS)]),
+                (DONE, &[]),
+                (Step::Wish(Wish::Capture(OTHER)), &[Action::Program(OTHER)]),
+            ],
+        );
     }
 
     #[test]
@@ -486,29 +515,37 @@ mod tests {
 
     #[test]
     fn failures_are_retried_with_growing_waits() {
-        check(IN, &[Action::Inspect], &[
-            (CLEAN, &[Action::Announce]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-            (FAILED, &[]),
-            (Pass(200), &[Action::Program(OPTIONS)]),
-            (FAILED, &[]),
-            (Pass(399), &[]),
-            (Pass(1), &[Action::Program(OPTIONS)]),
-            (RELEASE, &[]),
-            (FAILED, &[Action::RemoveRedirects]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (CLEAN, &[Action::Announce]),
+                (Acknowledged, &[Action::Program(OPTIONS)]),
+                (FAILED, &[]),
+                (Pass(200), &[Action::Program(OPTIONS)]),
+                (FAILED, &[]),
+                (Pass(399), &[]),
+                (Pass(1), &[Action::Program(OPTIONS)]),
+                (RELEASE, &[]),
+                (FAILED, &[Action::RemoveRedirects]),
+            ],
+        );
         assert_eq!(retry_wait(1_000), RETRY_MAX);
     }
 
     #[test]
     fn tampering_is_looked_at_at_once() {
-        check(IN, &[Action::Inspect], &[
-            (LEFT, &[Action::Announce]),
-            (Acknowledged, &[Action::Program(OPTIONS)]),
-            (DONE, &[]),
-            (Tampered, &[Action::Verify(OPTIONS)]),
-            (FAILED, &[]),
-            (Pass(200), &[Action::Verify(OPTIONS)]),
-        ]);
+        check(
+            IN,
+            &[Action::Inspect],
+            &[
+                (LEFT, &[Action::Announce]),
+                (Acknowledged, &[Action::Program(OPTIONS)]),
+                (DONE, &[]),
+                (Tampered, &[Action::Verify(OPTIONS)]),
+                (FAILED, &[]),
+                (Pass(200), &[Action::Verify(OPTIONS)]),
+            ],
+        );
     }
 }

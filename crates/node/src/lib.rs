@@ -5,7 +5,20 @@
 //! the proxy. Killing it disturbs nothing, and a new one picks up where the old one stopped. It
 //! never reads or forwards a byte of the pods' traffic, and never touches a namespace that no pod of
 //! this node owns, except for its own table in the node's.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `args` | flags and settings |
+//! | `registry` | pods, namespaces and statuses as files; the reports of captured pods |
+//! | `pod`, `plan` | who belongs in the mesh, and what is wished for each pod: pure |
+//! | `enrolment` | one pod's way in and out: a state machine without I/O |
+//! | `agent`, `work` | the task that runs the machines, and what it has done on other threads |
+//! | `capture` | rules, routes and parameters in a pod's namespace |
+//! | `node_side` | probes of the node: source address and the set of captured pods |
+//! | `zds_server` | the proxies' socket |
+//! | `cni`, `monitor` | the CNI plugin's socket; readiness and metrics |
 
+mod agent;
 mod args;
 mod capture;
 mod cni;
@@ -16,6 +29,93 @@ mod node_side;
 mod plan;
 mod pod;
 mod registry;
+mod work;
 mod zds_server;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
 pub use args::{Args, ArgsError};
+
+use agent::{Agent, Parts};
+use args::Settings;
+use monitor::Health;
+use work::Workshop;
+use zds_server::ZdsServer;
+
+/// Announcements of the CNI plugin that may wait for the agent.
+const ANNOUNCEMENTS: usize = 64;
+
+/// Why the agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The flags are wrong.
+    #[error(transparent)]
+    Args(#[from] ArgsError),
+    /// The registry cannot be followed.
+    #[error("follow the registry")]
+    Registry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// One of the agent's sockets cannot be opened.
+    #[error("open the agent's sockets")]
+    Socket(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Signals cannot be handled.
+    #[error("handle SIGTERM and SIGINT")]
+    Signals(#[source] std::io::Error),
+}
+
+/// Runs the agent until SIGTERM or SIGINT. Captures stay in place when it ends.
+pub async fn run(args: Args) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    run_until(args.try_into()?, stop).await
+}
+
+/// Looks at the pods that are there, then opens the sockets, then serves.
+async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+    let health = Arc::new(Health::default());
+    let monitored = monitor::listen(settings.readiness_address).await;
+    let monitored = monitored.map_err(|error| RunError::Socket(error.into()))?;
+    let (registry, following) = registry::files::follow(&settings.registry_dir)
+        .await
+        .map_err(|error| RunError::Registry(error.into()))?;
+    let zds = Arc::new(ZdsServer::new(health.clone()));
+    let workshop =
+        Workshop::new(&settings.registry_dir, settings.ipv6, zds.clone(), health.clone());
+    let (zds_path, cni_path) = (settings.zds_socket.clone(), settings.cni_socket.clone());
+    let parts = Parts { settings, registry, zds: zds.clone(), workshop, health: health.clone() };
+    let mut agent = Agent::new(parts);
+    let work = async {
+        agent.settle().await;
+        let proxies = zds_server::listen(&zds_path);
+        let proxies = proxies.map_err(|error| RunError::Socket(error.into()))?;
+        let plugin = cni::listen(&cni_path);
+        let plugin = plugin.map_err(|error| RunError::Socket(error.into()))?;
+        let (announced, announcements) = mpsc::channel(ANNOUNCEMENTS);
+        health.ready.store(true, Ordering::Relaxed);
+        tracing::info!(zds = %zds_path.display(), cni = %cni_path.display(), "node agent ready");
+        tokio::select! {
+            () = agent.run(announcements) => {}
+            () = zds.serve(proxies) => {}
+            () = cni::serve(plugin, announced) => {}
+        }
+        Ok(())
+    };
+    tokio::select! {
+        result = work => result,
+        () = following => Ok(()),
+        () = monitor::serve(monitored, health.clone()) => Ok(()),
+        () = stop => {
+            tracing::info!("stopping; pods stay captured");
+            Ok(())
+        }
+    }
+}

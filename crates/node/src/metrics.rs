@@ -71,7 +71,9 @@ mod tests {
         let metrics = Metrics::default();
         count(&metrics.repairs);
         let text = metrics.render();
-        assert!(text.contains("# TYPE ambit_node_repairs_total counter\nambit_node_repairs_total 1\n"));
+        assert!(
+            text.contains("# TYPE ambit_node_repairs_total counter\nambit_node_repairs_total 1\n")
+        );
         assert!(text.contains("ztunnel_connected 0\n"));
     }
 }

@@ -152,10 +152,8 @@ fn table(version: IpVersion, addresses: &BTreeSet<IpAddr>) -> Table {
         IpVersion::V6 => (Set::ipv6(PODS, v6), probe.destination_in_ipv6(PODS)),
     };
     let probe = probe.sent_by(ROOT).source_nat(version.probe());
-    let forged = Rule::new("forged probes")
-        .source(version.probe().into())
-        .in_interface_not("lo")
-        .drop();
+    let forged =
+        Rule::new("forged probes").source(version.probe().into()).in_interface_not("lo").drop();
     Table::new(version.family(), TABLE)
         .set(set)
         .chain(Chain::filter("raw-prerouting", Hook::Prerouting, Priority::RAW).rule(forged))

@@ -124,7 +124,8 @@ mod tests {
         let labels =
             BTreeMap::from([("istio.io/dataplane-mode".to_owned(), namespace_mode.to_owned())]);
         let name = |name: &str| PodName::new("shop", name);
-        let objects = objects.iter().map(|(n, o)| (name(n), PodObject { name: name(n), ..o.clone() }));
+        let objects =
+            objects.iter().map(|(n, o)| (name(n), PodObject { name: name(n), ..o.clone() }));
         RegistryView {
             pods: objects.collect(),
             statuses: statuses.iter().map(|(n, s)| (name(n), s.clone())).collect(),
@@ -134,7 +135,8 @@ mod tests {
 
     /// What is wished of each pod, as short words.
     fn check(view: &RegistryView, announced: &[(&str, NewPod)], expected: &[(&str, &str, &str)]) {
-        let announced = announced.iter().map(|(uid, pod)| (PodUid::new(uid), pod.clone())).collect();
+        let announced =
+            announced.iter().map(|(uid, pod)| (PodUid::new(uid), pod.clone())).collect();
         let plan = plan(view, "node-1", DEFAULTS, &announced);
         let words = plan.iter().map(|(uid, planned)| {
             let word = match &planned.intent {

@@ -124,9 +124,7 @@ pub(crate) fn table(
     let nat = Priority::DESTINATION_NAT;
     let mangle = Priority::MANGLE;
     let mut table = Table::new(version.family(), TABLE)
-        .chain(
-            Chain::filter("mangle-prerouting", Hook::Prerouting, mangle).rule(mark_connection()),
-        )
+        .chain(Chain::filter("mangle-prerouting", Hook::Prerouting, mangle).rule(mark_connection()))
         .chain(Chain::route("mangle-output", mangle).rule(mark_packet()))
         .chain(Chain::nat("nat-prerouting", Hook::Prerouting, nat).rules(inbound))
         .chain(Chain::nat("nat-output", Hook::Output, nat).rules(outbound));
@@ -162,18 +160,15 @@ fn mark_connection() -> Rule {
 }
 
 fn mark_packet() -> Rule {
-    Rule::new("answers to them")
-        .connection_mark(TRANSPARENT_MARK, MARK_MASK)
-        .mark_from_connection()
+    Rule::new("answers to them").connection_mark(TRANSPARENT_MARK, MARK_MASK).mark_from_connection()
 }
 
 fn nat_prerouting(version: IpVersion, options: CaptureOptions, uplink: &Uplink) -> Vec<Rule> {
     if options.bypass_inbound {
         return Vec::new();
     }
-    let probe = Rule::new("probes of the node")
-        .source(version.probe().into())
-        .protocol(Protocol::Tcp);
+    let probe =
+        Rule::new("probes of the node").source(version.probe().into()).protocol(Protocol::Tcp);
     let probe = match uplink {
         Uplink::Named(name) => probe.in_interface(name),
         Uplink::NotLoopback => probe.in_interface_not("lo"),

@@ -74,9 +74,8 @@ pub(crate) async fn follow(
 ) -> Result<(RegistryHandle, impl Future<Output = ()> + use<>), RegistryError> {
     let inotify = Inotify::init().map_err(RegistryError::Watch)?;
     let reader = Reader::new(root, Some(inotify.watches()));
-    let mut events = inotify
-        .into_event_stream(vec![0; EVENT_BUFFER_BYTES])
-        .map_err(RegistryError::Watch)?;
+    let mut events =
+        inotify.into_event_stream(vec![0; EVENT_BUFFER_BYTES]).map_err(RegistryError::Watch)?;
     let (mut reader, first) = read(reader).await;
     let (publish, view) = watch::channel(Arc::new(first));
     let (refresh, mut requests) = mpsc::channel::<oneshot::Sender<_>>(REFRESH_QUEUE);
@@ -175,7 +174,9 @@ impl Reader {
         RegistryView {
             pods: pods.collect(),
             statuses: statuses.collect(),
-            namespaces: contents(&self.namespaces).map(|(_, namespace)| namespace.clone()).collect(),
+            namespaces: contents(&self.namespaces)
+                .map(|(_, namespace)| namespace.clone())
+                .collect(),
         }
     }
 }
@@ -234,8 +235,7 @@ fn list(directory: &Path, watches: &mut Option<Watches>) -> io::Result<Vec<PathB
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let mut paths =
-        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     paths.sort_unstable();
     Ok(paths)
 }

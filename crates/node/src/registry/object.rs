@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_status_tells_the_namespace_and_whether_the_pod_ended() {
-        let json = br#"{"uid":"u1","node":"node-1","phase":"Failed","podIPs":["10.244.1.5","fd00::5"],
+        let json =
+            br#"{"uid":"u1","node":"node-1","phase":"Failed","podIPs":["10.244.1.5","fd00::5"],
             "ready":false,"netns":"/run/x","pid":7,"restarts":1,"reason":"","startedAt":"now"}"#;
         let status = status(json).expect("a status");
         assert!(status.terminated && status.ips.len() == 2);

@@ -1,0 +1,516 @@
+//! The agent: one task that knows every pod of the node and sees to it that each gets where the
+//! plan wants it.
+//!
+//! It decides nothing itself: [`crate::plan`] says what is wished, [`crate::enrolment`] what comes
+//! next, and [`crate::work`] does it on other threads. It never waits for a proxy, a pod or the
+//! kernel, so that one stuck pod delays no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ambit_net::namespace::NetNs;
+use ambit_net::nftables::Watch;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::args::Settings;
+use crate::cni::{Announced, NewPod};
+use crate::enrolment::{Action, Enrolment, Footprint, Outcome, Wish};
+use crate::metrics::count;
+use crate::monitor::Health;
+use crate::plan::{Intent, Planned, plan, status_of};
+use crate::pod::{Defaults, PodName, PodUid, RegistryView};
+use crate::registry::files::RegistryHandle;
+use crate::work::{Done, Job, Workshop};
+use crate::zds_server::{Announcement, Standing, ZdsServer};
+
+/// How long the CNI plugin waits for a pod to be captured before it is told to fail.
+pub(crate) const CNI_DEADLINE: Duration = Duration::from_secs(20);
+/// How long looking at the pods found at start may take before proxies are let in all the same.
+const STARTUP_LIMIT: Duration = Duration::from_secs(10);
+/// How often a namespace that could not be opened is tried again.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest the agent sleeps with nothing to do.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// A pod of this node whose namespace is open.
+struct Tracked {
+    name: PodName,
+    service_account: String,
+    path: PathBuf,
+    netns: Arc<NetNs>,
+    ips: Vec<IpAddr>,
+    enrolment: Enrolment,
+    /// Tells results for this namespace from those for one that the pod had before.
+    generation: u64,
+    waiting: Vec<Waiting>,
+    last_problem: Option<String>,
+    watching: Option<tokio::task::AbortHandle>,
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        if let Some(watching) = self.watching.take() {
+            watching.abort();
+        }
+    }
+}
+
+/// A CNI plugin that waits for the pod to be captured.
+struct Waiting {
+    reply: oneshot::Sender<Result<(), String>>,
+    deadline: Instant,
+}
+
+/// The agent's whole state.
+pub(crate) struct Agent {
+    settings: Settings,
+    registry: RegistryHandle,
+    zds: Arc<ZdsServer>,
+    workshop: Workshop,
+    health: Arc<Health>,
+    zds_changes: watch::Receiver<()>,
+    pods: BTreeMap<PodUid, Tracked>,
+    announced: BTreeMap<PodUid, NewPod>,
+    /// Ending pods of which only the uid is known.
+    kept: BTreeSet<PodUid>,
+    /// Pods that an earlier agent reported as captured.
+    reported: BTreeSet<PodUid>,
+    jobs: JoinSet<Done>,
+    generations: u64,
+    reopen_at: Option<Instant>,
+    node_side_at: Option<Instant>,
+}
+
+/// The ends of the agent's channels and the tools it works with.
+pub(crate) struct Parts {
+    pub(crate) settings: Settings,
+    pub(crate) registry: RegistryHandle,
+    pub(crate) zds: Arc<ZdsServer>,
+    pub(crate) workshop: Workshop,
+    pub(crate) health: Arc<Health>,
+}
+
+impl Agent {
+    /// An agent that has looked at nothing yet.
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            settings: parts.settings,
+            registry: parts.registry,
+            zds_changes: parts.zds.changes(),
+            zds: parts.zds,
+            workshop: parts.workshop,
+            health: parts.health,
+            pods: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            reported: BTreeSet::new(),
+            jobs: JoinSet::new(),
+            generations: 0,
+            reopen_at: None,
+            node_side_at: None,
+        }
+    }
+
+    /// Looks at every pod that is there, so that the roster is whole before a proxy asks for it.
+    pub(crate) async fn settle(&mut self) {
+        let reports = self.workshop.reports();
+        self.reported = reports.iter().map(|(_, uid)| uid.clone()).collect();
+        let view = self.registry.view.borrow_and_update().clone();
+        self.replan(&view);
+        let deadline = Instant::now() + STARTUP_LIMIT;
+        self.advance();
+        while self.pods.values().any(|pod| pod.enrolment.is_unseen()) {
+            let wake_at = self.wake_at().min(deadline);
+            tokio::select! {
+                Some(done) = self.jobs.join_next() => self.on_done(joined(done)),
+                () = tokio::time::sleep_until(wake_at.into()) => {}
+            }
+            self.advance();
+            if Instant::now() >= deadline {
+                tracing::warn!(
+                    "some pods could not be looked at yet; their proxies are told later"
+                );
+                break;
+            }
+        }
+        let gone = |uid: &PodUid| !self.pods.contains_key(uid) && !self.kept.contains(uid);
+        for (name, uid) in reports.into_iter().filter(|(_, uid)| gone(uid)) {
+            self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
+        }
+        self.node_side_at = Some(Instant::now());
+    }
+
+    /// Keeps every pod where the plan wants it, until the future is dropped.
+    pub(crate) async fn run(mut self, mut announced: mpsc::Receiver<Announced>) {
+        loop {
+            self.advance();
+            let wake_at = self.wake_at();
+            tokio::select! {
+                Ok(()) = self.zds_changes.changed() => self.ask_standing(),
+                Some(done) = self.jobs.join_next() => self.on_done(joined(done)),
+                Ok(()) = self.registry.view.changed() => {
+                    let view = self.registry.view.borrow_and_update().clone();
+                    self.replan(&view);
+                }
+                Some(announced) = announced.recv() => self.on_announced(announced),
+                () = tokio::time::sleep_until(wake_at.into()) => {}
+            }
+        }
+    }
+
+    /// Starts whatever is due.
+    fn advance(&mut self) {
+        let now = Instant::now();
+        if self.reopen_at.is_some_and(|moment| moment <= now) {
+            let view = self.registry.view.borrow().clone();
+            self.replan(&view);
+        }
+        if self.node_side_at.is_some_and(|moment| moment <= now) {
+            self.node_side_at = None;
+            self.jobs.spawn(self.workshop.start(Job::MendNodeSide));
+        }
+        let uids: Vec<PodUid> = self.pods.keys().cloned().collect();
+        for uid in uids {
+            while let Some(action) = self.pods.get_mut(&uid).and_then(|p| p.enrolment.next(now)) {
+                self.start(&uid, action);
+            }
+        }
+        self.pods.retain(|_, pod| !pod.enrolment.is_gone());
+        self.answer_waiting(now);
+        self.report();
+    }
+
+    fn start(&mut self, uid: &PodUid, action: Action) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        if action == Action::Announce {
+            let announcement = Announcement {
+                name: pod.name.clone(),
+                service_account: pod.service_account.clone(),
+                netns: pod.netns.clone(),
+            };
+            self.zds.announce(uid, announcement);
+            if self.zds.standing(uid) == Standing::Acknowledged {
+                pod.enrolment.acknowledged();
+            }
+            return;
+        }
+        let job = Job::Act {
+            action,
+            uid: uid.clone(),
+            generation: pod.generation,
+            name: pod.name.clone(),
+            netns: pod.netns.clone(),
+            ips: pod.ips.clone(),
+        };
+        self.jobs.spawn(self.workshop.start(job));
+    }
+
+    fn on_done(&mut self, done: Option<Done>) {
+        let Some(done) = done else { return };
+        match done {
+            Done::Acted { uid, generation, action, outcome, problem } => {
+                self.on_acted(&uid, generation, action, outcome, problem);
+            }
+            Done::NodeSide => {
+                self.node_side_at = Some(Instant::now() + self.settings.repair_interval);
+            }
+            Done::ReportCleared => {}
+            Done::Tampered { uid, generation, watch } => {
+                if let Some(pod) = self.pods.get_mut(&uid)
+                    && pod.generation == generation
+                {
+                    pod.enrolment.tampered();
+                    let watch = Job::Watch { uid, generation, watch };
+                    pod.watching = Some(self.jobs.spawn(self.workshop.start(watch)));
+                }
+            }
+            Done::Refreshed { new_pod, reply, view } => self.on_refreshed(new_pod, reply, &view),
+        }
+    }
+
+    fn on_acted(
+        &mut self,
+        uid: &PodUid,
+        generation: u64,
+        action: Action,
+        outcome: Outcome,
+        problem: Option<String>,
+    ) {
+        let Some(pod) = self.pods.get_mut(uid).filter(|pod| pod.generation == generation) else {
+            return;
+        };
+        if let Some(problem) = &problem {
+            count(&self.health.metrics.failures);
+            tracing::warn!(pod = %pod.name, ?action, %problem, "will be tried again");
+        } else {
+            log_success(pod, action, outcome);
+        }
+        pod.last_problem = problem;
+        pod.enrolment.finish(outcome, Instant::now());
+        if outcome == Outcome::Inspected(Footprint::Some) && pod.enrolment.is_wanted() {
+            // Captured by an earlier agent: its address stays in the node's set.
+            self.workshop.expect_probes(uid, &pod.ips);
+        }
+        if pod.enrolment.is_captured() && pod.watching.is_none() {
+            match Watch::open_in(&pod.netns) {
+                Ok(watch) => {
+                    let watch = Job::Watch { uid: uid.clone(), generation, watch };
+                    pod.watching = Some(self.jobs.spawn(self.workshop.start(watch)));
+                }
+                // The periodic comparison has to do.
+                Err(error) => tracing::debug!(%error, "no notifications of altered rules"),
+            }
+        }
+    }
+
+    /// Something changed at the ZDS socket: pods that wait for a proxy may wait no longer.
+    fn ask_standing(&mut self) {
+        for (uid, pod) in &mut self.pods {
+            if !pod.enrolment.is_unacknowledged() {
+                continue;
+            }
+            match self.zds.standing(uid) {
+                Standing::Unanswered => {}
+                Standing::Acknowledged => {
+                    pod.last_problem = None;
+                    pod.enrolment.acknowledged();
+                }
+                Standing::Refused(reason) => {
+                    pod.last_problem = Some(format!("the node proxy refused it: {reason}"));
+                }
+            }
+        }
+    }
+
+    fn on_announced(&mut self, (new_pod, reply): Announced) {
+        let registry = self.registry.clone();
+        let refresh = Job::Refresh { registry, new_pod, reply };
+        self.jobs.spawn(self.workshop.start(refresh));
+    }
+
+    /// The registry is as fresh as the announcement.
+    fn on_refreshed(
+        &mut self,
+        new_pod: NewPod,
+        reply: oneshot::Sender<Result<(), String>>,
+        view: &RegistryView,
+    ) {
+        // Nobody waits for the answer any more: the plugin has given up and will come again.
+        let answer = |reply: oneshot::Sender<_>, result| drop(reply.send(result));
+        let Some(object) = view.pods.get(&new_pod.name) else {
+            answer(reply, Err("there is no such Pod object in the registry".to_owned()));
+            return;
+        };
+        let uid = object.uid.clone();
+        if status_of(view, &new_pod.name, &uid).is_none_or(|status| status.netns.is_none()) {
+            self.announced.insert(uid.clone(), new_pod.clone());
+        }
+        self.replan(view);
+        let planned = self.plan(view);
+        let wanted = planned.get(&uid).is_some_and(|planned| {
+            matches!(planned.intent, Intent::Wished { wish: Wish::Capture(_), .. })
+        });
+        if !wanted {
+            answer(reply, Ok(()));
+            return;
+        }
+        match self.pods.get_mut(&uid) {
+            Some(pod) => {
+                pod.waiting.push(Waiting { reply, deadline: Instant::now() + CNI_DEADLINE });
+            }
+            None => {
+                let path = new_pod.netns.display();
+                answer(reply, Err(format!("its network namespace {path} cannot be opened")));
+            }
+        }
+    }
+
+    fn plan(&self, view: &RegistryView) -> BTreeMap<PodUid, Planned> {
+        let defaults = Defaults { dns: self.settings.dns_capture, ipv6: self.settings.ipv6 };
+        plan(view, &self.settings.node_name, defaults, &self.announced)
+    }
+
+    /// Compares the plan with what is tracked: new pods, changed wishes, pods that are gone.
+    fn replan(&mut self, view: &RegistryView) {
+        self.reopen_at = None;
+        self.announced.retain(|uid, pod| {
+            let status = status_of(view, &pod.name, uid);
+            let object = view.pods.get(&pod.name).is_some_and(|object| object.uid == *uid);
+            object && status.is_none_or(|s| s.netns.is_none() && !s.terminated)
+        });
+        let plan = self.plan(view);
+        for (uid, pod) in &mut self.pods {
+            if !plan.contains_key(uid) {
+                pod.enrolment.wish(Wish::Forget);
+            }
+        }
+        let ended: Vec<_> = self.kept.iter().filter(|uid| !plan.contains_key(uid)).collect();
+        for uid in ended {
+            self.zds.withdraw(uid);
+        }
+        self.kept.retain(|uid| plan.contains_key(uid));
+        for (uid, planned) in plan {
+            self.follow(uid, planned);
+        }
+    }
+
+    /// Brings one tracked pod in line with the plan, or begins to track it.
+    fn follow(&mut self, uid: PodUid, planned: Planned) {
+        if let Some(pod) = self.pods.get_mut(&uid) {
+            if pod.ips != planned.ips && pod.enrolment.is_captured() {
+                self.workshop.expect_probes(&uid, &planned.ips);
+            }
+            pod.ips = planned.ips.clone();
+            if pod.path == planned.netns && !self.announced.contains_key(&uid) {
+                if let Intent::Wished { wish, .. } = planned.intent {
+                    pod.enrolment.wish(wish);
+                }
+                return;
+            }
+        }
+        let (wish, service_account) = match (&planned.intent, self.pods.get(&uid)) {
+            (Intent::Wished { wish, service_account }, _) => (*wish, service_account.clone()),
+            (Intent::AsBefore, Some(_)) => return,
+            (Intent::AsBefore, None) => {
+                if self.reported.contains(&uid) && self.kept.insert(uid.clone()) {
+                    self.zds.keep(&uid);
+                }
+                return;
+            }
+        };
+        let netns = match open(&planned.netns) {
+            Ok(netns) => netns,
+            Err(problem) => {
+                tracing::warn!(pod = %planned.name, %problem, "cannot be captured yet");
+                self.reopen_at = Some(Instant::now() + REOPEN_INTERVAL);
+                return;
+            }
+        };
+        match self.pods.get_mut(&uid) {
+            Some(pod) if pod.netns.inode() == netns.inode() => {
+                pod.path = planned.netns;
+                pod.enrolment.wish(wish);
+            }
+            _ => self.track(uid, planned, service_account, wish, netns),
+        }
+    }
+
+    fn track(
+        &mut self,
+        uid: PodUid,
+        planned: Planned,
+        service_account: String,
+        wish: Wish,
+        netns: NetNs,
+    ) {
+        self.generations += 1;
+        let earlier = self.pods.remove(&uid);
+        let waiting = earlier.map(|mut pod| std::mem::take(&mut pod.waiting)).unwrap_or_default();
+        let pod = Tracked {
+            name: planned.name,
+            service_account,
+            path: planned.netns,
+            netns: Arc::new(netns),
+            ips: planned.ips,
+            enrolment: Enrolment::new(wish, self.settings.repair_interval),
+            generation: self.generations,
+            waiting,
+            last_problem: None,
+            watching: None,
+        };
+        self.pods.insert(uid, pod);
+    }
+
+    fn answer_waiting(&mut self, now: Instant) {
+        let connected = self.zds.has_proxy();
+        for pod in self.pods.values_mut().filter(|pod| !pod.waiting.is_empty()) {
+            let result = if pod.enrolment.is_captured() || !pod.enrolment.is_wanted() {
+                Some(Ok(()))
+            } else {
+                None
+            };
+            let (ended, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut pod.waiting)
+                .into_iter()
+                .filter(|waiting| !waiting.reply.is_closed())
+                .partition(|waiting| result.is_some() || waiting.deadline <= now);
+            pod.waiting = waiting;
+            for waiting in ended {
+                let late = || Err(why_not_captured(pod, connected));
+                drop(waiting.reply.send(result.clone().unwrap_or_else(late)));
+            }
+        }
+    }
+
+    fn report(&self) {
+        let metrics = &self.health.metrics;
+        let captured = self.pods.values().filter(|pod| pod.enrolment.is_captured()).count();
+        let wanted = self.pods.values().filter(|pod| pod.enrolment.is_wanted()).count();
+        metrics.enrolled.store(captured as u64, Ordering::Relaxed);
+        metrics.pending.store(wanted.saturating_sub(captured) as u64, Ordering::Relaxed);
+    }
+
+    fn wake_at(&self) -> Instant {
+        let pods = self.pods.values().filter_map(|pod| pod.enrolment.wake_at());
+        let waiting = self.pods.values().flat_map(|pod| &pod.waiting).map(|w| w.deadline);
+        let others = [self.reopen_at, self.node_side_at].into_iter().flatten();
+        let latest = Instant::now() + IDLE_MAX;
+        pods.chain(waiting).chain(others).min().unwrap_or(latest).min(latest)
+    }
+}
+
+fn joined(result: Result<Done, tokio::task::JoinError>) -> Option<Done> {
+    match result {
+        Ok(done) => Some(done),
+        // The watch of a pod that is gone.
+        Err(error) if error.is_cancelled() => None,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// The pod's namespace, which must not be the node's own.
+fn open(path: &Path) -> Result<NetNs, String> {
+    let open = || {
+        let netns = NetNs::open(path)?;
+        Ok((netns, NetNs::current()?))
+    };
+    let opened: std::io::Result<(NetNs, NetNs)> = open();
+    let (netns, own) = opened.map_err(|e| format!("network namespace {}: {e}", path.display()))?;
+    if netns.inode() == own.inode() {
+        return Err(format!("{} is the node's own network namespace", path.display()));
+    }
+    Ok(netns)
+}
+
+fn why_not_captured(pod: &Tracked, connected: bool) -> String {
+    match &pod.last_problem {
+        Some(problem) => problem.clone(),
+        None if !connected => "no node proxy is connected to the agent (is `ambit proxy` or \
+            ztunnel running on this node?)"
+            .to_owned(),
+        None if pod.enrolment.is_unacknowledged() => {
+            "the node proxy has not acknowledged it yet".to_owned()
+        }
+        None => "capture is not in place yet".to_owned(),
+    }
+}
+
+fn log_success(pod: &Tracked, action: Action, outcome: Outcome) {
+    let name = &pod.name;
+    match (action, outcome) {
+        (Action::Program(_), _) => tracing::info!(pod = %name, "captured"),
+        (Action::RemoveRedirects, _) => {
+            tracing::info!(pod = %name, "no longer captured; open connections go on");
+        }
+        (Action::RemoveAll, _) => tracing::info!(pod = %name, "out of the mesh"),
+        (Action::Forget, _) => tracing::info!(pod = %name, "ended"),
+        (Action::CountConnections, Outcome::Connections(count)) if count > 0 => {
+            tracing::debug!(pod = %name, count, "captured connections are still open");
+        }
+        _ => {}
+    }
+}

@@ -1,2 +1,0 @@
-//! ZDS.
-mod roster;
