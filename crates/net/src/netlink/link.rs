@@ -118,10 +118,11 @@ impl RouteSocket {
             self.delete_link(name)?;
         }
         let operation = format!("create veth pair {name} - {peer}");
-        let free = veth_request(name, peer, peer_namespace, distinct_index());
-        let result = match self.netlink.request(free, &operation) {
+        let request = veth_request(name, peer, peer_namespace, distinct_indices());
+        let result = match self.netlink.request(request, &operation) {
             Err(error) if error.errno() == Some(libc::EBUSY) => {
-                self.netlink.request(veth_request(name, peer, peer_namespace, 0), &operation)
+                let any = veth_request(name, peer, peer_namespace, [0, 0]);
+                self.netlink.request(any, &operation)
             }
             other => other,
         };
@@ -225,12 +226,22 @@ impl RouteSocket {
 }
 
 fn create() -> Request {
-    let body = info(libc::AF_UNSPEC, 0, 0, 0);
+    create_with_index(0)
+}
+
+/// Index 0 leaves the choice to the kernel.
+fn create_with_index(index: u32) -> Request {
+    let body = info(libc::AF_UNSPEC, index, 0, 0);
     Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL).body(&body)
 }
 
-fn veth_request(name: &str, peer: &str, namespace: Option<&NetNs>, peer_index: u32) -> Request {
-    let mut request = create();
+fn veth_request(
+    name: &str,
+    peer: &str,
+    namespace: Option<&NetNs>,
+    [index, peer_index]: [u32; 2],
+) -> Request {
+    let mut request = create_with_index(index);
     request.text(libc::IFLA_IFNAME, name);
     request.nested(libc::IFLA_LINKINFO, |linkinfo| {
         linkinfo.text(libc::IFLA_INFO_KIND, "veth");
@@ -261,15 +272,14 @@ fn fd_number(namespace: &NetNs) -> u32 {
     namespace.as_fd().as_raw_fd().cast_unsigned()
 }
 
-/// An index that the other end of a veth pair hardly has.
+/// Two indices that differ and are hardly taken in any namespace.
 ///
-/// Where both ends have the same index, each in its namespace, the kernel takes a carrier that comes up
-/// for not urgent, and the first packets are lost for up to a second.
-fn distinct_index() -> u32 {
+/// Where both ends of a veth pair have the same index, each in its namespace, the kernel takes a carrier
+/// that comes up for not urgent, and the first packets are lost for up to a second.
+fn distinct_indices() -> [u32; 2] {
     const ABOVE_THE_KERNELS_OWN: u32 = 1 << 20;
-    const SPREAD: u64 = 1 << 20;
-    let offset = u32::try_from(random() % SPREAD).expect("SPREAD fits into u32");
-    ABOVE_THE_KERNELS_OWN + offset
+    let [low, high] = [random(), random()].map(|random| (random as u32) % ABOVE_THE_KERNELS_OWN);
+    [ABOVE_THE_KERNELS_OWN + low, 2 * ABOVE_THE_KERNELS_OWN + high]
 }
 
 /// Only uniqueness matters, not secrecy.

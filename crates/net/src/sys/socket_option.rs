@@ -4,6 +4,7 @@ use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 
 use super::check;
 
@@ -65,10 +66,18 @@ pub(crate) fn netlink_explain_errors(socket: impl AsFd) -> io::Result<()> {
     set(&socket, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK)
 }
 
-/// Subscribes a netlink socket to a multicast group.
+/// Subscribes a netlink socket to a multicast group (1 to 32).
+///
+/// By `bind`: what `NETLINK_ADD_MEMBERSHIP` subscribes to does not arrive in a namespace on Linux 6.18.
 pub(crate) fn netlink_join(socket: impl AsFd, group: u32) -> io::Result<()> {
-    // SAFETY: NETLINK_ADD_MEMBERSHIP takes an int.
-    unsafe { write(socket, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &group.cast_signed()) }
+    // SAFETY: sockaddr_nl is plain data.
+    let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as u16;
+    address.nl_groups = 1 << (group - 1);
+    let length = size_of_val(&address) as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: pointer and length are those of a live sockaddr_nl.
+    check(unsafe { libc::bind(fd, ptr::from_ref(&address).cast(), length) }).map(drop)
 }
 
 /// The kind of namespace that a descriptor stands for (`CLONE_NEW*`); fails for anything else.
@@ -95,7 +104,7 @@ pub(super) unsafe fn write<T>(
     let length = mem::size_of::<T>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: pointer and length are those of a live T, which the caller says is right for this option.
-    check(unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), length) })
+    check(unsafe { libc::setsockopt(fd, level, name, ptr::from_ref(value).cast(), length) })
         .map(drop)
 }
 
@@ -112,7 +121,7 @@ pub(super) unsafe fn read<T>(
     let mut value: T = unsafe { mem::zeroed() };
     // SAFETY: pointer and length are those of a live T.
     check(unsafe {
-        libc::getsockopt(fd, level, name, std::ptr::from_mut(&mut value).cast(), &mut length)
+        libc::getsockopt(fd, level, name, ptr::from_mut(&mut value).cast(), &mut length)
     })?;
     Ok(value)
 }
