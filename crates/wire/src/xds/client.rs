@@ -55,9 +55,19 @@ pub struct Client {
 #[derive(Debug)]
 struct Watch {
     interest: Interest,
-    /// Names asked for, and whether the server has answered.
-    demanded: BTreeMap<String, bool>,
+    demanded: BTreeMap<String, Answer>,
     complete: bool,
+}
+
+/// What is known of a name that was demanded.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    /// Nothing yet.
+    Awaited,
+    /// It does not exist, or no longer.
+    Nothing,
+    /// It stands for the resource of this name.
+    Resource(String),
 }
 
 /// What a demand needs.
@@ -157,8 +167,15 @@ impl Client {
                 Interest::Everything => Vec::new(),
                 Interest::OnDemand => vec![WILDCARD.to_owned()],
             };
-            // A name demanded but not held has no version, so that it is answered in any case.
-            let demanded = watch.demanded.keys().map(|name| (name.clone(), String::new()));
+            // An alias goes by the version of its resource; what is awaited has none, and is so
+            // answered in any case.
+            let version = |answer: &Answer| match answer {
+                Answer::Awaited | Answer::Nothing => None,
+                Answer::Resource(name) => self.retained.version(*resource_type, name),
+            };
+            let version = |answer: &Answer| version(answer).unwrap_or_default().to_owned();
+            let demanded = watch.demanded.iter();
+            let demanded = demanded.map(|(name, answer)| (name.clone(), version(answer)));
             let held = self.retained.versions(*resource_type);
             DeltaDiscoveryRequest {
                 node: Some(self.node.clone()),
@@ -178,14 +195,13 @@ impl Client {
         resource_type: ResourceType,
         name: &str,
     ) -> Result<Demand, TooManyDemanded> {
-        let held = self.retained.holds(resource_type, name);
         let Some(watch) = self.watches.get_mut(&resource_type) else { return Ok(Demand::Known) };
         match watch.demanded.get(name) {
-            _ if watch.interest == Interest::Everything || held => return Ok(Demand::Known),
-            Some(true) => return Ok(Demand::Known),
-            Some(false) => return Ok(Demand::Pending),
+            _ if watch.interest == Interest::Everything => return Ok(Demand::Known),
+            Some(Answer::Awaited) => return Ok(Demand::Pending),
+            Some(Answer::Nothing | Answer::Resource(_)) => return Ok(Demand::Known),
             None if watch.demanded.len() >= MAX_DEMANDED => return Err(TooManyDemanded),
-            None => watch.demanded.insert(name.to_owned(), false),
+            None => watch.demanded.insert(name.to_owned(), Answer::Awaited),
         };
         Ok(Demand::Send(Box::new(DeltaDiscoveryRequest {
             type_url: resource_type.url().to_owned(),
@@ -232,7 +248,7 @@ impl Client {
                 retained::forget(&mut received.delta, resource_type, &name);
             }
             received.changes.extend(removal(resource_type, &name));
-            self.answer(resource_type, name, received);
+            self.answer(resource_type, name, Answer::Nothing, received);
         }
         for resource in response.resources {
             self.take_one(resource_type, resource, received);
@@ -262,17 +278,23 @@ impl Client {
             }
             Err(error) => received.refused.push(refuse(Reason::Rejected(error))),
         }
-        for name in aliases.into_iter().chain([name]) {
-            self.answer(resource_type, name, received);
+        for alias in aliases.into_iter().chain([name.clone()]) {
+            self.answer(resource_type, alias, Answer::Resource(name.clone()), received);
         }
     }
 
-    fn answer(&mut self, resource_type: ResourceType, name: String, received: &mut Received) {
+    fn answer(
+        &mut self,
+        resource_type: ResourceType,
+        asked: String,
+        answer: Answer,
+        received: &mut Received,
+    ) {
         let watch = self.watches.get_mut(&resource_type);
-        if let Some(answered) = watch.and_then(|watch| watch.demanded.get_mut(&name))
-            && !std::mem::replace(answered, true)
+        if let Some(known) = watch.and_then(|watch| watch.demanded.get_mut(&asked))
+            && std::mem::replace(known, answer) == Answer::Awaited
         {
-            received.answered.push(name);
+            received.answered.push(asked);
         }
     }
 }

@@ -85,8 +85,8 @@ impl Retained {
         self.types.get_mut(&resource_type).is_some_and(|them| them.remove(name).is_some())
     }
 
-    pub(crate) fn holds(&self, resource_type: ResourceType, name: &str) -> bool {
-        self.types.get(&resource_type).is_some_and(|them| them.contains_key(name))
+    pub(crate) fn version(&self, resource_type: ResourceType, name: &str) -> Option<&str> {
+        self.types.get(&resource_type)?.get(name).map(|kept| &*kept.version)
     }
 
     pub(crate) fn versions(

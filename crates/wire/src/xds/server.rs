@@ -164,10 +164,8 @@ struct Subscription {
     asked: HashSet<String>,
     /// By name: the resources that the client holds. Not kept for everything.
     sent: HashSet<Text>,
-    /// Resources to send whether or not they changed.
-    queue: BTreeSet<Text>,
-    /// Names to answer with "does not exist".
-    missing: BTreeSet<String>,
+    /// Names and aliases to answer now, by what they stand for or by "does not exist".
+    unanswered: BTreeSet<String>,
     /// What the client held when it came, as long as that may save sending.
     resumed: HashMap<String, String>,
     /// The journal up to here is dealt with.
@@ -194,8 +192,7 @@ impl Subscription {
             everything: false,
             asked: HashSet::new(),
             sent: HashSet::new(),
-            queue: BTreeSet::new(),
-            missing: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
             resumed: HashMap::new(),
             position: set.sequence(),
             start: set.sequence(),
@@ -229,30 +226,27 @@ impl Subscription {
     /// Tells of what vanished while the client was away, and saves what did not change.
     fn resume_everything(&mut self, held: HashMap<String, String>, set: &ResourceSet) {
         let gone = held.keys().filter(|name| set.entry(name).is_none());
-        self.missing.extend(gone.cloned());
+        self.unanswered.extend(gone.cloned());
         self.resumed = held;
     }
 
-    /// Takes the names that the client holds, and those it waits for, as asked for.
+    /// Takes the names that the client holds, and those it waits for, as asked for. A name it
+    /// waits for has no version; an alias has that of the resource it stood for.
     fn resume_names(
         &mut self,
         held: HashMap<String, String>,
         set: &ResourceSet,
     ) -> Result<(), StreamError> {
         let current = |name: &str| held.get(name).map(String::as_str) == set.version(name);
-        for asked in held.keys() {
+        for (asked, version) in &held {
             let found = set.resolve(asked);
-            if found.is_empty() {
-                self.missing.insert(asked.clone());
+            let news = found.iter().flat_map(|name| set.members(name)).filter(|it| !current(it));
+            self.unanswered.extend(news.map(ToString::to_string));
+            if version.is_empty() || found.is_empty() || !found.iter().all(|it| current(it)) {
+                self.unanswered.insert(asked.clone());
             }
-            for name in found {
-                let members = set.members(&name).filter(|member| !current(member));
-                self.queue.extend(members.cloned());
-                if current(&name) {
-                    self.sent.insert(name);
-                } else {
-                    self.queue.insert(name);
-                }
+            if !version.is_empty() {
+                self.sent.insert(asked.as_str().into());
             }
         }
         self.asked.extend(held.into_keys());
@@ -271,17 +265,10 @@ impl Subscription {
         for asked in names {
             if asked == WILDCARD {
                 self.subscribe_everything(set);
-                continue;
+            } else {
+                self.unanswered.insert(asked.clone());
+                self.asked.insert(asked);
             }
-            let found = set.resolve(&asked);
-            if found.is_empty() {
-                self.missing.insert(asked.clone());
-            }
-            for name in found {
-                self.queue.extend(set.members(&name).cloned());
-                self.queue.insert(name);
-            }
-            self.asked.insert(asked);
         }
         self.check_names()
     }
@@ -291,7 +278,7 @@ impl Subscription {
             if asked == WILDCARD {
                 self.unsubscribe_everything(set);
             } else if self.asked.remove(asked) {
-                self.missing.remove(asked);
+                self.unanswered.remove(asked);
                 for name in set.resolve(asked) {
                     self.release(&name, set);
                     set.members(&name).for_each(|member| self.release(member, set));
@@ -317,7 +304,6 @@ impl Subscription {
             && !self.wants(name, entry)
         {
             self.sent.remove(name);
-            self.queue.remove(name);
         }
     }
 
@@ -354,10 +340,9 @@ impl Subscription {
             return Ok(None);
         }
         let mut response = Response::new(self.resource_type);
-        response.removed.append(&mut self.missing);
-        self.send_queue(set, &mut response);
+        self.send_answers(set, &mut response);
         self.send_changes(set, &mut response);
-        let complete = self.queue.is_empty() && self.position >= self.start;
+        let complete = self.unanswered.is_empty() && self.position >= self.start;
         if response.is_empty() && !(self.owes_answer && complete) {
             return Ok(None);
         }
@@ -366,11 +351,20 @@ impl Subscription {
         Ok(Some(response.finish(if partial { PARTIAL.into() } else { self.position.to_string() })))
     }
 
-    fn send_queue(&mut self, set: &ResourceSet, response: &mut Response) {
+    fn send_answers(&mut self, set: &ResourceSet, response: &mut Response) {
         while !response.is_full() {
-            let Some(name) = self.queue.pop_first() else { return };
-            if let Some((name, entry)) = set.entry(&name) {
-                self.send(name, entry, response);
+            let Some(asked) = self.unanswered.pop_first() else { return };
+            let found = set.resolve(&asked);
+            if found.is_empty() {
+                self.sent.remove(asked.as_str());
+                response.removed.insert(asked);
+            }
+            for name in &found {
+                for (name, entry) in
+                    [name].into_iter().chain(set.members(name)).filter_map(|it| set.entry(it))
+                {
+                    self.send(name, entry, response);
+                }
             }
         }
     }
@@ -401,7 +395,7 @@ impl Subscription {
         self.position = set.sequence();
         self.resumed = HashMap::new();
         // Members of services that appeared in this very walk.
-        self.send_queue(set, response);
+        self.send_answers(set, response);
     }
 
     fn resumed_with(&mut self, name: &Text, entry: &Entry) -> bool {
@@ -412,7 +406,7 @@ impl Subscription {
     fn follow_members(&mut self, name: &Text, set: &ResourceSet) {
         if !self.everything {
             let unknown = set.members(name).filter(|member| !self.sent.contains(*member));
-            self.queue.extend(unknown.cloned());
+            self.unanswered.extend(unknown.map(ToString::to_string));
         }
     }
 
