@@ -29,6 +29,8 @@ mod node_side;
 mod plan;
 mod pod;
 mod registry;
+#[cfg(test)]
+mod testbed;
 mod work;
 mod zds_server;
 
