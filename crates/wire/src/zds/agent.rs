@@ -50,7 +50,7 @@ pub enum Action {
         /// Done, or why not. A pod that was refused is sent again when it is added again.
         outcome: Result<(), String>,
     },
-    /// No connected proxy serves this pod any more.
+    /// Every connected proxy has answered the removal of this pod, or is gone.
     Removed {
         /// The pod.
         uid: Text,
@@ -247,20 +247,24 @@ impl Agent {
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
-        match (request, outcome) {
+        match (&request, outcome) {
             (Request::Add(pod), outcome) => {
                 if outcome.is_err()
                     && let Some(connection) = self.connections.get_mut(&id)
                 {
                     connection.given.remove(&pod.uid);
                 }
-                actions.push(Action::Added { connection: id, uid: pod.uid, outcome });
+                actions.push(Action::Added { connection: id, uid: pod.uid.clone(), outcome });
             }
             (Request::SnapshotSent, Ok(())) => actions.push(Action::Complete { connection: id }),
             (Request::Keep(_) | Request::Del(_), Ok(())) => {}
-            (request, Err(reason)) => {
+            (_, Err(reason)) => {
+                let request = request.clone();
                 actions.push(Action::Refused { connection: id, request, reason });
             }
+        }
+        if let Request::Del(uid) = &request {
+            self.report_removed(uid, actions);
         }
         self.send_next(id, now, actions);
     }
