@@ -58,58 +58,78 @@ impl<E> Clone for PoolError<E> {
 }
 
 /// HBONE connections of one thread. Clones share them.
-pub struct Pool<K, E> {
-    shelves: Rc<Shelves<K, E>>,
+pub struct Pool<K, T, E> {
+    shelves: Rc<Shelves<K, T, E>>,
     limits: Limits,
-    guard: Guard,
 }
 
-type Shelves<K, E> = RefCell<HashMap<K, Shelf<E>>>;
+/// An open connection, and what its owner knows about it.
+pub struct Pooled<T> {
+    client: Client,
+    about: T,
+}
+
+impl<T> Pooled<T> {
+    /// What [`Pool::client`] was told about the connection when it was opened.
+    pub fn about(&self) -> &T {
+        &self.about
+    }
+}
+
+impl<T> std::ops::Deref for Pooled<T> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+type Shelves<K, T, E> = RefCell<HashMap<K, Shelf<T, E>>>;
 
 /// The connections of one key.
-struct Shelf<E> {
-    ready: Vec<Ready>,
-    opening: Vec<Rc<Opening<E>>>,
+struct Shelf<T, E> {
+    ready: Vec<Ready<T>>,
+    opening: Vec<Rc<Opening<T, E>>>,
 }
 
 /// An open connection, and the certificate it was made with.
-struct Ready {
+struct Ready<T> {
     generation: u64,
-    client: Rc<Client>,
+    client: Rc<Pooled<T>>,
 }
 
 /// A connection that is being opened.
-struct Opening<E> {
+struct Opening<T, E> {
     generation: u64,
-    outcome: RefCell<Option<Result<Rc<Client>, Rc<E>>>>,
+    outcome: RefCell<Option<Result<Rc<Pooled<T>>, Rc<E>>>>,
     done: Notify,
     waiters: Cell<usize>,
 }
 
 /// One that waits for a connection; leaves the queue when it is dropped.
-struct Waiter<E>(Rc<Opening<E>>);
+struct Waiter<T, E>(Rc<Opening<T, E>>);
 
-impl<E> Drop for Waiter<E> {
+impl<T, E> Drop for Waiter<T, E> {
     fn drop(&mut self) {
         self.0.waiters.set(self.0.waiters.get() - 1);
     }
 }
 
 /// How a connection is to be had.
-enum Source<E> {
-    Ready(Rc<Client>),
-    Opening(Rc<Opening<E>>),
+enum Source<T, E> {
+    Ready(Rc<Pooled<T>>),
+    Opening(Rc<Opening<T, E>>),
     New,
 }
 
-impl<E> Default for Shelf<E> {
+impl<T, E> Default for Shelf<T, E> {
     fn default() -> Self {
         Self { ready: Vec::new(), opening: Vec::new() }
     }
 }
 
-impl<E> Shelf<E> {
-    fn source(&mut self, generation: u64, limits: &Limits) -> Result<Source<E>, PoolError<E>> {
+impl<T, E> Shelf<T, E> {
+    fn source(&mut self, generation: u64, limits: &Limits) -> Result<Source<T, E>, PoolError<E>> {
         // Closing connections end with their last tunnel; here they are only forgotten.
         self.ready.retain(|ready| ready.generation == generation && !ready.client.is_closing());
         let limit = limits.tunnels_per_connection;
@@ -120,7 +140,7 @@ impl<E> Shelf<E> {
         if waiting >= limits.waiters {
             return Err(PoolError::Crowded(waiting));
         }
-        let joins = |opening: &&Rc<Opening<E>>| {
+        let joins = |opening: &&Rc<Opening<T, E>>| {
             opening.generation == generation && opening.waiters.get() < limit
         };
         Ok(match self.opening.iter().find(joins) {
@@ -130,31 +150,33 @@ impl<E> Shelf<E> {
     }
 }
 
-impl<K, E> Pool<K, E>
+impl<K, T, E> Pool<K, T, E>
 where
     K: Clone + Eq + Hash + 'static,
+    T: 'static,
     E: 'static,
 {
-    /// An empty pool; its tasks run on this thread under `guard`.
+    /// An empty pool. It is looked after by a task on this thread that ends when `guard` drains.
     pub fn new(limits: Limits, guard: Guard) -> Self {
         let shelves = Rc::default();
         let sweep = sweep(Rc::downgrade(&shelves), limits.idle, guard.clone());
         guard.spawn_local(sweep);
-        Self { shelves, limits, guard }
+        Self { shelves, limits }
     }
 
     /// A connection with room for one more tunnel; `connect` opens one when it is needed.
     ///
     /// `generation` numbers the certificate that `connect` would use: connections made with
-    /// another one are not used.
+    /// another one are not used. The connection's tasks run under `guard`.
     pub async fn client<F>(
         &self,
         key: &K,
         generation: u64,
+        guard: &Guard,
         connect: impl FnOnce() -> F,
-    ) -> Result<Rc<Client>, PoolError<E>>
+    ) -> Result<Rc<Pooled<T>>, PoolError<E>>
     where
-        F: Future<Output = Result<Client, E>> + 'static,
+        F: Future<Output = Result<(Client, T), E>> + 'static,
     {
         let source = match self.shelves.borrow_mut().get_mut(key) {
             Some(shelf) => shelf.source(generation, &self.limits)?,
@@ -163,7 +185,7 @@ where
         let opening = match source {
             Source::Ready(client) => return Ok(client),
             Source::Opening(opening) => opening,
-            Source::New => self.open(key, generation, connect()),
+            Source::New => self.open(key, generation, guard, connect()),
         };
         opening.waiters.set(opening.waiters.get() + 1);
         let waiter = Waiter(opening);
@@ -172,9 +194,9 @@ where
 
     /// Opens a connection in a task of its own: it must not be lost to the others that wait for
     /// it when the first of them gives up.
-    fn open<F>(&self, key: &K, generation: u64, connect: F) -> Rc<Opening<E>>
+    fn open<F>(&self, key: &K, generation: u64, guard: &Guard, connect: F) -> Rc<Opening<T, E>>
     where
-        F: Future<Output = Result<Client, E>> + 'static,
+        F: Future<Output = Result<(Client, T), E>> + 'static,
     {
         let opening = Rc::new(Opening {
             generation,
@@ -185,8 +207,10 @@ where
         let mut shelves = self.shelves.borrow_mut();
         shelves.entry(key.clone()).or_default().opening.push(opening.clone());
         let (shelves, key, opened) = (self.shelves.clone(), key.clone(), opening.clone());
-        self.guard.spawn_local(async move {
-            let outcome = connect.await.map(Rc::new).map_err(Rc::new);
+        guard.spawn_local(async move {
+            let outcome = connect.await;
+            let outcome = outcome.map(|(client, about)| Rc::new(Pooled { client, about }));
+            let outcome = outcome.map_err(Rc::new);
             let mut shelves = shelves.borrow_mut();
             // Without its shelf it was forgotten meanwhile: it serves those who wait, no others.
             if let Some(shelf) = shelves.get_mut(&key) {
@@ -213,8 +237,8 @@ where
     }
 }
 
-impl<E> Opening<E> {
-    async fn outcome(&self) -> Result<Rc<Client>, Rc<E>> {
+impl<T, E> Opening<T, E> {
+    async fn outcome(&self) -> Result<Rc<Pooled<T>>, Rc<E>> {
         loop {
             let done = self.done.notified();
             if let Some(outcome) = &*self.outcome.borrow() {
@@ -226,7 +250,7 @@ impl<E> Opening<E> {
 }
 
 /// Lets go of unused connections, until the pool is gone or its owner drains.
-async fn sweep<K, E>(shelves: Weak<Shelves<K, E>>, idle: Duration, mut guard: Guard) {
+async fn sweep<K, T, E>(shelves: Weak<Shelves<K, T, E>>, idle: Duration, mut guard: Guard) {
     loop {
         let drains = tokio::time::timeout(SWEEP_INTERVAL, guard.draining()).await.is_ok();
         let Some(shelves) = shelves.upgrade() else { return };

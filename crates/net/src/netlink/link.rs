@@ -182,7 +182,7 @@ impl RouteSocket {
     }
 
     /// The interface, which must exist.
-    pub(super) fn require(
+    pub(crate) fn require(
         &mut self,
         name: &str,
         operation: &'static str,

@@ -129,6 +129,7 @@ pub(super) mod expression {
 
 /// What expressions can load, test and do.
 pub(super) mod key {
+    pub(in super::super) const META_ETHER_TYPE: u32 = 1;
     pub(in super::super) const META_MARK: u32 = 3;
     pub(in super::super) const META_IN_NAME: u32 = 6;
     pub(in super::super) const META_OUT_NAME: u32 = 7;
@@ -161,6 +162,7 @@ pub(super) mod key {
 pub(super) mod family {
     pub(in super::super) const INET: u8 = 1;
     pub(in super::super) const IPV4: u8 = 2;
+    pub(in super::super) const BRIDGE: u8 = 7;
     pub(in super::super) const IPV6: u8 = 10;
 }
 

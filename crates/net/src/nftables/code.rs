@@ -86,6 +86,12 @@ impl Code<'_> {
                 self.load_meta(key::META_PROTOCOL);
                 self.compare(true, &[protocol.number()]);
             }
+            Condition::Ipv6(ipv6) if self.family == Family::Bridge => {
+                self.load_meta(key::META_ETHER_TYPE);
+                let ether_type = if *ipv6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
+                let ether_type = u16::try_from(ether_type).expect("an EtherType has 16 bits");
+                self.compare(true, &ether_type.to_be_bytes());
+            }
             Condition::Ipv6(ipv6) => {
                 self.load_meta(key::META_FAMILY);
                 self.compare(true, &[if *ipv6 { family::IPV6 } else { family::IPV4 }]);
@@ -299,7 +305,9 @@ impl Code<'_> {
             (true, _) => (key::REJECT_RESET, 0),
             (false, Family::Ip) => (key::REJECT_ICMP, PORT_UNREACHABLE),
             (false, Family::Ip6) => (key::REJECT_ICMP, PORT_UNREACHABLE_V6),
-            (false, Family::Inet) => (key::REJECT_ICMP_EITHER, PORT_UNREACHABLE_EITHER),
+            (false, Family::Inet | Family::Bridge) => {
+                (key::REJECT_ICMP_EITHER, PORT_UNREACHABLE_EITHER)
+            }
         };
         self.emit("reject", |data| {
             data.network_u32(attr::REJECT_TYPE, kind);

@@ -212,7 +212,7 @@ impl Family {
         match self {
             Self::Ip => ip.is_ipv4(),
             Self::Ip6 => ip.is_ipv6(),
-            Self::Inet => true,
+            Self::Inet | Self::Bridge => true,
         }
     }
 
@@ -222,6 +222,7 @@ impl Family {
             Self::Ip => family::IPV4,
             Self::Ip6 => family::IPV6,
             Self::Inet => family::INET,
+            Self::Bridge => family::BRIDGE,
         }
     }
 }

@@ -124,7 +124,7 @@ macro_rules! parts {
 parts! {
     /// Packets of this transport protocol.
     protocol(protocol: Protocol) => Part::When(Condition::Protocol(protocol));
-    /// IPv4 packets; needed in `Family::Inet` before addresses.
+    /// IPv4 packets; needed in `Family::Inet` and `Family::Bridge` before addresses.
     ipv4() => Part::When(Condition::Ipv6(false));
     /// IPv6 packets.
     ipv6() => Part::When(Condition::Ipv6(true));

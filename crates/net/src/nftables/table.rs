@@ -11,6 +11,8 @@ pub enum Family {
     Ip6,
     /// Both.
     Inet,
+    /// Frames that pass through the namespace's bridges, whatever they carry.
+    Bridge,
 }
 
 /// What a base chain may do.
