@@ -8,8 +8,8 @@
 //! | unreadable | in ALLOW | in DENY |
 //! |---|---|---|
 //! | value of a list that must match | the value matches nothing | the list matches everything |
-//! | value of a list that must not match | the match holds for nothing | the value excludes nothing |
-//! | extension of a match, which may restrict it | the match holds for nothing | it always holds |
+//! | value of a list that must not match | the match holds for nothing | it excludes nothing |
+//! | extension of a match | the match holds for nothing | the match always holds |
 //! | unknown field | the rule holds for nothing | the rule holds for everything |
 //! | action | | the policy denies everything |
 //!
@@ -82,6 +82,7 @@ impl From<&Policy> for proto::Authorization {
     }
 }
 
+/// Everything but the fields that decoding has dropped.
 fn read_message(message: proto::Authorization) -> Result<Reading, ConvertError> {
     if message.name.is_empty() {
         return Err(ConvertError::new("name", Problem::Missing));
@@ -111,6 +112,7 @@ fn read_message(message: proto::Authorization) -> Result<Reading, ConvertError> 
     Ok(Reading { policy, unreadable })
 }
 
+/// A rule that never holds. It keeps its place, because rules are named by their index.
 fn rule_for_nothing() -> Rule {
     Rule { clauses: vec![Clause { matches: vec![Match::default()] }] }
 }
@@ -137,6 +139,7 @@ impl Reader<'_> {
         rules.map(|(index, rule)| self.rule(&format!("rules[{index}]"), rule)).collect()
     }
 
+    /// A rule without clauses holds for everything, as written.
     fn rule(&mut self, path: &str, rule: &proto::Rule) -> Rule {
         let clauses = rule.clauses.iter().enumerate();
         let clauses = clauses.map(|(i, it)| self.clause(&format!("{path}.clauses[{i}]"), it));
@@ -193,6 +196,8 @@ impl Reader<'_> {
     }
 
     /// Values of which one must match.
+    ///
+    /// To drop the unreadable one narrows the list: right for ALLOW, as long as one is left.
     fn any<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Values<T> {
         let values = self.readable(path, wire, read);
         match self.action {
@@ -204,6 +209,8 @@ impl Reader<'_> {
     }
 
     /// Values of which none may match.
+    ///
+    /// To drop the unreadable one widens the match: right for DENY.
     fn none<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Values<T> {
         let values = self.readable(path, wire, read);
         match self.action {
@@ -214,6 +221,7 @@ impl Reader<'_> {
         }
     }
 
+    /// The values that can be read; the others are reported by their path.
     fn readable<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Vec<T> {
         let mut values = Vec::with_capacity(wire.len());
         for (index, value) in wire.iter().enumerate() {
@@ -234,6 +242,7 @@ struct Fate {
 }
 
 impl Fate {
+    /// The values to compare; none when the list is settled.
     fn of<T>(&mut self, values: Values<T>) -> Vec<T> {
         match values {
             Values::Read(values) => return values,
@@ -244,6 +253,7 @@ impl Fate {
     }
 }
 
+/// A match type that is unset or newer is unreadable.
 fn words(message: &proto::StringMatch) -> Option<TextMatch> {
     Some(match message.match_type.as_ref()? {
         MatchType::Exact(it) => TextMatch::Exact(text(it)),
@@ -253,12 +263,14 @@ fn words(message: &proto::StringMatch) -> Option<TextMatch> {
     })
 }
 
+/// A range whose length exceeds its address is unreadable, never cut to fit.
 fn net(message: &proto::Address) -> Option<IpNet> {
     let ip = ip(&message.address).ok()?;
     let length = prefix_len(ip, message.length).ok()?;
     IpNet::new(ip, length).ok()
 }
 
+/// A number beyond 65535 is unreadable, never truncated to a port.
 fn port(port: &u32) -> Option<u16> {
     u16::try_from(*port).ok()
 }
@@ -277,6 +289,7 @@ fn rule_message(rule: &Rule) -> proto::Rule {
     proto::Rule { clauses: rule.clauses.iter().map(clause).collect() }
 }
 
+/// Written field by field, so that a new condition cannot be forgotten here.
 fn match_message(it: &Match) -> proto::Match {
     let words = |list: &[TextMatch]| list.iter().map(words_message).collect();
     let nets = |list: &[IpNet]| list.iter().map(net_message).collect();

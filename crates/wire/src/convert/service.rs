@@ -74,6 +74,7 @@ impl From<&Service> for proto::Service {
     }
 }
 
+/// An address, or a block of them when it has a length.
 fn virtual_address(message: proto::NetworkAddress) -> Result<VirtualAddress, ConvertError> {
     let length = message.length;
     let address = network_address(message)?;
@@ -85,6 +86,7 @@ fn virtual_address_message(address: &VirtualAddress) -> proto::NetworkAddress {
     network_address_message(&address.address, address.prefix_len)
 }
 
+/// A share without a waypoint would send its part of the traffic around all of them.
 fn weighted(message: proto::WeightedWaypoint) -> Result<(GatewayAddress, u32), ConvertError> {
     match message.destination {
         Some(destination) => {
@@ -99,6 +101,7 @@ fn weighted_message((gateway, weight): &(GatewayAddress, u32)) -> proto::Weighte
     proto::WeightedWaypoint { destination: Some(gateway_message(gateway)), weight: *weight }
 }
 
+/// Unknown modes and scopes are errors: STRICT with a scope left out would leave the locality.
 fn load_balancing(message: proto::LoadBalancing) -> Result<LoadBalancing, ConvertError> {
     let within = |error: ConvertError| error.within("load_balancing");
     let mode = match known("mode", message.mode).map_err(within)? {
@@ -116,6 +119,7 @@ fn load_balancing(message: proto::LoadBalancing) -> Result<LoadBalancing, Conver
     Ok(LoadBalancing { routing_preference, mode, allow_unhealthy, client_affinity_seconds: None })
 }
 
+/// A policy that says nothing is not sent.
 fn load_balancing_message(it: &LoadBalancing) -> Option<proto::LoadBalancing> {
     let message = proto::LoadBalancing {
         routing_preference: it
@@ -133,6 +137,7 @@ fn load_balancing_message(it: &LoadBalancing) -> Option<proto::LoadBalancing> {
     (message != proto::LoadBalancing::default()).then_some(message)
 }
 
+/// `UNSPECIFIED_SCOPE` names no scope and is therefore as wrong as an unknown one.
 fn scope(value: i32) -> Result<Scope, ConvertError> {
     Ok(match known("scope", value)? {
         lb::Scope::UnspecifiedScope => return Err(ConvertError::new("scope", Problem::Missing)),
@@ -165,6 +170,7 @@ fn mode_message(mode: Mode) -> lb::Mode {
     }
 }
 
+/// A hint for DNS: what is unknown is inferred from the addresses.
 fn ip_families(value: i32) -> IpFamilies {
     match proto::IpFamilies::try_from(value) {
         Ok(proto::IpFamilies::Ipv4Only) => IpFamilies::Ipv4Only,
@@ -191,6 +197,7 @@ fn visibility_message(namespace_only: bool) -> proto::service::Visibility {
     }
 }
 
+/// Reads [`CLIENT_AFFINITY_EXTENSION`]; there, a value of another type is an error.
 fn client_affinity(extensions: &[proto::Extension]) -> Result<Option<u32>, ConvertError> {
     let Some(extension) = extensions.iter().find(|it| it.name == CLIENT_AFFINITY_EXTENSION) else {
         return Ok(None);
@@ -205,6 +212,7 @@ fn client_affinity(extensions: &[proto::Extension]) -> Result<Option<u32>, Conve
     decode::<u32>(&config.value).map(Some).map_err(|error| error.within(&field))
 }
 
+/// Absent unless affinity is wanted, so that other implementations see no extension.
 fn client_affinity_message(load_balancing: &LoadBalancing) -> Option<proto::Extension> {
     load_balancing.client_affinity_seconds.map(|seconds| proto::Extension {
         name: CLIENT_AFFINITY_EXTENSION.to_owned(),

@@ -44,6 +44,7 @@ pub(super) fn rules(authorization: &[u8]) -> Option<Vec<bool>> {
     Some(found)
 }
 
+/// Whether a message, or one inside it, holds a field that its schema does not know.
 fn beyond(schema: &Schema, mut rest: &[u8]) -> bool {
     while !rest.is_empty() {
         let Some((field, payload)) = next(&mut rest) else { return true };
@@ -84,12 +85,14 @@ fn next<'a>(rest: &mut &'a [u8]) -> Option<(u64, Option<&'a [u8]>)> {
     Some((key >> 3, payload))
 }
 
+/// Splits off a payload; none when it claims more bytes than there are.
 fn take<'a>(rest: &mut &'a [u8], length: u64) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(usize::try_from(length).ok()?)?;
     *rest = left;
     Some(taken)
 }
 
+/// At most ten bytes, as protobuf has it.
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {

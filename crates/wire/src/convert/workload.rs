@@ -91,14 +91,17 @@ impl From<&Workload> for proto::Workload {
     }
 }
 
+/// The value, or what is meant when it was elided.
 fn or<'a>(value: &'a str, default: &'a str) -> &'a str {
     if value.is_empty() { default } else { value }
 }
 
+/// The inverse of [`or`]: defaults are not sent, so that equal workloads have equal bytes.
 fn elide(value: &str, default: &str) -> String {
     if value == default { String::new() } else { value.to_owned() }
 }
 
+/// How a workload is reached decides what is encrypted: an unknown way is no way.
 fn tunnel(value: i32) -> Result<Tunnel, ConvertError> {
     Ok(match known("tunnel_protocol", value)? {
         proto::TunnelProtocol::None => Tunnel::None,
@@ -134,10 +137,12 @@ fn kind_message(kind: WorkloadKind) -> proto::WorkloadType {
     }
 }
 
+/// Readiness; the protocol has no third state.
 fn status_message(healthy: bool) -> proto::WorkloadStatus {
     if healthy { proto::WorkloadStatus::Healthy } else { proto::WorkloadStatus::Unhealthy }
 }
 
+/// Whether an address belongs to one workload decides who is behind it: never guessed.
 fn host_network(value: i32) -> Result<bool, ConvertError> {
     Ok(match known("network_mode", value)? {
         proto::NetworkMode::Standard => false,
@@ -157,6 +162,7 @@ fn locality(message: &proto::Locality) -> Locality {
     }
 }
 
+/// A locality that says nothing is not sent.
 fn locality_message(locality: &Locality) -> Option<proto::Locality> {
     (*locality != Locality::default()).then(|| proto::Locality {
         region: locality.region.to_string(),
@@ -165,12 +171,14 @@ fn locality_message(locality: &Locality) -> Option<proto::Locality> {
     })
 }
 
+/// A policy whose name cannot be read could never arrive; refusing the workload says so.
 fn policies(names: &[String]) -> Result<Vec<PolicyName>, ConvertError> {
     each("authorization_policies", names, |name| {
         name.parse().map_err(|error| ConvertError::new("name", Problem::Name(error)))
     })
 }
 
+/// The services a workload backs, by `namespace/hostname`; errors name the service.
 fn services(
     message: BTreeMap<String, proto::PortList>,
 ) -> Result<BTreeMap<ServiceName, Vec<PortMapping>>, ConvertError> {
@@ -189,6 +197,7 @@ fn port_list_entry((name, ports): (&ServiceName, &Vec<PortMapping>)) -> (String,
     (name.to_string(), proto::PortList { ports })
 }
 
+/// An application protocol is a hint: an unknown one is [`AppProtocol::Unknown`].
 pub(super) fn port_mapping(message: proto::Port) -> Result<PortMapping, ConvertError> {
     Ok(PortMapping {
         service_port: port("service_port", message.service_port)?,
@@ -220,6 +229,8 @@ pub(super) fn port_mapping_message(port: &PortMapping) -> proto::Port {
     }
 }
 
+/// What an application expects before its first byte cannot be guessed; port 0 means that of the
+/// request.
 fn application_tunnel(
     message: proto::ApplicationTunnel,
 ) -> Result<ApplicationTunnel, ConvertError> {
@@ -243,6 +254,7 @@ fn application_tunnel_message(tunnel: ApplicationTunnel) -> proto::ApplicationTu
     }
 }
 
+/// A waypoint or gateway that is there must be understood: without it, traffic would go around.
 pub(super) fn optional_gateway(
     field: &str,
     message: Option<proto::GatewayAddress>,
@@ -250,6 +262,7 @@ pub(super) fn optional_gateway(
     message.map(|it| gateway(it).map_err(|error| error.within(field))).transpose()
 }
 
+/// A gateway without destination or port cannot be reached, and is an error rather than none.
 pub(super) fn gateway(message: proto::GatewayAddress) -> Result<GatewayAddress, ConvertError> {
     let destination = match message.destination {
         Some(proto::gateway_address::Destination::Hostname(name)) => {

@@ -68,6 +68,7 @@ impl Baggage {
         Ok(baggage)
     }
 
+    /// Keeps the pairs that are known.
     fn put(&mut self, key: &str, value: &str) {
         let value = decode(value);
         match key {
@@ -86,6 +87,7 @@ impl Baggage {
     }
 }
 
+/// The key that names a workload says of what kind it is.
 const KINDS: [(WorkloadKind, &str); 4] = [
     (WorkloadKind::Deployment, "k8s.deployment.name"),
     (WorkloadKind::CronJob, "k8s.cronjob.name"),

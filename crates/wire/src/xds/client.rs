@@ -52,10 +52,12 @@ pub struct Client {
     retained: Retained,
 }
 
+/// What is asked for of one type, and how far it has been answered.
 #[derive(Debug)]
 struct Watch {
     interest: Interest,
     demanded: BTreeMap<String, Answer>,
+    /// The whole was received at least once.
     complete: bool,
 }
 
@@ -258,6 +260,7 @@ impl Client {
         }
     }
 
+    /// A resource answers the demands for its name and its aliases, accepted or not.
     fn take_one(
         &mut self,
         resource_type: ResourceType,
@@ -283,6 +286,7 @@ impl Client {
         }
     }
 
+    /// Records what a demanded name stands for; the first time, the demand is reported answered.
     fn answer(
         &mut self,
         resource_type: ResourceType,
@@ -313,6 +317,7 @@ fn convert_resource(
     Ok((change, unreadable, Bytes::copy_from_slice(&any.value)))
 }
 
+/// The content must belong to the name: by that name it will be removed.
 fn convert_body(
     resource_type: ResourceType,
     name: &str,
@@ -345,6 +350,7 @@ fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
     }
 }
 
+/// Names each refusal, as far as they fit.
 fn error_detail(refused: &[Refusal]) -> Option<Status> {
     if refused.is_empty() {
         return None;

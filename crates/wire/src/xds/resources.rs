@@ -90,11 +90,14 @@ impl Resources {
 #[derive(Clone, Debug, Default)]
 pub struct ResourceSet {
     entries: HashMap<Text, Entry>,
+    /// By alias, what it stands for: two pods share an address while one replaces the other.
     aliases: HashMap<Text, OrdSet<Text>>,
+    /// By the name of a service, its workloads. The service need not be there.
     members: HashMap<Text, OrdSet<Text>>,
     /// The last change of each resource that is there, and of some that are gone. A number that is
     /// not its name's newest says nothing.
     journal: OrdMap<u64, Text>,
+    /// Numbers of the removals in the journal, oldest first.
     tombstones: OrdSet<u64>,
     /// Changes up to here may be missing from the journal.
     horizon: u64,
@@ -121,7 +124,9 @@ pub(crate) struct Names {
 
 /// What the journal says about a resource.
 pub(crate) enum Changed<'a> {
+    /// It is there, and this is its last change.
     Put(&'a Text, &'a Entry),
+    /// It is gone.
     Gone(&'a Text),
 }
 
@@ -146,6 +151,7 @@ impl ResourceSet {
         self.entries.get(name).map(|entry| &*entry.version)
     }
 
+    /// Content that is what it was is no change: its version would be the same.
     fn put(&mut self, name: &str, names: Arc<Names>, body: Bytes) -> bool {
         let version = content_version(&body);
         let old = self.entries.get(name);
@@ -169,6 +175,7 @@ impl ResourceSet {
         true
     }
 
+    /// The oldest tombstone makes room for a new one.
     fn remove(&mut self, name: &str) -> bool {
         let Some(old) = self.entries.remove(name) else { return false };
         self.unlink(name, &old);
@@ -184,6 +191,7 @@ impl ResourceSet {
         true
     }
 
+    /// Takes a resource out of the journal and of the indexes.
     fn unlink(&mut self, name: &str, old: &Entry) {
         self.journal.remove(&old.sequence);
         let indexes =
@@ -199,6 +207,7 @@ impl ResourceSet {
         }
     }
 
+    /// The resource of this very name, with the shared copy of the name.
     pub(crate) fn entry(&self, name: &str) -> Option<(&Text, &Entry)> {
         self.entries.get_key_value(name)
     }

@@ -60,6 +60,7 @@ impl Retained {
         self.len() == 0
     }
 
+    /// The resources in the form of a snapshot, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Resource> {
         self.types.iter().flat_map(|(resource_type, resources)| {
             resources.iter().map(|(name, kept)| Resource {
@@ -89,6 +90,7 @@ impl Retained {
         self.types.get(&resource_type)?.get(name).map(|kept| &*kept.version)
     }
 
+    /// Names and versions, as a new stream begins with them.
     pub(crate) fn versions(
         &self,
         resource_type: ResourceType,

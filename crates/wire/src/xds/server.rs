@@ -174,12 +174,15 @@ struct Subscription {
     start: u64,
     /// The first request gets an answer, even an empty one.
     owes_answer: bool,
+    /// Nonces of the responses under way, and the journal's position after each.
     unacknowledged: VecDeque<(String, u64)>,
     acknowledged: u64,
+    /// What the client refused last, for the operator; gone once it accepts something.
     rejection: Option<Rejection>,
 }
 
 impl Subscription {
+    /// The first request of a type decides between everything and names.
     fn open(
         resource_type: ResourceType,
         request: DeltaDiscoveryRequest,
@@ -216,6 +219,7 @@ impl Subscription {
         Ok(it)
     }
 
+    /// Walks the journal from its beginning, whatever was sent before.
     fn subscribe_everything(&mut self, set: &ResourceSet) {
         self.everything = true;
         self.position = 0;
@@ -253,6 +257,7 @@ impl Subscription {
         self.check_names()
     }
 
+    /// A client that names too much is better served with everything.
     fn check_names(&self) -> Result<(), StreamError> {
         match self.asked.len() {
             0..=MAX_SUBSCRIBED_NAMES => Ok(()),
@@ -273,6 +278,7 @@ impl Subscription {
         self.check_names()
     }
 
+    /// Stops following what these names led to, unless another name leads there too.
     fn unsubscribe(&mut self, names: &[String], set: &ResourceSet) {
         for asked in names {
             if asked == WILDCARD {
@@ -287,6 +293,7 @@ impl Subscription {
         }
     }
 
+    /// What was asked for by name goes on being followed.
     fn unsubscribe_everything(&mut self, set: &ResourceSet) {
         if std::mem::take(&mut self.everything) {
             self.resumed.clear();
@@ -307,6 +314,7 @@ impl Subscription {
         }
     }
 
+    /// Whether something that was asked for leads to this resource.
     fn wants(&self, name: &Text, entry: &Entry) -> bool {
         self.everything
             || self.asked.contains(&**name)
@@ -319,6 +327,7 @@ impl Subscription {
         self.sent.contains(name) || self.wants(name, entry)
     }
 
+    /// An answer to one response answers those before it; an unknown nonce answers nothing.
     fn acknowledge(&mut self, request: &DeltaDiscoveryRequest) -> Option<Rejection> {
         let nonce = &request.response_nonce;
         let at = self.unacknowledged.iter().position(|(sent, _)| sent == nonce)?;
@@ -332,6 +341,8 @@ impl Subscription {
         self.rejection.clone()
     }
 
+    /// Answers first, then changes. The first request is answered even if there is nothing to say,
+    /// so that a client knows when it has everything.
     fn next(&mut self, set: &ResourceSet) -> Result<Option<DeltaDiscoveryResponse>, StreamError> {
         if !set.remembers(self.position.max(self.start)) {
             return Err(StreamError::TooFarBehind(self.resource_type));
@@ -351,6 +362,8 @@ impl Subscription {
         Ok(Some(response.finish(if partial { PARTIAL.into() } else { self.position.to_string() })))
     }
 
+    /// A name is resolved when it is answered, not when it was asked: it may be gone by then. What
+    /// it stands for is never split over two responses.
     fn send_answers(&mut self, set: &ResourceSet, response: &mut Response) {
         while !response.is_full() {
             let Some(asked) = self.unanswered.pop_first() else { return };
@@ -359,16 +372,15 @@ impl Subscription {
                 self.sent.remove(asked.as_str());
                 response.removed.insert(asked);
             }
-            for name in &found {
-                for (name, entry) in
-                    [name].into_iter().chain(set.members(name)).filter_map(|it| set.entry(it))
-                {
+            for name in found.iter().flat_map(|name| [name].into_iter().chain(set.members(name))) {
+                if let Some((name, entry)) = set.entry(name) {
                     self.send(name, entry, response);
                 }
             }
         }
     }
 
+    /// Walks the journal on from where it stands until it ends or the response is full.
     fn send_changes(&mut self, set: &ResourceSet, response: &mut Response) {
         for (at, changed) in set.changes_after(self.position) {
             if response.is_full() {
@@ -398,6 +410,7 @@ impl Subscription {
         self.send_answers(set, response);
     }
 
+    /// Whether the client came with this very version.
     fn resumed_with(&mut self, name: &Text, entry: &Entry) -> bool {
         self.resumed.remove(&**name).is_some_and(|held| *held == *entry.version)
     }
@@ -410,6 +423,7 @@ impl Subscription {
         }
     }
 
+    /// Adds a resource, and remembers that the client will hold it.
     fn send(&mut self, name: &Text, entry: &Entry, response: &mut Response) {
         response.put(name, entry);
         if !self.everything {
@@ -418,6 +432,7 @@ impl Subscription {
     }
 }
 
+/// What a client says is kept for humans; it must not fill the memory.
 fn bounded(reason: &str) -> String {
     let mut end = reason.len().min(MAX_REASON_BYTES);
     while !reason.is_char_boundary(end) {
@@ -430,8 +445,11 @@ fn bounded(reason: &str) -> String {
 struct Response {
     resource_type: ResourceType,
     resources: Vec<Resource>,
+    /// Names of these resources: a resource stands in a response once.
     sent: HashSet<Text>,
+    /// Names that are gone, in an order that is the same everywhere.
     removed: BTreeSet<String>,
+    /// An estimate from above, of what the resources come to when encoded.
     size_bytes: usize,
 }
 
@@ -474,6 +492,7 @@ impl Response {
         });
     }
 
+    /// The nonce is given by the stream, which counts over all types.
     fn finish(self, system_version_info: String) -> DeltaDiscoveryResponse {
         DeltaDiscoveryResponse {
             system_version_info,

@@ -96,6 +96,7 @@ pub struct Agent {
     last_connection: u64,
 }
 
+/// A pod that is to be served, and whether it can be handed over.
 #[derive(Debug)]
 struct Enrolled {
     pod: Pod,
@@ -106,6 +107,7 @@ struct Enrolled {
 #[derive(Debug)]
 struct Connection {
     state: State,
+    /// What is to be asked next, in this order.
     queue: VecDeque<Request>,
     /// The pods that it was sent, or is about to be.
     given: BTreeSet<Text>,
@@ -115,6 +117,7 @@ struct Connection {
 enum State {
     /// Until when hello has to come.
     Greeting(Instant),
+    /// Nothing is under way: whatever comes now was not asked for.
     Idle,
     /// What was asked, and until when the answer has to come.
     Asked(Request, Instant),
@@ -223,15 +226,18 @@ impl Agent {
         actions
     }
 
+    /// The connections that have said hello, oldest first.
     fn greeted(&self) -> Vec<ConnectionId> {
         let greeted = |it: &Connection| !matches!(it.state, State::Greeting(_));
         self.connections.iter().filter(|(_, it)| greeted(it)).map(|(id, _)| *id).collect()
     }
 
+    /// The one that takes new pods.
     fn newest(&self) -> Option<ConnectionId> {
         self.greeted().last().copied()
     }
 
+    /// All pods, then the word that these were all.
     fn send_snapshot(&mut self, id: ConnectionId, now: Instant, actions: &mut Vec<Action>) {
         let requests: Vec<_> = self.pods.values().map(Enrolled::request).collect();
         for request in requests.into_iter().chain([Request::SnapshotSent]) {
@@ -269,6 +275,7 @@ impl Agent {
         self.send_next(id, now, actions);
     }
 
+    /// Queues a request, unless the same one waits already.
     fn enqueue(
         &mut self,
         id: ConnectionId,
@@ -291,6 +298,7 @@ impl Agent {
         self.send_next(id, now, actions);
     }
 
+    /// Sends the next request if none is unanswered.
     fn send_next(&mut self, id: ConnectionId, now: Instant, actions: &mut Vec<Action>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if !matches!(connection.state, State::Idle) {
@@ -317,6 +325,7 @@ impl Agent {
         self.forget(id, now, actions);
     }
 
+    /// Pods that the lost proxy alone was given go to the newest that is left.
     fn forget(&mut self, id: ConnectionId, now: Instant, actions: &mut Vec<Action>) {
         let Some(ended) = self.connections.remove(&id) else { return };
         for uid in ended.removals() {
@@ -341,6 +350,7 @@ impl Agent {
 }
 
 impl Enrolled {
+    /// How the pod stands in a snapshot.
     fn request(&self) -> Request {
         if self.has_namespace {
             Request::Add(self.pod.clone())

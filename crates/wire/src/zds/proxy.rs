@@ -84,12 +84,14 @@ pub struct Enrolment {
     was_complete: bool,
 }
 
+/// How far the agent got on this connection.
 #[derive(Debug, Default)]
 enum Phase {
     #[default]
     Disconnected,
     /// The pods named so far.
     Snapshot(BTreeSet<Text>),
+    /// The snapshot is complete; changes follow.
     Live,
 }
 
@@ -154,6 +156,7 @@ impl Enrolment {
         self.take(request)
     }
 
+    /// What a request means depends on whether the snapshot is complete.
     fn take(&mut self, request: Request) -> Result<Event, SessionError> {
         match (request, &mut self.phase) {
             (_, Phase::Disconnected) => Err(SessionError::NotConnected),
