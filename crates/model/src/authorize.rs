@@ -213,6 +213,25 @@ impl View {
         }
     }
 
+    /// Whether what is at `ip` names `workload` as its waypoint.
+    pub fn is_waypoint_of(&self, workload: &Workload, ip: IpAddr) -> bool {
+        let network = &workload.network;
+        let of_workload = self.workload_at(network, ip).and_then(|it| it.waypoint.as_ref());
+        let service = self.service_at(network, ip, &workload.namespace);
+        let of_service = service.into_iter().flat_map(|service| {
+            let weighted = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
+            service.waypoint.iter().chain(weighted)
+        });
+        of_workload.into_iter().chain(of_service).any(|gateway| match &gateway.destination {
+            GatewayDestination::Hostname(name) => workload.services.contains_key(name),
+            GatewayDestination::Address(address) => {
+                let service = self.service_at(&address.network, address.ip, "");
+                workload.addresses.contains(&address.ip)
+                    || service.is_some_and(|it| workload.services.contains_key(&it.key))
+            }
+        })
+    }
+
     /// What would have to change for a denied connection to come in, for a person to read.
     pub fn remedy(&self, workload: &Workload, source: &Source, denial: &Denial) -> String {
         match denial {

@@ -47,6 +47,7 @@ pub struct View {
     policies: Map<PolicyName, Arc<Policy>>,
     global_policies: OrdSet<PolicyName>,
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
+    authorization_version: u64,
 }
 
 /// The workloads behind one service, in the order of their uid.
@@ -200,8 +201,17 @@ impl View {
         self.policies.values()
     }
 
+    /// Changes whenever the answer of [`View::authorize`] for a live connection may have changed.
+    pub fn authorization_version(&self) -> u64 {
+        self.authorization_version
+    }
+
     fn put_workload(&mut self, workload: Arc<Workload>) {
-        if let Some(old) = self.workloads.get(&workload.uid).cloned() {
+        let old = self.workloads.get(&workload.uid).cloned();
+        if concerns_authorization(old.as_deref(), &workload) {
+            self.authorization_version += 1;
+        }
+        if let Some(old) = old {
             self.forget_workload(&old, Some(&workload));
         }
         if !workload.host_network {
@@ -241,7 +251,12 @@ impl View {
     }
 
     fn put_service(&mut self, service: Arc<Service>) {
-        if let Some(old) = self.services.get(&service.key).cloned() {
+        let old = self.services.get(&service.key).cloned();
+        let waypoints = |it: &Service| (it.waypoint.clone(), it.weighted_waypoints.clone());
+        if old.as_deref().map(waypoints).unwrap_or_default() != waypoints(&service) {
+            self.authorization_version += 1;
+        }
+        if let Some(old) = old {
             self.forget_service(&old);
         }
         for address in &service.addresses {
@@ -278,6 +293,7 @@ impl View {
 
     fn put_policy(&mut self, policy: Arc<Policy>) {
         self.remove_policy(&policy.key);
+        self.authorization_version += 1;
         match policy.scope {
             PolicyScope::Global => drop(self.global_policies.insert(policy.key.clone())),
             PolicyScope::Namespace => {
@@ -291,9 +307,23 @@ impl View {
 
     fn remove_policy(&mut self, name: &PolicyName) {
         if self.policies.remove(name).is_some() {
+            self.authorization_version += 1;
             self.global_policies.remove(name);
             remove_from_set(&mut self.namespace_policies, &name.namespace, name);
         }
+    }
+}
+
+/// Whether a workload's change can turn an allowed connection to it into a denied one.
+fn concerns_authorization(old: Option<&Workload>, new: &Workload) -> bool {
+    match old {
+        Some(old) => {
+            old.policies != new.policies
+                || old.waypoint != new.waypoint
+                || old.namespace != new.namespace
+                || !old.services.keys().eq(new.services.keys())
+        }
+        None => !new.policies.is_empty() || new.waypoint.is_some(),
     }
 }
 

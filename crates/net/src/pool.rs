@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -42,7 +43,7 @@ impl Default for Limits {
 pub enum PoolError<E> {
     /// The connection could not be opened; all that waited for it are told the same.
     #[error(transparent)]
-    Connect(Rc<E>),
+    Connect(Arc<E>),
     /// More connections wait for this destination than are allowed to.
     #[error("{0} connections wait for an HBONE connection to this destination already")]
     Crowded(usize),
@@ -101,7 +102,7 @@ struct Ready<T> {
 /// A connection that is being opened.
 struct Opening<T, E> {
     generation: u64,
-    outcome: RefCell<Option<Result<Rc<Pooled<T>>, Rc<E>>>>,
+    outcome: RefCell<Option<Result<Rc<Pooled<T>>, Arc<E>>>>,
     done: Notify,
     waiters: Cell<usize>,
 }
@@ -210,7 +211,7 @@ where
         guard.spawn_local(async move {
             let outcome = connect.await;
             let outcome = outcome.map(|(client, about)| Rc::new(Pooled { client, about }));
-            let outcome = outcome.map_err(Rc::new);
+            let outcome = outcome.map_err(Arc::new);
             let mut shelves = shelves.borrow_mut();
             // Without its shelf it was forgotten meanwhile: it serves those who wait, no others.
             if let Some(shelf) = shelves.get_mut(&key) {
@@ -238,7 +239,7 @@ where
 }
 
 impl<T, E> Opening<T, E> {
-    async fn outcome(&self) -> Result<Rc<Pooled<T>>, Rc<E>> {
+    async fn outcome(&self) -> Result<Rc<Pooled<T>>, Arc<E>> {
         loop {
             let done = self.done.notified();
             if let Some(outcome) = &*self.outcome.borrow() {

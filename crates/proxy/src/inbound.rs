@@ -1,0 +1,390 @@
+//! Inbound: what other proxies bring in tunnels, from accept to record.
+//!
+//! TLS proves the client, the view judges it, and only then is the application dialled: at its own
+//! address, from the client's. 200 is sent when the application has accepted, so that whoever
+//! speaks first may. A claim in a header never decides anything.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ambit_model::authorize::Source;
+use ambit_model::plan::PROXY_PORTS;
+use ambit_model::service::Service;
+use ambit_model::view::View;
+use ambit_model::workload::{ApplicationProtocol, ApplicationTunnel, Workload};
+use ambit_net::copy::SocketEnd;
+use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
+use ambit_net::socket::normalise;
+use ambit_tls::{HandshakeError, Peer};
+use ambit_wire::hbone::{self, Authority, Baggage, Forwarded, HeaderError, proxy_protocol};
+use http::{HeaderMap, Method, StatusCode};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::certificates::CertificateError;
+use crate::connections::CutReason;
+use crate::dataplane::{DataPlane, Served};
+use crate::judgement::{Allowed, Refused, admit, wait_for_view};
+use crate::metrics::{Reporter, ResponseFlags};
+use crate::record::{Failure, Record, Way};
+use crate::tunnel::{self, DialError};
+
+/// Why another proxy's connection was not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// Too many handshakes of this pod are under way.
+    #[error("too many TLS handshakes with this pod are under way; refused early")]
+    Crowded,
+    /// The pod has no certificate.
+    #[error("this pod cannot prove its identity")]
+    Certificate(#[from] CertificateError),
+    /// The peer did not prove who it is.
+    #[error("the TLS handshake failed")]
+    Tls(#[source] HandshakeError),
+    /// The peer speaks no HBONE.
+    #[error("the HBONE connection failed")]
+    Hbone(#[source] HboneError),
+    /// The kernel does not know the connection any more.
+    #[error("the connection was gone when it was accepted")]
+    Gone(#[source] std::io::Error),
+}
+
+impl Failure for SessionError {
+    fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Crowded | Self::Gone(_) => ResponseFlags::Connect,
+            Self::Certificate(_) => ResponseFlags::IdentityError,
+            Self::Tls(HandshakeError::Revoked { .. }) => ResponseFlags::CertificateRevoked,
+            Self::Tls(_) => ResponseFlags::TlsFailure,
+            Self::Hbone(_) => ResponseFlags::H2HandshakeFailure,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Crowded => "crowded",
+            Self::Certificate(_) => "no_certificate",
+            Self::Tls(_) => "tls",
+            Self::Hbone(_) => "hbone",
+            Self::Gone(_) => "gone",
+        }
+    }
+}
+
+/// Why a tunnel was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InboundError {
+    /// It is no CONNECT.
+    #[error("method {0} is not CONNECT")]
+    Method(Method),
+    /// Its target cannot be read.
+    #[error("the target of the CONNECT cannot be read")]
+    Authority(#[from] HeaderError),
+    /// Its target is somebody else.
+    #[error("target {asked} is not at {own}, where this connection ended")]
+    WrongAddress {
+        /// What was asked for.
+        asked: Authority,
+        /// Where the connection ended.
+        own: SocketAddr,
+    },
+    /// Its target is the proxy.
+    #[error("{0} is the proxy's own port")]
+    ProxyPort(SocketAddr),
+    /// It may not come in.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The application cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It was cut while it was set up.
+    #[error(transparent)]
+    Cut(CutReason),
+    /// The client gave up while the application was dialled.
+    #[error("the client gave up before the application answered")]
+    Abandoned,
+}
+
+impl InboundError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Method(_)
+            | Self::Authority(_)
+            | Self::WrongAddress { .. }
+            | Self::ProxyPort(_) => StatusCode::BAD_REQUEST,
+            Self::Refused(Refused::Denied(_)) | Self::Cut(_) => StatusCode::UNAUTHORIZED,
+            Self::Refused(Refused::Unknown(_)) | Self::Dial(_) | Self::Abandoned => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        }
+    }
+}
+
+impl Failure for InboundError {
+    fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Refused(refused) => refused.flags(),
+            Self::Dial(error) => error.flags(),
+            Self::Cut(reason) => reason.flags(),
+            _ => ResponseFlags::Connect,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Method(_) | Self::Authority(_) => "bad_request",
+            Self::WrongAddress { .. } => "wrong_address",
+            Self::ProxyPort(_) => "self_call",
+            Self::Refused(refused) => refused.reason(),
+            Self::Dial(error) => error.reason(),
+            Self::Cut(_) => "cut",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// One HBONE connection to a pod of this proxy.
+struct Session {
+    plane: Rc<DataPlane>,
+    served: Rc<Served>,
+    /// The other proxy's socket; its address is the client pod's.
+    from: SocketAddr,
+    /// The address that the connection was made to.
+    own: SocketAddr,
+    peer: Arc<Peer>,
+}
+
+/// Serves one HBONE connection from accept to its end.
+pub(crate) async fn serve(
+    plane: Rc<DataPlane>,
+    served: Rc<Served>,
+    stream: TcpStream,
+    from: SocketAddr,
+) {
+    let unknown = SocketAddr::new(from.ip(), hbone::PORT);
+    let own = stream.local_addr().map_or(unknown, normalise);
+    if let Err(error) = session(&plane, &served, stream, from, own).await {
+        Record::new(Reporter::Destination, from, own).failed(&plane.tally, &error);
+    }
+}
+
+async fn session(
+    plane: &Rc<DataPlane>,
+    served: &Rc<Served>,
+    stream: TcpStream,
+    from: SocketAddr,
+    own: SocketAddr,
+) -> Result<(), SessionError> {
+    let handshaking = served.handshakes.try_acquire().map_err(|_| SessionError::Crowded)?;
+    let certificates = &plane.shared.certificates;
+    let credentials = match certificates.cached(&served.pod.identity) {
+        Some(credentials) => credentials,
+        None => certificates.of(&served.pod.identity).await?,
+    };
+    let transport = Transport::new(stream);
+    let activity = transport.activity();
+    let accepted = credentials.acceptor.accept(transport).await;
+    let (stream, peer) = accepted.map_err(SessionError::Tls)?;
+    drop(handshaking);
+    let metrics = &plane.shared.metrics;
+    metrics.handshake(Reporter::Destination, peer.group.as_str());
+    let peer = Arc::new(peer);
+    let pods = vec![served.pod.uid.clone()];
+    let entered = plane.connections.enter(pods, None, Some(peer.clone()));
+    let (plane, served) = (plane.clone(), served.clone());
+    let settings = tunnel::settings(&plane);
+    let guard = served.drain.guard();
+    let session = Rc::new(Session { plane, served, from, own, peer });
+    let each = |connect| {
+        session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
+    };
+    let serving = serve_hbone(stream, activity, &settings, &guard, each);
+    tokio::select! {
+        served = serving => match served {
+            Err(error @ HboneError::Handshake(_)) => Err(SessionError::Hbone(error)),
+            Err(error) => {
+                tracing::debug!(%from, %error, "HBONE connection broke");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        },
+        reason = entered.cut_off() => {
+            tracing::info!(%from, identity = %session.peer.identity, %reason, "HBONE connection cut");
+            Ok(())
+        }
+    }
+}
+
+/// Serves one tunnel from its CONNECT to its record.
+async fn serve_tunnel(session: Rc<Session>, mut connect: Connect) {
+    let mut record = Record::new(Reporter::Destination, session.from, session.own);
+    record.way = Way::Tunnel;
+    record.peer = Some(session.peer.clone());
+    record.source.identity = Some(session.peer.identity.clone());
+    record.destination.identity = Some(session.served.pod.identity.clone());
+    match session.admit(&mut connect, &mut record).await {
+        Ok(admitted) => session.carry(connect, admitted, record).await,
+        Err(error) => {
+            if let Err(broken) = connect.refuse(error.status()) {
+                tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
+            }
+            record.failed(&session.plane.tally, &error);
+        }
+    }
+}
+
+/// A tunnel that may come in, and the application's end of it.
+struct Admitted {
+    allowed: Allowed,
+    server: TcpStream,
+}
+
+impl Session {
+    /// Reads what is asked for, judges it, and dials the application.
+    async fn admit(
+        &self,
+        connect: &mut Connect,
+        record: &mut Record,
+    ) -> Result<Admitted, InboundError> {
+        if connect.method() != Method::CONNECT {
+            return Err(InboundError::Method(connect.method().clone()));
+        }
+        let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
+        let asked: Authority = authority.parse()?;
+        let (plane, pod) = (&self.plane, &self.served.pod);
+        self.describe(connect.headers(), record);
+        let known = wait_for_view(&plane.shared, |view| {
+            let workload = view.workload_named(&pod.name)?.clone();
+            let found = target(view, &workload, &asked, self.own);
+            Some((workload, found))
+        });
+        let (workload, found) = known.await.ok_or_else(|| Refused::Unknown(pod.name.clone()))?;
+        record.destination.workload = Some(workload.clone());
+        let found = found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.own })?;
+        record.authority = Some(found);
+        if PROXY_PORTS.contains(&found.port()) {
+            return Err(InboundError::ProxyPort(found));
+        }
+        let source = Source::new(Some(self.peer.identity.clone()), self.from.ip());
+        let enter = |judged| {
+            let peer = Some(self.peer.clone());
+            plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
+        };
+        let allowed = admit(&plane.shared, pod, source, found, enter).await?;
+        record.allowed_by.clone_from(&allowed.by);
+        let server = tokio::select! {
+            dialled = self.dial(&workload, found) => dialled?,
+            reason = allowed.entered.cut_off() => return Err(InboundError::Cut(reason)),
+            () = connect.abandoned() => return Err(InboundError::Abandoned),
+        };
+        Ok(Admitted { allowed, server })
+    }
+
+    /// Connects to the application, and tells it of the client where it wants to be told.
+    async fn dial(&self, workload: &Workload, target: SocketAddr) -> Result<TcpStream, DialError> {
+        let Some(application) = &workload.application_tunnel else {
+            let options = self.plane.dial_options(self.plane.original_source(self.from, target));
+            return tunnel::dial(&self.served.pod, target, &options).await;
+        };
+        let (address, source) = self.application_address(application, target);
+        let options = self.plane.dial_options(source);
+        let mut server = tunnel::dial(&self.served.pod, address, &options).await?;
+        if application.protocol == ApplicationProtocol::Proxy {
+            let header = proxy_protocol::encode(self.from, target, Some(&self.peer.identity))?;
+            let written = server.write_all(&header).await;
+            written.map_err(|cause| DialError::Connect { address, cause })?;
+        }
+        Ok(server)
+    }
+
+    /// Where an application tunnel is received, and the client's address as it is seen there.
+    fn application_address(
+        &self,
+        application: &ApplicationTunnel,
+        target: SocketAddr,
+    ) -> (SocketAddr, Option<SocketAddr>) {
+        let port = application.port.unwrap_or(target.port());
+        let to_localhost = self.plane.shared.config.localhost_app_tunnel;
+        if to_localhost && application.protocol == ApplicationProtocol::Proxy {
+            let loopback: std::net::IpAddr = match self.own {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            };
+            return (SocketAddr::new(loopback, port), None);
+        }
+        let address = SocketAddr::new(self.own.ip(), port);
+        (address, self.plane.original_source(self.from, address))
+    }
+
+    /// Answers 200, moves the bytes, and ends the record.
+    async fn carry(&self, connect: Connect, admitted: Admitted, record: Record) {
+        let Admitted { allowed, server } = admitted;
+        let mut headers = HeaderMap::new();
+        if self.plane.shared.config.response_baggage {
+            let baggage = Baggage::of(&allowed.workload).to_string();
+            tunnel::put(&mut headers, hbone::BAGGAGE, &baggage);
+        }
+        match connect.accept(headers) {
+            Ok(tunnel) => {
+                let (server, tally) = (SocketEnd::new(server), &self.plane.tally);
+                allowed.entered.carry(tunnel, server, vec![record], tally).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the tunnel was gone before it was accepted");
+                record.failed(&self.plane.tally, &InboundError::Abandoned);
+            }
+        }
+    }
+
+    /// Writes down what is known of the client, and the service that it says it meant.
+    fn describe(&self, headers: &HeaderMap, record: &mut Record) {
+        let view = self.plane.shared.view.load();
+        let network = &self.plane.shared.config.node.network;
+        let at_address = view.workload_at(network, self.from.ip());
+        let is_proven = |it: &&Arc<Workload>| it.identity() == self.peer.identity;
+        record.source.workload = at_address.filter(is_proven).cloned();
+        if record.source.workload.is_none() {
+            let said = headers.get_all(hbone::BAGGAGE).iter().map(|value| value.as_bytes());
+            record.source.baggage = Baggage::parse(said).ok().map(Box::new);
+        }
+        let forwarded = headers.get(hbone::FORWARDED).and_then(|value| value.to_str().ok());
+        let forwarded = forwarded.and_then(|text| text.parse::<Forwarded>().ok());
+        let namespace = &self.served.pod.name.namespace;
+        let host = forwarded.and_then(|forwarded| forwarded.host);
+        record.service = host.and_then(|host| view.service_by_hostname(&host, namespace).cloned());
+    }
+}
+
+/// The address that a CONNECT asks for, if it is this workload's to serve.
+fn target(
+    view: &View,
+    workload: &Workload,
+    asked: &Authority,
+    own: SocketAddr,
+) -> Option<SocketAddr> {
+    match asked {
+        Authority::Address(address) if address.ip() == own.ip() => Some(*address),
+        // Whoever terminates the tunnel itself, or stands before others, judges the target itself.
+        Authority::Address(address) => {
+            let serves_others = workload.application_tunnel.is_some()
+                || view.is_waypoint_of(workload, address.ip());
+            serves_others.then_some(*address)
+        }
+        Authority::Hostname { host, port } => {
+            let service = view.service_by_hostname(host, &workload.namespace)?;
+            let port = service_target(service, workload, *port)?;
+            Some(SocketAddr::new(own.ip(), port))
+        }
+    }
+}
+
+/// The workload's port behind a port of a service, if it is one of the service's endpoints.
+fn service_target(service: &Service, workload: &Workload, port: u16) -> Option<u16> {
+    let ports = workload.services.get(&service.key)?;
+    let mapped = ports.iter().find(|mapping| mapping.service_port == port)?.target_port;
+    if mapped != 0 {
+        return Some(mapped);
+    }
+    service.port(port).map(|mapping| mapping.target_port).filter(|port| *port != 0)
+}

@@ -1,0 +1,119 @@
+//! Local: a connection between two pods of this very proxy, joined without a tunnel.
+//!
+//! The client's identity is known from its namespace, which it cannot forge. The server's is
+//! checked three ways before a byte moves: the plan found the enrolled identity equal to the
+//! view's, the policies of the server allow the client, and the address exists in the server's
+//! namespace at the moment of dialling. When the last one fails there is no join.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ambit_model::authorize::Source;
+use ambit_model::identity::Identity;
+use ambit_model::names::WorkloadName;
+use ambit_model::plan::Target;
+use ambit_net::copy::SocketEnd;
+use ambit_net::socket::{address_exists, tcp_socket};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::dataplane::{DataPlane, Served};
+use crate::judgement::{Allowed, admit};
+use crate::metrics::Reporter;
+use crate::outbound::OutboundError;
+use crate::pods::Pod;
+use crate::record::{Record, Tally};
+use crate::tunnel::{CONNECT_TIMEOUT, DialError};
+
+/// A connection to a pod of this proxy that stands.
+pub(crate) struct Joined {
+    server: TcpStream,
+    pod: Arc<Pod>,
+    allowed: Allowed,
+}
+
+/// Connects to a pod of this proxy, if the policies there allow it; `None` when the pod is not, or
+/// no longer, what the view takes it for. `record` is the client's; the server's is made of it.
+pub(crate) async fn join(
+    plane: &DataPlane,
+    served: &Served,
+    target: &Target,
+    record: &Record,
+) -> Result<Option<Joined>, OutboundError> {
+    let name = WorkloadName::new(target.workload.namespace.clone(), target.workload.name.clone());
+    let pod = plane.shared.pods.load().by_name(&name).cloned();
+    let Some(pod) = pod.filter(|pod| pod.identity == target.workload.identity()) else {
+        return Ok(None);
+    };
+    let joined = connect(plane, served, &pod, target.address, record.source.address).await;
+    if let Err(error) = &joined {
+        let mut of_server = record.clone();
+        of_server.reporter = Reporter::Destination;
+        of_server.destination.address = target.address;
+        of_server.destination.identity = Some(pod.identity.clone());
+        of_server.failed(&plane.tally, error);
+    }
+    joined
+}
+
+async fn connect(
+    plane: &DataPlane,
+    served: &Served,
+    pod: &Arc<Pod>,
+    address: SocketAddr,
+    client: SocketAddr,
+) -> Result<Option<Joined>, OutboundError> {
+    let source = Source::new(Some(served.pod.identity.clone()), client.ip());
+    let enter = |judged| {
+        let both = vec![served.pod.uid.clone(), pod.uid.clone()];
+        plane.connections.enter(both, Some(judged), None)
+    };
+    let allowed = admit(&plane.shared, pod, source, address, enter).await?;
+    let Some(socket) = socket_at(plane, pod, address, client)? else { return Ok(None) };
+    let connecting = timeout(CONNECT_TIMEOUT, socket.connect(address));
+    let connected = tokio::select! {
+        connected = connecting => connected,
+        reason = allowed.entered.cut_off() => return Err(OutboundError::Cut(reason)),
+    };
+    let server = match connected {
+        Ok(Ok(server)) => server,
+        Ok(Err(cause)) => return Err(DialError::Connect { address, cause }.into()),
+        Err(_) => return Err(DialError::Timeout(address).into()),
+    };
+    Ok(Some(Joined { server, pod: pod.clone(), allowed }))
+}
+
+/// A socket in the server's namespace, unless the address is not there: without this check a
+/// stale view could lead out of that namespace, to whoever has the address now.
+fn socket_at(
+    plane: &DataPlane,
+    pod: &Pod,
+    address: SocketAddr,
+    client: SocketAddr,
+) -> Result<Option<TcpSocket>, DialError> {
+    let options = plane.dial_options(plane.original_source(client, address));
+    let made = pod.netns.run(|| {
+        if address_exists(address.ip())? {
+            tcp_socket(address, &options).map(Some)
+        } else {
+            Ok(None)
+        }
+    });
+    made.and_then(|made| made).map_err(DialError::Socket)
+}
+
+impl Joined {
+    /// Who the server is, as the agent enrolled it.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.pod.identity
+    }
+
+    /// Moves the bytes; both pods' records tell of it.
+    pub(crate) async fn carry(self, client: SocketEnd, mut record: Record, tally: &Tally) {
+        record.allowed_by = self.allowed.by;
+        let mut of_server = record.clone();
+        of_server.reporter = Reporter::Destination;
+        let records = vec![record, of_server];
+        self.allowed.entered.carry(client, SocketEnd::new(self.server), records, tally).await;
+    }
+}

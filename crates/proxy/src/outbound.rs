@@ -1,0 +1,328 @@
+//! Outbound: what a pod of this proxy opened, from accept to record.
+//!
+//! The pod is known from the socket that accepted, never from anything the client says. A
+//! connection goes where the plan says or nowhere: nothing here decides, and nothing falls back to
+//! plain text.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ambit_model::names::WorkloadName;
+use ambit_model::plan::{Direct, Flow, Plan, Refusal, Target};
+use ambit_model::workload::Workload;
+use ambit_net::copy::SocketEnd;
+use ambit_net::hbone::Tunnel;
+use ambit_net::socket::{address_exists, normalise, original_destination, set_linger_reset};
+use tokio::net::TcpStream;
+
+use crate::choice::Around;
+use crate::config::SameNode;
+use crate::connections::CutReason;
+use crate::dataplane::{DataPlane, Served};
+use crate::judgement::{Refused, VIEW_PATIENCE, wait_for_view};
+use crate::local;
+use crate::metrics::{Reporter, ResponseFlags};
+use crate::record::{Failure, Record, Way};
+use crate::tunnel::{self, Ask, DialError};
+
+/// Why a captured connection went nowhere.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutboundError {
+    /// The kernel does not know where it was going.
+    #[error("the kernel does not tell where this connection was going")]
+    OriginalDestination(#[source] io::Error),
+    /// It was made to the proxy itself.
+    #[error("{0} is the proxy's own port; connect to the destination, not to the proxy")]
+    SelfCall(SocketAddr),
+    /// It comes from an address that is not the pod's.
+    #[error("source address {source_address} does not belong to pod {pod}")]
+    ForeignSource {
+        /// The address.
+        source_address: SocketAddr,
+        /// The pod.
+        pod: WorkloadName,
+    },
+    /// The view does not know the pod.
+    #[error(
+        "the control plane has not described this pod ({0}) within {patience_s} s; is the proxy connected?",
+        patience_s = VIEW_PATIENCE.as_secs()
+    )]
+    Unknown(WorkloadName),
+    /// The plan is to refuse it.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The policies of a pod of this node deny it.
+    #[error(transparent)]
+    Denied(#[from] Refused),
+    /// The destination cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It was cut while it was set up.
+    #[error(transparent)]
+    Cut(CutReason),
+}
+
+impl Failure for OutboundError {
+    fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Denied(refused) => refused.flags(),
+            Self::Dial(error) => error.flags(),
+            Self::ForeignSource { .. } => ResponseFlags::Deny,
+            Self::Cut(reason) => reason.flags(),
+            _ => ResponseFlags::Connect,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::OriginalDestination(_) => "no_original_destination",
+            Self::SelfCall(_) => "self_call",
+            Self::ForeignSource { .. } => "foreign_source",
+            Self::Unknown(_) => "unknown_workload",
+            Self::Refused(Refusal::NoPort(..)) => "no_port",
+            Self::Refused(Refusal::NoEndpoint(_)) => "no_endpoint",
+            Self::Refused(Refusal::WaypointMissing { .. }) => "waypoint_missing",
+            Self::Refused(Refusal::OtherNetwork(_)) => "other_network",
+            Self::Refused(Refusal::NoAddress(_)) => "no_address",
+            Self::Refused(Refusal::ProxyPort(_)) => "self_call",
+            Self::Denied(refused) => refused.reason(),
+            Self::Dial(error) => error.reason(),
+            Self::Cut(_) => "cut",
+        }
+    }
+}
+
+/// The other half of a connection that stands.
+enum Route {
+    Local(local::Joined),
+    Tunnel(Box<Tunnel>),
+    Direct(TcpStream),
+}
+
+/// Serves one captured connection from accept to record.
+pub(crate) async fn serve(
+    plane: Rc<DataPlane>,
+    served: Rc<Served>,
+    client: TcpStream,
+    peer: SocketAddr,
+) {
+    let unknown = SocketAddr::new(peer.ip(), 0);
+    let destination = original_destination(&client).map(normalise);
+    let to = *destination.as_ref().unwrap_or(&unknown);
+    let mut record = Record::new(Reporter::Source, peer, to);
+    let captured = destination.map_err(OutboundError::OriginalDestination);
+    let identified = match captured {
+        Ok(to) => identify(&plane, &served, &client, peer, to).await,
+        Err(error) => Err(error),
+    };
+    let connected = match identified {
+        Ok(source) => connect(&plane, &served, &source, &mut record).await,
+        Err(error) => Err(error),
+    };
+    match connected {
+        Ok(route) => carry(&plane, &served, client, route, record).await,
+        Err(error) => {
+            refuse(client);
+            record.failed(&plane.tally, &error);
+        }
+    }
+}
+
+/// The workload behind an accepted connection, and whether its address can be vouched for.
+struct Source {
+    workload: Arc<Workload>,
+    /// The client's address is one that the control plane gave the pod.
+    is_known_address: bool,
+}
+
+/// Finds out who opened the connection, and refuses what cannot be.
+async fn identify(
+    plane: &DataPlane,
+    served: &Served,
+    client: &TcpStream,
+    peer: SocketAddr,
+    destination: SocketAddr,
+) -> Result<Source, OutboundError> {
+    let own = client.local_addr().map_err(OutboundError::OriginalDestination)?;
+    if normalise(own) == destination {
+        return Err(OutboundError::SelfCall(destination));
+    }
+    let name = &served.pod.name;
+    let workload = wait_for_view(&plane.shared, |view| view.workload_named(name).cloned()).await;
+    let workload = workload.ok_or_else(|| OutboundError::Unknown(name.clone()))?;
+    let is_known_address = workload.addresses.contains(&peer.ip());
+    // A second network interface has an address that the control plane does not know; a forged
+    // source address exists nowhere in the pod.
+    let exists =
+        || served.pod.netns.run(|| address_exists(peer.ip())).is_ok_and(|it| it.is_ok_and(|it| it));
+    if !is_known_address && !exists() {
+        return Err(OutboundError::ForeignSource { source_address: peer, pod: name.clone() });
+    }
+    Ok(Source { workload, is_known_address })
+}
+
+/// Plans the connection and follows the plan; an endpoint that cannot be reached is set aside and
+/// another one is tried, once.
+async fn connect(
+    plane: &Rc<DataPlane>,
+    served: &Rc<Served>,
+    source: &Source,
+    record: &mut Record,
+) -> Result<Route, OutboundError> {
+    let client = record.source.address;
+    let destination = record.destination.address;
+    record.source.workload = Some(source.workload.clone());
+    record.source.identity = Some(served.pod.identity.clone());
+    let first = plan(plane, source, client, destination);
+    describe(record, &first);
+    let failed = endpoint(&first).cloned();
+    let result = follow(plane, served, source, first, record).await;
+    let (Err(OutboundError::Dial(error)), Some(failed)) = (&result, failed) else { return result };
+    if !error.is_of_the_endpoint() {
+        return result;
+    }
+    plane.balance.failed(&failed.uid);
+    let second = plan(plane, source, client, destination);
+    if endpoint(&second).is_none_or(|other| other.uid == failed.uid) {
+        return result;
+    }
+    tracing::debug!(%destination, endpoint = %failed.uid, "endpoint set aside; trying another");
+    describe(record, &second);
+    follow(plane, served, source, second, record).await
+}
+
+fn plan(plane: &DataPlane, source: &Source, client: SocketAddr, destination: SocketAddr) -> Plan {
+    let view = plane.shared.view.load();
+    let pods = plane.shared.pods.load();
+    let config = &plane.shared.config;
+    let mut around = Around {
+        balance: &plane.balance,
+        view: &view,
+        pods: &pods,
+        network: &config.node.network,
+        may_join: source.is_known_address && config.same_node == SameNode::Join,
+    };
+    let flow = Flow { source: &source.workload, source_ip: client.ip(), destination };
+    view.plan(&flow, &mut around)
+}
+
+/// The endpoint that a plan has chosen.
+fn endpoint(plan: &Plan) -> Option<&Arc<Workload>> {
+    match plan {
+        Plan::Local(target) | Plan::Tunnel(target) => Some(&target.workload),
+        Plan::Waypoint { waypoint, .. } => Some(&waypoint.workload),
+        Plan::Direct(direct) => direct.workload.as_ref(),
+        Plan::Refuse(_) => None,
+    }
+}
+
+/// Writes down where the plan leads.
+fn describe(record: &mut Record, plan: &Plan) {
+    let (way, workload, service) = match plan {
+        Plan::Local(target) => (Way::Local, Some(&target.workload), &target.service),
+        Plan::Tunnel(target) => (Way::Tunnel, Some(&target.workload), &target.service),
+        Plan::Waypoint { waypoint, .. } => {
+            (Way::Waypoint, Some(&waypoint.workload), &waypoint.service)
+        }
+        Plan::Direct(direct) => (Way::Direct, direct.workload.as_ref(), &direct.service),
+        Plan::Refuse(_) => return,
+    };
+    record.way = way;
+    record.destination.workload = workload.cloned();
+    record.service.clone_from(service);
+}
+
+async fn follow(
+    plane: &Rc<DataPlane>,
+    served: &Rc<Served>,
+    source: &Source,
+    plan: Plan,
+    record: &mut Record,
+) -> Result<Route, OutboundError> {
+    match plan {
+        Plan::Local(target) => {
+            match local::join(plane, served, &target, record).await? {
+                Some(joined) => {
+                    record.destination.address = target.address;
+                    record.destination.identity = Some(joined.identity().clone());
+                    Ok(Route::Local(joined))
+                }
+                // The view is stale; whoever has the address now must prove who it is.
+                None => through(plane, served, source, &target, target.address, record).await,
+            }
+        }
+        Plan::Tunnel(target) => {
+            through(plane, served, source, &target, target.address, record).await
+        }
+        Plan::Waypoint { waypoint, destination } => {
+            through(plane, served, source, &waypoint, destination, record).await
+        }
+        Plan::Direct(Direct { address, .. }) => {
+            record.destination.address = address;
+            let stream = tunnel::dial(&served.pod, address, &plane.dial_options(None)).await?;
+            Ok(Route::Direct(stream))
+        }
+        Plan::Refuse(refusal) => Err(OutboundError::Refused(refusal)),
+    }
+}
+
+async fn through(
+    plane: &Rc<DataPlane>,
+    served: &Rc<Served>,
+    source: &Source,
+    target: &Target,
+    authority: SocketAddr,
+    record: &mut Record,
+) -> Result<Route, OutboundError> {
+    record.destination.address = target.hbone;
+    record.authority = Some(authority);
+    if record.way == Way::Local {
+        record.way = Way::Tunnel;
+    }
+    let ask = Ask {
+        source: &source.workload,
+        client: record.source.address,
+        authority,
+        service: target.service.as_deref(),
+    };
+    let opened = tunnel::open(plane, served, target, &ask).await?;
+    record.destination.identity = Some(opened.peer.identity.clone());
+    record.peer = Some(opened.peer);
+    Ok(Route::Tunnel(Box::new(opened.tunnel)))
+}
+
+/// Moves the bytes, and ends the records.
+async fn carry(
+    plane: &DataPlane,
+    served: &Served,
+    client: TcpStream,
+    route: Route,
+    record: Record,
+) {
+    let endpoint = record.destination.workload.as_ref().map(|workload| workload.uid.clone());
+    let _counted = endpoint.map(|uid| {
+        plane.balance.succeeded(&uid);
+        plane.balance.open(&uid)
+    });
+    let client = SocketEnd::new(client);
+    let enter = || plane.connections.enter(vec![served.pod.uid.clone()], None, None);
+    match route {
+        Route::Local(joined) => joined.carry(client, record, &plane.tally).await,
+        Route::Tunnel(tunnel) => {
+            enter().carry(client, *tunnel, vec![record], &plane.tally).await;
+        }
+        Route::Direct(server) => {
+            let server = SocketEnd::new(server);
+            enter().carry(client, server, vec![record], &plane.tally).await;
+        }
+    }
+}
+
+/// Closes a connection so that its client sees an error.
+pub(crate) fn refuse(client: TcpStream) {
+    if let Err(error) = set_linger_reset(&client) {
+        tracing::debug!(%error, "socket could not be set to reset; it closes in order");
+    }
+}

@@ -1,0 +1,123 @@
+//! Plaintext: what reaches a pod of this proxy from outside the mesh, from accept to record.
+//!
+//! Nobody proves anything here, so that the client has no identity: whatever policy demands one
+//! (STRICT) refuses. An application that is allowed to be reached is dialled from the client's own
+//! address.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use ambit_model::authorize::Source;
+use ambit_net::copy::SocketEnd;
+use ambit_net::socket::{normalise, original_destination};
+use tokio::net::TcpStream;
+
+use crate::connections::CutReason;
+use crate::dataplane::{DataPlane, Served};
+use crate::judgement::{Allowed, Refused, admit};
+use crate::metrics::{Reporter, ResponseFlags};
+use crate::outbound::refuse;
+use crate::record::{Failure, Record, Way};
+use crate::tunnel::{self, DialError};
+
+/// Why a plain connection was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlaintextError {
+    /// The kernel does not know where it was going.
+    #[error("the kernel does not tell where this connection was going")]
+    OriginalDestination(#[source] io::Error),
+    /// It was made to the proxy itself.
+    #[error("{0} is the proxy's own port; connect to the application's")]
+    SelfCall(SocketAddr),
+    /// It may not come in.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The application cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It was cut while it was set up.
+    #[error(transparent)]
+    Cut(CutReason),
+}
+
+impl Failure for PlaintextError {
+    fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::OriginalDestination(_) | Self::SelfCall(_) => ResponseFlags::Connect,
+            Self::Refused(refused) => refused.flags(),
+            Self::Dial(error) => error.flags(),
+            Self::Cut(reason) => reason.flags(),
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::OriginalDestination(_) => "no_original_destination",
+            Self::SelfCall(_) => "self_call",
+            Self::Refused(refused) => refused.reason(),
+            Self::Dial(error) => error.reason(),
+            Self::Cut(_) => "cut",
+        }
+    }
+}
+
+/// Serves one plain connection from accept to record.
+pub(crate) async fn serve(
+    plane: Rc<DataPlane>,
+    served: Rc<Served>,
+    client: TcpStream,
+    peer: SocketAddr,
+) {
+    let unknown = SocketAddr::new(peer.ip(), 0);
+    let destination = original_destination(&client).map(normalise);
+    let to = *destination.as_ref().unwrap_or(&unknown);
+    let mut record = Record::new(Reporter::Destination, peer, to);
+    record.way = Way::Direct;
+    let admitted = match destination {
+        Ok(to) => connect(&plane, &served, &client, to, &mut record).await,
+        Err(error) => Err(PlaintextError::OriginalDestination(error)),
+    };
+    match admitted {
+        Ok((allowed, server)) => {
+            let (client, server) = (SocketEnd::new(client), SocketEnd::new(server));
+            allowed.entered.carry(client, server, vec![record], &plane.tally).await;
+        }
+        Err(error) => {
+            refuse(client);
+            record.failed(&plane.tally, &error);
+        }
+    }
+}
+
+/// Judges the connection and dials the application.
+async fn connect(
+    plane: &DataPlane,
+    served: &Served,
+    client: &TcpStream,
+    destination: SocketAddr,
+    record: &mut Record,
+) -> Result<(Allowed, TcpStream), PlaintextError> {
+    let own = client.local_addr().map_err(PlaintextError::OriginalDestination)?;
+    if normalise(own) == destination {
+        return Err(PlaintextError::SelfCall(destination));
+    }
+    let from = record.source.address;
+    {
+        let view = plane.shared.view.load();
+        let network = &plane.shared.config.node.network;
+        record.source.workload = view.workload_at(network, from.ip()).cloned();
+        record.destination.workload = view.workload_named(&served.pod.name).cloned();
+    }
+    let enter = |judged| plane.connections.enter(vec![served.pod.uid.clone()], Some(judged), None);
+    let source = Source::new(None, from.ip());
+    let allowed = admit(&plane.shared, &served.pod, source, destination, enter).await?;
+    record.destination.workload = Some(allowed.workload.clone());
+    record.allowed_by.clone_from(&allowed.by);
+    let options = plane.dial_options(plane.original_source(from, destination));
+    let server = tokio::select! {
+        dialled = tunnel::dial(&served.pod, destination, &options) => dialled?,
+        reason = allowed.entered.cut_off() => return Err(PlaintextError::Cut(reason)),
+    };
+    Ok((allowed, server))
+}
