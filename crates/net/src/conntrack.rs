@@ -1,7 +1,7 @@
 //! Connection tracking entries: what became of a translated packet, and forgetting it.
 //!
-//! Entries outlive the rules that made them: a UDP exchange that was redirected stays redirected until its entry is
-//! gone. Un-enrolment therefore deletes the entries of captured DNS.
+//! Entries outlive the rules that made them: a UDP exchange that was redirected stays redirected
+//! until its entry is gone. Un-enrolment therefore deletes the entries of captured DNS.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,26 +1,28 @@
 //! Moves bytes: sockets, namespaces, netlink, HBONE, drain and gRPC transport.
 //!
-//! The roles say *what* is to be moved, this crate knows *how* Linux does it. It never decides whether a flow is
-//! allowed and never talks to Kubernetes. All `unsafe` of the whole project lives in [`sys`].
+//! The roles say *what* is to be moved, this crate knows *how* Linux does it. It never decides
+//! whether a flow is allowed and never talks to Kubernetes. All `unsafe` of the whole project lives
+//! in [`sys`].
 //!
-//! | module | what others call |
-//! |---|---|
-//! | [`namespace`] | `NetNs::{create, current, open, from_fd, of_pid, run, pin, unpin, inode, try_clone}`, `set_sysctl` |
-//! | [`socket`] | `tcp_listener`, `udp_bind`, `tcp_socket`, `tcp_connect`, `original_destination`, `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials` |
-//! | [`seqpacket`] | `Listener`, `Connection` (tokio), `BlockingConnection`, file descriptors with packets |
-//! | [`local_http`] | `request`: HTTP/1.1 over a unix socket |
-//! | [`memfd`] | `Sealed::{create, open, read}` |
-//! | [`netlink`] | `RouteSocket`: links, addresses, routes, rules, neighbours, all `ensure_*`/`delete_*` |
-//! | [`nftables`] | `Table`, `Chain`, `Rule` builder; `Nftables::{replace, delete, dump, verify}`; `Watch` |
-//! | [`conntrack`] | `Conntrack::{original_of_reply, entries, delete_matching}` |
-//! | [`capture`] | `Capture::start(..).stop()`, `Trace::read(..)` with marker search and the TLS summary |
-//! | [`drain`] | `Drain`, `Guard`: ending in good order |
-//! | [`copy`] | `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow` |
-//! | [`grpc`] | `connect`: a channel to the control plane |
-//! | [`hbone`] | `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings` |
-//! | [`pool`] | `Pool`: HBONE connections shared by one thread's connections |
-//! | [`procnet`] | `established_by_local_port` |
-//! | [`sys`] | `process` (namespaces, fork, wait, prctl), `mount`, `capability`: what a pod's init needs |
+//! What others call:
+//! * [`namespace`]: `NetNs::{create, current, open, from_fd, of_pid, run, enter, pin, inode}`,
+//!   `unpin`, `set_sysctl`
+//! * [`socket`]: `tcp_listener`, `udp_bind`, `tcp_socket`, `tcp_connect`, `original_destination`,
+//!   `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials`
+//! * [`seqpacket`]: `Listener`, `Connection`, `BlockingConnection`: descriptors with packets
+//! * [`local_http`]: `request`: HTTP/1.1 over a unix socket
+//! * [`memfd`]: `Sealed::{create, from_fd, read}`
+//! * [`netlink`]: `RouteSocket`: links, addresses, routes, rules, neighbours
+//! * [`nftables`]: `Table`, `Chain`, `Rule`, `Set`; `Nftables::{replace, delete, verify}`, `Watch`
+//! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
+//! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: what went over a wire
+//! * [`procnet`] has `established_by_local_port`
+//! * [`drain`]: `Drain`, `Guard`: ending in good order
+//! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
+//! * [`grpc`]: `connect`: a channel to the control plane
+//! * [`hbone`]: `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings`
+//! * [`pool`]: `Pool`: HBONE connections shared by one thread's connections
+//! * [`sys`]: `process`, `mount`, `capability`: what a pod's init needs
 
 pub mod capture;
 pub mod conntrack;

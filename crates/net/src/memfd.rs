@@ -1,7 +1,8 @@
 //! Sealed files in memory: how secrets and views pass between supervisor and workers.
 //!
-//! Sealed means that neither side can change the content afterwards, so a reader may check it once and trust it.
-//! Nothing of it ever reaches a disk. Readers get the bytes in a buffer that is wiped when dropped.
+//! Sealed means that neither side can change the content afterwards, so a reader may check it once
+//! and trust it. Nothing of it ever reaches a disk. Readers get the bytes in a buffer that is wiped
+//! when dropped.
 
 use std::ffi::CString;
 use std::fmt;
@@ -42,7 +43,8 @@ impl Sealed {
         Ok(Self(File::from(fd)))
     }
 
-    /// The content. Independent of any file position, so it may be read many times and from many processes.
+    /// The content. Independent of any file position, so it may be read many times and from many
+    /// processes.
     pub fn read(&self) -> io::Result<Secret> {
         let size = self.0.metadata()?.len();
         if size > MAX_SIZE_BYTES {

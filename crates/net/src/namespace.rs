@@ -1,7 +1,9 @@
 //! Network namespaces: making, opening, entering and keeping them.
 //!
-//! A [`NetNs`] is a descriptor, so it stays what it is while paths and process ids are reused. Sockets belong to the
-//! namespace in which they were made, so that [`NetNs::run`] is needed for making them only, never for using them. It must never leave a thread in the wrong namespace: see [`NetNs::run`].
+//! A [`NetNs`] is a descriptor, so it stays what it is while paths and process ids are reused.
+//! Sockets belong to the namespace in which they were made, so that [`NetNs::run`] is needed for
+//! making them only, never for using them. It must never leave a thread in the wrong namespace: see
+//! [`NetNs::run`].
 
 use std::fs::{self, File};
 use std::io;
@@ -43,7 +45,8 @@ impl NetNs {
         Self::from_fd(File::open(path)?.into())
     }
 
-    /// The namespace of a process. Check afterwards that the process is still the one meant: ids are reused.
+    /// The namespace of a process. Check afterwards that the process is still the one meant: ids
+    /// are reused.
     pub fn of_pid(pid: process::Pid) -> io::Result<Self> {
         Self::open(format!("/proc/{pid}/ns/net"))
     }
@@ -60,10 +63,12 @@ impl NetNs {
         Ok(Self { fd: file.into(), inode })
     }
 
-    /// Runs `work` on this thread inside the namespace, and brings the thread back also when `work` panics.
+    /// Runs `work` on this thread inside the namespace, and brings the thread back also when `work`
+    /// panics.
     ///
-    /// `work` must not await, nor spawn a thread that is to run outside: threads inherit the namespace.
-    /// A thread that cannot come back would act for the wrong pod, so the whole process aborts then.
+    /// `work` must not await, nor spawn a thread that is to run outside: threads inherit the
+    /// namespace. A thread that cannot come back would act for the wrong pod, so the whole process
+    /// aborts then.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let way_back = WayBack(Self::current()?);
         process::enter(&self.fd, Namespaces::NET)?;
@@ -77,7 +82,8 @@ impl NetNs {
         process::enter(&self.fd, Namespaces::NET)
     }
 
-    /// Keeps the namespace alive at `path`, without any process, until [`unpin`] or the end of the mount namespace.
+    /// Keeps the namespace alive at `path`, without any process, until [`unpin`] or the end of the
+    /// mount namespace.
     ///
     /// Replaces what was pinned there before.
     pub fn pin(&self, path: &Path) -> io::Result<()> {
@@ -86,7 +92,8 @@ impl NetNs {
         mount::bind_one(&PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd())), path)
     }
 
-    /// The kernel's number for the namespace; two that are equal at the same time are the same namespace.
+    /// The kernel's number for the namespace; two that are equal at the same time are the same
+    /// namespace.
     pub fn inode(&self) -> u64 {
         self.inode
     }
@@ -121,7 +128,8 @@ impl Drop for WayBack {
     }
 }
 
-/// Removes a path made by [`NetNs::pin`]. The namespace ends when nothing else uses it. A missing path is fine.
+/// Removes a path made by [`NetNs::pin`]. The namespace ends when nothing else uses it. A missing
+/// path is fine.
 pub fn unpin(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -130,7 +138,7 @@ pub fn unpin(path: &Path) -> io::Result<()> {
     }
     match mount::unmount(path) {
         // EINVAL: a plain file, nothing is mounted there.
-        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
         _ => fs::remove_file(path),
     }
 }

@@ -1,13 +1,14 @@
 //! What `/proc/net` tells about the sockets of a namespace.
 //!
-//! Un-enrolment waits until the proxy has no connection left in a pod; sockets of other processes count as well, so
-//! the answer can only be too careful.
+//! Un-enrolment waits until the proxy has no connection left in a pod; sockets of other processes
+//! count as well, so the answer can only be too careful.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// States of `/proc/net/tcp` in which bytes may flow whoever holds the socket: established, and the handshake's end.
+/// States of `/proc/net/tcp` in which bytes may flow whoever holds the socket: established, and the
+/// handshake's end.
 const OPEN: [&str; 2] = ["01", "03"];
 
 /// Half-closed states, which are in use as long as a process still holds the socket.
@@ -15,8 +16,8 @@ const HALF_CLOSED: [&str; 3] = ["04", "05", "08"];
 
 /// Counts the established TCP sockets (v4 and v6) of the calling thread's namespace, by local port.
 ///
-/// Half-closed ones count too: the other direction may still carry bytes. Listeners and what the kernel merely winds
-/// down (`TIME_WAIT`, orphans) do not.
+/// Half-closed ones count too: the other direction may still carry bytes. Listeners and what the
+/// kernel merely winds down (`TIME_WAIT`, orphans) do not.
 pub fn established_by_local_port() -> io::Result<BTreeMap<u16, usize>> {
     let mut counts = BTreeMap::new();
     for path in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {

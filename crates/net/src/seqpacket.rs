@@ -1,7 +1,7 @@
 //! Unix SOCK_SEQPACKET: whole packets with file descriptors, between agent, supervisor and workers.
 //!
-//! A packet that does not fit the buffer is an error, never a shorter packet; descriptors of a bad packet are closed.
-//! Listening sockets belong to their owner alone (mode 0600).
+//! A packet that does not fit the buffer is an error, never a shorter packet; descriptors of a bad
+//! packet are closed. Listening sockets belong to their owner alone (mode 0600).
 
 use std::fs;
 use std::io;
@@ -171,7 +171,8 @@ impl Connection {
 
     /// Waits until there is something to read, without reading it; `false` when the peer is gone.
     ///
-    /// The agent's keepalive: a proxy never sends on its own, so anything here means that it left or misbehaves.
+    /// The agent's keepalive: a proxy never sends on its own, so anything here means that it left
+    /// or misbehaves.
     pub async fn peek(&self) -> io::Result<bool> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -206,7 +207,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, which only the current user may connect to. Replaces a socket that was left there.
+    /// Listens at `path`, which only the current user may connect to. Replaces a socket that was
+    /// left there.
     ///
     /// Anything at `path` that is not a socket stays and is an error.
     pub fn bind(path: &Path) -> io::Result<Self> {

@@ -1,7 +1,9 @@
-//! Sockets as a transparent proxy needs them: marked, redirected, bound to addresses that are not its own.
+//! Sockets as a transparent proxy needs them: marked, redirected, bound to addresses that are not
+//! its own.
 //!
-//! Everything is made in the calling thread's network namespace (see [`crate::namespace::NetNs::run`]) and works
-//! anywhere afterwards. Nothing here blocks on the network, and nothing here decides who may talk to whom.
+//! Everything is made in the calling thread's network namespace (see
+//! [`crate::namespace::NetNs::run`]) and works anywhere afterwards. Nothing here blocks on the
+//! network, and nothing here decides who may talk to whom.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -21,7 +23,8 @@ pub const DEFAULT_BACKLOG: i32 = 4096;
 pub struct ListenOptions {
     /// Several sockets share the port, the kernel spreads new connections over them.
     pub reuse_port: bool,
-    /// Accept connections to, and answer from, addresses that are not local (`IP_TRANSPARENT`; needs `NET_ADMIN`).
+    /// Accept connections to, and answer from, addresses that are not local (`IP_TRANSPARENT`;
+    /// needs `NET_ADMIN`).
     pub transparent: bool,
     /// Bind also to an address that does not exist yet.
     pub freebind: bool,
@@ -66,8 +69,8 @@ pub const ISTIO_KEEPALIVE: Keepalive =
 pub struct DialOptions {
     /// `SO_MARK` (needs `NET_ADMIN`).
     pub mark: Option<u32>,
-    /// Connect from this address even if it is not local (`IP_TRANSPARENT` and `IP_FREEBIND`; needs `NET_ADMIN`).
-    /// Port 0 leaves the port to the kernel.
+    /// Connect from this address even if it is not local (`IP_TRANSPARENT` and `IP_FREEBIND`; needs
+    /// `NET_ADMIN`). Port 0 leaves the port to the kernel.
     pub source: Option<SocketAddr>,
     /// Probes of an idle connection; `None` for none.
     pub keepalive: Option<Keepalive>,
@@ -203,7 +206,8 @@ fn set_freebind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 ///
 /// For a connection that was not redirected it is the address that it was made to.
 pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
-    // A dual-stack socket serves IPv4 clients too, and only the IPv4 table knows those: ask it first.
+    // A dual-stack socket serves IPv4 clients too, and only the IPv4 table knows those: ask it
+    // first.
     match socket_option::original_destination_v4(socket) {
         Ok(address) => Ok(address),
         Err(_) => socket_option::original_destination_v6(socket),

@@ -60,7 +60,7 @@ privileged_tests! {
             let options = ListenOptions::default();
             let listener =
                 pair.server.run(|| socket::tcp_listener(address, &options)).unwrap().unwrap();
-            let server = serve_once(listener, |stream| stream.peer_addr().unwrap().ip().to_string());
+            let server = serve_once(listener, |s| s.peer_addr().unwrap().ip().to_string());
             let client = if ip.is_ipv4() { CLIENT_V4 } else { CLIENT_V6 };
             assert_eq!(ask(&pair.client, address).unwrap(), client);
             server.join().unwrap();
@@ -160,7 +160,8 @@ privileged_tests! {
     fn a_kernel_parameter_is_that_of_the_namespace() {
         let (one, other) = (lonely(), lonely());
         let forward = |namespace: &NetNs| {
-            namespace.run(|| std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward")).unwrap().unwrap()
+            let read = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+            namespace.run(read).unwrap()
         };
         one.run(|| namespace::set_sysctl("net.ipv4.ip_forward", "1")).unwrap().unwrap();
         other.run(|| namespace::set_sysctl("net.ipv4.ip_forward", "0")).unwrap().unwrap();
@@ -200,7 +201,8 @@ privileged_tests! {
                     let socket = socket::tcp_socket(server, &dial).unwrap();
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    let connect = async { tokio::time::timeout(PATIENCE, socket.connect(server)).await };
+                    let connect =
+                        async { tokio::time::timeout(PATIENCE, socket.connect(server)).await };
                     let stream = runtime.block_on(connect).unwrap().unwrap();
                     assert_eq!(stream.local_addr().unwrap().ip(), foreign.ip());
                     answer.join().unwrap();

@@ -1,7 +1,7 @@
 //! Packet captures as evidence: what really went over a wire between two nodes.
 //!
-//! [`Capture`] writes a classic pcap file that any tool reads; [`Trace`] reads it back, puts the TCP
-//! streams together and says which bytes were TLS. It decrypts nothing and changes nothing.
+//! [`Capture`] writes a classic pcap file that any tool reads; [`Trace`] reads it back, puts the
+//! TCP streams together and says which bytes were TLS. It decrypts nothing and changes nothing.
 
 mod pcap;
 mod tls_records;
@@ -93,7 +93,7 @@ fn open(interface: &str) -> io::Result<OwnedFd> {
         .and_then(|mut netlink| netlink.require(interface, "capture packets"))
         .map_err(io::Error::other)?;
     let socket = packet_socket::open(link.index)?;
-    socket_option::force_receive_buffer(&socket, QUEUE_BYTES)?;
+    socket_option::grow_receive_buffer(&socket, QUEUE_BYTES)?;
     packet_socket::set_receive_timeout(&socket, STOP_CHECK)?;
     Ok(socket)
 }

@@ -35,8 +35,8 @@ pub(super) fn frame_header(
     header
 }
 
-/// The frames of a file, or what is wrong with it. A frame cut short at the end of the file is left out,
-/// as the writer may have been killed.
+/// The frames of a file, or what is wrong with it. A frame cut short at the end of the file is left
+/// out, as the writer may have been killed.
 pub(super) fn frames(file: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     let (header, mut rest) =
         file.split_at_checked(FILE_HEADER_BYTES).ok_or("it is shorter than a pcap header")?;

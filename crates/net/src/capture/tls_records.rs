@@ -48,7 +48,8 @@ impl TlsSummary {
     }
 }
 
-/// How many bytes from the start are TLS records, the last of which may be cut by the end of the capture.
+/// How many bytes from the start are TLS records, the last of which may be cut by the end of the
+/// capture.
 fn tls_prefix(payload: &[u8]) -> usize {
     let mut at = 0;
     while at < payload.len() {

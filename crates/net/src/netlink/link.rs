@@ -86,7 +86,8 @@ impl RouteSocket {
         }
         let mut request = create();
         request.text(libc::IFLA_IFNAME, name);
-        // A bridge without an address of its own takes that of a port, and changes it when ports come and go.
+        // A bridge without an address of its own takes that of a port, and changes it when ports
+        // come and go.
         request.attribute(libc::IFLA_ADDRESS, &random_mac());
         request.nested(libc::IFLA_LINKINFO, |info| {
             info.text(libc::IFLA_INFO_KIND, "bridge");
@@ -96,7 +97,8 @@ impl RouteSocket {
         self.require(name, "create bridge")
     }
 
-    /// Makes a veth pair unless it is there: `name` here, `peer` in `peer_namespace` (here for `None`).
+    /// Makes a veth pair unless it is there: `name` here, `peer` in `peer_namespace` (here for
+    /// `None`).
     ///
     /// Both ends are down. If `name` exists with another peer, it is replaced.
     pub fn ensure_veth(
@@ -274,8 +276,8 @@ fn fd_number(namespace: &NetNs) -> u32 {
 
 /// Two indices that differ and are hardly taken in any namespace.
 ///
-/// Where both ends of a veth pair have the same index, each in its namespace, the kernel takes a carrier
-/// that comes up for not urgent, and the first packets are lost for up to a second.
+/// Where both ends of a veth pair have the same index, each in its namespace, the kernel takes a
+/// carrier that comes up for not urgent, and the first packets are lost for up to a second.
 fn distinct_indices() -> [u32; 2] {
     const ABOVE_THE_KERNELS_OWN: u32 = 1 << 20;
     let [low, high] = [random(), random()].map(|random| (random as u32) % ABOVE_THE_KERNELS_OWN);

@@ -1,8 +1,9 @@
 //! Links, addresses, routes, rules and neighbours of one network namespace, over rtnetlink.
 //!
-//! A [`RouteSocket`] belongs to the namespace it was opened in, whatever thread uses it later. Calls are synchronous
-//! and short; each takes the kernel microseconds. Every `ensure_*` and `delete_*` is idempotent, so that whoever
-//! restarts half-way simply does it all again. Nothing here touches what it was not named.
+//! A [`RouteSocket`] belongs to the namespace it was opened in, whatever thread uses it later.
+//! Calls are synchronous and short; each takes the kernel microseconds. Every `ensure_*` and
+//! `delete_*` is idempotent, so that whoever restarts half-way simply does it all again. Nothing
+//! here touches what it was not named.
 
 pub(crate) mod message;
 pub(crate) mod socket;
@@ -30,7 +31,8 @@ pub enum NetlinkError {
     /// No netlink socket.
     #[error("open a netlink socket")]
     Open(#[source] io::Error),
-    /// The kernel refused; without `NET_ADMIN` in the namespace's user namespace it refuses everything.
+    /// The kernel refused; without `NET_ADMIN` in the namespace's user namespace it refuses
+    /// everything.
     #[error("{operation}")]
     Refused {
         /// What was asked for.

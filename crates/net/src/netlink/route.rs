@@ -70,7 +70,8 @@ impl Route {
         Self { link: Some(link.to_owned()), ..Self::unicast(destination) }
     }
 
-    /// Everything in `destination` counts as an address of this host (`local ... dev lo table ...`).
+    /// Everything in `destination` counts as an address of this host (`local ... dev lo table
+    /// ...`).
     pub fn local(destination: IpNet, table: u32) -> Self {
         Self {
             link: Some("lo".to_owned()),

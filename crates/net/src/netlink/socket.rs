@@ -1,7 +1,8 @@
 //! One netlink socket: requests, acknowledgements, dumps and transactions, synchronously.
 //!
-//! The kernel answers before `send` returns, so that no call waits for long; a bound stands in case it does not answer
-//! at all. Answers to earlier requests that failed half-way are recognised by their number and dropped.
+//! The kernel answers before `send` returns, so that no call waits for long; a bound stands in case
+//! it does not answer at all. Answers to earlier requests that failed half-way are recognised by
+//! their number and dropped.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,7 +54,8 @@ impl NetlinkSocket {
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER_BYTES] })
     }
 
-    /// Subscribes to a multicast group and gives up the socket, which is for receiving from then on.
+    /// Subscribes to a multicast group and gives up the socket, which is for receiving from then
+    /// on.
     pub(crate) fn into_subscription(self, group: u32) -> Result<OwnedFd, NetlinkError> {
         let subscribe = || -> io::Result<()> {
             socket_option::netlink_join(&self.socket, group)?;
@@ -63,7 +65,8 @@ impl NetlinkSocket {
         Ok(self.socket.into())
     }
 
-    /// Sends a request and collects everything that the kernel says before it acknowledges or refuses.
+    /// Sends a request and collects everything that the kernel says before it acknowledges or
+    /// refuses.
     pub(crate) fn request(
         &mut self,
         mut request: Request,
@@ -138,7 +141,7 @@ impl NetlinkSocket {
         if datagram.len() > DEFAULT_SEND_BYTES {
             let size = i32::try_from(datagram.len() * 2)
                 .map_err(|_| failed(io::Error::from_raw_os_error(libc::EMSGSIZE)))?;
-            socket_option::force_send_buffer(&self.socket, size).map_err(failed)?;
+            socket_option::grow_send_buffer(&self.socket, size).map_err(failed)?;
         }
         self.socket.send(datagram).map(drop).map_err(failed)
     }

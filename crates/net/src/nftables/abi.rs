@@ -1,6 +1,7 @@
 //! Numbers of the kernel's nftables interface (`linux/netfilter/nf_tables.h`, `nfnetlink.h`).
 //!
-//! Registers are counted in words of four bytes here; [`register`] gives the kernel's number for one.
+//! Registers are counted in words of four bytes here; [`register`] gives the kernel's number for
+//! one.
 
 /// `NFNL_SUBSYS_NFTABLES`.
 pub(super) const SUBSYSTEM: u16 = 10;

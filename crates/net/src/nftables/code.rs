@@ -1,6 +1,7 @@
 //! From the parts of a rule to the kernel's expressions.
 //!
-//! Expressions run on a small register machine: load something into word 0, mask it, compare it, act.
+//! Expressions run on a small register machine: load something into word 0, mask it, compare it,
+//! act.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,8 @@
 //! nftables without the `nft` program: tables as values, applied atomically over netlink.
 //!
-//! A [`Table`] describes everything Ambit wants in one table of its own; [`Nftables::replace`] swaps it in as one
-//! transaction, so that no packet ever meets half of it. Tables of others are never read nor touched.
+//! A [`Table`] describes everything Ambit wants in one table of its own; [`Nftables::replace`]
+//! swaps it in as one transaction, so that no packet ever meets half of it. Tables of others are
+//! never read nor touched.
 //!
 //! ```no_run
 //! use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};

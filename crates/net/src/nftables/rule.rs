@@ -1,6 +1,7 @@
 //! Rules: conditions, then statements, in the order they are written.
 //!
-//! Each builder method appends one condition or statement; a packet that fails a condition leaves the rule.
+//! Each builder method appends one condition or statement; a packet that fails a condition leaves
+//! the rule.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -133,9 +134,11 @@ parts! {
     /// Packets whose masked mark is not `value`.
     mark_not(value: u32, mask: u32) => Part::When(Condition::Mark { value, mask, equal: false });
     /// Packets of connections whose masked mark is `value`.
-    connection_mark(value: u32, mask: u32) => Part::When(Condition::ConnectionMark { value, mask, equal: true });
+    connection_mark(value: u32, mask: u32) =>
+        Part::When(Condition::ConnectionMark { value, mask, equal: true });
     /// Packets of connections whose masked mark is not `value`.
-    connection_mark_not(value: u32, mask: u32) => Part::When(Condition::ConnectionMark { value, mask, equal: false });
+    connection_mark_not(value: u32, mask: u32) =>
+        Part::When(Condition::ConnectionMark { value, mask, equal: false });
     /// Packets in any of these states.
     state(states: &[ConnectionState]) => Part::When(Condition::State(states.to_vec()));
     /// Packets that go this way within their connection.
@@ -149,13 +152,17 @@ parts! {
     /// Packets not to these addresses.
     destination_not(net: IpNet) => Part::When(Condition::Destination { net, equal: false });
     /// Packets from an address in a set of IPv4 addresses.
-    source_in_ipv4(set: &str) => Part::When(Condition::SourceIn { set: set.to_owned(), ipv6: false });
+    source_in_ipv4(set: &str) =>
+        Part::When(Condition::SourceIn { set: set.to_owned(), ipv6: false });
     /// Packets from an address in a set of IPv6 addresses.
-    source_in_ipv6(set: &str) => Part::When(Condition::SourceIn { set: set.to_owned(), ipv6: true });
+    source_in_ipv6(set: &str) =>
+        Part::When(Condition::SourceIn { set: set.to_owned(), ipv6: true });
     /// Packets to an address in a set of IPv4 addresses.
-    destination_in_ipv4(set: &str) => Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: false });
+    destination_in_ipv4(set: &str) =>
+        Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: false });
     /// Packets to an address in a set of IPv6 addresses.
-    destination_in_ipv6(set: &str) => Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: true });
+    destination_in_ipv6(set: &str) =>
+        Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: true });
     /// TCP or UDP packets from this port; goes after `protocol`.
     source_port(port: u16) => Part::When(Condition::SourcePort { port, equal: true });
     /// TCP or UDP packets to this port; goes after `protocol`.
@@ -165,13 +172,17 @@ parts! {
     /// TCP packets whose masked flags are `value`; goes after `protocol`.
     tcp_flags(mask: u8, value: u8) => Part::When(Condition::TcpFlags { mask, value });
     /// Packets that came in by this interface.
-    in_interface(name: &str) => Part::When(Condition::InInterface { name: name.to_owned(), equal: true });
+    in_interface(name: &str) =>
+        Part::When(Condition::InInterface { name: name.to_owned(), equal: true });
     /// Packets that came in by another interface.
-    in_interface_not(name: &str) => Part::When(Condition::InInterface { name: name.to_owned(), equal: false });
+    in_interface_not(name: &str) =>
+        Part::When(Condition::InInterface { name: name.to_owned(), equal: false });
     /// Packets that leave by this interface.
-    out_interface(name: &str) => Part::When(Condition::OutInterface { name: name.to_owned(), equal: true });
+    out_interface(name: &str) =>
+        Part::When(Condition::OutInterface { name: name.to_owned(), equal: true });
     /// Packets that leave by another interface.
-    out_interface_not(name: &str) => Part::When(Condition::OutInterface { name: name.to_owned(), equal: false });
+    out_interface_not(name: &str) =>
+        Part::When(Condition::OutInterface { name: name.to_owned(), equal: false });
     /// Packets sent by a local socket, of anyone or of one user.
     sent_by(owner: SocketOwner) => Part::When(Condition::SentBy(owner));
     /// Packets to an address of this namespace.
@@ -204,18 +215,24 @@ parts! {
     jump(chain: &str) => Part::Then(Statement::Verdict(Verdict::Jump(chain.to_owned())));
     /// Goes to a chain for good.
     goto(chain: &str) => Part::Then(Statement::Verdict(Verdict::Goto(chain.to_owned())));
-    /// Takes the verdict that an IPv4 service map has for destination, protocol and port, if it has one.
-    service_verdict_ipv4(map: &str) => Part::Then(Statement::ServiceVerdict { map: map.to_owned(), ipv6: false });
-    /// Takes the verdict that an IPv6 service map has for destination, protocol and port, if it has one.
-    service_verdict_ipv6(map: &str) => Part::Then(Statement::ServiceVerdict { map: map.to_owned(), ipv6: true });
+    /// Takes the verdict that an IPv4 service map has for destination, protocol and port, if it has
+    /// one.
+    service_verdict_ipv4(map: &str) =>
+        Part::Then(Statement::ServiceVerdict { map: map.to_owned(), ipv6: false });
+    /// Takes the verdict that an IPv6 service map has for destination, protocol and port, if it has
+    /// one.
+    service_verdict_ipv6(map: &str) =>
+        Part::Then(Statement::ServiceVerdict { map: map.to_owned(), ipv6: true });
     /// Refuses with a TCP reset; goes after `protocol(Protocol::Tcp)`.
     reject_with_reset() => Part::Then(Statement::Reject { tcp_reset: true });
     /// Refuses with an ICMP error (port unreachable).
     reject() => Part::Then(Statement::Reject { tcp_reset: false });
     /// Redirects the connection to a port of this namespace.
     redirect(port: u16) => Part::Then(Statement::Redirect(port));
-    /// Sends the connection to one of these backends, each equally likely. All must be of the table's family.
-    destination_nat(backends: &[SocketAddr]) => Part::Then(Statement::DestinationNat(backends.to_vec()));
+    /// Sends the connection to one of these backends, each equally likely. All must be of the
+    /// table's family.
+    destination_nat(backends: &[SocketAddr]) =>
+        Part::Then(Statement::DestinationNat(backends.to_vec()));
     /// Gives the connection this source address.
     source_nat(ip: IpAddr) => Part::Then(Statement::SourceNat(ip));
     /// Gives the connection the source address of the interface it leaves by.

@@ -60,7 +60,8 @@ impl Set {
         Self { name: name.to_owned(), content: SetContent::Ipv6(addresses.into_iter().collect()) }
     }
 
-    /// A map from service address to verdict, for `Rule::service_verdict`. Keys of the other family are left out.
+    /// A map from service address to verdict, for `Rule::service_verdict`. Keys of the other family
+    /// are left out.
     pub fn services(
         name: &str,
         ipv6: bool,

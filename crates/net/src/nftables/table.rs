@@ -101,7 +101,8 @@ impl Chain {
         Self { base: Some(base), ..Self::regular(name) }
     }
 
-    /// Drops what no rule of this base chain decides on. Ignored nowhere: a regular chain has no default.
+    /// Drops what no rule of this base chain decides on. Ignored nowhere: a regular chain has no
+    /// default.
     #[must_use]
     pub fn drop_by_default(mut self) -> Self {
         let base = self.base.as_mut().expect("only a base chain has a default");

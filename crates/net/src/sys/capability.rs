@@ -1,7 +1,7 @@
 //! Linux capabilities of the calling thread.
 //!
-//! A pod gets what container runtimes give by default, except `NET_RAW`: with raw sockets it could forge the
-//! addresses by which its neighbours know it.
+//! A pod gets what container runtimes give by default, except `NET_RAW`: with raw sockets it could
+//! forge the addresses by which its neighbours know it.
 
 use std::io;
 
@@ -54,7 +54,8 @@ struct Data {
     inheritable: u32,
 }
 
-/// Drops every capability that a pod must not have, from all sets including the bounding one. Irrevocable.
+/// Drops every capability that a pod must not have, from all sets including the bounding one.
+/// Irrevocable.
 ///
 /// Must run while the caller still has `SETPCAP`, before `become_user`.
 pub fn keep_pod_defaults() -> io::Result<()> {
@@ -89,7 +90,8 @@ fn keep(wanted: u64) -> io::Result<()> {
         Data { effective: permitted, permitted, inheritable: 0 }
     });
     let header = Header { version: VERSION_3, pid: 0 };
-    // SAFETY: version 3 takes one header and two data blocks, both laid out as in linux/capability.h.
+    // SAFETY: version 3 takes one header and two data blocks, both laid out as in
+    // linux/capability.h.
     check(unsafe { libc::syscall(libc::SYS_capset, &header, kept.as_ptr()) } as libc::c_int)
         .map(drop)
 }

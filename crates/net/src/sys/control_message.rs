@@ -52,7 +52,8 @@ pub(crate) fn send(socket: impl AsFd, payload: &[u8], fds: &[BorrowedFd<'_>]) ->
         message.msg_control = control.as_mut_ptr().cast();
         // SAFETY: CMSG_SPACE only computes; MAX_FDS descriptors fit into `control`.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(bytes) } as usize;
-        // SAFETY: msg_control points at an aligned, zeroed buffer large enough for one header and `bytes`.
+        // SAFETY: msg_control points at an aligned, zeroed buffer large enough for one header and
+        // `bytes`.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -70,7 +71,8 @@ pub(crate) fn send(socket: impl AsFd, payload: &[u8], fds: &[BorrowedFd<'_>]) ->
     check_len(unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, libc::MSG_NOSIGNAL) })
 }
 
-/// Receives one packet. Descriptors are taken over whatever else is wrong with the packet, so that none leaks.
+/// Receives one packet. Descriptors are taken over whatever else is wrong with the packet, so that
+/// none leaks.
 pub(crate) fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -89,8 +91,8 @@ pub(crate) fn receive(
     let length =
         check_len(unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut message, flags) })?;
     let mut fds = Vec::new();
-    // SAFETY: the kernel filled msg_control up to msg_controllen; the CMSG macros stay within it, and each
-    // descriptor in an SCM_RIGHTS message is new and ours alone.
+    // SAFETY: the kernel filled msg_control up to msg_controllen; the CMSG macros stay within it,
+    // and each descriptor in an SCM_RIGHTS message is new and ours alone.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while let Some(current) = header.as_ref() {

@@ -1,7 +1,9 @@
-//! The only `unsafe` code of Ambit: thin, safe wrappers around system calls that std, tokio and socket2 lack.
+//! The only `unsafe` code of Ambit: thin, safe wrappers around system calls that std, tokio and
+//! socket2 lack.
 //!
-//! Each wrapper takes and returns owned or borrowed descriptors and plain values, so that nothing outside this
-//! directory has to reason about raw pointers. It must hold no policy: what is called when is decided by the callers.
+//! Each wrapper takes and returns owned or borrowed descriptors and plain values, so that nothing
+//! outside this directory has to reason about raw pointers. It must hold no policy: what is called
+//! when is decided by the callers.
 #![allow(unsafe_code)]
 
 pub mod capability;

@@ -1,7 +1,7 @@
 //! Mounts: what a pod's init does to give its processes a root of their own.
 //!
-//! All of it acts on the calling process' mount namespace; call [`make_private`] first in a new one, or the mounts
-//! propagate to the parent's.
+//! All of it acts on the calling process' mount namespace; call [`make_private`] first in a new
+//! one, or the mounts propagate to the parent's.
 
 use std::ffi::CString;
 use std::io;
@@ -46,7 +46,8 @@ pub fn make_private() -> io::Result<()> {
     mount_raw(None, Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE, None)
 }
 
-/// Shows `source` (with everything mounted below it) at `target` too. `target` must exist and be of the same kind.
+/// Shows `source` (with everything mounted below it) at `target` too. `target` must exist and be of
+/// the same kind.
 pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
     mount_raw(Some(source), target, None, libc::MS_BIND | libc::MS_REC, None)
 }
@@ -56,7 +57,8 @@ pub fn bind_one(source: &Path, target: &Path) -> io::Result<()> {
     mount_raw(Some(source), target, None, libc::MS_BIND, None)
 }
 
-/// Changes the options of a bind mount. In a user namespace, options that were locked must be given again.
+/// Changes the options of a bind mount. In a user namespace, options that were locked must be given
+/// again.
 pub fn remount_bind(target: &Path, options: MountOptions) -> io::Result<()> {
     mount_raw(None, target, None, libc::MS_BIND | libc::MS_REMOUNT | options.flags(), None)
 }
@@ -90,7 +92,8 @@ pub fn unmount(target: &Path) -> io::Result<()> {
 pub fn pivot_root(root: &Path) -> io::Result<()> {
     std::env::set_current_dir(root)?;
     let here = c".";
-    // SAFETY: both paths are NUL-terminated. pivot_root(".", ".") stacks the old root on the new one.
+    // SAFETY: both paths are NUL-terminated. pivot_root(".", ".") stacks the old root on the new
+    // one.
     check(
         unsafe { libc::syscall(libc::SYS_pivot_root, here.as_ptr(), here.as_ptr()) } as libc::c_int
     )?;

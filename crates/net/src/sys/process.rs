@@ -1,7 +1,8 @@
 //! Processes and their namespaces: what the machine and a pod's init call.
 //!
-//! Everything here is meant for a process that was just executed and still has one thread (`ambit lab-pod-init`);
-//! [`fork`] refuses to run in any other, because a forked child of a threaded process may not allocate.
+//! Everything here is meant for a process that was just executed and still has one thread (`ambit
+//! lab-pod-init`); [`fork`] refuses to run in any other, because a forked child of a threaded
+//! process may not allocate.
 
 use std::ffi::CString;
 use std::fs;
@@ -110,13 +111,15 @@ impl Signal {
 
 /// Moves the calling thread into new namespaces.
 ///
-/// [`Namespaces::USER`] needs a process with one thread. After [`Namespaces::PID`] the next child is process 1.
+/// [`Namespaces::USER`] needs a process with one thread. After [`Namespaces::PID`] the next child
+/// is process 1.
 pub fn unshare(namespaces: Namespaces) -> io::Result<()> {
     // SAFETY: unshare takes an integer and touches no memory of ours.
     check(unsafe { libc::unshare(namespaces.0) }).map(drop)
 }
 
-/// Moves the calling thread into the namespace (or, with a pidfd, the namespaces) that `target` stands for.
+/// Moves the calling thread into the namespace (or, with a pidfd, the namespaces) that `target`
+/// stands for.
 ///
 /// The kernel refuses when `target` is of another kind than `namespaces`.
 pub fn enter(target: impl AsFd, namespaces: Namespaces) -> io::Result<()> {
@@ -141,8 +144,9 @@ pub fn fork() -> io::Result<Fork> {
 
 /// Makes `command` start in new namespaces, as root inside when these include [`Namespaces::USER`].
 ///
-/// The new process keeps its own PID namespace: `PID` concerns its children only. The caller's user and group become
-/// 0 inside; `setgroups` is denied there, as the kernel demands of unprivileged callers.
+/// The new process keeps its own PID namespace: `PID` concerns its children only. The caller's user
+/// and group become 0 inside; `setgroups` is denied there, as the kernel demands of unprivileged
+/// callers.
 pub fn start_in_namespaces(command: &mut Command, namespaces: Namespaces) {
     // SAFETY: geteuid and getegid cannot fail and touch no memory.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -153,7 +157,8 @@ pub fn start_in_namespaces(command: &mut Command, namespaces: Namespaces) {
         (c"/proc/self/uid_map", uid_map),
         (c"/proc/self/gid_map", gid_map),
     ];
-    // SAFETY: between fork and exec the closure makes system calls only, on memory that was prepared before.
+    // SAFETY: between fork and exec the closure makes system calls only, on memory that was
+    // prepared before.
     unsafe {
         command.pre_exec(move || {
             unshare(namespaces)?;
@@ -180,9 +185,11 @@ fn write_raw(path: &std::ffi::CStr, content: &[u8]) -> io::Result<()> {
     .map(drop)
 }
 
-/// Maps users and groups of a process that was put into a user namespace: each is (inside, outside, count).
+/// Maps users and groups of a process that was put into a user namespace: each is (inside, outside,
+/// count).
 ///
-/// For callers that may map more than their own user; see [`start_in_namespaces`] for the unprivileged case.
+/// For callers that may map more than their own user; see [`start_in_namespaces`] for the
+/// unprivileged case.
 pub fn write_id_maps(
     pid: Pid,
     users: &[(u32, u32, u32)],
@@ -209,12 +216,14 @@ pub fn set_child_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// Forbids this process and its descendants to gain privileges by executing files. Cannot be undone.
+/// Forbids this process and its descendants to gain privileges by executing files. Cannot be
+/// undone.
 pub fn set_no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
-/// Forbids other processes of the same user to trace this one or read its memory, and forbids core dumps.
+/// Forbids other processes of the same user to trace this one or read its memory, and forbids core
+/// dumps.
 pub fn set_not_dumpable() -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, 0)
 }
@@ -243,7 +252,8 @@ pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     check(unsafe { libc::setresuid(uid, uid, uid) }).map(drop)
 }
 
-/// Starts a session of its own, so that signals for the caller's terminal do not reach this process.
+/// Starts a session of its own, so that signals for the caller's terminal do not reach this
+/// process.
 pub fn new_session() -> io::Result<()> {
     // SAFETY: takes nothing.
     check(unsafe { libc::setsid() }).map(drop)
@@ -261,7 +271,8 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Sends a signal. Prefer [`send_signal`] with a pidfd where the process may already have been reaped.
+/// Sends a signal. Prefer [`send_signal`] with a pidfd where the process may already have been
+/// reaped.
 pub fn kill(pid: Pid, signal: Signal) -> io::Result<()> {
     // SAFETY: integers only.
     check(unsafe { libc::kill(pid, signal.number()) }).map(drop)
@@ -310,7 +321,8 @@ pub fn wait(pid: Pid) -> io::Result<Exit> {
 
 /// Collects any child that ended; `None` when none did. An init calls it until it says so.
 ///
-/// With no child at all the answer is `None` as well. Never mix with `std::process::Child`, whose children it takes.
+/// With no child at all the answer is `None` as well. Never mix with `std::process::Child`, whose
+/// children it takes.
 pub fn wait_any() -> io::Result<Option<Reaped>> {
     match wait_raw(-1, libc::WNOHANG) {
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),

@@ -26,7 +26,8 @@ pub(crate) fn original_destination_v6(socket: impl AsFd) -> io::Result<SocketAdd
     Ok(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, raw.sin6_scope_id).into())
 }
 
-/// State and round-trip time of a TCP connection, from the front part of `tcp_info` that never changes.
+/// State and round-trip time of a TCP connection, from the front part of `tcp_info` that never
+/// changes.
 pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
     // SAFETY: tcp_info is valid for any bytes; older kernels fill in less, the rest stays zero.
     unsafe { read(socket, libc::IPPROTO_TCP, libc::TCP_INFO) }
@@ -48,16 +49,32 @@ pub(crate) fn set_freebind_v6(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND)
 }
 
-/// Sizes the receive queue beyond the system's limit; needs `NET_ADMIN`.
-pub(crate) fn force_receive_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io::Result<()> {
-    // SAFETY: SO_RCVBUFFORCE takes an int.
-    unsafe { write(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size_bytes) }
+/// Sizes the receive queue; beyond the system's limit only where this process is root of the
+/// machine.
+pub(crate) fn grow_receive_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io::Result<()> {
+    grow(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size_bytes)
 }
 
-/// Sizes the send queue beyond the system's limit; needs `NET_ADMIN`.
-pub(crate) fn force_send_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io::Result<()> {
-    // SAFETY: SO_SNDBUFFORCE takes an int.
-    unsafe { write(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &size_bytes) }
+/// Sizes the send queue; beyond the system's limit only where this process is root of the machine.
+pub(crate) fn grow_send_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io::Result<()> {
+    grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, size_bytes)
+}
+
+fn grow(
+    socket: impl AsFd,
+    force: libc::c_int,
+    ask: libc::c_int,
+    size_bytes: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: all four options take an int.
+    match unsafe { write(&socket, libc::SOL_SOCKET, force, &size_bytes) } {
+        // Root of a user namespace only: the kernel gives what the system's limit allows.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // SAFETY: as above.
+            unsafe { write(&socket, libc::SOL_SOCKET, ask, &size_bytes) }
+        }
+        other => other,
+    }
 }
 
 /// Has the kernel explain netlink errors in words and not repeat the request.
@@ -68,7 +85,8 @@ pub(crate) fn netlink_explain_errors(socket: impl AsFd) -> io::Result<()> {
 
 /// Subscribes a netlink socket to a multicast group (1 to 32).
 ///
-/// By `bind`: what `NETLINK_ADD_MEMBERSHIP` subscribes to does not arrive in a namespace on Linux 6.18.
+/// By `bind`: what `NETLINK_ADD_MEMBERSHIP` subscribes to does not arrive in a namespace on Linux
+/// 6.18.
 pub(crate) fn netlink_join(socket: impl AsFd, group: u32) -> io::Result<()> {
     // SAFETY: sockaddr_nl is plain data.
     let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
@@ -103,7 +121,8 @@ pub(super) unsafe fn write<T>(
 ) -> io::Result<()> {
     let length = mem::size_of::<T>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: pointer and length are those of a live T, which the caller says is right for this option.
+    // SAFETY: pointer and length are those of a live T, which the caller says is right for this
+    // option.
     check(unsafe { libc::setsockopt(fd, level, name, ptr::from_ref(value).cast(), length) })
         .map(drop)
 }

@@ -1,7 +1,7 @@
 //! Network namespaces for tests: made by the test, gone with it, never touching the host's.
 //!
-//! Tests that need root run again inside a user namespace of their own when started without; where that is not
-//! allowed either they fail, they are never skipped.
+//! Tests that need root run again inside a user namespace of their own when started without; where
+//! that is not allowed either they fail, they are never skipped.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it")]
 
 use std::io::{Read, Write};
