@@ -1,14 +1,29 @@
 //! Certificates of the enrolled pods: obtained, cached, refreshed, and checked against revocation.
 //!
-//! Reading is lock-free, so that the data path may ask at every connection. It never logs a key
-//! and never hands out a certificate that has expired.
+//! Reading is lock-free, so that the data path may ask at every connection; all writing is done by
+//! one task on the control thread, the [`Keeper`]. It never logs a key, never hands out a
+//! certificate that has expired, and asks for none that no pod of this node needs.
+
+mod authority;
+mod keeper;
+mod revocations;
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_tls::{Acceptor, Connector, RevocationList, WorkloadCertificate};
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+
+pub(crate) use authority::CertificateAuthority;
+pub(crate) use keeper::Keeper;
+
+/// How long a connection waits for a certificate that is being obtained.
+const WAIT_LIMIT: Duration = Duration::from_secs(5);
+/// Requests of the worker that may wait for the keeper.
+const ASKS: usize = 1 << 14;
 
 /// One certificate with what is made of it once.
 pub(crate) struct Credentials {
@@ -18,6 +33,14 @@ pub(crate) struct Credentials {
     pub(crate) acceptor: Acceptor,
     /// Opens HBONE in its name.
     pub(crate) connector: Connector,
+}
+
+impl Credentials {
+    fn new(certificate: Arc<WorkloadCertificate>, revocations: &Arc<RevocationList>) -> Arc<Self> {
+        let acceptor = Acceptor::new(certificate.clone(), revocations.clone(), &[]);
+        let connector = Connector::new(certificate.clone(), revocations.clone());
+        Arc::new(Self { certificate, acceptor, connector })
+    }
 }
 
 /// Why there is no certificate.
@@ -35,39 +58,163 @@ pub(crate) enum CertificateError {
         /// Whose certificate.
         identity: Identity,
         /// What the authority said, or why it cannot be reached.
-        reason: String,
+        reason: Text,
     },
+}
+
+/// Tells the time; another in tests.
+#[derive(Clone)]
+pub(crate) struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl Clock {
+    /// The system's.
+    pub(crate) fn system() -> Self {
+        Self(Arc::new(SystemTime::now))
+    }
+
+    /// What time it is.
+    pub(crate) fn now(&self) -> SystemTime {
+        (self.0)()
+    }
+}
+
+/// What the keeper is asked.
+#[derive(Debug)]
+enum Ask {
+    /// A pod of this identity came.
+    Hold(Identity),
+    /// A pod of this identity went.
+    Release(Identity),
+}
+
+type Map<V> = ArcSwap<imbl::HashMap<Identity, V>>;
+
+struct Inner {
+    cache: Map<Arc<Credentials>>,
+    /// Identities of enrolled pods, with the reason why there is no certificate, if that is known.
+    enrolled: Map<Option<Text>>,
+    revocations: ArcSwap<RevocationList>,
+    /// Bumped when a certificate came, or failed to.
+    changed: watch::Sender<u64>,
+    /// Bumped when the roots or the revocations change.
+    trust_changed: watch::Sender<u64>,
+    clock: Clock,
 }
 
 /// Certificates of the enrolled pods. Clones share one cache.
 #[derive(Clone)]
 pub(crate) struct Certificates {
-    cache: Arc<ArcSwap<imbl::HashMap<Identity, Arc<Credentials>>>>,
-    revocations: Arc<ArcSwap<RevocationList>>,
-    trust_changed: watch::Sender<u64>,
+    inner: Arc<Inner>,
+    asks: mpsc::Sender<Ask>,
 }
 
+/// An identity of this node and what there is for it.
+pub(crate) struct Holding {
+    /// Whose.
+    pub(crate) identity: Identity,
+    /// Its certificate, if there is one.
+    pub(crate) credentials: Option<Arc<Credentials>>,
+    /// Why there is none, or no newer one.
+    pub(crate) failure: Option<Text>,
+}
+
+/// The receiving end of what [`Certificates`] asks; for [`Keeper::new`].
+pub(crate) struct Asks(mpsc::Receiver<Ask>);
+
 impl Certificates {
-    /// The certificate of an identity that is enrolled; asks the authority when there is none.
+    /// An empty cache.
+    pub(crate) fn new(clock: Clock) -> (Self, Asks) {
+        let (asks, receiver) = mpsc::channel(ASKS);
+        let inner = Inner {
+            cache: Map::default(),
+            enrolled: Map::default(),
+            revocations: ArcSwap::from_pointee(RevocationList::none()),
+            changed: watch::Sender::new(0),
+            trust_changed: watch::Sender::new(0),
+            clock,
+        };
+        (Self { inner: Arc::new(inner), asks }, Asks(receiver))
+    }
+
+    /// The certificate of an identity that is enrolled; waits a moment when it is on its way.
     pub(crate) async fn of(
         &self,
         identity: &Identity,
     ) -> Result<Arc<Credentials>, CertificateError> {
-        self.cached(identity).ok_or_else(|| CertificateError::NotEnrolled(identity.clone()))
+        let mut changed = self.inner.changed.subscribe();
+        let found = async {
+            loop {
+                changed.mark_unchanged();
+                if let Some(credentials) = self.cached(identity) {
+                    return Ok(credentials);
+                }
+                if !self.inner.enrolled.load().contains_key(identity) {
+                    return Err(CertificateError::NotEnrolled(identity.clone()));
+                }
+                if changed.changed().await.is_err() {
+                    return Err(CertificateError::Timeout(identity.clone()));
+                }
+            }
+        };
+        match tokio::time::timeout(WAIT_LIMIT, found).await {
+            Ok(found) => found,
+            Err(_) => Err(self.failure(identity)),
+        }
+    }
+
+    fn failure(&self, identity: &Identity) -> CertificateError {
+        let identity = identity.clone();
+        match self.inner.enrolled.load().get(&identity) {
+            Some(Some(reason)) => CertificateError::Refused { identity, reason: reason.clone() },
+            _ => CertificateError::Timeout(identity),
+        }
     }
 
     /// The certificate of an identity if there is a valid one, without waiting.
     pub(crate) fn cached(&self, identity: &Identity) -> Option<Arc<Credentials>> {
-        self.cache.load().get(identity).cloned()
+        let cache = self.inner.cache.load();
+        let credentials = cache.get(identity)?;
+        let in_date = !credentials.certificate.is_expired(self.inner.clock.now());
+        in_date.then(|| credentials.clone())
     }
 
     /// What is revoked. Live connections are judged again whenever [`Self::trust_changed`] fires.
     pub(crate) fn revocations(&self) -> Arc<RevocationList> {
-        self.revocations.load_full()
+        self.inner.revocations.load_full()
     }
 
     /// Fires when the roots or the revocations change.
     pub(crate) fn trust_changed(&self) -> watch::Receiver<u64> {
-        self.trust_changed.subscribe()
+        self.inner.trust_changed.subscribe()
+    }
+
+    /// A pod of this identity came: its certificate is obtained and kept fresh.
+    pub(crate) async fn hold(&self, identity: Identity) {
+        self.ask(Ask::Hold(identity)).await;
+    }
+
+    /// A pod of this identity went.
+    pub(crate) async fn release(&self, identity: Identity) {
+        self.ask(Ask::Release(identity)).await;
+    }
+
+    async fn ask(&self, ask: Ask) {
+        self.asks.send(ask).await.expect("the keeper lives as long as the worker");
+    }
+
+    /// Every identity of this node, in order.
+    pub(crate) fn list(&self) -> Vec<Holding> {
+        let (cache, enrolled) = (self.inner.cache.load(), self.inner.enrolled.load());
+        let holding = |(identity, failure): (&Identity, &Option<Text>)| Holding {
+            identity: identity.clone(),
+            credentials: cache.get(identity).cloned(),
+            failure: failure.clone(),
+        };
+        let mut all: Vec<_> = enrolled.iter().map(holding).collect();
+        all.sort_by(|a, b| a.identity.cmp(&b.identity));
+        all
     }
 }
+
+#[cfg(test)]
+mod tests;

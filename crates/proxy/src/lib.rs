@@ -18,9 +18,25 @@
 //! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
 
 mod certificates;
+mod choice;
 pub mod config;
+mod connections;
+mod control_plane;
+mod dataplane;
+mod handover;
+mod inbound;
+mod judgement;
+mod link;
+mod local;
 mod metrics;
+mod outbound;
+mod plaintext;
 mod pods;
+mod record;
 mod shared;
+mod snapshot;
+mod supervisor;
+mod tunnel;
+mod views;
 
 pub use config::Args;

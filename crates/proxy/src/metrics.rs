@@ -3,11 +3,35 @@
 //! A connection holds one [`Traffic`], which is found once by its labels and then counted without
 //! looking anything up. Nothing here logs, and nothing here decides.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+mod process;
+mod traffic;
 
-use ambit_model::Text;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ambit_model::names::PolicyName;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use process::{Process, Runtimes};
+use traffic::TrafficTable;
+pub(crate) use traffic::{EndLabels, ResponseFlags, Traffic, TrafficLabels};
+
+/// Upper bounds of the histogram of DNS latencies, seconds.
+const DNS_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+/// Which side of a connection reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the names are the label's values")]
+enum ReporterLabel {
+    source,
+    destination,
+}
 
 /// Which side of a connection reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,135 +42,276 @@ pub(crate) enum Reporter {
     Destination,
 }
 
-/// Why a connection failed, in Istio's letters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum ResponseFlags {
-    /// It did not: `-`.
-    None,
-    /// A policy denied it: `DENY`.
-    Deny,
-    /// The destination could not be reached: `CONNECT`.
-    Connect,
-    /// The TLS handshake failed: `TLS_FAILURE`.
-    TlsFailure,
-    /// The HTTP/2 handshake failed: `H2_HANDSHAKE_FAILURE`.
-    H2HandshakeFailure,
-    /// Something drops packets to port 15008: `NETWORK_POLICY`.
-    NetworkPolicy,
-    /// There is no certificate for this pod: `IDENTITY_ERROR`.
-    IdentityError,
-    /// The peer's certificate is revoked: `CERT_REVOKED`.
-    CertificateRevoked,
+impl From<Reporter> for ReporterLabel {
+    fn from(reporter: Reporter) -> Self {
+        match reporter {
+            Reporter::Source => Self::source,
+            Reporter::Destination => Self::destination,
+        }
+    }
 }
 
-/// One end of a connection, as labels name it. Empty texts are printed as `unknown`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct EndLabels {
-    /// Name of what owns the pod.
-    pub(crate) workload: Text,
-    /// Canonical service.
-    pub(crate) canonical_service: Text,
-    /// Canonical revision.
-    pub(crate) canonical_revision: Text,
-    /// Namespace.
-    pub(crate) namespace: Text,
-    /// SPIFFE ID, as proven; empty when nothing is proven.
-    pub(crate) principal: Text,
-    /// Cluster.
-    pub(crate) cluster: Text,
-    /// Region.
-    pub(crate) region: Text,
-    /// Zone.
-    pub(crate) zone: Text,
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HandshakeLabels {
+    reporter: ReporterLabel,
+    group: &'static str,
 }
 
-/// Everything by which traffic is counted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct TrafficLabels {
-    /// Which side reports.
-    pub(crate) reporter: Reporter,
-    /// The client.
-    pub(crate) source: EndLabels,
-    /// The server.
-    pub(crate) destination: EndLabels,
-    /// Hostname of the service, or empty.
-    pub(crate) service: Text,
-    /// Its namespace, or empty.
-    pub(crate) service_namespace: Text,
-    /// Its short name, or empty.
-    pub(crate) service_name: Text,
-    /// Whether both ends are proven (`mutual_tls`) or not (`unknown`).
-    pub(crate) mutual_tls: bool,
-    /// Why it failed, if it did.
-    pub(crate) flags: ResponseFlags,
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    reporter: ReporterLabel,
+    reason: &'static str,
 }
 
-/// Counters of one label set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PolicyLabels {
+    policy: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MessageLabels {
+    url: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+/// All counters of a worker. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    registry: Mutex<Registry>,
+    traffic: Arc<TrafficTable>,
+    runtimes: Arc<Runtimes>,
+    counters: Counters,
+}
+
+/// What is counted beside traffic.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    opened: AtomicU64,
-    closed: AtomicU64,
-    failed: AtomicU64,
-    sent_bytes: AtomicU64,
-    received_bytes: AtomicU64,
+struct Counters {
+    handshakes: Family<HandshakeLabels, Counter>,
+    refusals: Family<RefusalLabels, Counter>,
+    dry_run_denials: Family<PolicyLabels, Counter>,
+    revocation_rejections: Counter,
+    discovery_ends: Family<ReasonLabels, Counter>,
+    discovery_messages: Family<MessageLabels, Counter>,
+    discovery_resources: Family<MessageLabels, Counter>,
+    discovery_refusals: Family<MessageLabels, Counter>,
+    certificates_obtained: Counter,
+    certificates_failed: Counter,
+    revocations_failed: Counter,
+    pods: Gauge,
+    pods_pending: Gauge,
+    pods_started: Counter,
+    pods_stopped: Counter,
+    dns: DnsCounters,
 }
 
-impl Traffic {
-    /// A connection began.
-    pub(crate) fn opened(&self) {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-    }
+/// What is counted about DNS.
+#[derive(Clone, Debug)]
+struct DnsCounters {
+    requests: Counter,
+    upstream_requests: Counter,
+    upstream_failures: Counter,
+    upstream_seconds: Histogram,
+    refused: Counter,
+}
 
-    /// A connection that began has ended.
-    pub(crate) fn closed(&self) {
-        self.closed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A connection never began.
-    pub(crate) fn failed(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Bytes from client to server and from server to client, since the last call.
-    pub(crate) fn moved(&self, to_server: u64, to_client: u64) {
-        self.sent_bytes.fetch_add(to_client, Ordering::Relaxed);
-        self.received_bytes.fetch_add(to_server, Ordering::Relaxed);
+impl Default for DnsCounters {
+    fn default() -> Self {
+        Self {
+            requests: Counter::default(),
+            upstream_requests: Counter::default(),
+            upstream_failures: Counter::default(),
+            upstream_seconds: Histogram::new(DNS_BUCKETS),
+            refused: Counter::default(),
+        }
     }
 }
 
-/// All counters of a worker.
-#[derive(Debug, Default)]
-pub(crate) struct Metrics {
-    traffic: RwLock<HashMap<TrafficLabels, Arc<Traffic>>>,
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let traffic = Arc::new(TrafficTable::default());
+        let runtimes = Arc::new(Runtimes::default());
+        let counters = Counters::default();
+        registry.register_collector(Box::new(traffic.clone()));
+        registry.register_collector(Box::new(runtimes.clone()));
+        registry.register_collector(Box::new(Process));
+        let build = [("component", "ambit-proxy"), ("tag", env!("CARGO_PKG_VERSION"))];
+        registry.register("istio_build", "Version of this proxy", Info::new(build.to_vec()));
+        counters.register(&mut registry);
+        counters.dns.register(&mut registry);
+        Self(Arc::new(Inner { registry: Mutex::new(registry), traffic, runtimes, counters }))
+    }
+}
+
+impl Counters {
+    fn register(&self, into: &mut Registry) {
+        let mut counter = |name: &str, help: &str, it: &Counter| {
+            into.register(name, help, it.clone());
+        };
+        let rejections = &self.revocation_rejections;
+        let text = "Connections cut because a peer's certificate was revoked";
+        counter("istio_crl_policy_rejections", text, rejections);
+        let text = "Certificates obtained from the authority";
+        counter("ambit_certificates_obtained", text, &self.certificates_obtained);
+        let text = "Failed attempts to obtain a certificate";
+        counter("ambit_certificate_failures", text, &self.certificates_failed);
+        let text = "Revocation lists that could not be used";
+        counter("ambit_revocation_list_failures", text, &self.revocations_failed);
+        let text = "Pods taken on";
+        counter("workload_manager_proxies_started", text, &self.pods_started);
+        let text = "Pods given up";
+        counter("workload_manager_proxies_stopped", text, &self.pods_stopped);
+        let text = "Pods that are served";
+        into.register("workload_manager_active_proxy_count", text, self.pods.clone());
+        let text = "Pods that wait for the first view";
+        into.register("workload_manager_pending_proxy_count", text, self.pods_pending.clone());
+        let text = "TLS handshakes between proxies, by key exchange group";
+        into.register("ambit_tls_handshakes", text, self.handshakes.clone());
+        let text = "Connections refused, by reason";
+        into.register("ambit_refusals", text, self.refusals.clone());
+        let text = "Connections that a policy on trial would have denied";
+        into.register("ambit_dry_run_denials", text, self.dry_run_denials.clone());
+        let text = "Ends of discovery streams, by reason";
+        into.register("istio_xds_connection_terminations", text, self.discovery_ends.clone());
+        let text = "Discovery responses, by type";
+        into.register("istio_xds_message", text, self.discovery_messages.clone());
+        let text = "Resources received, by type";
+        into.register("ambit_xds_resources", text, self.discovery_resources.clone());
+        let text = "Resources not taken as they came, by type";
+        into.register("ambit_xds_refusals", text, self.discovery_refusals.clone());
+    }
+}
+
+impl DnsCounters {
+    fn register(&self, into: &mut Registry) {
+        into.register("istio_dns_requests", "DNS queries of pods", self.requests.clone());
+        let text = "DNS queries handed on";
+        into.register("istio_dns_upstream_requests", text, self.upstream_requests.clone());
+        let text = "DNS queries handed on and not answered";
+        into.register("istio_dns_upstream_failures", text, self.upstream_failures.clone());
+        let text = "Time until a query that was handed on is answered";
+        let name = "istio_dns_upstream_request_duration_seconds";
+        into.register(name, text, self.upstream_seconds.clone());
+        let text = "DNS queries refused because too many were under way";
+        into.register("ambit_dns_refused", text, self.refused.clone());
+    }
 }
 
 impl Metrics {
     /// The counters of a label set; ask once per connection.
     pub(crate) fn traffic(&self, labels: &TrafficLabels) -> Arc<Traffic> {
-        let read = self.traffic.read().expect("no holder of this lock panics");
-        if let Some(found) = read.get(labels) {
-            return found.clone();
-        }
-        drop(read);
-        let mut write = self.traffic.write().expect("no holder of this lock panics");
-        write.entry(labels.clone()).or_default().clone()
+        self.0.traffic.of(labels)
     }
 
     /// A TLS handshake between proxies succeeded with this key exchange group.
     pub(crate) fn handshake(&self, reporter: Reporter, group: &'static str) {
-        let _ = (reporter, group);
+        let labels = HandshakeLabels { reporter: reporter.into(), group };
+        self.0.counters.handshakes.get_or_create(&labels).inc();
     }
 
     /// A connection was refused; `reason` is one word of a fixed set, such as the plan's refusal.
     pub(crate) fn refused(&self, reporter: Reporter, reason: &'static str) {
-        let _ = (reporter, reason);
+        let labels = RefusalLabels { reporter: reporter.into(), reason };
+        self.0.counters.refusals.get_or_create(&labels).inc();
     }
 
     /// A policy on trial would have denied a connection.
-    pub(crate) fn dry_run_denial(&self, policy: &ambit_model::names::PolicyName) {
-        let _ = policy;
+    pub(crate) fn dry_run_denial(&self, policy: &PolicyName) {
+        let labels = PolicyLabels { policy: policy.to_string() };
+        self.0.counters.dry_run_denials.get_or_create(&labels).inc();
     }
 
     /// A live connection was cut because a certificate of its peer was revoked.
-    pub(crate) fn revocation_rejection(&self) {}
+    pub(crate) fn revocation_rejection(&self) {
+        self.0.counters.revocation_rejections.inc();
+    }
+
+    /// A discovery stream ended.
+    pub(crate) fn discovery_ended(&self, reason: &'static str) {
+        self.0.counters.discovery_ends.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// A discovery response came, of which so many resources were not taken as they came.
+    pub(crate) fn discovery_message(&self, type_url: &str, resources: usize, refused: usize) {
+        let labels = MessageLabels { url: type_url.to_owned() };
+        let counters = &self.0.counters;
+        counters.discovery_messages.get_or_create(&labels).inc();
+        counters.discovery_resources.get_or_create(&labels).inc_by(resources as u64);
+        counters.discovery_refusals.get_or_create(&labels).inc_by(refused as u64);
+    }
+
+    /// A certificate was obtained.
+    pub(crate) fn certificate_obtained(&self) {
+        self.0.counters.certificates_obtained.inc();
+    }
+
+    /// A certificate was not obtained.
+    pub(crate) fn certificate_failed(&self) {
+        self.0.counters.certificates_failed.inc();
+    }
+
+    /// A revocation list could not be used.
+    pub(crate) fn revocations_failed(&self) {
+        self.0.counters.revocations_failed.inc();
+    }
+
+    /// A pod was taken on; it waits for the first view or is served at once.
+    pub(crate) fn pod_started(&self) {
+        self.0.counters.pods_started.inc();
+    }
+
+    /// A pod was given up.
+    pub(crate) fn pod_stopped(&self) {
+        self.0.counters.pods_stopped.inc();
+    }
+
+    /// How many pods are served, and how many wait for the first view.
+    pub(crate) fn pods(&self, served: usize, pending: usize) {
+        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.0.counters.pods.set(gauge(served));
+        self.0.counters.pods_pending.set(gauge(pending));
+    }
+
+    /// A pod sent a DNS query.
+    pub(crate) fn dns_request(&self) {
+        self.0.counters.dns.requests.inc();
+    }
+
+    /// A DNS query was refused because too many are under way.
+    pub(crate) fn dns_refused(&self) {
+        self.0.counters.dns.refused.inc();
+    }
+
+    /// A DNS query was handed on, and answered after so long or not at all.
+    pub(crate) fn dns_upstream(&self, answered_after: Option<Duration>) {
+        let dns = &self.0.counters.dns;
+        dns.upstream_requests.inc();
+        match answered_after {
+            Some(took) => dns.upstream_seconds.observe(took.as_secs_f64()),
+            None => drop(dns.upstream_failures.inc()),
+        }
+    }
+
+    /// Shows a thread's runtime among the metrics.
+    pub(crate) fn watch_runtime(&self, thread: String, runtime: tokio::runtime::Handle) {
+        self.0.runtimes.watch(thread, runtime);
+    }
+
+    /// All of it in OpenMetrics text.
+    pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        let registry = self.0.registry.lock().expect("encoding does not panic");
+        prometheus_client::encoding::text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use crate::certificates::Certificates;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pods::Pods;
+use crate::views::Demand;
 
 /// What every thread of a worker reads.
 pub(crate) struct Shared {
@@ -22,6 +23,10 @@ pub(crate) struct Shared {
     pub(crate) view: ArcSwap<View>,
     /// Bumped after each publication of a view.
     pub(crate) view_changed: watch::Sender<u64>,
+    /// Whether the view was ever received as a whole. No pod is served before.
+    pub(crate) view_complete: watch::Sender<bool>,
+    /// Asks the control plane for an address before a plan is made, where not all are known.
+    pub(crate) demand: Demand,
     /// Certificates of the enrolled pods, and what is revoked.
     pub(crate) certificates: Certificates,
     /// The pods that this proxy serves.
@@ -31,6 +36,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Nothing known yet.
+    pub(crate) fn new(config: Config, certificates: Certificates, demand: Demand) -> Self {
+        Self {
+            config,
+            view: ArcSwap::default(),
+            view_changed: watch::Sender::new(0),
+            view_complete: watch::Sender::new(false),
+            demand,
+            certificates,
+            pods: ArcSwap::default(),
+            metrics: Metrics::default(),
+        }
+    }
+
     /// Publishes a view and wakes whoever waits for one.
     pub(crate) fn publish(&self, view: View) {
         self.view.store(Arc::new(view));

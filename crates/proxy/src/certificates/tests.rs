@@ -1,0 +1,1 @@
+//! Rotation, failures and revocation, in simulated time with a scripted authority.

@@ -1,0 +1,85 @@
+//! What a scrape shows.
+
+use super::*;
+
+fn labels(workload: &str) -> TrafficLabels {
+    TrafficLabels {
+        reporter: Reporter::Source,
+        source: EndLabels { workload: workload.into(), ..Default::default() },
+        destination: EndLabels { principal: "spiffe://a/ns/b/sa/c".into(), ..Default::default() },
+        service: "cart.shop.svc.cluster.local".into(),
+        service_namespace: "shop".into(),
+        service_name: "cart".into(),
+        mutual_tls: true,
+        flags: ResponseFlags::None,
+    }
+}
+
+fn value(text: &str, metric: &str, part: &str) -> Option<f64> {
+    let line = text.lines().find(|it| it.starts_with(metric) && it.contains(part))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn traffic_is_counted_by_istios_names_and_labels() {
+    let metrics = Metrics::default();
+    let traffic = metrics.traffic(&labels("web"));
+    traffic.opened();
+    metrics.traffic(&labels("web")).opened();
+    traffic.closed();
+    traffic.moved(10, 2000);
+    metrics.traffic(&labels("other")).failed();
+    let text = metrics.encode().expect("encoded");
+    let check = |metric, expected| {
+        let part = "source_workload=\"web\"";
+        assert_eq!(value(&text, metric, part), Some(expected), "{metric}\n{text}");
+    };
+    check("istio_tcp_connections_opened_total", 2.0);
+    check("istio_tcp_connections_closed_total", 1.0);
+    check("istio_tcp_sockets_open", 1.0);
+    check("istio_tcp_sent_bytes_total", 2000.0);
+    check("istio_tcp_received_bytes_total", 10.0);
+    for part in [
+        "reporter=\"source\"",
+        "source_principal=\"unknown\"",
+        "destination_principal=\"spiffe://a/ns/b/sa/c\"",
+        "destination_service=\"cart.shop.svc.cluster.local\"",
+        "destination_service_name=\"cart\"",
+        "destination_service_namespace=\"shop\"",
+        "connection_security_policy=\"mutual_tls\"",
+        "response_flags=\"-\"",
+        "request_protocol=\"tcp\"",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn everything_else_is_there_from_the_start() {
+    let metrics = Metrics::default();
+    metrics.handshake(Reporter::Destination, "X25519MLKEM768");
+    metrics.refused(Reporter::Source, "no_endpoint");
+    metrics.dry_run_denial(&PolicyName::new("shop", "trial"));
+    metrics.discovery_message("type.googleapis.com/istio.workload.Address", 3, 1);
+    metrics.dns_upstream(None);
+    metrics.dns_upstream(Some(Duration::from_millis(3)));
+    metrics.pods(2, 1);
+    let text = metrics.encode().expect("encoded");
+    let check = |metric: &str, part: &str, expected: f64| {
+        assert_eq!(value(&text, metric, part), Some(expected), "{metric}\n{text}");
+    };
+    check("ambit_tls_handshakes_total", "group=\"X25519MLKEM768\"", 1.0);
+    check("ambit_refusals_total", "reason=\"no_endpoint\"", 1.0);
+    check("ambit_dry_run_denials_total", "policy=\"shop/trial\"", 1.0);
+    check("istio_xds_message_total", "istio.workload.Address", 1.0);
+    check("ambit_xds_resources_total", "istio.workload.Address", 3.0);
+    check("istio_dns_upstream_requests_total", "", 2.0);
+    check("istio_dns_upstream_failures_total", "", 1.0);
+    check("istio_dns_upstream_request_duration_seconds_count", "", 1.0);
+    check("workload_manager_active_proxy_count", "", 2.0);
+    check("istio_build_info", "component=\"ambit-proxy\"", 1.0);
+    assert!(value(&text, "process_resident_memory_bytes", "").is_some_and(|it| it > 0.0));
+    assert!(value(&text, "process_open_fds", "").is_some_and(|it| it > 2.0));
+    assert!(value(&text, "process_max_fds", "").is_some_and(|it| it > 2.0));
+    assert!(text.ends_with("# EOF\n"));
+}

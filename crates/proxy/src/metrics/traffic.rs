@@ -1,0 +1,245 @@
+//! Connections and bytes by who talks to whom, with Istio's label names.
+//!
+//! Label sets are interned: a connection holds a pointer to its counters, not its labels. The table
+//! is bounded; beyond the bound further label sets are counted together, never lost.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use ambit_model::Text;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabel, EncodeLabelSet, LabelSetEncoder,
+};
+use prometheus_client::metrics::MetricType;
+
+use super::Reporter;
+
+/// Label sets that are told apart.
+const MAX_LABEL_SETS: usize = 100_000;
+/// What Istio prints for a label without value.
+const UNKNOWN: &str = "unknown";
+
+/// Why a connection failed, in Istio's letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum ResponseFlags {
+    /// It did not: `-`.
+    None,
+    /// A policy denied it: `DENY`.
+    Deny,
+    /// The destination could not be reached: `CONNECT`.
+    Connect,
+    /// The TLS handshake failed: `TLS_FAILURE`.
+    TlsFailure,
+    /// The HTTP/2 handshake failed: `H2_HANDSHAKE_FAILURE`.
+    H2HandshakeFailure,
+    /// Something drops packets to port 15008: `NETWORK_POLICY`.
+    NetworkPolicy,
+    /// There is no certificate for this pod: `IDENTITY_ERROR`.
+    IdentityError,
+    /// The peer's certificate is revoked: `CERT_REVOKED`.
+    CertificateRevoked,
+}
+
+impl ResponseFlags {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "-",
+            Self::Deny => "DENY",
+            Self::Connect => "CONNECT",
+            Self::TlsFailure => "TLS_FAILURE",
+            Self::H2HandshakeFailure => "H2_HANDSHAKE_FAILURE",
+            Self::NetworkPolicy => "NETWORK_POLICY",
+            Self::IdentityError => "IDENTITY_ERROR",
+            Self::CertificateRevoked => "CERT_REVOKED",
+        }
+    }
+}
+
+/// One end of a connection, as labels name it. Empty texts are printed as `unknown`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct EndLabels {
+    /// Name of what owns the pod.
+    pub(crate) workload: Text,
+    /// Canonical service.
+    pub(crate) canonical_service: Text,
+    /// Canonical revision.
+    pub(crate) canonical_revision: Text,
+    /// Namespace.
+    pub(crate) namespace: Text,
+    /// SPIFFE ID, as proven; empty when nothing is proven.
+    pub(crate) principal: Text,
+    /// Cluster.
+    pub(crate) cluster: Text,
+    /// Region.
+    pub(crate) region: Text,
+    /// Zone.
+    pub(crate) zone: Text,
+}
+
+/// Everything by which traffic is counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TrafficLabels {
+    /// Which side reports.
+    pub(crate) reporter: Reporter,
+    /// The client.
+    pub(crate) source: EndLabels,
+    /// The server.
+    pub(crate) destination: EndLabels,
+    /// Hostname of the service, or empty.
+    pub(crate) service: Text,
+    /// Its namespace, or empty.
+    pub(crate) service_namespace: Text,
+    /// Its short name, or empty.
+    pub(crate) service_name: Text,
+    /// Whether both ends are proven (`mutual_tls`) or not (`unknown`).
+    pub(crate) mutual_tls: bool,
+    /// Why it failed, if it did.
+    pub(crate) flags: ResponseFlags,
+}
+
+impl TrafficLabels {
+    /// The set that takes what is beyond the bound.
+    fn overflow(reporter: Reporter) -> Self {
+        let overflow = || EndLabels { workload: "overflow".into(), ..Default::default() };
+        Self {
+            reporter,
+            source: overflow(),
+            destination: overflow(),
+            service: Text::default(),
+            service_namespace: Text::default(),
+            service_name: Text::default(),
+            mutual_tls: false,
+            flags: ResponseFlags::None,
+        }
+    }
+}
+
+impl EncodeLabelSet for TrafficLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        let reporter = match self.reporter {
+            Reporter::Source => "source",
+            Reporter::Destination => "destination",
+        };
+        let security = if self.mutual_tls { "mutual_tls" } else { UNKNOWN };
+        let mut label = |name: &str, value: &str| {
+            let value = if value.is_empty() { UNKNOWN } else { value };
+            (name, value).encode(encoder.encode_label())
+        };
+        label("reporter", reporter)?;
+        for (side, end) in [("source", &self.source), ("destination", &self.destination)] {
+            label(&format!("{side}_workload"), &end.workload)?;
+            label(&format!("{side}_canonical_service"), &end.canonical_service)?;
+            label(&format!("{side}_canonical_revision"), &end.canonical_revision)?;
+            label(&format!("{side}_workload_namespace"), &end.namespace)?;
+            label(&format!("{side}_principal"), &end.principal)?;
+            label(&format!("{side}_app"), &end.canonical_service)?;
+            label(&format!("{side}_version"), &end.canonical_revision)?;
+            label(&format!("{side}_cluster"), &end.cluster)?;
+            label(&format!("{side}_region"), &end.region)?;
+            label(&format!("{side}_zone"), &end.zone)?;
+        }
+        label("destination_service", &self.service)?;
+        label("destination_service_namespace", &self.service_namespace)?;
+        label("destination_service_name", &self.service_name)?;
+        label("request_protocol", "tcp")?;
+        label("response_flags", self.flags.as_str())?;
+        label("connection_security_policy", security)
+    }
+}
+
+/// Counters of one label set.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    opened: AtomicU64,
+    closed: AtomicU64,
+    failed: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl Traffic {
+    /// A connection began.
+    pub(crate) fn opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection that began has ended.
+    pub(crate) fn closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection never began.
+    pub(crate) fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes from client to server and from server to client, since the last call. Istio's *sent*
+    /// is what the server sent, whoever reports it.
+    pub(crate) fn moved(&self, to_server: u64, to_client: u64) {
+        self.sent_bytes.fetch_add(to_client, Ordering::Relaxed);
+        self.received_bytes.fetch_add(to_server, Ordering::Relaxed);
+    }
+}
+
+/// All label sets with their counters.
+#[derive(Debug, Default)]
+pub(super) struct TrafficTable(RwLock<HashMap<TrafficLabels, Arc<Traffic>>>);
+
+impl TrafficTable {
+    /// The counters of a label set.
+    pub(super) fn of(&self, labels: &TrafficLabels) -> Arc<Traffic> {
+        const UNBROKEN: &str = "no holder of this lock panics";
+        if let Some(found) = self.0.read().expect(UNBROKEN).get(labels) {
+            return found.clone();
+        }
+        let mut table = self.0.write().expect(UNBROKEN);
+        if table.len() < MAX_LABEL_SETS {
+            table.entry(labels.clone()).or_default().clone()
+        } else {
+            table.entry(TrafficLabels::overflow(labels.reporter)).or_default().clone()
+        }
+    }
+}
+
+/// A metric, and how it is read from the counters.
+type Column = (&'static str, &'static str, fn(&Traffic) -> &AtomicU64);
+
+const COUNTERS: [Column; 5] = [
+    ("istio_tcp_connections_opened", "TCP connections opened", |it| &it.opened),
+    ("istio_tcp_connections_closed", "TCP connections closed", |it| &it.closed),
+    ("istio_tcp_connections_failed", "TCP connections that never stood", |it| &it.failed),
+    ("istio_tcp_sent_bytes", "Bytes from server to client", |it| &it.sent_bytes),
+    ("istio_tcp_received_bytes", "Bytes from client to server", |it| &it.received_bytes),
+];
+
+impl Collector for TrafficTable {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Copied under the lock and printed without it: a scrape must not hold up connections.
+        let table: Vec<_> = {
+            let table = self.0.read().expect("no holder of this lock panics");
+            table.iter().map(|(labels, traffic)| (labels.clone(), traffic.clone())).collect()
+        };
+        for (name, help, column) in COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, traffic) in &table {
+                let value = column(traffic).load(Ordering::Relaxed);
+                family
+                    .encode_family(labels)?
+                    .encode_counter::<TrafficLabels, u64, u64>(&value, None)?;
+            }
+        }
+        let help = "TCP connections open";
+        let name = "istio_tcp_sockets_open";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, traffic) in &table {
+            let closed = traffic.closed.load(Ordering::Relaxed);
+            let open = traffic.opened.load(Ordering::Relaxed).saturating_sub(closed);
+            let open = i64::try_from(open).unwrap_or(i64::MAX);
+            family.encode_family(labels)?.encode_gauge(&open)?;
+        }
+        Ok(())
+    }
+}

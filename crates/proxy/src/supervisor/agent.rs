@@ -1,0 +1,151 @@
+//! The node agent, seen from the supervisor: which pods to serve (ZDS).
+//!
+//! Connects again whenever the agent goes away; the pods are served on meanwhile. Never sends
+//! anything but the hello and one answer to each request, and answers each within its deadline.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ambit_net::namespace::NetNs;
+use ambit_net::seqpacket::{Connection, PacketError};
+use ambit_net::sys::process::effective_uid;
+use ambit_wire::zds::MAX_PACKET_BYTES;
+use ambit_wire::zds::proxy::{Enrolment, Event, Packet, SessionError};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, info, warn};
+
+/// Wait before the agent is tried again; it accepts five connections a second.
+const RECONNECT_START: Duration = Duration::from_millis(50);
+/// Longest wait: a restarted agent has new pods to hand over.
+const RECONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// Within this time each request is answered, whether or not a worker holds the pod yet: its
+/// listeners exist and queue. The agent gives up after 5 s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+
+/// One request of the agent, to be answered.
+pub(super) struct Asked {
+    /// What is asked.
+    pub(super) event: Event,
+    /// The pod's namespace, with [`Event::Serve`].
+    pub(super) netns: Option<NetNs>,
+    /// Takes the outcome.
+    pub(super) answer: oneshot::Sender<Result<(), String>>,
+}
+
+/// Why a connection to the agent ended.
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    #[error("connect to the node agent at {path}; is it running?")]
+    Connect {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the node agent's socket belongs to user {0}, who may not name pods here")]
+    Stranger(u32),
+    #[error("socket of the node agent")]
+    Socket(#[source] PacketError),
+    #[error("the node agent broke the protocol")]
+    Session(#[source] SessionError),
+    #[error("the supervisor is ending")]
+    Ending,
+}
+
+/// Follows the agent's words for as long as somebody listens.
+pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
+    let mut enrolment = Enrolment::new();
+    let mut wait = RECONNECT_START;
+    loop {
+        match session(&path, &mut enrolment, &asked, &mut wait).await {
+            AgentError::Ending => return,
+            AgentError::Socket(PacketError::Closed) => info!("the node agent closed its socket"),
+            error @ AgentError::Connect { .. } if wait > RECONNECT_START => {
+                debug!(error = %chain(&error), "node agent");
+            }
+            error => warn!(error = %chain(&error), "node agent; pods are served on meanwhile"),
+        }
+        enrolment.disconnected();
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RECONNECT_LIMIT);
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+async fn session(
+    path: &Path,
+    enrolment: &mut Enrolment,
+    asked: &mpsc::Sender<Asked>,
+    wait: &mut Duration,
+) -> AgentError {
+    match converse(path, enrolment, asked, wait).await {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+async fn converse(
+    path: &Path,
+    enrolment: &mut Enrolment,
+    asked: &mpsc::Sender<Asked>,
+    wait: &mut Duration,
+) -> Result<std::convert::Infallible, AgentError> {
+    let connect = |source| AgentError::Connect { path: path.to_owned(), source };
+    let socket = Connection::connect(path).map_err(connect)?;
+    let agent = socket.peer_credentials().map_err(connect)?;
+    if agent.uid != 0 && agent.uid != effective_uid() {
+        return Err(AgentError::Stranger(agent.uid));
+    }
+    socket.send(&enrolment.connected(), &[]).await.map_err(AgentError::Socket)?;
+    info!(path = %path.display(), "connected to the node agent");
+    let mut buffer = [0; MAX_PACKET_BYTES];
+    loop {
+        let (length, truncated, fds) = match socket.receive(&mut buffer).await {
+            Ok(packet) => (packet.length, false, packet.fds),
+            Err(PacketError::Truncated { .. }) => (0, true, Vec::new()),
+            Err(error) => return Err(AgentError::Socket(error)),
+        };
+        *wait = RECONNECT_START;
+        let packet = Packet { bytes: &buffer[..length], truncated, descriptors: fds.len() };
+        let outcome = match enrolment.receive(packet) {
+            Ok(Event::Refuse(refusal)) => Err(refusal.to_string()),
+            Ok(event) => ask(asked, event, fds.into_iter().next()).await?,
+            Err(error) => {
+                let last = enrolment.answer(Err(&chain(&error)));
+                socket.send(&last, &[]).await.map_err(AgentError::Socket)?;
+                return Err(AgentError::Session(error));
+            }
+        };
+        if let Err(reason) = &outcome {
+            warn!(%reason, "refused a request of the node agent");
+        }
+        let answer = enrolment.answer(outcome.as_ref().map(|()| ()).map_err(String::as_str));
+        socket.send(&answer, &[]).await.map_err(AgentError::Socket)?;
+    }
+}
+
+/// Hands a request to the supervisor and waits for the outcome, but not for ever.
+async fn ask(
+    asked: &mpsc::Sender<Asked>,
+    event: Event,
+    fd: Option<std::os::fd::OwnedFd>,
+) -> Result<Result<(), String>, AgentError> {
+    let netns = match fd.map(NetNs::from_fd).transpose() {
+        Ok(netns) => netns,
+        Err(error) => return Ok(Err(format!("the descriptor that came along: {error}"))),
+    };
+    let (answer, outcome) = oneshot::channel();
+    let request = Asked { event, netns, answer };
+    asked.send(request).await.map_err(|_| AgentError::Ending)?;
+    match tokio::time::timeout(ANSWER_WITHIN, outcome).await {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(_)) => Err(AgentError::Ending),
+        Err(_) => {
+            warn!("no worker holds the pod yet; its connections wait in its listeners' queues");
+            Ok(Ok(()))
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What the supervisor keeps for the next worker: the view as it came off the wire, the revocation
+//! list, certificates with their keys.
+//!
+//! Keys stay in sealed memory; the supervisor never reads them. Only a view that was received as a
+//! whole is handed on: half a view would let through what the other half forbids.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ambit_net::memfd::Sealed;
+use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
+use ambit_wire::xds::retained::Retained;
+use prost::Message as _;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::config;
+use crate::handover::{Message, ToWorker};
+use crate::snapshot::{self, SnapshotError};
+
+/// Shortest time between two writes of the snapshot.
+const MIN_SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// A write may take at most this part of the time.
+const SAVE_SHARE: u32 = 20;
+
+/// Why something a worker sent was not kept.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeepError {
+    /// The file cannot be read.
+    #[error("read a sealed file from the worker")]
+    Read(#[source] io::Error),
+    /// The file is not what it should be.
+    #[error("decode the worker's view; do supervisor and worker run the same version?")]
+    Decode(#[source] prost::DecodeError),
+    /// The view holds a type that this version does not know.
+    #[error("the worker's view")]
+    Type(#[source] ambit_wire::xds::UnknownType),
+    /// The list is no text.
+    #[error("the worker's revocation list is not text")]
+    Text,
+}
+
+/// Everything that outlives a worker.
+pub(super) struct Kept {
+    retained: Retained,
+    /// Whether the view was ever received as a whole.
+    complete: bool,
+    crl_pem: String,
+    certificates: BTreeMap<String, Arc<OwnedFd>>,
+    confirmed: SystemTime,
+    disk: Option<Disk>,
+}
+
+/// The snapshot on disk and when it is written next.
+struct Disk {
+    path: PathBuf,
+    dirty: bool,
+    not_before: Instant,
+    saving: Option<JoinHandle<(Duration, Result<(), SnapshotError>)>>,
+}
+
+impl Kept {
+    /// What an earlier proxy left on disk, or nothing.
+    pub(super) fn load(settings: &config::Snapshot, now: SystemTime) -> Self {
+        let mut kept = Self {
+            retained: Retained::default(),
+            complete: false,
+            crl_pem: String::new(),
+            certificates: BTreeMap::new(),
+            confirmed: now,
+            disk: None,
+        };
+        let config::Snapshot::File { path, max_age } = settings else { return kept };
+        kept.disk = Some(Disk {
+            path: path.clone(),
+            dirty: false,
+            not_before: Instant::now(),
+            saving: None,
+        });
+        match snapshot::load(path, *max_age, now) {
+            Ok(Some(snapshot)) => kept.take(snapshot),
+            Ok(None) => {}
+            Err(error) => {
+                let error = anyhow::Error::new(error);
+                warn!(error = format!("{error:#}"), "the snapshot is not used");
+            }
+        }
+        kept
+    }
+
+    fn take(&mut self, snapshot: Snapshot) {
+        let (crl_pem, resources) = (snapshot.crl_pem.clone(), snapshot.resources.len());
+        match Retained::from_snapshot(snapshot) {
+            Ok(retained) => {
+                self.retained = retained;
+                self.crl_pem = crl_pem;
+                self.complete = true;
+                info!(resources, "starting from the snapshot on disk");
+            }
+            Err(error) => warn!(%error, "the snapshot is not used"),
+        }
+    }
+
+    /// A worker's view changed, or is confirmed.
+    pub(super) fn keep_view(&mut self, file: &Sealed, complete: bool) -> Result<(), KeepError> {
+        let content = file.read().map_err(KeepError::Read)?;
+        let delta = Delta::decode(&*content).map_err(KeepError::Decode)?;
+        self.retained.apply(delta).map_err(KeepError::Type)?;
+        self.complete |= complete;
+        self.confirmed = SystemTime::now();
+        self.mark_dirty();
+        Ok(())
+    }
+
+    /// A worker put a revocation list in force.
+    pub(super) fn keep_revocations(&mut self, file: &Sealed) -> Result<(), KeepError> {
+        let content = file.read().map_err(KeepError::Read)?;
+        self.crl_pem = std::str::from_utf8(&content).map_err(|_| KeepError::Text)?.to_owned();
+        self.mark_dirty();
+        Ok(())
+    }
+
+    /// A worker obtained a certificate.
+    pub(super) fn keep_certificate(&mut self, identity: String, file: Sealed) {
+        self.certificates.insert(identity, Arc::new(file.into()));
+    }
+
+    /// Nobody uses an identity any more.
+    pub(super) fn forget_certificate(&mut self, identity: &str) {
+        self.certificates.remove(identity);
+    }
+
+    /// What a new worker is told.
+    pub(super) fn messages(&self) -> io::Result<Vec<Message<ToWorker>>> {
+        let mut messages = Vec::with_capacity(self.certificates.len() + 1);
+        if self.complete {
+            let view = Sealed::create("view", &self.snapshot().encode_to_vec())?;
+            messages.push(Message::with_file(ToWorker::View, view));
+        }
+        messages.extend(
+            self.certificates
+                .values()
+                .map(|file| Message { header: ToWorker::Certificate, fds: vec![file.clone()] }),
+        );
+        Ok(messages)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let created = snapshot::unix_seconds(self.confirmed);
+        self.retained.snapshot(self.crl_pem.clone(), created)
+    }
+
+    fn mark_dirty(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.dirty = true;
+        }
+    }
+
+    /// Starts to write the snapshot if it is due; to be called about once a second.
+    pub(super) async fn save_if_due(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        if disk.saving.as_ref().is_some_and(|saving| !saving.is_finished()) {
+            return;
+        }
+        if let Some(saving) = disk.saving.take() {
+            let (took, outcome) = saving.await.expect("writing a snapshot does not panic");
+            disk.not_before = Instant::now() + (took * SAVE_SHARE).max(MIN_SAVE_INTERVAL);
+            report(outcome);
+        }
+        if !disk.dirty || !self.complete || Instant::now() < disk.not_before {
+            return;
+        }
+        disk.dirty = false;
+        let path = disk.path.clone();
+        let snapshot = self.snapshot();
+        let saving = tokio::task::spawn_blocking(move || {
+            let start = std::time::Instant::now();
+            let outcome = snapshot::save(&path, &snapshot);
+            (start.elapsed(), outcome)
+        });
+        if let Some(disk) = &mut self.disk {
+            disk.saving = Some(saving);
+        }
+    }
+
+    /// Writes what is not written yet. Blocks on the disk; for the end of the process.
+    pub(super) async fn save_last(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        if let Some(saving) = disk.saving.take() {
+            report(saving.await.expect("writing a snapshot does not panic").1);
+        }
+        if disk.dirty && self.complete {
+            disk.dirty = false;
+            let path = disk.path.clone();
+            report(snapshot::save(&path, &self.snapshot()));
+        }
+    }
+}
+
+fn report(outcome: Result<(), SnapshotError>) {
+    if let Err(error) = outcome {
+        let error = anyhow::Error::new(error);
+        warn!(
+            error = format!("{error:#}"),
+            "the snapshot is not written; the next change tries again"
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! The sockets that the supervisor opens and keeps: in the pods' namespaces, and for an operator.
+//!
+//! A socket belongs to the namespace it was made in, whoever holds its descriptor. The supervisor
+//! never accepts on any of them; that a worker dies is therefore no reason for a connection to be
+//! refused.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ambit_net::namespace::{NetNs, set_sysctl};
+use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, tcp_listener, udp_bind};
+use tracing::debug;
+
+use crate::config::{Config, Operator};
+use crate::handover::{DnsSocket, ListenerKind, Message, OperatorSocket, PodInfo, ToWorker};
+
+/// The port on which captured DNS queries arrive.
+const DNS_PORT: u16 = 15053;
+
+/// Why a socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SocketError {
+    /// The pod's namespace cannot be entered.
+    #[error("enter the pod's network namespace; the proxy needs the capability SYS_ADMIN")]
+    Enter(#[source] io::Error),
+    /// A listener in a pod.
+    #[error("listen on {address} in the pod (SO_MARK and IP_TRANSPARENT need NET_ADMIN)")]
+    InPod {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// An operator's listener.
+    #[error("listen on {address} for {flag}; choose another address with that flag")]
+    Operator {
+        /// Where.
+        address: String,
+        /// Which flag says so.
+        flag: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// How sockets in pods are opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PodSocketOptions {
+    /// One set of listeners for each.
+    pub(super) threads: usize,
+    /// `SO_MARK`.
+    pub(super) mark: u32,
+    /// Whether IPv6 is served.
+    pub(super) ipv6: bool,
+    /// Whether DNS is served.
+    pub(super) dns: bool,
+}
+
+impl PodSocketOptions {
+    pub(super) fn of(config: &Config) -> Self {
+        let Config { worker_threads, sockets, dns, .. } = config;
+        let (mark, ipv6, dns) = (sockets.mark, sockets.ipv6, dns.enabled);
+        Self { threads: *worker_threads, mark, ipv6, dns }
+    }
+}
+
+/// All sockets of one pod.
+#[derive(Debug)]
+pub(super) struct PodSockets {
+    netns: Arc<OwnedFd>,
+    inode: u64,
+    dns: Vec<(DnsSocket, Arc<OwnedFd>)>,
+    threads: Vec<Vec<(ListenerKind, Arc<OwnedFd>)>>,
+}
+
+impl PodSockets {
+    /// Opens all of them inside the namespace; none is left open when one fails.
+    pub(super) fn open(netns: NetNs, options: PodSocketOptions) -> Result<Self, SocketError> {
+        let opened = netns.run(|| open_inside(options)).map_err(SocketError::Enter)?;
+        let (threads, dns) = opened?;
+        let inode = netns.inode();
+        Ok(Self { netns: Arc::new(netns.into()), inode, dns, threads })
+    }
+
+    /// Whether these are sockets of that namespace.
+    pub(super) fn are_in(&self, netns: &NetNs) -> bool {
+        self.inode == netns.inode()
+    }
+
+    /// What a worker is told of the pod.
+    pub(super) fn messages(&self, pod: &PodInfo) -> Vec<Message<ToWorker>> {
+        let (dns, dns_fds): (Vec<_>, Vec<_>) = self.dns.iter().cloned().unzip();
+        let header = ToWorker::Pod { pod: pod.clone(), dns, threads: self.threads.len() };
+        let fds = std::iter::once(self.netns.clone()).chain(dns_fds).collect();
+        let mut messages = vec![Message { header, fds }];
+        for (thread, listeners) in self.threads.iter().enumerate() {
+            let (kinds, fds) = listeners.iter().cloned().unzip();
+            let header = ToWorker::Listeners { uid: pod.uid.clone(), thread, kinds };
+            messages.push(Message { header, fds });
+        }
+        messages
+    }
+}
+
+type Opened = (Vec<Vec<(ListenerKind, Arc<OwnedFd>)>>, Vec<(DnsSocket, Arc<OwnedFd>)>);
+
+fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
+    // Without it, closing one of several listeners of a port resets what waits in its queue. A
+    // container may see this file read-only; hand-over then loses what is queued, nothing else.
+    if let Err(error) = set_sysctl("net.ipv4.tcp_migrate_req", "1") {
+        debug!(%error, "net.ipv4.tcp_migrate_req cannot be set in the pod");
+    }
+    let listen = ListenOptions {
+        reuse_port: true,
+        transparent: true,
+        freebind: false,
+        mark: Some(options.mark),
+        backlog: DEFAULT_BACKLOG,
+        v6only: false,
+    };
+    let mut threads = Vec::with_capacity(options.threads);
+    for _ in 0..options.threads {
+        let open = |kind: ListenerKind| {
+            let (address, listener) = wildcard(kind.port(), options.ipv6, &listen);
+            let source = |source| SocketError::InPod { address, source };
+            Ok((kind, Arc::new(OwnedFd::from(listener.map_err(source)?))))
+        };
+        threads.push(ListenerKind::ALL.into_iter().map(open).collect::<Result<_, _>>()?);
+    }
+    let dns = if options.dns { open_dns(options, &listen)? } else { Vec::new() };
+    Ok((threads, dns))
+}
+
+/// A dual-stack listener, or an IPv4 one where there is no IPv6.
+fn wildcard(
+    port: u16,
+    ipv6: bool,
+    options: &ListenOptions,
+) -> (SocketAddr, io::Result<TcpListener>) {
+    if ipv6 {
+        let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+        match tcp_listener(address, options) {
+            Err(error) if lacks_family(&error) => {}
+            done => return (address, done),
+        }
+    }
+    let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+    (address, tcp_listener(address, options))
+}
+
+/// Whether a bind failed because the namespace has no such address family.
+fn lacks_family(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.kind() == io::ErrorKind::Unsupported
+        || error.to_string().contains("Address family not supported")
+}
+
+fn open_dns(
+    options: PodSocketOptions,
+    listen: &ListenOptions,
+) -> Result<Vec<(DnsSocket, Arc<OwnedFd>)>, SocketError> {
+    let listen = ListenOptions { transparent: false, v6only: true, ..listen.clone() };
+    let families: &[IpAddr] = &[Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let mut sockets = Vec::new();
+    for ip in families {
+        if ip.is_ipv6() && !options.ipv6 {
+            continue;
+        }
+        let address = SocketAddr::new(*ip, DNS_PORT);
+        let udp = udp_bind(address, &listen).map(OwnedFd::from);
+        let tcp = tcp_listener(address, &listen).map(OwnedFd::from);
+        for (kind, opened) in [(DnsSocket::Udp, udp), (DnsSocket::Tcp, tcp)] {
+            match opened {
+                Ok(fd) => sockets.push((kind, Arc::new(fd))),
+                Err(error) if ip.is_ipv6() && lacks_family(&error) => {}
+                Err(source) => return Err(SocketError::InPod { address, source }),
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+/// The sockets for an operator, in the supervisor's own namespace.
+#[derive(Debug)]
+pub(super) struct OperatorSockets {
+    sockets: Vec<(OperatorSocket, Arc<OwnedFd>)>,
+    unix_path: Option<PathBuf>,
+}
+
+impl OperatorSockets {
+    /// Opens all of them.
+    pub(super) fn open(operator: &Operator) -> Result<Self, SocketError> {
+        let tcp = [
+            (OperatorSocket::Admin, operator.admin, "--admin-address"),
+            (OperatorSocket::Metrics, operator.metrics, "--metrics-address"),
+            (OperatorSocket::Readiness, operator.readiness, "--readiness-address"),
+        ];
+        // Shared, so that a second proxy may take over from this one.
+        let listen = ListenOptions { reuse_port: true, v6only: false, ..Default::default() };
+        let mut sockets = Vec::new();
+        for (kind, address, flag) in tcp {
+            let ipv6 = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+            let opened = match ipv6 {
+                true => wildcard(address.port(), true, &listen).1,
+                false => tcp_listener(address, &listen),
+            };
+            let failed =
+                |source| SocketError::Operator { address: address.to_string(), flag, source };
+            sockets.push((kind, Arc::new(opened.map_err(failed)?.into())));
+        }
+        if let Some(path) = &operator.admin_socket {
+            let listener = unix_listener(path).map_err(|source| {
+                let address = path.display().to_string();
+                SocketError::Operator { address, flag: "--admin-socket", source }
+            })?;
+            sockets.push((OperatorSocket::AdminUnix, Arc::new(listener.into())));
+        }
+        Ok(Self { sockets, unix_path: operator.admin_socket.clone() })
+    }
+
+    /// What a worker is told of them.
+    pub(super) fn message(&self) -> Message<ToWorker> {
+        let (sockets, fds) = self.sockets.iter().cloned().unzip();
+        Message { header: ToWorker::Operator { sockets }, fds }
+    }
+
+    /// Where the admin API's Unix socket is, if anywhere.
+    pub(super) fn unix_path(&self) -> Option<&Path> {
+        self.unix_path.as_deref()
+    }
+}
+
+/// Listens at `path` for the current user alone, in place of a socket that was left there.
+fn unix_listener(path: &Path) -> io::Result<UnixListener> {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
+    }
+    // Bound beside and moved into place: at no time does anybody connect to it with a wider mode.
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    drop(std::fs::remove_file(&temporary));
+    let listener = UnixListener::bind(&temporary)?;
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&temporary, path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

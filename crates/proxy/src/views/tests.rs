@@ -1,0 +1,1 @@
+//! Against a control plane in this process.
