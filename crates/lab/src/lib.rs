@@ -1,1 +1,60 @@
-//! Machines of namespaces, sample applications, load generator
+//! Machines of namespaces, sample applications, load generator.
+//!
+//! This crate is what Kubernetes would bring, on one machine: an object store, a Deployment controller, a
+//! scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane, agent, proxy) is
+//! the shipped binary, which it starts as processes of their own; it never links them.
+//!
+//! | module | what the command line calls |
+//! |---|---|
+//! | [`machine`] | `up`, `down`, [`machine::Client`], `exec`, `processes` |
+//! | [`layout`] | where everything lies in the state directory |
+//! | [`objects`] | references to objects and what became of them |
+//! | [`image`] | what a container image means on a machine without images |
+//! | [`logs`] | reading and following logs that are rotated |
+//! | [`sample`], [`load`] | applications and load for experiments |
+//!
+//! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands enter namespaces,
+//! which a process with threads cannot.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub mod capture;
+pub mod handshake;
+pub mod image;
+pub mod layout;
+pub mod load;
+pub mod logs;
+pub mod machine;
+pub mod objects;
+pub mod sample;
+
+mod addresses;
+mod controller;
+mod node;
+mod pod;
+mod reaper;
+mod registry;
+
+/// Runs the hidden subcommand that `arguments` (program name first) ask for, if it is one of this crate's.
+///
+/// `None` means that the words are for the visible command line.
+pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let arguments: Vec<OsString> = arguments.into_iter().skip(1).collect();
+    let (word, rest) = arguments.split_first()?;
+    let outcome = match word.to_str()? {
+        "lab-machine" => machine::run(rest),
+        "lab-node" => node::run(rest),
+        "lab-pod-init" => pod::run_init(rest),
+        "lab-container" => pod::run_container(rest),
+        "lab-capture" => capture::run(rest),
+        "lab-handshake" => handshake::run(rest),
+        "lab-load" => load::run(rest),
+        "sample" => sample::run(rest),
+        _ => return None,
+    };
+    Some(outcome.unwrap_or_else(|error| {
+        eprintln!("ambit {}: {error:#}", word.to_string_lossy());
+        ExitCode::FAILURE
+    }))
+}

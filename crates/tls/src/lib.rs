@@ -10,6 +10,7 @@
 //! | [`workload`] | [`WorkloadCertificate`]: key, chain and roots of one identity |
 //! | [`revocation`] | [`RevocationList`]: which certificates no longer count |
 //! | [`handshake`] | [`Acceptor`], [`Connector`], [`Peer`]: mutual TLS between workloads |
+//! | [`probe`] | a client without a certificate, to see it refused |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
@@ -38,6 +39,7 @@ pub mod certificate;
 pub mod error;
 pub mod handshake;
 pub mod key;
+pub mod probe;
 pub mod provider;
 pub mod request;
 pub mod revocation;
