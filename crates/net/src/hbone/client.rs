@@ -79,17 +79,15 @@ impl Client {
         });
         let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
         let driven = state.clone();
-        let driver = guard.spawn_local(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "HBONE connection ended");
+        guard.spawn_local(async move {
+            tokio::select! {
+                biased;
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "HBONE connection ended");
+                },
+                () = keepalive::watch(pings, activity) => {}
             }
             driven.closing.set(true);
-        });
-        let watched = state.clone();
-        guard.spawn_local(async move {
-            keepalive::watch(pings, activity, || !driver.is_finished()).await;
-            watched.closing.set(true);
-            driver.abort();
         });
         Ok(Self { requests, state })
     }

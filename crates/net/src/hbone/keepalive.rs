@@ -15,19 +15,11 @@ pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Silence after the question, after which the peer is gone.
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ends when the peer is gone, or when the connection ended by itself. `tick` is called once an
-/// interval; it may end the watch too.
-pub(super) async fn watch(
-    mut ping_pong: PingPong,
-    activity: Activity,
-    mut tick: impl FnMut() -> bool,
-) {
+/// Ends when the peer is gone, or when the connection ended by itself.
+pub(super) async fn watch(mut ping_pong: PingPong, activity: Activity) {
     let mut seen = activity.bytes();
     loop {
         sleep(PING_INTERVAL).await;
-        if !tick() {
-            return;
-        }
         if activity.bytes() == seen {
             let deadline = Instant::now() + PING_TIMEOUT;
             match timeout_at(deadline, ping_pong.ping(Ping::opaque())).await {
@@ -36,21 +28,22 @@ pub(super) async fn watch(
                 Ok(Err(_)) => return,
                 Err(_) if activity.bytes() == seen => return,
                 // The answer is stuck behind data that does arrive: wait for it, it comes in order.
-                Err(_) => still_alive(&mut ping_pong, &activity).await,
+                Err(_) if still_alive(&mut ping_pong, &activity).await => {}
+                Err(_) => return,
             }
         }
         seen = activity.bytes();
     }
 }
 
-/// Waits for an overdue answer for as long as bytes arrive in every period.
-async fn still_alive(ping_pong: &mut PingPong, activity: &Activity) {
+/// Waits for an overdue answer for as long as bytes arrive in every period; tells whether it came.
+async fn still_alive(ping_pong: &mut PingPong, activity: &Activity) -> bool {
     loop {
         let seen = activity.bytes();
         let answer = std::future::poll_fn(|cx| ping_pong.poll_pong(cx));
         let answered = timeout_at(Instant::now() + PING_TIMEOUT, answer).await.is_ok();
         if answered || activity.bytes() == seen {
-            return;
+            return answered;
         }
     }
 }

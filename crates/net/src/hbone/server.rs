@@ -82,7 +82,7 @@ where
         .await
         .map_err(HboneError::Handshake)?;
     let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
-    let mut peer_gone = std::pin::pin!(keepalive::watch(pings, activity, || true));
+    let mut peer_gone = std::pin::pin!(keepalive::watch(pings, activity));
     let (mut asked, mut late) = (guard.clone(), guard.clone());
     let mut draining = std::pin::pin!(asked.draining());
     let mut overdue = std::pin::pin!(late.overdue());

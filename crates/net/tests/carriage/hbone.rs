@@ -1,0 +1,133 @@
+//! Behaviour of HBONE connections: refusals, going away, keepalive.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::{Hop, Joined, connect_to, in_simulated_time, on_one_thread, tcp_pair};
+use ambit_net::drain::Drain;
+use ambit_net::hbone::{Client, HboneError, Settings, Transport, serve};
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::{Instant, sleep};
+
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+const SETTINGS_ACK: &[u8] = &[0, 0, 0, 4, 1, 0, 0, 0, 0];
+const WINDOW_UPDATE: &[u8] = &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+#[test]
+fn a_refusal_is_told_with_its_status() {
+    on_one_thread(async {
+        let (near, far) = tcp_pair().await;
+        let drain = Drain::new();
+        let guard = drain.guard();
+        guard.clone().spawn_local(async move {
+            let (transport, settings) = (Transport::new(far), Settings::default());
+            let activity = transport.activity();
+            serve(transport, activity, &settings, &guard, |connect| {
+                connect.refuse(StatusCode::UNAUTHORIZED).unwrap();
+            })
+            .await
+            .unwrap();
+        });
+        let transport = Transport::new(near);
+        let activity = transport.activity();
+        let (settings, guard) = (Settings::default(), drain.guard());
+        let client = Client::handshake(transport, activity, &settings, &guard).await.unwrap();
+        drop(guard);
+        let answer = client.connect(connect_to("127.0.0.1:1".parse().unwrap())).await;
+        let error = answer.err().expect("no tunnel");
+        assert!(matches!(error, HboneError::Refused(StatusCode::UNAUTHORIZED)), "{error:?}");
+        assert_eq!(client.tunnels(), 0);
+        drop(client);
+        drain.finished().await;
+    });
+}
+
+#[test]
+fn going_away_keeps_tunnels_and_refuses_new_ones() {
+    on_one_thread(async {
+        let hop = Hop::new().await;
+        let Joined { mut client, mut server, ended, .. } = hop.joined().await;
+        assert!(hop.client.has_room(1 + 1));
+        hop.server.start(None);
+        let refused = loop {
+            let answer = hop.client.connect(connect_to("127.0.0.1:1".parse().unwrap())).await;
+            match answer.err().expect("the port is closed, there is no tunnel") {
+                HboneError::Broken(_) => yield_now().await,
+                other => break other,
+            }
+        };
+        assert!(matches!(refused, HboneError::Closing(_)), "{refused:?}");
+        assert!(hop.client.is_closing() && !hop.client.has_room(100));
+        client.write_all(b"still").await.unwrap();
+        let mut word = [0; 5];
+        server.read_exact(&mut word).await.unwrap();
+        drop((client, server));
+        ended.await.unwrap().unwrap();
+        drop(hop.client);
+        hop.server.finished().await;
+    });
+}
+
+#[test]
+fn a_deadline_closes_what_is_left() {
+    on_one_thread(async {
+        let hop = Hop::new().await;
+        let Joined { client, server, ended, .. } = hop.joined().await;
+        hop.server.start(Some(Instant::now() + Duration::from_millis(50)));
+        ended.await.unwrap().unwrap_err();
+        drop((client, server));
+        hop.server.finished().await;
+    });
+}
+
+/// A peer that finished its half of the handshake and from then on does what it is told.
+async fn silent_peer(settings: &Settings, drain: &Drain) -> (Client, DuplexStream) {
+    let (near, mut far) = duplex(1 << 20);
+    far.write_all(SETTINGS).await.unwrap();
+    far.write_all(SETTINGS_ACK).await.unwrap();
+    let transport = Transport::new(near);
+    let activity = transport.activity();
+    let client = Client::handshake(transport, activity, settings, &drain.guard()).await.unwrap();
+    (client, far)
+}
+
+#[test]
+fn a_silent_peer_is_given_up_after_interval_and_timeout() {
+    in_simulated_time(async {
+        let drain = Drain::new();
+        let start = Instant::now();
+        let (client, _far) = silent_peer(&Settings::default(), &drain).await;
+        while !client.is_closing() {
+            sleep(Duration::from_secs(1)).await;
+            assert!(start.elapsed() < Duration::from_secs(60), "never given up");
+        }
+        // 10 s until the first PING, or 20 s when the handshake's bytes came late; 20 s for it.
+        assert!(start.elapsed() >= Duration::from_secs(30), "{:?}", start.elapsed());
+        assert!(start.elapsed() <= Duration::from_secs(41), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn a_lost_ping_ends_nothing_while_bytes_arrive() {
+    in_simulated_time(async {
+        let drain = Drain::new();
+        let (client, mut far) = silent_peer(&Settings::default(), &drain).await;
+        let client = Rc::new(client);
+        let watched = client.clone();
+        let feeding = spawn_local(async move {
+            // Slower than PINGs are sent, faster than they time out; they are never answered.
+            for _ in 0..20 {
+                sleep(Duration::from_secs(13)).await;
+                far.write_all(WINDOW_UPDATE).await.unwrap();
+                assert!(!watched.is_closing());
+            }
+            far
+        });
+        let _far = feeding.await.unwrap();
+        assert!(!client.is_closing());
+        sleep(Duration::from_secs(60)).await;
+        assert!(client.is_closing(), "silent for a minute");
+    });
+}
