@@ -69,7 +69,8 @@ pub(crate) fn run(_words: &[OsString]) -> Result<ExitCode> {
 }
 
 async fn attempt(knock: &Knock) -> Result<(), String> {
-    let tcp = TcpStream::connect(knock.target).await.map_err(|error| format!("connect: {error}"))?;
+    let tcp =
+        TcpStream::connect(knock.target).await.map_err(|error| format!("connect: {error}"))?;
     let mut stream = secure(knock, tcp).await?;
     // TLS 1.3: the server judges the client after the client is done, so the first read tells.
     let mut first = [0; 1];

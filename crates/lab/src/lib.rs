@@ -19,7 +19,6 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub mod capture;
 pub mod handshake;
 pub mod image;
 pub mod layout;
@@ -47,7 +46,6 @@ pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<E
         "lab-node" => node::run(rest),
         "lab-pod-init" => pod::run_init(rest),
         "lab-container" => pod::run_container(rest),
-        "lab-capture" => capture::run(rest),
         "lab-handshake" => handshake::run(rest),
         "lab-load" => load::run(rest),
         "sample" => sample::run(rest),

@@ -272,7 +272,7 @@ fn whole_length(head: &[u8]) -> Result<Option<usize>, String> {
     }
     let length = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     match length {
         Some(length) => Ok(Some(end + 4 + length)),

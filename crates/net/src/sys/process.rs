@@ -308,6 +308,13 @@ pub fn send_signal(pidfd: impl AsFd, signal: Signal) -> io::Result<()> {
     check(result as libc::c_int).map(drop)
 }
 
+/// Waits for the end of the process behind a pidfd, without reaping it. Needs a tokio runtime. Cancel safe.
+pub async fn ended(pidfd: OwnedFd) -> io::Result<()> {
+    let pidfd = super::watch(pidfd)?;
+    // Readable is all that a pidfd ever becomes.
+    pidfd.readable().await.map(drop)
+}
+
 /// Waits for this child to end.
 pub fn wait(pid: Pid) -> io::Result<Exit> {
     loop {

@@ -1,0 +1,184 @@
+//! The machine's address plan: pure arithmetic from a node's number to its networks.
+//!
+//! Every program of the machine derives the same addresses, so that none has to ask another. It must never look
+//! at the host: the machine's networks exist in its own namespaces only.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Most nodes of one machine: a node's number is an octet of its addresses.
+pub(crate) const NODES_MAX: u8 = 200;
+/// First pod number on a node; 0 is the network, 1 the gateway.
+pub(crate) const POD_FIRST: u8 = 2;
+/// Last pod number on a node.
+pub(crate) const POD_LAST: u8 = 254;
+
+/// The control plane's addresses on the fabric.
+pub(crate) const CONTROL: Dual = Dual {
+    v4: Ipv4Addr::new(172, 18, 0, 2),
+    v6: Ipv6Addr::new(0xfd00, 0x172, 0x18, 0, 0, 0, 0, 2),
+};
+/// The fabric bridge's own addresses.
+pub(crate) const FABRIC: Dual = Dual {
+    v4: Ipv4Addr::new(172, 18, 0, 1),
+    v6: Ipv6Addr::new(0xfd00, 0x172, 0x18, 0, 0, 0, 0, 1),
+};
+/// Prefix lengths of the fabric.
+pub(crate) const FABRIC_PREFIX: (u8, u8) = (24, 64);
+/// Prefix lengths of a node's pod network.
+pub(crate) const POD_PREFIX: (u8, u8) = (24, 64);
+/// Cluster DNS.
+pub(crate) const DNS: Dual = Dual {
+    v4: Ipv4Addr::new(10, 96, 0, 10),
+    v6: Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0xa),
+};
+/// Number of the first allocated service address; those below are kept for well-known services.
+const SERVICE_FIRST: u16 = 0x0100;
+
+/// An IPv4 and an IPv6 address of the same thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dual {
+    /// The IPv4 address.
+    pub(crate) v4: Ipv4Addr,
+    /// The IPv6 address.
+    pub(crate) v6: Ipv6Addr,
+}
+
+impl Dual {
+    /// Both, IPv4 first.
+    pub(crate) fn both(self) -> [IpAddr; 2] {
+        [self.v4.into(), self.v6.into()]
+    }
+}
+
+/// The networks of one node, by its number, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeNetwork {
+    number: u8,
+}
+
+impl NodeNetwork {
+    /// The networks of the node with this number.
+    pub(crate) fn new(number: u8) -> Self {
+        debug_assert!((1..=NODES_MAX).contains(&number), "node numbers are octets");
+        Self { number }
+    }
+
+    /// The networks of the node with this name (`node-3`).
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        let number = name.strip_prefix("node-")?.parse().ok()?;
+        (1..=NODES_MAX).contains(&number).then(|| Self::new(number))
+    }
+
+    /// The node's name.
+    pub(crate) fn name(self) -> String {
+        format!("node-{}", self.number)
+    }
+
+    /// The node's addresses on the fabric.
+    pub(crate) fn fabric(self) -> Dual {
+        let last = 10 + self.number;
+        Dual {
+            v4: Ipv4Addr::new(172, 18, 0, last),
+            // Written as in 172.18.0.N: the hexadecimal digits read like the decimal octet.
+            v6: format!("fd00:172:18::{last}")
+                .parse()
+                .expect("decimal digits are hexadecimal digits"),
+        }
+    }
+
+    /// The network addresses of the node's pods.
+    pub(crate) fn pods(self) -> Dual {
+        self.pod(0)
+    }
+
+    /// The pods' gateway: the node's bridge.
+    pub(crate) fn gateway(self) -> Dual {
+        self.pod(1)
+    }
+
+    /// The addresses of the pod with this number.
+    pub(crate) fn pod(self, pod: u8) -> Dual {
+        Dual {
+            v4: Ipv4Addr::new(10, 244, self.number, pod),
+            v6: format!("fd00:10:244:{}::{pod:x}", self.number)
+                .parse()
+                .expect("decimal digits are hexadecimal digits"),
+        }
+    }
+
+    /// The number of the pod with this address, if it is one of this node's.
+    pub(crate) fn pod_number(self, address: IpAddr) -> Option<u8> {
+        let last = match address {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(address) => address.octets()[15],
+        };
+        let pod = self.pod(last);
+        (POD_FIRST..=POD_LAST)
+            .contains(&last)
+            .then_some(last)
+            .filter(|_| pod.both().contains(&address))
+    }
+
+    /// The pod networks as Kubernetes writes them.
+    pub(crate) fn pod_cidrs(self) -> [String; 2] {
+        let pods = self.pods();
+        [format!("{}/{}", pods.v4, POD_PREFIX.0), format!("{}/{}", pods.v6, POD_PREFIX.1)]
+    }
+}
+
+/// The service addresses with this number.
+pub(crate) fn service(number: u16) -> Dual {
+    let [high, low] = number.to_be_bytes();
+    Dual {
+        v4: Ipv4Addr::new(10, 96, high, low),
+        v6: Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, number),
+    }
+}
+
+/// The numbers that services are given, in order.
+pub(crate) fn service_numbers() -> impl Iterator<Item = u16> {
+    SERVICE_FIRST..u16::MAX
+}
+
+/// The number of a service address, if it is inside the service networks.
+pub(crate) fn service_number(address: IpAddr) -> Option<u16> {
+    let number = match address {
+        IpAddr::V4(address) => u16::from_be_bytes([address.octets()[2], address.octets()[3]]),
+        IpAddr::V6(address) => address.segments()[7],
+    };
+    (number != 0 && service(number).both().contains(&address)).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_follow_the_plan() {
+        let node = NodeNetwork::new(2);
+        assert_eq!(node.name(), "node-2");
+        assert_eq!(node.fabric().v4.to_string(), "172.18.0.12");
+        assert_eq!(node.fabric().v6.to_string(), "fd00:172:18::12");
+        assert_eq!(node.pod_cidrs(), ["10.244.2.0/24", "fd00:10:244:2::/64"]);
+        assert_eq!(node.pod(10).v6.to_string(), "fd00:10:244:2::a");
+        assert_eq!(DNS, service(10));
+    }
+
+    #[test]
+    fn numbers_come_back_from_addresses() {
+        let node = NodeNetwork::new(12);
+        for pod in [POD_FIRST, 77, POD_LAST] {
+            for address in node.pod(pod).both() {
+                assert_eq!(node.pod_number(address), Some(pod));
+                assert_eq!(NodeNetwork::new(13).pod_number(address), None);
+            }
+        }
+        assert_eq!(node.pod_number(node.gateway().v4.into()), None);
+        for address in service(0x1234).both() {
+            assert_eq!(service_number(address), Some(0x1234));
+        }
+        assert_eq!(service_number("10.97.0.1".parse().unwrap()), None);
+        assert_eq!(NodeNetwork::of_name("node-0"), None);
+        assert_eq!(NodeNetwork::of_name("node-12"), Some(node));
+    }
+}

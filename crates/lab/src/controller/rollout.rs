@@ -1,0 +1,281 @@
+//! How a Deployment's pods become what its template says: pure decisions over what there is.
+//!
+//! Each call answers one step: how many pods to create and which to retire now. The caller asks again when the step
+//! has had effect. It never retires a ready pod while that would leave fewer ready ones than the strategy allows.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
+
+use super::{decode, text};
+use crate::objects::{Kind, ObjectRef, Store};
+use crate::registry::Mirror;
+
+/// The label that tells the pods of one template from those of another.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// What Kubernetes uses when a rolling update names no bounds.
+const DEFAULT_PERCENT: u32 = 25;
+
+/// One pod of a Deployment, as far as a rollout cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodOfDeployment {
+    /// Which.
+    pub(crate) object: ObjectRef,
+    /// It was made from the present template.
+    pub(crate) current: bool,
+    /// It takes traffic.
+    pub(crate) ready: bool,
+    /// It is going away.
+    pub(crate) terminating: bool,
+    /// When it was created, comparable as text.
+    pub(crate) created: String,
+}
+
+/// What to do now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// So many pods of the present template are to be created.
+    pub(crate) create: u32,
+    /// These are to go.
+    pub(crate) retire: Vec<ObjectRef>,
+}
+
+/// The pods that a Deployment owns.
+pub(crate) fn pods_of(
+    deployment: &Deployment,
+    store: &Store,
+    reported: &Mirror,
+) -> Vec<PodOfDeployment> {
+    let owner = deployment.metadata.uid.as_deref().unwrap_or_default();
+    let hash = template_hash(deployment);
+    let owned = |value: &Value| {
+        let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        owners.is_some_and(|owners| owners.iter().any(|reference| reference["uid"] == owner))
+    };
+    let view = |(object, value): (&ObjectRef, &Value)| {
+        let namespace = object.namespace.as_deref().unwrap_or_default();
+        let status = reported.status(namespace, &object.name, text(value, "/metadata/uid"));
+        PodOfDeployment {
+            object: object.clone(),
+            current: text(value, "/metadata/labels/pod-template-hash") == hash,
+            ready: status.is_some_and(|status| status.ready),
+            terminating: value.pointer("/metadata/deletionTimestamp").is_some(),
+            created: text(value, "/metadata/creationTimestamp").to_owned(),
+        }
+    };
+    store.of_plural("pods").filter(|(_, value)| owned(value)).map(view).collect()
+}
+
+/// The next step of a Deployment whose pods are `pods`.
+pub(crate) fn plan(deployment: &Deployment, pods: &[PodOfDeployment]) -> Step {
+    let wanted = replicas(deployment);
+    let bounds = Bounds::of(deployment, wanted);
+    let mut current: Vec<_> = pods.iter().filter(|pod| pod.current && !pod.terminating).collect();
+    let old: Vec<_> = pods.iter().filter(|pod| !pod.current && !pod.terminating).collect();
+    let leaving = pods.iter().filter(|pod| !pod.current && pod.terminating).count() as u32;
+    let (have, have_old) = (current.len() as u32, old.len() as u32);
+    if have > wanted {
+        return Step { create: 0, retire: surplus(&mut current, have - wanted) };
+    }
+    let room = match bounds {
+        // Nothing new before everything old is gone.
+        Bounds::Recreate if have_old + leaving > 0 => 0,
+        Bounds::Recreate => wanted,
+        Bounds::Rolling { surge, .. } => (wanted + surge).saturating_sub(have + have_old),
+    };
+    let create = room.min(wanted - have);
+    let retire = match bounds {
+        Bounds::Recreate => old.iter().map(|pod| pod.object.clone()).collect(),
+        Bounds::Rolling { unavailable, .. } => {
+            let ready =
+                |pods: &[&PodOfDeployment]| pods.iter().filter(|pod| pod.ready).count() as u32;
+            let spare = (ready(&current) + ready(&old)).saturating_sub(wanted - unavailable);
+            old_to_retire(&old, spare)
+        }
+    };
+    Step { create, retire }
+}
+
+/// Old pods that may go: those that serve nobody, and as many ready ones as can be spared.
+fn old_to_retire(old: &[&PodOfDeployment], spare: u32) -> Vec<ObjectRef> {
+    let idle = old.iter().filter(|pod| !pod.ready);
+    let ready = old.iter().filter(|pod| pod.ready).take(spare as usize);
+    idle.chain(ready).map(|pod| pod.object.clone()).collect()
+}
+
+/// The pods that go when there are too many: not ready before ready, young before old.
+fn surplus(pods: &mut [&PodOfDeployment], count: u32) -> Vec<ObjectRef> {
+    pods.sort_by(|a, b| (a.ready, &b.created).cmp(&(b.ready, &a.created)));
+    pods.iter().take(count as usize).map(|pod| pod.object.clone()).collect()
+}
+
+fn replicas(deployment: &Deployment) -> u32 {
+    let asked = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+    asked.map_or(1, |count| count.max(0) as u32)
+}
+
+/// How far a rollout may stray from the wanted number of pods.
+#[derive(Clone, Copy, Debug)]
+enum Bounds {
+    Recreate,
+    Rolling { surge: u32, unavailable: u32 },
+}
+
+impl Bounds {
+    fn of(deployment: &Deployment, wanted: u32) -> Self {
+        let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+        if strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("Recreate")) {
+            return Self::Recreate;
+        }
+        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+        let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
+        let unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
+        let surge = share(surge, wanted, true);
+        let unavailable = share(unavailable, wanted, false).min(wanted);
+        // With neither nothing could ever move.
+        Self::Rolling { surge, unavailable: unavailable.max(u32::from(surge == 0)).min(wanted) }
+    }
+}
+
+/// A number of pods, given as such or as a percentage of `wanted`.
+fn share(value: Option<&IntOrString>, wanted: u32, round_up: bool) -> u32 {
+    let percent = |percent: u32| {
+        let hundredths = wanted * percent;
+        if round_up { hundredths.div_ceil(100) } else { hundredths / 100 }
+    };
+    match value {
+        None => percent(DEFAULT_PERCENT),
+        Some(IntOrString::Int(count)) => (*count).max(0) as u32,
+        Some(IntOrString::String(text)) => {
+            let number = text.strip_suffix('%').and_then(|number| number.parse().ok());
+            percent(number.unwrap_or(DEFAULT_PERCENT))
+        }
+    }
+}
+
+/// A short text that differs between templates. It is compared within one machine's life only.
+fn template_hash(deployment: &Deployment) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let template = deployment.spec.as_ref().map(|spec| &spec.template);
+    let text = serde_json::to_string(&template).expect("a decoded template can be written");
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    format!("{:010x}", hasher.finish() >> 24)
+}
+
+/// A pod of the Deployment's present template.
+pub(crate) fn new_pod(owner: &ObjectRef, deployment: &Deployment) -> (ObjectRef, Value) {
+    let hash = template_hash(deployment);
+    let suffix: String = crate::objects::random_bytes::<5>()
+        .iter()
+        .map(|byte| char::from(b"bcdfghjklmnpqrstvwxz2456789"[usize::from(*byte) % 27]))
+        .collect();
+    let name = format!("{}-{hash}-{suffix}", owner.name);
+    let template = deployment.spec.as_ref().map(|spec| &spec.template);
+    let template: Value =
+        serde_json::to_value(template).expect("a decoded template can be written");
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": template.get("metadata").cloned().unwrap_or_else(|| json!({})),
+        "spec": template.get("spec"),
+        "status": {"phase": "Pending"},
+    });
+    let metadata = &mut pod["metadata"];
+    metadata["name"] = json!(name);
+    metadata["namespace"] = json!(owner.namespace);
+    metadata["labels"][TEMPLATE_HASH] = json!(hash);
+    metadata["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "Deployment", "name": owner.name,
+        "uid": deployment.metadata.uid, "controller": true, "blockOwnerDeletion": true,
+    }]);
+    let kind = Kind::of_plural("pods").expect("pods are in the table");
+    (ObjectRef::new(kind, owner.namespace.as_deref(), &name), decode(&pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment(replicas: u32, strategy: Value) -> Deployment {
+        decode(&json!({
+            "metadata": {"name": "d", "namespace": "n", "uid": "u"},
+            "spec": {
+                "replicas": replicas, "strategy": strategy,
+                "selector": {"matchLabels": {"app": "d"}},
+                "template": {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": []}},
+            },
+        }))
+    }
+
+    /// Pods written as letters: `c` current, `o` old, capital when ready, `x` old and terminating.
+    fn pods(letters: &str) -> Vec<PodOfDeployment> {
+        let pod = |(index, letter): (usize, char)| PodOfDeployment {
+            object: ObjectRef {
+                plural: "pods".into(),
+                namespace: Some("n".into()),
+                name: format!("{letter}{index}"),
+            },
+            current: letter.eq_ignore_ascii_case(&'c'),
+            ready: letter.is_uppercase(),
+            terminating: letter == 'x',
+            created: format!("{index}"),
+        };
+        letters.chars().enumerate().map(pod).collect()
+    }
+
+    fn check(replicas: u32, strategy: Value, have: &str, create: u32, retire: &[&str]) {
+        let step = plan(&deployment(replicas, strategy), &pods(have));
+        let retired: Vec<&str> = step.retire.iter().map(|object| object.name.as_str()).collect();
+        assert_eq!((step.create, retired.as_slice()), (create, retire), "{replicas} {have:?}");
+    }
+
+    #[test]
+    fn pods_are_created_and_retired_to_the_wanted_number() {
+        let rolling = json!({"type": "RollingUpdate"});
+        check(3, rolling.clone(), "", 3, &[]);
+        check(3, rolling.clone(), "CC", 1, &[]);
+        check(3, rolling.clone(), "CCC", 0, &[]);
+        check(0, rolling.clone(), "CC", 0, &["C1", "C0"]);
+        check(1, rolling, "CcC", 0, &["c1", "C2"]);
+    }
+
+    #[test]
+    fn rolling_update_keeps_enough_ready() {
+        let one_by_one = json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+        check(2, one_by_one.clone(), "OO", 1, &[]);
+        check(2, one_by_one.clone(), "OOc", 0, &[]);
+        check(2, one_by_one.clone(), "OOC", 0, &["O0"]);
+        check(2, one_by_one.clone(), "OC", 1, &[]);
+        check(2, one_by_one.clone(), "OCC", 0, &["O0"]);
+        check(2, one_by_one, "ooO", 0, &["o0", "o1"]);
+        let quarter = json!({"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}});
+        check(4, quarter, "OOOO", 1, &["O0"]);
+        let neither = json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}});
+        check(2, neither, "OO", 0, &["O0"]);
+    }
+
+    #[test]
+    fn recreate_waits_for_the_last_old_pod() {
+        let recreate = json!({"type": "Recreate"});
+        check(2, recreate.clone(), "OO", 0, &["O0", "O1"]);
+        check(2, recreate.clone(), "xO", 0, &["O1"]);
+        check(2, recreate.clone(), "x", 0, &[]);
+        check(2, recreate, "", 2, &[]);
+    }
+
+    #[test]
+    fn a_new_pod_carries_owner_and_hash() {
+        let owner = ObjectRef {
+            plural: "deployments".into(),
+            namespace: Some("n".into()),
+            name: "d".into(),
+        };
+        let deployment = deployment(1, json!({}));
+        let (object, pod) = new_pod(&owner, &deployment);
+        assert!(object.name.starts_with("d-"), "{object}");
+        assert_eq!(text(&pod, "/metadata/labels/app"), "d");
+        assert_eq!(text(&pod, "/metadata/labels/pod-template-hash"), template_hash(&deployment));
+        assert_eq!(text(&pod, "/metadata/ownerReferences/0/uid"), "u");
+    }
+}

@@ -1,0 +1,228 @@
+//! What a container image means on a machine that has no images.
+//!
+//! An image becomes an entry point: a program of the host's file tree, or a part of the shipped binary. What has no
+//! meaning is refused when it is applied, with the ways to give it one; it never silently becomes something else.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The first word of a command that means the shipped binary, wherever that lies.
+pub(crate) const SHIPPED_BINARY: &str = "ambit";
+
+/// An image and what `--image` says it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ImageMap(BTreeMap<String, Vec<String>>);
+
+/// An image, or an `--image` argument, that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// No entry point is known.
+    #[error(
+        "image {image:?} means nothing on a machine without images: give the container a `command`, \
+         or say what it runs with --image {name}=COMMAND"
+    )]
+    Unknown {
+        /// As written.
+        image: String,
+        /// Without registry and tag.
+        name: String,
+    },
+    /// The sample application needs to be told which.
+    #[error("image {image:?} needs args: the name of a sample, such as [\"echo\"]")]
+    SampleWithoutName {
+        /// As written.
+        image: String,
+    },
+    /// An `--image` argument is not of the right form.
+    #[error("--image {argument:?} is not NAME=COMMAND")]
+    Argument {
+        /// As written.
+        argument: String,
+    },
+    /// A quote in an `--image` argument is not closed.
+    #[error("--image {argument:?} has a quote that is not closed")]
+    Quote {
+        /// As written.
+        argument: String,
+    },
+}
+
+impl ImageMap {
+    /// Reads `NAME=COMMAND` arguments. The command is split like a shell's words, with quotes, nothing else.
+    pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ImageError> {
+        let mut map = BTreeMap::new();
+        for argument in arguments {
+            let form = || ImageError::Argument { argument: argument.to_owned() };
+            let (name, command) = argument.split_once('=').ok_or_else(form)?;
+            let words = words(command)
+                .ok_or_else(|| ImageError::Quote { argument: argument.to_owned() })?;
+            if name.is_empty() || words.is_empty() {
+                return Err(form());
+            }
+            map.insert(name.to_owned(), words);
+        }
+        Ok(Self(map))
+    }
+
+    fn entry_point(&self, image: &str, name: &str) -> Option<&[String]> {
+        let found = self.0.get(image).or_else(|| self.0.get(name));
+        found.map(Vec::as_slice)
+    }
+}
+
+/// The command line of a container: image, `command` and `args` as in its manifest.
+///
+/// As in Kubernetes, `command` replaces the image's entry point and `args` what follows it.
+pub fn command_line(
+    image: &str,
+    command: &[String],
+    args: &[String],
+    images: &ImageMap,
+) -> Result<Vec<String>, ImageError> {
+    let name = repository(image);
+    let built_in = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let mut line: Vec<String> = if !command.is_empty() {
+        command.to_vec()
+    } else if let Some(entry_point) = images.entry_point(image, name) {
+        entry_point.to_vec()
+    } else {
+        match name {
+            "nicholasjackson/fake-service" => built_in(&[SHIPPED_BINARY, "sample", "fake-service"]),
+            "ambit/sample" if args.is_empty() => {
+                return Err(ImageError::SampleWithoutName { image: image.to_owned() });
+            }
+            "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
+            "curlimages/curl" => built_in(&["curl"]),
+            "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
+            "busybox" | "alpine" => Vec::new(),
+            _ => {
+                let (image, name) = (image.to_owned(), name.to_owned());
+                return Err(ImageError::Unknown { image, name });
+            }
+        }
+    };
+    line.extend_from_slice(args);
+    Ok(line)
+}
+
+/// An image's name without the default registry, tag and digest.
+fn repository(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or(image);
+    let tag = image.rfind(':').filter(|colon| !image[*colon..].contains('/'));
+    let image = &image[..tag.unwrap_or(image.len())];
+    let image = ["docker.io/", "index.docker.io/", "registry-1.docker.io/"]
+        .iter()
+        .find_map(|registry| image.strip_prefix(registry))
+        .unwrap_or(image);
+    image.strip_prefix("library/").unwrap_or(image)
+}
+
+/// Splits like a shell: blanks separate, quotes hold together. `None` when a quote stays open.
+fn words(text: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for character in text.chars() {
+        match (quote, character) {
+            (Some(open), _) if open == character => quote = None,
+            (Some(_), _) => word.get_or_insert_default().push(character),
+            (None, '\'' | '"') => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            (None, _) if character.is_whitespace() => words.extend(word.take()),
+            (None, _) => word.get_or_insert_default().push(character),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+/// Replaces `$(NAME)` by the value of `NAME`, as Kubernetes does in command, args and env.
+///
+/// `$$(NAME)` is the text `$(NAME)`; a name that is not known stays as it is.
+pub(crate) fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(dollar) = rest.find('$') {
+        expanded.push_str(&rest[..dollar]);
+        rest = &rest[dollar + 1..];
+        if let Some(escaped) = rest.strip_prefix('$') {
+            expanded.push('$');
+            rest = escaped;
+            continue;
+        }
+        let reference = rest.strip_prefix('(').and_then(|inner| inner.split_once(')'));
+        match reference.and_then(|(name, after)| Some((value(name)?, after))) {
+            Some((value, after)) => {
+                expanded.push_str(&value);
+                rest = after;
+            }
+            None => expanded.push('$'),
+        }
+    }
+    expanded.push_str(rest);
+    expanded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(image: &str, command: &[&str], args: &[&str], expected: Result<&str, &str>) {
+        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let images = ImageMap::parse(["shop/cart=/opt/cart --port '80 80'"]).unwrap();
+        let line = command_line(image, &own(command), &own(args), &images);
+        let line = line.map(|words| words.join("|")).map_err(|error| error.to_string());
+        match expected {
+            Ok(expected) => assert_eq!(line.as_deref(), Ok(expected)),
+            Err(part) => {
+                assert!(line.as_ref().is_err_and(|error| error.contains(part)), "{line:?}")
+            }
+        }
+    }
+
+    #[test]
+    fn images_become_command_lines() {
+        check("nicholasjackson/fake-service:v0.26.2", &[], &[], Ok("ambit|sample|fake-service"));
+        check("docker.io/nicholasjackson/fake-service", &[], &[], Ok("ambit|sample|fake-service"));
+        check("ambit/sample:1", &[], &["echo", "--port=7"], Ok("ambit|sample|echo|--port=7"));
+        check("ambit/sample", &[], &[], Err("[\"echo\"]"));
+        check("curlimages/curl:8.1", &["sleep"], &["infinity"], Ok("sleep|infinity"));
+        check("curlimages/curl", &[], &["-v", "http://a"], Ok("curl|-v|http://a"));
+        check("busybox", &[], &[], Ok("sh"));
+        check("library/alpine:3", &[], &["id"], Ok("id"));
+        check("shop/cart:2", &[], &["-x"], Ok("/opt/cart|--port|80 80|-x"));
+        check("localhost:5000/shop/other:2", &["run"], &[], Ok("run"));
+        check("localhost:5000/shop/other:2", &[], &[], Err("--image localhost:5000/shop/other="));
+    }
+
+    #[test]
+    fn wrong_image_arguments_are_refused() {
+        for (argument, part) in [
+            ("cart", "NAME=COMMAND"),
+            ("=x", "NAME=COMMAND"),
+            ("a=", "NAME=COMMAND"),
+            ("a='x", "quote"),
+        ] {
+            let error = ImageMap::parse([argument]).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn references_expand_as_in_kubernetes() {
+        let value = |name: &str| (name == "A").then(|| "1".to_owned());
+        for (text, expected) in [
+            ("$(A)-$(A)", "1-1"),
+            ("$$(A)", "$(A)"),
+            ("$(B) $A $ $(", "$(B) $A $ $("),
+            ("$$$(A)", "$1"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(expand(text, value), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Where everything lies in a machine's state directory.
+//!
+//! One place that knows the names, because five programs and the command line share the directory. It never
+//! touches the file system.
+
+use std::path::{Path, PathBuf};
+
+/// The longest path of a state directory: the sockets below it must fit a `sockaddr_un`.
+pub const STATE_PATH_LEN_MAX: usize = 43;
+
+/// A state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The layout below `root`, which should be absolute.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Where the state is kept when the user names no directory.
+    pub fn default_root(is_root: bool, runtime_directory: Option<&Path>) -> PathBuf {
+        match runtime_directory {
+            Some(directory) if !is_root => directory.join("ambit"),
+            _ => PathBuf::from("/run/ambit"),
+        }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What the machine is: process, namespaces, nodes.
+    pub fn record(&self) -> PathBuf {
+        self.root.join("machine.json")
+    }
+
+    /// Locked by the machine for as long as it lives.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("machine.lock")
+    }
+
+    /// The socket for the user's commands.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("machine.sock")
+    }
+
+    /// The socket that takes commands to run in pods.
+    pub fn exec_socket(&self) -> PathBuf {
+        self.root.join("exec.sock")
+    }
+
+    /// What the control plane and the agents watch.
+    pub fn registry(&self) -> PathBuf {
+        self.root.join("registry")
+    }
+
+    /// The applied objects.
+    pub fn objects(&self) -> PathBuf {
+        self.registry().join("objects")
+    }
+
+    /// One object. Objects without a namespace lie below `_`.
+    pub fn object(&self, plural: &str, namespace: Option<&str>, name: &str) -> PathBuf {
+        self.objects().join(plural).join(namespace.unwrap_or("_")).join(format!("{name}.json"))
+    }
+
+    /// Where objects are written before they are moved into place.
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+
+    /// What the nodes report about their pods.
+    pub fn pod_statuses(&self) -> PathBuf {
+        self.registry().join("status/pods")
+    }
+
+    /// What a node reports about one pod.
+    pub fn pod_status(&self, namespace: &str, name: &str) -> PathBuf {
+        self.pod_statuses().join(namespace).join(format!("{name}.json"))
+    }
+
+    /// The agents' marks of captured pods.
+    pub fn captured_directory(&self) -> PathBuf {
+        self.registry().join("captured")
+    }
+
+    /// Exists, and holds the pod's uid, while the pod is captured.
+    pub fn captured(&self, namespace: &str, name: &str) -> PathBuf {
+        self.captured_directory().join(namespace).join(name)
+    }
+
+    /// The control plane's keys and certificates.
+    pub fn control(&self) -> PathBuf {
+        self.root.join("control")
+    }
+
+    /// The control plane's admin interface.
+    pub fn control_socket(&self) -> PathBuf {
+        self.root.join("control.sock")
+    }
+
+    /// The directories of all nodes.
+    pub fn nodes(&self) -> PathBuf {
+        self.root.join("nodes")
+    }
+
+    /// One node's directory.
+    pub fn node(&self, node: &str) -> PathBuf {
+        self.nodes().join(node)
+    }
+
+    /// The socket by which a node's agent hands pods to its proxy.
+    pub fn zds_socket(&self, node: &str) -> PathBuf {
+        self.node(node).join("ztunnel.sock")
+    }
+
+    /// The socket by which the pod runner asks the agent to enrol a pod.
+    pub fn cni_socket(&self, node: &str) -> PathBuf {
+        self.node(node).join("pluginevent.sock")
+    }
+
+    /// The proxy's admin interface.
+    pub fn proxy_admin_socket(&self, node: &str) -> PathBuf {
+        self.node(node).join("proxy-admin.sock")
+    }
+
+    /// The proxy's last view, kept across its restarts.
+    pub fn snapshot(&self, node: &str) -> PathBuf {
+        self.node(node).join("snapshot")
+    }
+
+    /// The token by which a node's proxy proves which node it is.
+    pub fn token(&self, node: &str) -> PathBuf {
+        self.node(node).join("token")
+    }
+
+    /// The root certificate that was handed over with the token.
+    pub fn root_certificate(&self, node: &str) -> PathBuf {
+        self.node(node).join("root-cert.pem")
+    }
+
+    /// The network namespace of control or of a node, by its name.
+    pub fn network_namespace(&self, name: &str) -> PathBuf {
+        self.root.join("netns").join(name)
+    }
+
+    /// The network namespace of a pod.
+    pub fn pod_network_namespace(&self, node: &str, uid: &str) -> PathBuf {
+        self.node(node).join("netns").join(uid)
+    }
+
+    /// What the pod runner keeps of a pod: the files it mounts, the socket of its init.
+    pub(crate) fn pod_directory(&self, node: &str, uid: &str) -> PathBuf {
+        self.node(node).join("pods").join(uid)
+    }
+
+    /// The socket of a pod's init.
+    pub(crate) fn pod_socket(&self, node: &str, uid: &str) -> PathBuf {
+        self.pod_directory(node, uid).join("sock")
+    }
+
+    /// All logs; the only thing that `down` leaves.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    /// The log of a process of the mesh: `control`, `lab`, or `node`, `proxy` and `lab-node` of a node.
+    pub fn role_log(&self, role: &str, node: Option<&str>) -> PathBuf {
+        self.logs().join(match node {
+            Some(node) => format!("{role}-{node}.log"),
+            None => format!("{role}.log"),
+        })
+    }
+
+    /// The log of one container.
+    pub fn pod_log(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
+        self.logs().join("pods").join(format!("{namespace}_{pod}_{container}.log"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_socket_fits_sockaddr_un() {
+        let root = format!("/{}", "s".repeat(STATE_PATH_LEN_MAX - 1));
+        let uid = "00000000-0000-0000-0000-000000000000";
+        let socket = Layout::new(root).pod_socket("node-200", uid);
+        assert!(socket.as_os_str().len() < 108, "{}", socket.as_os_str().len());
+    }
+
+    #[test]
+    fn user_without_root_gets_runtime_directory() {
+        let runtime = Path::new("/run/user/7");
+        assert_eq!(Layout::default_root(false, Some(runtime)), Path::new("/run/user/7/ambit"));
+        assert_eq!(Layout::default_root(true, Some(runtime)), Path::new("/run/ambit"));
+    }
+}

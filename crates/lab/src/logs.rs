@@ -1,0 +1,150 @@
+//! Logs of bounded size: written by whoever started a process, read and followed by the command line.
+//!
+//! A log is a file and the one before it (`.1`). The writer renames when the file is full; a reader that follows notices
+//! the new file by its number. A log never grows past twice [`FILE_SIZE_MAX_BYTES`].
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// Size at which a log file is put aside.
+pub const FILE_SIZE_MAX_BYTES: u64 = 8 << 20;
+/// How often a reader that follows looks again.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+const COPY_BUFFER_SIZE_BYTES: usize = 16 << 10;
+
+/// A log that is being written.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: PathBuf,
+    file: File,
+    size_bytes: u64,
+}
+
+impl LogFile {
+    /// Opens a log for appending.
+    pub(crate) fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+        let size_bytes = file.metadata()?.len();
+        Ok(Self { path, file, size_bytes })
+    }
+
+    /// Appends, putting the file aside when it is full.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.size_bytes + bytes.len() as u64 > FILE_SIZE_MAX_BYTES {
+            fs::rename(&self.path, aside(&self.path))?;
+            *self = Self::open(std::mem::take(&mut self.path))?;
+        }
+        self.file.write_all(bytes)?;
+        self.size_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Copies everything that a process writes into the returned descriptor, until all its copies are closed.
+    ///
+    /// A full disk must not stop the process: what cannot be written is dropped, and the first failure is reported.
+    pub(crate) fn collect(mut self) -> io::Result<OwnedFd> {
+        let (reader, writer) = io::pipe()?;
+        let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;
+        tokio::spawn(async move {
+            let mut buffer = vec![0; COPY_BUFFER_SIZE_BYTES];
+            let mut failed = false;
+            while let Ok(length @ 1..) = reader.read(&mut buffer).await {
+                let written = self.write(&buffer[..length]);
+                if let Err(error) = &written
+                    && !failed
+                {
+                    tracing::warn!(log = %self.path.display(), %error, "cannot write a log");
+                }
+                failed = written.is_err();
+            }
+        });
+        Ok(writer.into())
+    }
+}
+
+/// For a program's own log lines.
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::write(self, bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
+}
+
+/// Writes a log to `output`: the part that was put aside first, then the rest.
+pub fn copy(path: &Path, output: &mut impl Write) -> io::Result<()> {
+    match File::open(aside(path)) {
+        Ok(mut old) => drop(io::copy(&mut old, output)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    io::copy(&mut File::open(path)?, output).map(drop)
+}
+
+/// Writes a log and goes on as it grows. Ends only by an error; drop the future to stop.
+pub async fn follow(path: &Path, output: &mut impl Write) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut position = 0;
+    loop {
+        position = copy_from(&mut file, position, output)?;
+        tokio::time::sleep(FOLLOW_INTERVAL).await;
+        match fs::metadata(path) {
+            Ok(now) if now.ino() != file.metadata()?.ino() => {
+                copy_from(&mut file, position, output)?;
+                file = File::open(path)?;
+                position = 0;
+            }
+            Ok(_) => {}
+            // Between two files of a rotation.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn copy_from(file: &mut File, position: u64, output: &mut impl Write) -> io::Result<u64> {
+    file.seek(SeekFrom::Start(position))?;
+    let length = io::copy(&mut file.take(u64::MAX), output)?;
+    output.flush()?;
+    Ok(position + length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_is_put_aside_and_read_in_order() {
+        let directory = std::env::temp_dir().join(format!("ambit-logs-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("a.log");
+        let mut log = LogFile::open(&path).unwrap();
+        let line = [b'x'; 1 << 20];
+        for _ in 0..FILE_SIZE_MAX_BYTES >> 20 {
+            log.write(&line).unwrap();
+        }
+        log.write(b"last").unwrap();
+        assert_eq!(fs::metadata(aside(&path)).unwrap().len(), FILE_SIZE_MAX_BYTES);
+        let mut all = Vec::new();
+        copy(&path, &mut all).unwrap();
+        assert_eq!(all.len() as u64, FILE_SIZE_MAX_BYTES + 4);
+        assert!(all.ends_with(b"last"));
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

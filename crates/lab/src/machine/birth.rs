@@ -1,0 +1,219 @@
+//! How a machine comes into the world: from the user's command through new namespaces to process 1.
+//!
+//! The command starts the shipped binary in new namespaces (a user namespace too, without root); that starts it once
+//! more as process 1 of the new PID namespace and ends. What process 1 is waiting for comes back over a pipe.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use ambit_net::sys::process::{self, Namespaces};
+use anyhow::Context;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use super::down::{DownError, remove_state};
+use super::record::{Liveness, Record, RecordError, liveness};
+use super::{Progress, UpConfig};
+use crate::addresses::NODES_MAX;
+use crate::image::SHIPPED_BINARY;
+use crate::layout::{Layout, STATE_PATH_LEN_MAX};
+
+/// The step in the new namespaces, still in the old PID namespace.
+pub(super) const OUTER: &str = "outer";
+/// Process 1.
+pub(super) const INNER: &str = "init";
+
+/// Why there is no machine.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    /// One is there already.
+    #[error("a machine runs at {state}; use `ambit apply` to change it, or `ambit down` first")]
+    Running {
+        /// Its state directory.
+        state: PathBuf,
+    },
+    /// The number of nodes is out of bounds.
+    #[error("{nodes} nodes; a machine has 1 to {NODES_MAX}")]
+    Nodes {
+        /// As asked for.
+        nodes: u8,
+    },
+    /// A node that there will not be.
+    #[error("a proxy is given for {node:?}, but the nodes are node-1 to node-{nodes}")]
+    ProxyNode {
+        /// As written.
+        node: String,
+        /// How many there will be.
+        nodes: u8,
+    },
+    /// The directory's name is of no use.
+    #[error(
+        "the state directory {state} must be absolute and at most {STATE_PATH_LEN_MAX} bytes long, \
+         because sockets lie in it; choose another with --state"
+    )]
+    StatePath {
+        /// As given.
+        state: PathBuf,
+    },
+    /// The directory holds something else.
+    #[error("{state} is not empty and holds no machine; choose another directory with --state")]
+    Foreign {
+        /// Its path.
+        state: PathBuf,
+    },
+    /// The directory cannot be looked at.
+    #[error("cannot look at the state directory {state}")]
+    State {
+        /// Its path.
+        state: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An older machine's remains cannot be removed.
+    #[error("cannot remove what an older machine left")]
+    Remains(#[from] DownError),
+    /// The kernel gives no namespaces.
+    #[error(
+        "cannot create namespaces; run as root, or let the kernel give user namespaces to users \
+         (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+         kernel.apparmor_restrict_unprivileged_userns)"
+    )]
+    Namespaces(#[source] io::Error),
+    /// Process 1 cannot be talked to.
+    #[error("cannot hand the machine its configuration")]
+    Pipe(#[source] io::Error),
+    /// Process 1 gave up.
+    #[error("the machine did not start: {error}; see {log}")]
+    Failed {
+        /// Its words.
+        error: String,
+        /// Its log.
+        log: PathBuf,
+    },
+    /// Its description cannot be read.
+    #[error("the machine started and cannot be found")]
+    Record(#[from] RecordError),
+}
+
+/// A machine that was just started.
+#[derive(Debug)]
+pub struct Born {
+    /// Where it keeps its state.
+    pub layout: Layout,
+    /// What it is.
+    pub record: Record,
+}
+
+/// Starts a machine and returns when control plane, agents and proxies answer. Nothing is applied yet.
+///
+/// It goes on after the caller has ended; [`super::down`] ends it.
+pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result<Born, UpError> {
+    check(config)?;
+    let layout = Layout::new(&config.state);
+    make_room(&layout)?;
+    let mut command = Command::new(&config.binary);
+    command
+        .arg0(SHIPPED_BINARY)
+        .args(["lab-machine", OUTER])
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(open_log(&layout)?);
+    let own =
+        Namespaces::MOUNT | Namespaces::PID | Namespaces::NET | Namespaces::IPC | Namespaces::UTS;
+    let rootless = process::effective_uid() != 0;
+    let namespaces = if rootless { own | Namespaces::USER } else { own };
+    process::start_in_namespaces(&mut command, namespaces);
+    let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;
+    let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
+    let mut input = child.stdin.take().expect("its input is a pipe");
+    input.write_all(&text).await.map_err(UpError::Pipe)?;
+    drop(input);
+    let output = child.stdout.take().expect("its output is a pipe");
+    let failed = |error: String| UpError::Failed { error, log: layout.role_log("lab", None) };
+    let mut lines = BufReader::new(output).lines();
+    loop {
+        let line = lines.next_line().await.map_err(UpError::Pipe)?;
+        let Some(line) = line else { return Err(failed("its first process died".to_owned())) };
+        match serde_json::from_str(&line) {
+            Ok(Progress::Failed { error }) => return Err(failed(error)),
+            Ok(Progress::Up) => break,
+            Ok(step) => progress(step),
+            Err(error) => tracing::debug!(%error, line, "a line that is no progress"),
+        }
+    }
+    // It has done its part; waiting only keeps it from staying a zombie.
+    let _ended = child.wait().await;
+    progress(Progress::Up);
+    let record = Record::read(&layout)?;
+    Ok(Born { layout, record })
+}
+
+/// The machine outlives its caller, and must not hold the caller's standard error open.
+fn open_log(layout: &Layout) -> Result<std::fs::File, UpError> {
+    let path = layout.role_log("lab", None);
+    let failed = |source| UpError::State { state: layout.root().to_owned(), source };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(layout.logs())
+        .and_then(|()| std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path))
+        .map_err(failed)
+}
+
+fn check(config: &UpConfig) -> Result<(), UpError> {
+    let nodes = config.nodes;
+    if nodes == 0 || nodes > NODES_MAX {
+        return Err(UpError::Nodes { nodes });
+    }
+    for node in config.proxies.keys() {
+        let number = crate::addresses::NodeNetwork::of_name(node);
+        let there = (1..=nodes).any(|n| Some(crate::addresses::NodeNetwork::new(n)) == number);
+        if !there {
+            return Err(UpError::ProxyNode { node: node.clone(), nodes });
+        }
+    }
+    let length = config.state.as_os_str().len();
+    if !config.state.is_absolute() || length > STATE_PATH_LEN_MAX {
+        return Err(UpError::StatePath { state: config.state.clone() });
+    }
+    Ok(())
+}
+
+/// Makes sure that no machine lives there and that nothing of an older one is left.
+fn make_room(layout: &Layout) -> Result<(), UpError> {
+    let failed = |source| UpError::State { state: layout.root().to_owned(), source };
+    match liveness(layout).map_err(failed)? {
+        Liveness::Alive => Err(UpError::Running { state: layout.root().to_owned() }),
+        Liveness::Dead => Ok(remove_state(layout)?),
+        Liveness::Absent if is_foreign(layout.root()).map_err(failed)? => {
+            Err(UpError::Foreign { state: layout.root().to_owned() })
+        }
+        Liveness::Absent => Ok(()),
+    }
+}
+
+/// Whether the directory holds anything but logs.
+fn is_foreign(root: &Path) -> io::Result<bool> {
+    match std::fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+        Ok(entries) => {
+            let names: Vec<_> =
+                entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
+            Ok(names.iter().any(|name| name != "logs"))
+        }
+    }
+}
+
+/// In the new namespaces: starts process 1, which takes over the pipes, and ends.
+pub(super) fn run_outer() -> anyhow::Result<ExitCode> {
+    Command::new("/proc/self/exe")
+        .arg0(SHIPPED_BINARY)
+        .args(["lab-machine", INNER])
+        .spawn()
+        .context("start process 1 of the machine")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,331 @@
+//! The user's commands to a running machine, as functions.
+//!
+//! Each is one HTTP request over `machine.sock`. What comes back is plain data for whoever prints it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ambit_net::capture::CaptureSummary;
+use ambit_net::local_http::{self, LocalHttpError};
+use http::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::layout::Layout;
+use crate::objects::{Changes, ObjectRef};
+use crate::registry::{ContainerStatus, Phase};
+
+/// How long the machine may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a wait looks again.
+const WAIT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A command that was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No machine answers.
+    #[error("no machine answers at {state}; start one with `ambit up`, or name it with --state")]
+    Unreachable {
+        /// The state directory.
+        state: PathBuf,
+        /// Why.
+        source: LocalHttpError,
+    },
+    /// The machine says no; nothing was changed.
+    #[error("{reason}")]
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// The machine speaks another dialect.
+    #[error("the machine's answer is not as expected; was it started by another version?")]
+    Answer(#[source] serde_json::Error),
+}
+
+/// A wait that ended without success.
+#[derive(Debug, thiserror::Error)]
+pub enum WaitError {
+    /// The machine could not be asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Not everything is ready.
+    #[error("not ready after {} s: {}", waited.as_secs(), waiting_for.join("; "))]
+    Timeout {
+        /// How long.
+        waited: Duration,
+        /// What is missing.
+        waiting_for: Vec<String>,
+    },
+}
+
+/// The state of a machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineStatus {
+    /// Its process 1 as seen on the host.
+    pub pid: i32,
+    /// When it was started.
+    pub started_at: String,
+    /// It was started without root.
+    pub rootless: bool,
+    /// It carries the mesh.
+    pub mesh: bool,
+    /// Its nodes.
+    pub nodes: Vec<NodeInfo>,
+    /// Its programs.
+    pub roles: Vec<RoleInfo>,
+    /// What the mesh leaves alone, such as pods on their node's own network; each in words.
+    pub left_alone: Vec<String>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its addresses on the fabric.
+    pub addresses: Vec<IpAddr>,
+    /// The networks of its pods.
+    pub pod_cidrs: Vec<String>,
+    /// Pods that are placed on it.
+    pub pods: usize,
+    /// Those of them that run.
+    pub running: usize,
+}
+
+/// A program of the mesh or of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleInfo {
+    /// `control`, or `node`, `proxy`, `lab-node` and the node: `proxy/node-1`.
+    pub name: String,
+    /// Its process inside the machine; absent while it does not run. See [`super::processes`] for the host's number.
+    pub pid: Option<i32>,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Its last exit: a status, or 128 and the signal that ended it.
+    pub last_exit: Option<i32>,
+    /// Why it does not do its work, if it does not.
+    pub waiting_for: Option<String>,
+    /// Its log.
+    pub log: PathBuf,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodInfo {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its node; empty while it has none.
+    pub node: String,
+    /// Its service account.
+    pub service_account: String,
+    /// The Deployment that it belongs to; empty for a pod of its own.
+    pub owner: String,
+    /// How far it is in its life.
+    pub phase: Phase,
+    /// It takes traffic.
+    pub ready: bool,
+    /// It is going away.
+    pub terminating: bool,
+    /// Its traffic goes through the mesh.
+    pub captured: bool,
+    /// Its addresses.
+    pub pod_ips: Vec<IpAddr>,
+    /// How often something of it was started again.
+    pub restarts: u32,
+    /// Why it is not ready.
+    pub reason: String,
+    /// When it was created.
+    pub created: String,
+    /// Its containers.
+    pub containers: Vec<ContainerStatus>,
+    /// Its init inside the machine; 0 while there is none.
+    pub pid: i32,
+}
+
+/// Sends commands to one machine.
+#[derive(Clone, Debug)]
+pub struct Client {
+    layout: Layout,
+}
+
+impl Client {
+    /// A client of the machine of this state directory, which may or may not live.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout }
+    }
+
+    /// Where the machine keeps its state.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// How the machine is.
+    pub async fn status(&self) -> Result<MachineStatus, ClientError> {
+        self.ask(Method::GET, "/status", Value::Null).await
+    }
+
+    /// Every pod.
+    pub async fn pods(&self) -> Result<Vec<PodInfo>, ClientError> {
+        self.ask(Method::GET, "/pods", Value::Null).await
+    }
+
+    /// The objects of one kind, by its plural, as Kubernetes JSON.
+    pub async fn objects(&self, plural: &str) -> Result<Vec<Value>, ClientError> {
+        self.ask(Method::GET, &format!("/objects/{plural}"), Value::Null).await
+    }
+
+    /// Applies Kubernetes objects: all, or none and an error. A dry run says what would change.
+    pub async fn apply(&self, objects: Vec<Value>, dry_run: bool) -> Result<Changes, ClientError> {
+        let body = json!({"objects": objects, "dryRun": dry_run});
+        self.ask(Method::POST, "/apply", body).await
+    }
+
+    /// Deletes objects and what they own: all, or none and an error.
+    ///
+    /// With `ignore_absent` those that are not there are passed over.
+    pub async fn delete(
+        &self,
+        objects: &[ObjectRef],
+        ignore_absent: bool,
+        dry_run: bool,
+    ) -> Result<Changes, ClientError> {
+        let body = json!({"objects": objects, "ignoreAbsent": ignore_absent, "dryRun": dry_run});
+        self.ask(Method::POST, "/delete", body).await
+    }
+
+    /// Sets the replicas of a Deployment.
+    pub async fn scale(
+        &self,
+        namespace: &str,
+        deployment: &str,
+        replicas: u32,
+    ) -> Result<Changes, ClientError> {
+        let body = json!({"namespace": namespace, "name": deployment, "replicas": replicas});
+        self.ask(Method::POST, "/scale", body).await
+    }
+
+    /// Restarts the pods of a Deployment, a few at a time.
+    pub async fn restart(&self, namespace: &str, deployment: &str) -> Result<Changes, ClientError> {
+        let body = json!({"namespace": namespace, "name": deployment});
+        self.ask(Method::POST, "/restart", body).await
+    }
+
+    /// Sends a signal to one of the machine's programs, by its name in [`RoleInfo`].
+    pub async fn kill(&self, role: &str, signal: i32) -> Result<(), ClientError> {
+        self.ask(Method::POST, "/kill", json!({"role": role, "signal": signal})).await
+    }
+
+    /// Starts to write every frame between nodes to a file, of at most `limit_bytes`.
+    pub async fn start_capture(&self, path: &Path, limit_bytes: u64) -> Result<(), ClientError> {
+        let body = json!({"path": path, "limitBytes": limit_bytes});
+        self.ask(Method::POST, "/capture/start", body).await
+    }
+
+    /// Ends the capture and says how it went.
+    pub async fn stop_capture(&self) -> Result<CaptureSummary, ClientError> {
+        let summary: BTreeMap<String, u64> =
+            self.ask(Method::POST, "/capture/stop", Value::Null).await?;
+        let count = |name: &str| summary.get(name).copied().unwrap_or_default();
+        Ok(CaptureSummary {
+            frames: count("frames"),
+            size_bytes: count("sizeBytes"),
+            dropped: count("dropped"),
+            over_limit: count("overLimit"),
+        })
+    }
+
+    /// Asks the machine to end. [`super::down`] does so too, and cleans up.
+    pub async fn end(&self) -> Result<(), ClientError> {
+        self.ask(Method::POST, "/down", Value::Null).await
+    }
+
+    /// Waits until every pod is ready or has done its work, telling what is missing as that changes.
+    pub async fn wait_until_ready(
+        &self,
+        limit: Duration,
+        mut progress: impl FnMut(&[String]),
+    ) -> Result<Vec<PodInfo>, WaitError> {
+        let start = Instant::now();
+        let mut told = Vec::new();
+        loop {
+            let pods = self.pods().await?;
+            let waiting_for: Vec<String> = pods.iter().filter_map(missing).collect();
+            if waiting_for.is_empty() && self.rollouts_done().await? {
+                return Ok(pods);
+            }
+            if start.elapsed() > limit {
+                return Err(WaitError::Timeout { waited: limit, waiting_for });
+            }
+            if waiting_for != told {
+                progress(&waiting_for);
+                told = waiting_for;
+            }
+            sleep(WAIT_INTERVAL).await;
+        }
+    }
+
+    /// Whether every Deployment has the pods that it wants, all of its present template.
+    async fn rollouts_done(&self) -> Result<bool, ClientError> {
+        let deployments = self.objects("deployments").await?;
+        Ok(deployments.iter().all(|deployment| {
+            let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_u64);
+            let wanted = number("/spec/replicas");
+            ["updatedReplicas", "readyReplicas", "replicas"]
+                .iter()
+                .all(|field| number(&format!("/status/{field}")) == wanted)
+        }))
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: Value,
+    ) -> Result<T, ClientError> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let socket = self.layout.socket();
+        let answer = local_http::request(&socket, method, target, body.into(), ANSWER_TIMEOUT);
+        let (status, body) = answer.await.map_err(|source| ClientError::Unreachable {
+            state: self.layout.root().to_owned(),
+            source,
+        })?;
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&body).map_err(ClientError::Answer);
+        }
+        let refusal: Refusal = serde_json::from_slice(&body).map_err(ClientError::Answer)?;
+        Err(ClientError::Refused { reason: refusal.error })
+    }
+}
+
+/// How the machine says no.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) error: String,
+}
+
+/// What a pod waits for; nothing if it is ready, has done its work, or is going away with another in its place.
+fn missing(pod: &PodInfo) -> Option<String> {
+    if pod.ready || pod.phase == Phase::Succeeded {
+        return None;
+    }
+    let reason = if pod.terminating {
+        "terminating"
+    } else if pod.reason.is_empty() {
+        "starting"
+    } else {
+        &pod.reason
+    };
+    Some(format!("{}/{}: {reason}", pod.namespace, pod.name))
+}

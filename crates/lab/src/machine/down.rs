@@ -1,0 +1,184 @@
+//! The end of a machine, whatever state it is in: process 1 is killed, the rest is looked after, the remains removed.
+//!
+//! The kernel ends what was inside. This file makes sure of it before it says so, and removes files only: logs stay.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ambit_net::sys::process::{self, Signal};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::record::{Liveness, Record, RecordError, liveness, start_ticks};
+use crate::layout::Layout;
+
+/// How long the kernel may take to end a machine.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked whether that is so.
+const END_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What `down` did and found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DownReport {
+    /// A machine was running and was ended.
+    pub ended: bool,
+    /// Where its logs stay.
+    pub logs: PathBuf,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// A machine that could not be taken down.
+#[derive(Debug, thiserror::Error)]
+pub enum DownError {
+    /// There is none.
+    #[error("no machine at {state}; name its directory with --state")]
+    NoMachine {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// Its state cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// It lives and its process cannot be found.
+    #[error(
+        "a machine holds {lock}, but its process {pid} is not there; is this another PID namespace?"
+    )]
+    Elsewhere {
+        /// The lock.
+        lock: PathBuf,
+        /// As recorded.
+        pid: i32,
+    },
+    /// Its process cannot be ended.
+    #[error("cannot end the machine's process {pid}; run as the user who started it")]
+    Kill {
+        /// Which.
+        pid: i32,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something of it goes on.
+    #[error("after {} s there is still {}; run `ambit down` again", END_TIMEOUT.as_secs(), left.join(", "))]
+    Left {
+        /// What, in words.
+        left: Vec<String>,
+    },
+    /// Its files cannot be looked at or removed.
+    #[error("cannot remove {path}")]
+    Remove {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Ends a machine and removes everything of it but its logs. Works on what is left of one, too.
+pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
+    let start = Instant::now();
+    let lock = layout.lock();
+    let state =
+        liveness(layout).map_err(|source| DownError::Remove { path: lock.clone(), source })?;
+    if state == Liveness::Absent {
+        return Err(DownError::NoMachine { state: layout.root().to_owned() });
+    }
+    let record = match Record::read(layout) {
+        Ok(record) => Some(record),
+        // It died before it had written anything down; its lock says whether it did die.
+        Err(RecordError::NoMachine { .. } | RecordError::Damaged { .. })
+            if state == Liveness::Dead =>
+        {
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(record) = &record {
+        if state == Liveness::Alive {
+            end(record, &lock).await?;
+        }
+        wait_until_nothing_is_left(record, layout).await?;
+    }
+    remove_state(layout)?;
+    Ok(DownReport {
+        ended: state == Liveness::Alive,
+        logs: layout.logs(),
+        duration_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+async fn end(record: &Record, lock: &Path) -> Result<(), DownError> {
+    let pid = record.pid;
+    let elsewhere = || DownError::Elsewhere { lock: lock.to_owned(), pid };
+    // The descriptor first, then the look: from then on the number cannot be another's.
+    let pidfd = process::pidfd_open(pid).map_err(|_gone| elsewhere())?;
+    if start_ticks(pid).ok() != Some(record.start_ticks) {
+        return Err(elsewhere());
+    }
+    let failed = |source| DownError::Kill { pid, source };
+    process::send_signal(&pidfd, Signal::Kill).map_err(failed)?;
+    match timeout(END_TIMEOUT, process::ended(pidfd)).await {
+        Ok(ended) => ended.map_err(failed),
+        Err(_elapsed) => Err(DownError::Left { left: vec![format!("process {pid}")] }),
+    }
+}
+
+async fn wait_until_nothing_is_left(record: &Record, layout: &Layout) -> Result<(), DownError> {
+    let latest = Instant::now() + END_TIMEOUT;
+    loop {
+        let left = left(record, layout);
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > latest {
+            return Err(DownError::Left { left });
+        }
+        sleep(END_INTERVAL).await;
+    }
+}
+
+/// What is still there of a machine: processes in its namespaces, mounts below its state directory.
+pub(crate) fn left(record: &Record, layout: &Layout) -> Vec<String> {
+    let mut left = Vec::new();
+    let inode = |path: PathBuf| fs::metadata(path).ok().map(|found| found.ino());
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in entries {
+        let name = process.file_name();
+        let Some(pid) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else { continue };
+        let namespaces = process.path().join("ns");
+        let network = inode(namespaces.join("net"));
+        let inside = inode(namespaces.join("pid")) == Some(record.pid_namespace)
+            || record.network_namespaces.values().any(|member| Some(*member) == network);
+        if inside {
+            left.push(format!("process {pid}"));
+        }
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
+        if Path::new(mount).starts_with(layout.root()) && Path::new(mount) != layout.root() {
+            left.push(format!("the mount {mount}"));
+        }
+    }
+    left
+}
+
+/// Removes all files of a dead machine but its logs.
+pub(super) fn remove_state(layout: &Layout) -> Result<(), DownError> {
+    let failed = |path: &Path, source| DownError::Remove { path: path.to_owned(), source };
+    let entries = fs::read_dir(layout.root()).map_err(|source| failed(layout.root(), source))?;
+    for entry in entries {
+        let entry = entry.map_err(|source| failed(layout.root(), source))?;
+        let path = entry.path();
+        if path == layout.logs() {
+            continue;
+        }
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let removed = if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.map_err(|source| failed(&path, source))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Process 1 of a machine: makes the networks, starts the programs, serves the commands, reaps the dead.
+//!
+//! When it ends, however it ends, the kernel ends everything else. So there is nothing to clean up here, and nothing here
+//! may live outside of this process tree.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ambit_net::namespace::NetNs;
+use ambit_net::sys::{mount, process};
+use anyhow::{Context, bail};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::record::{Record, start_ticks};
+use super::roles::{self, Roles};
+use super::state::{Machine, Objects};
+use super::{Progress, UpConfig, exec, fabric, server};
+use crate::addresses::NodeNetwork;
+use crate::controller;
+use crate::layout::Layout;
+use crate::logs::LogFile;
+use crate::objects::{Admission, Store};
+use crate::reaper::Reaper;
+use crate::registry::{Mirror, Watch, WatchError, timestamp};
+
+/// How long the programs may take until they do their work.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often they are asked.
+const START_INTERVAL: Duration = Duration::from_millis(20);
+/// Wait before the controllers try again what could not be written.
+const CONTROLLER_RETRY: Duration = Duration::from_secs(1);
+
+/// Runs a machine. Its configuration comes on standard input, its progress goes to standard output.
+pub(super) fn run() -> anyhow::Result<ExitCode> {
+    let config: UpConfig =
+        serde_json::from_reader(io::stdin()).context("read the machine's configuration")?;
+    process::new_session().context("leave the caller's terminal")?;
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")
+        .and_then(|runtime| runtime.block_on(live(config)));
+    if let Err(error) = &outcome {
+        tell(&Progress::Failed { error: format!("{error:#}") });
+    }
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Tells the command that waits for the machine, if it still does.
+fn tell(progress: &Progress) {
+    let mut line = serde_json::to_vec(progress).expect("progress can be written as JSON");
+    line.push(b'\n');
+    let mut output = io::stdout().lock();
+    let _nobody_waits = output.write_all(&line).and_then(|()| output.flush());
+}
+
+async fn live(config: UpConfig) -> anyhow::Result<()> {
+    let layout = Layout::new(&config.state);
+    create_directories(&layout)?;
+    start_log(&layout)?;
+    let _held_for_life = lock(&layout)?;
+    let (machine, reaper) = set_up(&config, layout)?;
+    let machine = Arc::new(machine);
+    server::listen(&machine)?;
+    exec::listen(&machine)?;
+    let watch = Watch::new(&[machine.layout.pod_statuses()])?;
+    let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
+    for role in &machine.role_list {
+        let netns = machine.members[&role.place].try_clone()?;
+        machine.roles.keep(role.clone(), netns, reaper.clone());
+    }
+    wait_until_ready(&machine).await?;
+    tell(&Progress::Up);
+    tokio::select! {
+        () = machine.end.notified() => Ok(()),
+        ended = controllers => Ok(ended.context("the controllers died")??),
+    }
+}
+
+/// Directories that the programs expect.
+fn create_directories(layout: &Layout) -> anyhow::Result<()> {
+    let create = |path: std::path::PathBuf| {
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        created.with_context(|| format!("create {}", path.display()))
+    };
+    for directory in [
+        layout.root().to_owned(),
+        layout.logs().join("pods"),
+        layout.control(),
+        layout.nodes(),
+        layout.pod_statuses(),
+        layout.captured_directory(),
+        layout.root().join("netns"),
+    ] {
+        create(directory)?;
+    }
+    Ok(())
+}
+
+fn start_log(layout: &Layout) -> anyhow::Result<()> {
+    let path = layout.role_log("lab", None);
+    let log = LogFile::open(&path).with_context(|| format!("open {}", path.display()))?;
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(Mutex::new(log))
+        .init();
+    Ok(())
+}
+
+/// Takes the lock that says that the machine lives.
+fn lock(layout: &Layout) -> anyhow::Result<File> {
+    let file = File::create(layout.lock()).context("create the machine's lock")?;
+    file.try_lock().context("another machine has just been started here")?;
+    Ok(file)
+}
+
+fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)> {
+    // Before the new /proc hides it: who this process is on the host.
+    let pid: i32 = fs::read_link("/proc/self")?
+        .to_str()
+        .and_then(|name| name.parse().ok())
+        .context("/proc/self is not as documented")?;
+    let start_ticks = start_ticks(pid)?;
+    let pid_namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+    mount::make_private().context("cut the machine's mounts off from the host's")?;
+    mount::proc(std::path::Path::new("/proc")).context("mount /proc")?;
+    tell(&Progress::Waiting { what: "the networks".to_owned() });
+    let own = NetNs::current().context("open the machine's network namespace")?;
+    let members = fabric::create(&layout, config.nodes)?;
+    let mut network_namespaces: std::collections::BTreeMap<String, u64> =
+        members.iter().map(|(name, netns)| (name.clone(), netns.inode())).collect();
+    network_namespaces.insert(fabric::BRIDGE.to_owned(), own.inode());
+    let networks: Vec<NodeNetwork> = (1..=config.nodes).map(NodeNetwork::new).collect();
+    let rootless = is_rootless()?;
+    let record = Record {
+        pid,
+        start_ticks,
+        pid_namespace,
+        network_namespaces,
+        started_at: timestamp(),
+        nodes: networks.iter().map(|network| network.name()).collect(),
+        rootless,
+        mesh: config.mesh,
+        images: config.images.clone(),
+        binary: config.binary.clone(),
+    };
+    record.write(&layout)?;
+    let admission = Admission { images: config.images.clone(), rootless };
+    let mut store = Store::create(layout.clone())?;
+    store.apply(controller::initial_objects(), &admission, &timestamp())?;
+    for network in networks {
+        let (object, value) = controller::node_object(network);
+        store.write(object, value, &timestamp())?;
+        fs::create_dir_all(layout.node(&network.name()))?;
+    }
+    let reported = Mirror::new(&layout);
+    let reaper = Reaper::start()?;
+    tell(&Progress::Done { what: "the networks".to_owned() });
+    let machine = Machine {
+        role_list: roles::roles(config, &layout),
+        roles: Roles::default(),
+        fabric: own,
+        capture: Mutex::new(None),
+        objects: Mutex::new(Objects { store, reported, admission }),
+        changed: Notify::new(),
+        end: Notify::new(),
+        layout,
+        record,
+        members,
+    };
+    Ok((machine, reaper))
+}
+
+/// Whether this user namespace has a single user.
+fn is_rootless() -> anyhow::Result<bool> {
+    let map = fs::read_to_string("/proc/self/uid_map").context("read the map of users")?;
+    let count = map.split_whitespace().nth(2).and_then(|field| field.parse::<u64>().ok());
+    Ok(count == Some(1))
+}
+
+async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
+    let latest = Instant::now() + START_TIMEOUT;
+    for role in &machine.role_list {
+        tell(&Progress::Waiting { what: role.name.clone() });
+        let netns = &machine.members[&role.place];
+        while let Err(reason) = role.check.ask(netns).await {
+            if Instant::now() > latest {
+                let info = machine.roles.info(role);
+                bail!(
+                    "{} does not do its work within {} s ({reason}; started again {} times); see {}",
+                    role.name,
+                    START_TIMEOUT.as_secs(),
+                    info.restarts,
+                    role.log.display()
+                );
+            }
+            sleep(START_INTERVAL).await;
+        }
+        tell(&Progress::Done { what: role.name.clone() });
+    }
+    Ok(())
+}
+
+/// Follows objects and reports with pods, for ever.
+async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), WatchError> {
+    let mut settled = true;
+    loop {
+        let changes = tokio::select! {
+            changes = watch.changes() => changes?,
+            () = machine.changed.notified() => Vec::new(),
+            () = sleep(CONTROLLER_RETRY), if !settled => Vec::new(),
+        };
+        let mut objects = machine.objects();
+        objects.reported.read(&changes);
+        let outcome = objects.settle();
+        settled = outcome.is_ok();
+        if let Err(error) = outcome {
+            let error = anyhow::Error::new(error);
+            tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
+        }
+    }
+}

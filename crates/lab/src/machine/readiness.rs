@@ -1,0 +1,76 @@
+//! Whether a program does its work: asked from outside, by what it serves.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ambit_net::namespace::NetNs;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// How long a program may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// As much of an answer as its status needs.
+const STATUS_SIZE_BYTES: usize = 12;
+
+/// How to ask.
+#[derive(Clone, Debug)]
+pub(super) enum Check {
+    /// A unix socket takes connections.
+    Socket(PathBuf),
+    /// A TCP port takes connections.
+    Connect(SocketAddr),
+    /// An HTTP path answers 200.
+    Get {
+        /// Where.
+        address: SocketAddr,
+        /// What.
+        path: &'static str,
+    },
+}
+
+impl Check {
+    /// Asks once. The answer, if it is no, is the reason.
+    pub(super) async fn ask(&self, netns: &NetNs) -> Result<(), String> {
+        match timeout(ANSWER_TIMEOUT, self.attempt(netns)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("{}: {error}", self.what())),
+            Err(_elapsed) => Err(format!("{}: no answer", self.what())),
+        }
+    }
+
+    fn what(&self) -> String {
+        match self {
+            Self::Socket(path) => path.display().to_string(),
+            Self::Connect(address) => address.to_string(),
+            Self::Get { address, path } => format!("http://{address}{path}"),
+        }
+    }
+
+    async fn attempt(&self, netns: &NetNs) -> io::Result<()> {
+        match self {
+            Self::Socket(path) => UnixStream::connect(path).await.map(drop),
+            Self::Connect(address) => connect(*address, netns).await.map(drop),
+            Self::Get { address, path } => {
+                let mut stream = connect(*address, netns).await?;
+                let request =
+                    format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+                stream.write_all(request.as_bytes()).await?;
+                let mut answer = [0; STATUS_SIZE_BYTES];
+                stream.read_exact(&mut answer).await?;
+                if answer.ends_with(b" 200") {
+                    return Ok(());
+                }
+                Err(io::Error::other(format!("answers {}", String::from_utf8_lossy(&answer[9..]))))
+            }
+        }
+    }
+}
+
+/// Connects from inside a namespace: a socket belongs to where it was made, not to where it is used.
+async fn connect(address: SocketAddr, netns: &NetNs) -> io::Result<TcpStream> {
+    let socket = netns.run(TcpSocket::new_v4)??;
+    socket.connect(address).await
+}

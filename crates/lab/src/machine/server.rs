@@ -1,0 +1,336 @@
+//! `machine.sock`: the user's commands, as HTTP/1.1 with JSON.
+//!
+//! One user's socket, mode 0600. A command that is refused changed nothing; its answer says why.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_net::capture::Capture;
+use anyhow::Context;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use super::client::{MachineStatus, Refusal};
+use super::fabric;
+use super::state::{Machine, Objects};
+use crate::objects::{ApplyError, Changes, Kind, ObjectRef};
+use crate::registry::timestamp;
+
+/// Largest command: manifests of a large test.
+const BODY_SIZE_MAX_BYTES: usize = 256 << 20;
+/// Commands at a time; more wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a client may take to send its headers.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Wait after a failed accept, such as too many open files.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Why a command was not carried out.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    #[error("there is no command {0}")]
+    NoCommand(String),
+    #[error("the command could not be read")]
+    Body(#[source] Box<dyn Error + Send + Sync>),
+    #[error("the command is not of its form")]
+    Form(#[from] serde_json::Error),
+    #[error("there are no objects of kind {0:?} on a machine")]
+    NoKind(String),
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    #[error("there is no program {0:?}, or it does not run just now; see `ambit status`")]
+    NoRole(String),
+    #[error("cannot signal {0}")]
+    Signal(String, #[source] std::io::Error),
+    #[error("a capture runs already; stop it first")]
+    CaptureRuns,
+    #[error("no capture runs")]
+    NoCapture,
+    #[error("the capture failed")]
+    Capture(#[source] std::io::Error),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Apply {
+    objects: Vec<Value>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Delete {
+    objects: Vec<ObjectRef>,
+    #[serde(default)]
+    ignore_absent: bool,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scale {
+    namespace: String,
+    name: String,
+    replicas: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Restart {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kill {
+    role: String,
+    signal: i32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StartCapture {
+    path: PathBuf,
+    limit_bytes: u64,
+}
+
+/// Starts to serve commands.
+pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
+    let path = machine.layout.socket();
+    let failed = || format!("listen at {}", path.display());
+    // The directory is the user's alone, so that the socket's mode is never too wide.
+    let listener = UnixListener::bind(&path).with_context(failed)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(failed)?;
+    tokio::spawn(accept(listener, Arc::clone(machine)));
+    Ok(())
+}
+
+async fn accept(listener: UnixListener, machine: Arc<Machine>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let machine = Arc::clone(&machine);
+                tokio::spawn(async move {
+                    serve(stream, machine).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a command");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: UnixStream, machine: Arc<Machine>) {
+    let service = service_fn(|request| {
+        let machine = Arc::clone(&machine);
+        async move { Ok::<_, Infallible>(answer(request, &machine).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a command's connection broke");
+    }
+}
+
+async fn answer(request: Request<Incoming>, machine: &Machine) -> Response<Full<Bytes>> {
+    let (status, body) = match carry_out(request, machine).await {
+        Ok(value) => (StatusCode::OK, value.to_string()),
+        Err(error) => {
+            let status = match &error {
+                CommandError::NoCommand(_) | CommandError::NoKind(_) => StatusCode::NOT_FOUND,
+                CommandError::Apply(ApplyError::Store(_)) | CommandError::Capture(_) => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
+                _ => StatusCode::BAD_REQUEST,
+            };
+            let refusal = Refusal { error: format!("{:#}", anyhow::Error::new(error)) };
+            (status, json!(refusal).to_string())
+        }
+    };
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response
+}
+
+async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Value, CommandError> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    if head.method == Method::GET {
+        return match path.as_str() {
+            "/status" => to_json(&status(machine).await),
+            "/pods" => to_json(&machine.objects().pods(&machine.layout)),
+            _ => match path.strip_prefix("/objects/") {
+                Some(plural) => objects(machine, plural),
+                None => Err(CommandError::NoCommand(path)),
+            },
+        };
+    }
+    let body =
+        Limited::new(body, BODY_SIZE_MAX_BYTES).collect().await.map_err(CommandError::Body)?;
+    let body = body.to_bytes();
+    match path.as_str() {
+        "/apply" => apply(machine, parse(&body)?),
+        "/delete" => delete(machine, parse(&body)?),
+        "/scale" => {
+            let Scale { namespace, name, replicas } = parse(&body)?;
+            let object = deployment(&namespace, &name);
+            change(machine, |all, now| all.store.scale(&object, replicas, now))
+        }
+        "/restart" => {
+            let Restart { namespace, name } = parse(&body)?;
+            let object = deployment(&namespace, &name);
+            change(machine, |all, now| all.store.restart(&object, now))
+        }
+        "/kill" => kill(machine, &parse(&body)?),
+        "/capture/start" => start_capture(machine, &parse(&body)?),
+        "/capture/stop" => stop_capture(machine),
+        "/down" => {
+            machine.end.notify_one();
+            Ok(Value::Null)
+        }
+        _ => Err(CommandError::NoCommand(path)),
+    }
+}
+
+fn to_json(value: &impl Serialize) -> Result<Value, CommandError> {
+    Ok(serde_json::to_value(value)?)
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
+    Ok(serde_json::from_slice(body)?)
+}
+
+fn deployment(namespace: &str, name: &str) -> ObjectRef {
+    let kind = Kind::of_plural("deployments").expect("deployments are in the table");
+    ObjectRef::new(kind, Some(namespace), name)
+}
+
+/// Changes objects and wakes the controllers.
+fn change(
+    machine: &Machine,
+    change: impl FnOnce(&mut Objects, &str) -> Result<Changes, ApplyError>,
+) -> Result<Value, CommandError> {
+    let changes = change(&mut machine.objects(), &timestamp())?;
+    machine.changed.notify_one();
+    to_json(&changes)
+}
+
+fn apply(machine: &Machine, command: Apply) -> Result<Value, CommandError> {
+    let Apply { objects, dry_run } = command;
+    change(machine, |all, now| {
+        let Objects { store, admission, .. } = all;
+        if dry_run {
+            store.would_apply(objects, admission, now)
+        } else {
+            store.apply(objects, admission, now)
+        }
+    })
+}
+
+fn delete(machine: &Machine, command: Delete) -> Result<Value, CommandError> {
+    let Delete { objects, ignore_absent, dry_run } = command;
+    change(machine, |all, now| {
+        if dry_run {
+            all.store.would_delete(&objects, ignore_absent, now)
+        } else {
+            all.store.delete(&objects, ignore_absent, now)
+        }
+    })
+}
+
+fn objects(machine: &Machine, plural: &str) -> Result<Value, CommandError> {
+    if Kind::of_plural(plural).is_none() {
+        return Err(CommandError::NoKind(plural.to_owned()));
+    }
+    let objects = machine.objects();
+    Ok(objects.store.of_plural(plural).map(|(_, value)| value.clone()).collect())
+}
+
+fn kill(machine: &Machine, command: &Kill) -> Result<Value, CommandError> {
+    let Kill { role, signal } = command;
+    let outcome = machine.roles.signal(role, *signal);
+    outcome
+        .ok_or_else(|| CommandError::NoRole(role.clone()))?
+        .map_err(|source| CommandError::Signal(role.clone(), source))?;
+    Ok(Value::Null)
+}
+
+fn start_capture(machine: &Machine, command: &StartCapture) -> Result<Value, CommandError> {
+    let mut capture = machine.capture.lock().expect("nothing panics while it holds the lock");
+    if capture.is_some() {
+        return Err(CommandError::CaptureRuns);
+    }
+    let StartCapture { path, limit_bytes } = command;
+    let started = Capture::start(&machine.fabric, fabric::BRIDGE, path, *limit_bytes);
+    *capture = Some(started.map_err(CommandError::Capture)?);
+    Ok(Value::Null)
+}
+
+fn stop_capture(machine: &Machine) -> Result<Value, CommandError> {
+    let mut capture = machine.capture.lock().expect("nothing panics while it holds the lock");
+    let running = capture.take().ok_or(CommandError::NoCapture)?;
+    let summary = running.stop().map_err(CommandError::Capture)?;
+    Ok(json!({
+        "frames": summary.frames,
+        "sizeBytes": summary.size_bytes,
+        "dropped": summary.dropped,
+        "overLimit": summary.over_limit,
+    }))
+}
+
+async fn status(machine: &Machine) -> MachineStatus {
+    let asks = machine.role_list.iter().map(|role| async {
+        let mut info = machine.roles.info(role);
+        info.waiting_for = role.check.ask(&machine.members[&role.place]).await.err();
+        info
+    });
+    let roles = futures::future::join_all(asks).await;
+    MachineStatus {
+        pid: machine.record.pid,
+        started_at: machine.record.started_at.clone(),
+        rootless: machine.record.rootless,
+        mesh: machine.record.mesh,
+        nodes: machine.nodes(),
+        left_alone: left_alone(machine),
+        roles,
+    }
+}
+
+/// What the mesh does not carry, for whoever believes that it carries everything.
+fn left_alone(machine: &Machine) -> Vec<String> {
+    if !machine.record.mesh {
+        return vec!["everything: the machine was started without the mesh".to_owned()];
+    }
+    let mut left_alone = vec!["UDP, except DNS of captured pods".to_owned()];
+    let objects = machine.objects();
+    for (object, value) in objects.store.of_plural("pods") {
+        if value.pointer("/spec/hostNetwork") == Some(&Value::Bool(true)) {
+            left_alone.push(format!("{object}: hostNetwork"));
+        }
+    }
+    left_alone
+}

@@ -1,0 +1,166 @@
+//! The node's networks: the bridge that its pods hang on, and the namespace of each pod.
+//!
+//! A pod has its addresses with full-length prefixes and reaches everything, its neighbours too, through the gateway.
+//! So the node routes every packet, which is what makes service addresses work without filtering in the bridge.
+//! Everything here may be repeated: a pod runner that was restarted does it all again.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ambit_net::namespace::{self, NetNs, set_sysctl};
+use ambit_net::netlink::{NetlinkError, Route, RouteSocket};
+use ipnet::IpNet;
+
+use crate::addresses::{DNS, Dual, NodeNetwork, POD_PREFIX, service};
+
+/// The node's bridge.
+pub(crate) const BRIDGE: &str = "pods";
+/// The pod's interface.
+const POD_LINK: &str = "eth0";
+
+/// A network that could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkError {
+    /// Links, addresses or routes.
+    #[error("cannot set up the network")]
+    Netlink(#[from] NetlinkError),
+    /// A namespace.
+    #[error("cannot {operation} the network namespace {path}")]
+    Namespace {
+        /// What was tried.
+        operation: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A kernel parameter.
+    #[error("cannot set the kernel parameter {name}")]
+    Parameter {
+        /// Which.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The address alone, as a network.
+pub(crate) fn host(address: IpAddr) -> IpNet {
+    IpNet::from(address)
+}
+
+/// An address with the length of its network's prefix.
+pub(crate) fn with_prefix(address: IpAddr, (v4, v6): (u8, u8)) -> IpNet {
+    IpNet::new(address, if address.is_ipv4() { v4 } else { v6 })
+        .expect("the prefix lengths of the address plan are valid")
+}
+
+/// Sets kernel parameters of the calling thread's network namespace.
+pub(crate) fn set_parameters(parameters: &[(&str, &str)]) -> Result<(), NetworkError> {
+    for (name, value) in parameters {
+        set_sysctl(name, value)
+            .map_err(|source| NetworkError::Parameter { name: (*name).to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// Sets up the node's own side, in the calling thread's namespace.
+pub(crate) fn set_up_node(network: NodeNetwork) -> Result<(), NetworkError> {
+    set_parameters(&[
+        ("net.ipv4.ip_forward", "1"),
+        ("net.ipv4.conf.all.send_redirects", "0"),
+        ("net.ipv4.conf.default.send_redirects", "0"),
+        ("net.ipv4.conf.all.rp_filter", "0"),
+        ("net.ipv4.conf.default.rp_filter", "0"),
+        ("net.ipv6.conf.all.forwarding", "1"),
+    ])?;
+    let mut route = RouteSocket::open()?;
+    route.ensure_bridge(BRIDGE)?;
+    for address in network.gateway().both() {
+        route.ensure_address(BRIDGE, with_prefix(address, POD_PREFIX))?;
+    }
+    route.set_up(BRIDGE)?;
+    // Cluster DNS is answered right here.
+    for address in DNS.both() {
+        route.ensure_address("lo", host(address))?;
+    }
+    // Lets the node itself send to service addresses; translation sends the packets elsewhere.
+    for address in service(0).both() {
+        let services = with_prefix(address, (16, 112));
+        route.ensure_route(&Route::on_link(services, BRIDGE))?;
+    }
+    Ok(())
+}
+
+/// The name of the node's end of a pod's cable.
+fn link_name(pod: u8) -> String {
+    format!("pod{pod}")
+}
+
+/// Makes a pod's network, or completes one that is half there.
+pub(crate) fn set_up_pod(
+    network: NodeNetwork,
+    pod: u8,
+    path: &Path,
+) -> Result<NetNs, NetworkError> {
+    let failed =
+        |operation, source| NetworkError::Namespace { operation, path: path.to_owned(), source };
+    let netns = match NetNs::open(path) {
+        Ok(netns) => netns,
+        // Absent, or a plain file whose mount went away with an older machine.
+        Err(_) => {
+            let directory = path.parent().expect("namespaces are kept in a directory");
+            std::fs::create_dir_all(directory).map_err(|source| failed("keep", source))?;
+            let netns = NetNs::create().map_err(|source| failed("make", source))?;
+            netns.pin(path).map_err(|source| failed("keep", source))?;
+            netns
+        }
+    };
+    let mut route = RouteSocket::open()?;
+    let link = link_name(pod);
+    route.ensure_veth(&link, POD_LINK, Some(&netns))?;
+    route.set_master(&link, BRIDGE)?;
+    route.set_up(&link)?;
+    let inside = || set_up_inside(network.pod(pod), network.gateway());
+    netns.run(inside).map_err(|source| failed("enter", source))??;
+    Ok(netns)
+}
+
+fn set_up_inside(addresses: Dual, gateway: Dual) -> Result<(), NetworkError> {
+    set_parameters(&[
+        // A redirect would lead packets around the node, past the translation of service addresses.
+        ("net.ipv4.conf.all.accept_redirects", "0"),
+        ("net.ipv4.conf.default.accept_redirects", "0"),
+        ("net.ipv6.conf.all.accept_redirects", "0"),
+        ("net.ipv6.conf.default.accept_redirects", "0"),
+        ("net.ipv6.conf.all.accept_ra", "0"),
+        ("net.ipv6.conf.default.accept_ra", "0"),
+        // As container runtimes have it: any user may listen on any port, and ping.
+        ("net.ipv4.ip_unprivileged_port_start", "0"),
+    ])?;
+    let mut route = RouteSocket::open()?;
+    route.set_up("lo")?;
+    for address in addresses.both() {
+        route.ensure_address(POD_LINK, host(address))?;
+    }
+    route.set_up(POD_LINK)?;
+    for gateway in gateway.both() {
+        let everywhere: IpNet = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" }
+            .parse()
+            .expect("a literal network");
+        route.ensure_route(&Route::on_link(host(gateway), POD_LINK))?;
+        route.ensure_route(&Route::via(everywhere, gateway))?;
+    }
+    Ok(())
+}
+
+/// Takes a pod's network down. What is gone already is fine.
+pub(crate) fn remove_pod(pod: u8, path: &Path) -> Result<(), NetworkError> {
+    RouteSocket::open()?.delete_link(&link_name(pod))?;
+    namespace::unpin(path).map_err(|source| NetworkError::Namespace {
+        operation: "let go of",
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,451 @@
+//! One pod from its first address to its last: network, capture, processes, readiness, end.
+//!
+//! Every step is repeated with back-off until it works or the pod is no longer wanted, and the reason for waiting is in
+//! the pod's status. A pod that was running when this process started is joined where it is.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_net::namespace::NetNs;
+use ambit_net::sys::process::{self, Signal};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Context;
+use super::addresses_in_use::{ADDRESS_ANNOTATION, AddressError};
+use super::cni::{self, CniError};
+use super::launch::{self, LaunchError, Running};
+use super::network::{self, NetworkError};
+use super::plan::{self, Place, PlanError, PodName};
+use super::probe::{Answer, NodeProbe};
+use crate::pod::{PACKET_SIZE_MAX_BYTES, PodRequest, PodState};
+use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
+
+/// First wait after a failed start.
+const BACK_OFF_FIRST: Duration = Duration::from_millis(100);
+/// Longest wait after a failed start.
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// A pod whose init ran this long starts afresh in its back-off.
+const GOOD_RUN: Duration = Duration::from_secs(10);
+/// How much longer than its grace a pod may take to end before it is killed.
+const END_MARGIN: Duration = Duration::from_secs(3);
+/// Answers of probes that may wait.
+const ANSWERS_MAX: usize = 16;
+
+/// What should become of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Run.
+    Run,
+    /// End politely.
+    Terminate {
+        /// How long politely.
+        grace_seconds: u64,
+    },
+    /// End now: its object is gone.
+    Vanish,
+}
+
+/// Why a pod does not run yet.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
+    Capture(#[from] CniError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("cannot write {path}")]
+    File { path: PathBuf, source: io::Error },
+}
+
+/// An error with everything it was caused by, for a status.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A pod that is being run.
+pub(crate) struct PodRun {
+    context: Arc<Context>,
+    names: PodName,
+    /// Absent when only the remains of an older pod are to be taken down.
+    pod: Option<Pod>,
+    wishes: watch::Receiver<Wish>,
+    status: PodStatus,
+    written: Option<PodStatus>,
+    number: Option<u8>,
+    /// How often its init was started again.
+    own_restarts: u32,
+    probes: Probes,
+}
+
+/// The probes that are asked from the node.
+struct Probes {
+    tasks: BTreeMap<String, AbortHandle>,
+    ready: BTreeMap<String, bool>,
+    answers: mpsc::Receiver<Answer>,
+    answering: mpsc::Sender<Answer>,
+}
+
+impl PodRun {
+    /// A pod to run, or to join where the last runner left it.
+    pub(crate) fn new(
+        context: Arc<Context>,
+        names: PodName,
+        pod: Option<Pod>,
+        wishes: watch::Receiver<Wish>,
+        adopted: Option<PodStatus>,
+    ) -> Self {
+        let number = adopted.as_ref().and_then(|status| {
+            status.pod_ips.first().and_then(|ip| context.network.pod_number(*ip))
+        });
+        if let Some(number) = number {
+            context.addresses.adopt(number);
+        }
+        let (answering, answers) = mpsc::channel(ANSWERS_MAX);
+        let fresh = PodStatus {
+            uid: names.uid.clone(),
+            node: context.node.clone(),
+            reason: "starting".to_owned(),
+            ..PodStatus::default()
+        };
+        let own_restarts = adopted.as_ref().map_or(0, |status| {
+            status.restarts.saturating_sub(container_restarts(&status.containers))
+        });
+        Self {
+            own_restarts,
+            probes: Probes { tasks: BTreeMap::new(), ready: BTreeMap::new(), answers, answering },
+            status: adopted.unwrap_or(fresh),
+            written: None,
+            context,
+            names,
+            pod,
+            wishes,
+            number,
+        }
+    }
+
+    /// Runs the pod until it is no longer wanted and has been taken down.
+    pub(crate) async fn live(mut self) {
+        self.write_status();
+        let mut joined = self.join().await;
+        let mut back_off = Duration::ZERO;
+        while joined.is_some() || self.wish() == Wish::Run {
+            let started = Instant::now();
+            let outcome = match joined.take() {
+                Some(running) => Ok(running),
+                None => self.start().await,
+            };
+            match outcome {
+                Ok(running) => {
+                    self.follow(running).await;
+                    if started.elapsed() >= GOOD_RUN {
+                        back_off = Duration::ZERO;
+                    }
+                    self.own_restarts += 1;
+                    self.status.reason = "its init died".to_owned();
+                }
+                Err(error) => self.status.reason = with_causes(&error),
+            }
+            self.status.pid = 0;
+            self.status.ready = false;
+            self.status.phase = Phase::Pending;
+            if self.wish() == Wish::Run {
+                self.write_status();
+                self.pause(back_off).await;
+                back_off = (back_off * 2).clamp(BACK_OFF_FIRST, BACK_OFF_MAX);
+            }
+        }
+        self.take_down();
+    }
+
+    fn wish(&self) -> Wish {
+        *self.wishes.borrow()
+    }
+
+    /// Waits; a change of the registry or of the wish ends the wait, for it may be what was missing.
+    async fn pause(&mut self, back_off: Duration) {
+        if back_off.is_zero() {
+            return;
+        }
+        let mut changes = self.context.changes.subscribe();
+        changes.mark_unchanged();
+        // The pod's own status is a change too: wait at least a little.
+        sleep(BACK_OFF_FIRST).await;
+        tokio::select! {
+            () = sleep(back_off) => {}
+            _ = changes.changed() => {}
+            _ = self.wishes.changed() => {}
+        }
+    }
+
+    fn host_network(&self) -> bool {
+        let spec = self.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+        spec.is_some_and(|spec| spec.host_network == Some(true))
+    }
+
+    fn netns_path(&self) -> PathBuf {
+        if self.host_network() {
+            self.context.layout.network_namespace(&self.context.node)
+        } else {
+            self.context.layout.pod_network_namespace(&self.context.node, &self.names.uid)
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.context.layout.pod_socket(&self.context.node, &self.names.uid)
+    }
+
+    /// Finds the pod's init if it runs.
+    async fn join(&mut self) -> Option<Running> {
+        if self.status.pid == 0 {
+            return None;
+        }
+        launch::find(&self.socket(), self.status.pid).await.ok()
+    }
+
+    async fn start(&mut self) -> Result<Running, StartError> {
+        let Some(pod) = self.pod.clone() else {
+            unreachable!("only a pod with an object is wanted");
+        };
+        let netns = self.set_up_network(&pod)?;
+        if self.context.record.mesh && !self.host_network() {
+            "waiting to be captured".clone_into(&mut self.status.reason);
+            self.write_status();
+            let socket = self.context.layout.cni_socket(&self.context.node);
+            let (netns, ips) = (self.status.netns.clone(), self.status.pod_ips.clone());
+            cni::announce(&socket, &self.names, &netns, &ips).await?;
+        }
+        self.write_files(&pod)?;
+        let place = Place {
+            layout: &self.context.layout,
+            node: &self.context.node,
+            host_ips: self.context.network.fabric().both(),
+            pod_ips: &self.status.pod_ips,
+            rootless: self.context.record.rootless,
+            images: &self.context.record.images,
+        };
+        let plan = plan::plan(&pod, &place, &self.context.mirror())?;
+        let running = launch::start(plan, netns, &self.context.reaper).await?;
+        self.status.started_at = Some(timestamp());
+        Ok(running)
+    }
+
+    fn set_up_network(&mut self, pod: &Pod) -> Result<NetNs, StartError> {
+        let path = self.netns_path();
+        let network = self.context.network;
+        let netns = if self.host_network() {
+            self.status.pod_ips = network.fabric().both().to_vec();
+            NetNs::current().map_err(|source| NetworkError::Namespace {
+                operation: "open",
+                path: path.clone(),
+                source,
+            })?
+        } else {
+            let number = match self.number {
+                Some(number) => number,
+                None => {
+                    let annotations = pod.metadata.annotations.as_ref();
+                    let asked = annotations.and_then(|all| all.get(ADDRESS_ANNOTATION));
+                    self.context.addresses.take(network, asked.map(String::as_str))?
+                }
+            };
+            self.number = Some(number);
+            self.status.pod_ips = network.pod(number).both().to_vec();
+            network::set_up_pod(network, number, &path)?
+        };
+        self.status.netns = path;
+        Ok(netns)
+    }
+
+    fn write_files(&self, pod: &Pod) -> Result<(), StartError> {
+        let directory = self.context.layout.pod_directory(&self.context.node, &self.names.uid);
+        for (path, content) in plan::files(pod, &self.status.pod_ips) {
+            let path = directory.join(plan::file_name(path));
+            replace_file(&path, content.as_bytes())
+                .map_err(|source| StartError::File { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// Watches a running pod until its init is gone; ends it when it is no longer wanted.
+    async fn follow(&mut self, running: Running) {
+        self.status.pid = running.pid;
+        let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
+        let mut state = PodState::default();
+        let mut deadline: Option<Instant> = None;
+        let mut asked = Wish::Run;
+        loop {
+            if self.wish() != asked {
+                asked = self.wish();
+                deadline = Some(self.ask_to_end(asked).await);
+            }
+            let expired = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                packet = running.follow.receive(&mut buffer) => {
+                    let Ok(packet) = packet else { break };
+                    match serde_json::from_slice(&buffer[..packet.length]) {
+                        Ok(said) => state = said,
+                        Err(error) => tracing::warn!(%error, "a pod's init said something odd"),
+                    }
+                    self.ask_probes(&state);
+                }
+                Some((container, ready)) = self.probes.answers.recv() => {
+                    self.probes.ready.insert(container, ready);
+                }
+                changed = self.wishes.changed() => if changed.is_err() { break },
+                () = expired => {
+                    let _gone = process::send_signal(&running.pidfd, Signal::Kill);
+                    deadline = None;
+                }
+            }
+            self.note(&state);
+        }
+        self.ask_probes(&PodState::default());
+        // Gone means gone: its last descriptor is closed a moment before the process is.
+        let _ended = timeout(END_MARGIN, process::ended(running.pidfd)).await;
+    }
+
+    /// Asks the pod to end; answers by when it must have.
+    async fn ask_to_end(&mut self, wish: Wish) -> Instant {
+        let grace_seconds = match wish {
+            Wish::Terminate { grace_seconds } => grace_seconds,
+            Wish::Run | Wish::Vanish => 0,
+        };
+        let request = PodRequest::Terminate { grace_seconds };
+        match launch::ask(&self.socket(), &request).await {
+            Ok(_asked) => Instant::now() + Duration::from_secs(grace_seconds) + END_MARGIN,
+            Err(error) => {
+                tracing::warn!(pod = self.names.name, %error, "killing a pod that cannot be asked to end");
+                Instant::now()
+            }
+        }
+    }
+
+    /// Starts the node's probes of containers that run, ends those of containers that do not.
+    fn ask_probes(&mut self, state: &PodState) {
+        let Some(&pod_ip) = self.status.pod_ips.first() else { return };
+        let containers =
+            self.pod.iter().flat_map(|pod| &pod.spec).flat_map(|spec| &spec.containers);
+        for container in containers {
+            let Some(probe) = NodeProbe::of(container, pod_ip) else { continue };
+            let running = state
+                .containers
+                .iter()
+                .any(|status| status.name == container.name && status.running);
+            match (running, self.probes.tasks.contains_key(&container.name)) {
+                (true, false) => {
+                    let answering = self.probes.answering.clone();
+                    let task = tokio::spawn(probe.run(container.name.clone(), answering));
+                    self.probes.tasks.insert(container.name.clone(), task.abort_handle());
+                    self.probes.ready.insert(container.name.clone(), false);
+                }
+                (false, true) => {
+                    self.probes.ready.insert(container.name.clone(), false);
+                    if let Some(task) = self.probes.tasks.remove(&container.name) {
+                        task.abort();
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes what the pod's init and the probes say.
+    fn note(&mut self, state: &PodState) {
+        let mut containers = state.containers.clone();
+        for container in &mut containers {
+            if let Some(&ready) = self.probes.ready.get(&container.name) {
+                container.ready &= ready;
+                if container.running && !ready {
+                    container.reason = "its readiness probe fails".to_owned();
+                }
+            }
+        }
+        let init_count = self.init_container_count();
+        let main = containers.get(init_count..).unwrap_or_default();
+        let ready = state.phase == Phase::Running && main.iter().all(|container| container.ready);
+        let ending = self.wish() != Wish::Run;
+        let first_reason = containers.iter().find(|container| {
+            !container.reason.is_empty() && !(state.phase == Phase::Running && container.ready)
+        });
+        self.status.reason = match first_reason.filter(|_| !ready) {
+            _ if ending => "terminating".to_owned(),
+            Some(container) => format!("container {}: {}", container.name, container.reason),
+            None => state.reason.clone(),
+        };
+        self.status.restarts = self.own_restarts + container_restarts(&containers);
+        self.status.phase = state.phase;
+        self.status.ready = ready && !ending;
+        self.status.containers = containers;
+        self.write_status();
+    }
+
+    fn init_container_count(&self) -> usize {
+        let spec = self.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+        spec.and_then(|spec| spec.init_containers.as_ref()).map_or(0, Vec::len)
+    }
+
+    fn write_status(&mut self) {
+        if self.written.as_ref() == Some(&self.status) {
+            return;
+        }
+        let path = self.context.layout.pod_status(&self.names.namespace, &self.names.name);
+        let text =
+            serde_json::to_vec_pretty(&self.status).expect("a status can be written as JSON");
+        match replace_file(&path, &text) {
+            Ok(()) => self.written = Some(self.status.clone()),
+            Err(error) => tracing::error!(path = %path.display(), %error, "cannot write a status"),
+        }
+    }
+
+    /// Removes everything that the pod had. Its status goes last: that is the word that it is gone.
+    fn take_down(&mut self) {
+        if let Some(number) = self.number.take() {
+            let path = self.netns_path();
+            if let Err(error) = network::remove_pod(number, &path) {
+                tracing::error!(
+                    pod = self.names.name,
+                    error = with_causes(&error),
+                    "cannot take a pod's network down"
+                );
+            }
+            self.context.addresses.give_back(number);
+        }
+        let directory = self.context.layout.pod_directory(&self.context.node, &self.names.uid);
+        let status = self.context.layout.pod_status(&self.names.namespace, &self.names.name);
+        for removed in [std::fs::remove_dir_all(&directory), std::fs::remove_file(&status)] {
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::error!(pod = self.names.name, %error, "cannot remove what a pod left");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn container_restarts(containers: &[ContainerStatus]) -> u32 {
+    containers.iter().map(|container| container.restarts).sum()
+}

@@ -1,0 +1,163 @@
+//! Services and the pods behind them, as seen from the registry: what service addresses and DNS are made of.
+//!
+//! Pure: a mirror in, views out. An endpoint is a pod that a service selects, with an address; whether it is ready
+//! is the reader's business, since some services want their endpoints before they are.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ambit_net::nftables::Protocol;
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::plan::PodName;
+use crate::controller::decode;
+use crate::registry::Mirror;
+
+/// A service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceView {
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// Its name.
+    pub(crate) name: String,
+    /// Its virtual addresses; none for a headless one.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Its ports.
+    pub(crate) ports: Vec<PortView>,
+    /// The pods it selects.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// A client stays with its endpoint.
+    pub(crate) client_affinity: bool,
+    /// Only endpoints on the client's node count.
+    pub(crate) local_only: bool,
+}
+
+/// A port of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortView {
+    /// Its name, empty for the only one.
+    pub(crate) name: String,
+    /// TCP or UDP.
+    pub(crate) protocol: Protocol,
+    /// Its number.
+    pub(crate) port: u16,
+}
+
+/// A pod behind a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Its host name if the service is its subdomain.
+    pub(crate) hostname: Option<String>,
+    /// Its addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Its node.
+    pub(crate) node: String,
+    /// It takes traffic, by itself or because the service does not ask.
+    pub(crate) ready: bool,
+    /// Its port for each port of the service; none where it does not name one.
+    pub(crate) ports: Vec<Option<u16>>,
+}
+
+/// Every service of the registry.
+pub(crate) fn services(mirror: &Mirror) -> Vec<ServiceView> {
+    let mut pods: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
+    for (object, value) in mirror.of_plural("pods") {
+        pods.entry(object.namespace.clone().unwrap_or_default()).or_default().push(decode(value));
+    }
+    let view = |value| {
+        let service: Service = decode(value);
+        let namespace = service.metadata.namespace.clone().unwrap_or_default();
+        let pods = pods.get(&namespace).map(Vec::as_slice).unwrap_or_default();
+        view(&service, pods, mirror)
+    };
+    mirror.of_plural("services").map(|(_, value)| view(value)).collect()
+}
+
+fn view(service: &Service, pods: &[Pod], mirror: &Mirror) -> ServiceView {
+    let spec = service.spec.clone().unwrap_or_default();
+    let name = service.metadata.name.clone().unwrap_or_default();
+    let ports = spec.ports.unwrap_or_default();
+    let selector = spec.selector.unwrap_or_default();
+    let unready_too = spec.publish_not_ready_addresses == Some(true);
+    let selected = |pod: &&Pod| {
+        let labels = pod.metadata.labels.as_ref();
+        let label = |key: &String| labels.and_then(|labels| labels.get(key));
+        !selector.is_empty() && selector.iter().all(|(key, value)| label(key) == Some(value))
+    };
+    let endpoints = pods.iter().filter(selected);
+    ServiceView {
+        addresses: spec.cluster_ips.iter().flatten().filter_map(|ip| ip.parse().ok()).collect(),
+        endpoints: endpoints
+            .filter_map(|pod| endpoint(pod, &name, &ports, unready_too, mirror))
+            .collect(),
+        ports: ports.iter().filter_map(port_view).collect(),
+        client_affinity: spec.session_affinity.as_deref() == Some("ClientIP"),
+        local_only: spec.internal_traffic_policy.as_deref() == Some("Local"),
+        namespace: service.metadata.namespace.clone().unwrap_or_default(),
+        name,
+    }
+}
+
+fn port_view(port: &ServicePort) -> Option<PortView> {
+    Some(PortView {
+        name: port.name.clone().unwrap_or_default(),
+        protocol: protocol(port.protocol.as_deref())?,
+        port: u16::try_from(port.port).ok()?,
+    })
+}
+
+fn protocol(name: Option<&str>) -> Option<Protocol> {
+    match name {
+        None | Some("TCP") => Some(Protocol::Tcp),
+        Some("UDP") => Some(Protocol::Udp),
+        Some(_) => None,
+    }
+}
+
+fn endpoint(
+    pod: &Pod,
+    service: &str,
+    ports: &[ServicePort],
+    unready_too: bool,
+    mirror: &Mirror,
+) -> Option<Endpoint> {
+    let names = PodName::of(pod);
+    let status = mirror.status(&names.namespace, &names.name, &names.uid)?;
+    let going = pod.metadata.deletion_timestamp.is_some();
+    let spec = pod.spec.as_ref()?;
+    if status.pod_ips.is_empty() || (going && !unready_too) {
+        return None;
+    }
+    let of_service = spec.subdomain.as_deref() == Some(service);
+    Some(Endpoint {
+        hostname: spec.hostname.clone().filter(|_| of_service),
+        addresses: status.pod_ips.clone(),
+        node: status.node.clone(),
+        ready: status.ready || unready_too,
+        ports: ports
+            .iter()
+            .filter(|port| port_view(port).is_some())
+            .map(|port| target_port(port, pod))
+            .collect(),
+    })
+}
+
+fn target_port(port: &ServicePort, pod: &Pod) -> Option<u16> {
+    let number = match &port.target_port {
+        None => port.port,
+        Some(IntOrString::Int(number)) => *number,
+        Some(IntOrString::String(name)) => {
+            let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let wanted = protocol(port.protocol.as_deref());
+            containers
+                .flat_map(|container| container.ports.iter().flatten())
+                .find(|candidate| {
+                    candidate.name.as_deref() == Some(name)
+                        && protocol(candidate.protocol.as_deref()) == wanted
+                })?
+                .container_port
+        }
+    };
+    u16::try_from(number).ok()
+}

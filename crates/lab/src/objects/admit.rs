@@ -1,0 +1,615 @@
+//! Admission: checks an applied object against the others and completes it as an API server would.
+//!
+//! The command line has already checked each object by itself; here is what takes the whole machine to know:
+//! references, addresses, what may not change. An error names the object and what to do, and ends the apply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::store::{Draft, Settled, Store};
+use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields};
+use crate::addresses;
+use crate::image::{ImageError, ImageMap, command_line};
+
+/// Most objects that one apply may name.
+const APPLY_OBJECTS_MAX: usize = 100_000;
+
+/// Why nothing was applied, or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Not an object of a kind that a machine keeps.
+    #[error("{api_version:?} {kind:?} is no kind that a machine keeps")]
+    Kind {
+        /// As written.
+        api_version: String,
+        /// As written.
+        kind: String,
+    },
+    /// `metadata.name` is missing.
+    #[error("a {kind} without metadata.name; give it one")]
+    Name {
+        /// Its kind.
+        kind: &'static str,
+    },
+    /// A name that cannot be one.
+    #[error("{kind} {name:?}: a name is at most 253 of a-z, 0-9, '-' and '.', as in DNS")]
+    BadName {
+        /// Its kind.
+        kind: &'static str,
+        /// As written, of the object or its namespace.
+        name: String,
+    },
+    /// An object that is not of its kind's shape.
+    #[error(
+        "{object} is not of the shape of its kind; compare it with the Kubernetes API reference"
+    )]
+    Shape {
+        /// Which.
+        object: ObjectRef,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// Two documents mean the same object.
+    #[error("{object} is given twice; remove one")]
+    Twice {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// More objects than one apply may name.
+    #[error("{count} objects at once, at most {APPLY_OBJECTS_MAX} are taken; split the input")]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+    /// Nodes are the machine's own.
+    #[error("{object} is the machine's own; choose the number of nodes with `ambit up --nodes`")]
+    Node {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// Something that the object refers to is not there.
+    #[error("{object}: {field} names {missing}, which does not exist; apply it first or together")]
+    Missing {
+        /// Which.
+        object: ObjectRef,
+        /// Where.
+        field: &'static str,
+        /// What is not there.
+        missing: ObjectRef,
+    },
+    /// The object, or its namespace, is still going away.
+    #[error("{object} is still being deleted; wait until it is gone, then apply again")]
+    Terminating {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// A field that may not change was changed.
+    #[error("{object}: {field} cannot change on a live object; delete it first, then apply again")]
+    Immutable {
+        /// Which.
+        object: ObjectRef,
+        /// Where.
+        field: &'static str,
+    },
+    /// A service address that cannot be had.
+    #[error("{object}: address {address} is {problem}; leave spec.clusterIP out to be given one")]
+    Address {
+        /// Which.
+        object: ObjectRef,
+        /// As written.
+        address: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// There is no service address left.
+    #[error("{object}: no service address is left; delete services that are not needed")]
+    AddressesExhausted {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// A service that is only a name.
+    #[error(
+        "{object}: type ExternalName is not supported, a machine has no way out of itself; \
+         use a ServiceEntry with static endpoints"
+    )]
+    ExternalName {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// A container whose image means nothing.
+    #[error("{object}: container {container:?}")]
+    Image {
+        /// Which.
+        object: ObjectRef,
+        /// Its container.
+        container: String,
+        /// Why.
+        source: ImageError,
+    },
+    /// A container that wants to be another user where there is only one.
+    #[error(
+        "{object}: container {container:?} has runAsUser or runAsGroup {id}, but without root a machine \
+         has one user only; run `ambit up` as root or leave it out"
+    )]
+    User {
+        /// Which.
+        object: ObjectRef,
+        /// Its container.
+        container: String,
+        /// The user or group.
+        id: u64,
+    },
+    /// A Deployment that would not find its own pods.
+    #[error("{object}: spec.selector.matchLabels does not match spec.template.metadata.labels")]
+    Selector {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// An object that was to be deleted, scaled or restarted is not there.
+    #[error("{object} does not exist")]
+    Absent {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// The change could not be made durable.
+    #[error("the change was not made")]
+    Store(#[from] StoreError),
+}
+
+/// What admission must know of the machine besides its objects.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    /// What images mean.
+    pub(crate) images: ImageMap,
+    /// Only one user exists.
+    pub(crate) rootless: bool,
+}
+
+impl Store {
+    /// Applies a list of objects: all of them, or none and an error.
+    pub(crate) fn apply(
+        &mut self,
+        objects: Vec<Value>,
+        admission: &Admission,
+        now: &str,
+    ) -> Result<Changes, ApplyError> {
+        let (settled, changes) = self.draft_apply(objects, admission, now)?;
+        self.commit(settled)?;
+        Ok(changes)
+    }
+
+    /// What [`Store::apply`] would do.
+    pub(crate) fn would_apply(
+        &self,
+        objects: Vec<Value>,
+        admission: &Admission,
+        now: &str,
+    ) -> Result<Changes, ApplyError> {
+        self.draft_apply(objects, admission, now).map(|(_, changes)| changes)
+    }
+
+    fn draft_apply(
+        &self,
+        objects: Vec<Value>,
+        admission: &Admission,
+        now: &str,
+    ) -> Result<(Settled, Changes), ApplyError> {
+        let named = name_all(objects)?;
+        let order: Vec<ObjectRef> = named.iter().map(|(_, object, _)| object.clone()).collect();
+        let mut by_rank: Vec<_> = named;
+        by_rank.sort_by_key(|(kind, ..)| kind.rank());
+        let mut draft = self.draft();
+        let mut outcomes = BTreeMap::new();
+        let mut ineffective: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
+        for (kind, object, value) in by_rank {
+            for field in fields_without_effect(kind, &value) {
+                ineffective.entry(field).or_default().push(object.clone());
+            }
+            let outcome = draft.admit(kind, &object, value, admission, now)?;
+            outcomes.insert(object, outcome);
+        }
+        let changes =
+            order.into_iter().map(|object| Change { outcome: outcomes[&object], object }).collect();
+        Ok((draft.settle(), Changes { changes, warnings: warnings(ineffective) }))
+    }
+}
+
+fn name_all(objects: Vec<Value>) -> Result<Vec<(&'static Kind, ObjectRef, Value)>, ApplyError> {
+    if objects.len() > APPLY_OBJECTS_MAX {
+        return Err(ApplyError::TooMany { count: objects.len() });
+    }
+    let mut seen = BTreeSet::new();
+    let mut named = Vec::with_capacity(objects.len());
+    for value in objects {
+        let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let (api_version, kind) = (text("/apiVersion"), text("/kind"));
+        let kind = Kind::of_manifest(api_version, kind).ok_or_else(|| ApplyError::Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        })?;
+        let namespace = Some(text("/metadata/namespace")).filter(|text| !text.is_empty());
+        let name = Some(text("/metadata/name")).filter(|text| !text.is_empty());
+        let name = name.ok_or(ApplyError::Name { kind: kind.kind })?;
+        if let Some(name) = [Some(name), namespace].into_iter().flatten().find(|n| !is_dns_name(n))
+        {
+            return Err(ApplyError::BadName { kind: kind.kind, name: name.to_owned() });
+        }
+        let object = ObjectRef::new(kind, Some(namespace.unwrap_or("default")), name);
+        if !seen.insert(object.clone()) {
+            return Err(ApplyError::Twice { object });
+        }
+        named.push((kind, object, value));
+    }
+    Ok(named)
+}
+
+/// Whether a name may be one; names become file names.
+fn is_dns_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    name.len() <= 253 && name.chars().all(allowed) && !name.starts_with('.')
+}
+
+/// Decodes what the machine itself reads, so that everything after it may rely on the shape.
+fn check_shape(kind: &Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
+    let decoded = match kind.kind {
+        "Namespace" => Namespace::deserialize(value).map(drop),
+        "ServiceAccount" => ServiceAccount::deserialize(value).map(drop),
+        "ConfigMap" => ConfigMap::deserialize(value).map(drop),
+        "Secret" => Secret::deserialize(value).map(drop),
+        "Service" => Service::deserialize(value).map(drop),
+        "Pod" => Pod::deserialize(value).map(drop),
+        "Deployment" => Deployment::deserialize(value).map(drop),
+        _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
+    };
+    decoded.map_err(|source| ApplyError::Shape { object: object.clone(), source })
+}
+
+fn fields_without_effect(kind: &Kind, value: &Value) -> Vec<String> {
+    match (kind.kind, value.get("spec"), value.pointer("/spec/template/spec")) {
+        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec"),
+        ("Deployment", _, Some(spec)) => pod_fields::without_effect(spec, "spec.template.spec"),
+        ("Service", Some(spec), _) => {
+            let kind = spec.get("type").and_then(Value::as_str);
+            let outside = kind.is_some_and(|kind| kind != "ClusterIP" && kind != "ExternalName");
+            outside.then(|| "spec.type (served as ClusterIP)".to_owned()).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// One warning per field, however many objects have it.
+fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> Vec<String> {
+    let sentence = |(field, objects): (String, Vec<ObjectRef>)| {
+        let others = match objects.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{field} has no effect on a machine ({}{others})", objects[0])
+    };
+    ineffective.into_iter().map(sentence).collect()
+}
+
+impl Draft<'_> {
+    fn admit(
+        &mut self,
+        kind: &'static Kind,
+        object: &ObjectRef,
+        mut value: Value,
+        admission: &Admission,
+        now: &str,
+    ) -> Result<Outcome, ApplyError> {
+        check_shape(kind, object, &value)?;
+        self.require_namespace(object)?;
+        value["metadata"]["name"] = json!(object.name);
+        if let Some(namespace) = &object.namespace {
+            value["metadata"]["namespace"] = json!(namespace);
+        }
+        let old = self.object(object).cloned();
+        if old.as_ref().is_some_and(is_terminating) {
+            return Err(ApplyError::Terminating { object: object.clone() });
+        }
+        match kind.kind {
+            "Node" => return Err(ApplyError::Node { object: object.clone() }),
+            "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
+            "Service" => self.admit_service(object, &mut value, old.as_ref())?,
+            "Pod" => {
+                self.admit_pod_spec(object, &mut value["spec"], admission)?;
+                keep_pod(object, &mut value, old.as_ref())?;
+            }
+            "Deployment" => self.admit_deployment(object, &mut value, old.as_ref(), admission)?,
+            _ => {}
+        }
+        if let Some(old) = &old
+            && same(old, &value)
+        {
+            return Ok(Outcome::Unchanged);
+        }
+        self.put(object.clone(), value, now);
+        if kind.kind == "Namespace" && old.is_none() {
+            self.create_default_account(&object.name, now);
+        }
+        Ok(if old.is_some() { Outcome::Configured } else { Outcome::Created })
+    }
+
+    fn require_namespace(&self, object: &ObjectRef) -> Result<(), ApplyError> {
+        let Some(namespace) = &object.namespace else { return Ok(()) };
+        let missing =
+            ObjectRef { plural: "namespaces".to_owned(), namespace: None, name: namespace.clone() };
+        match self.object(&missing) {
+            Some(value) if is_terminating(value) => {
+                Err(ApplyError::Terminating { object: missing })
+            }
+            Some(_) => Ok(()),
+            None => {
+                let object = object.clone();
+                Err(ApplyError::Missing { object, field: "metadata.namespace", missing })
+            }
+        }
+    }
+
+    /// Every namespace has a ServiceAccount `default`.
+    fn create_default_account(&mut self, namespace: &str, now: &str) {
+        if self.contains("serviceaccounts", Some(namespace), "default") {
+            return;
+        }
+        let kind = Kind::of_plural("serviceaccounts").expect("service accounts are in the table");
+        let value = json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": namespace},
+        });
+        self.put(ObjectRef::new(kind, Some(namespace), "default"), value, now);
+    }
+
+    fn admit_pod_spec(
+        &self,
+        object: &ObjectRef,
+        spec: &mut Value,
+        admission: &Admission,
+    ) -> Result<(), ApplyError> {
+        default_to(spec, "/serviceAccountName", json!("default"));
+        default_to(spec, "/restartPolicy", json!("Always"));
+        default_to(spec, "/terminationGracePeriodSeconds", json!(30));
+        let account = spec["serviceAccountName"].as_str().unwrap_or_default();
+        if !self.contains("serviceaccounts", object.namespace.as_deref(), account) {
+            let kind =
+                Kind::of_plural("serviceaccounts").expect("service accounts are in the table");
+            return Err(ApplyError::Missing {
+                object: object.clone(),
+                field: "spec.serviceAccountName",
+                missing: ObjectRef::new(kind, object.namespace.as_deref(), account),
+            });
+        }
+        let pod_context = spec.get("securityContext").cloned().unwrap_or_default();
+        for list in ["initContainers", "containers"] {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
+                check_container(object, container, &pod_context, admission)?;
+                default_protocols(container);
+            }
+        }
+        Ok(())
+    }
+
+    fn admit_deployment(
+        &self,
+        object: &ObjectRef,
+        value: &mut Value,
+        old: Option<&Value>,
+        admission: &Admission,
+    ) -> Result<(), ApplyError> {
+        default_to(value, "/spec/replicas", json!(1));
+        default_to(value, "/spec/strategy/type", json!("RollingUpdate"));
+        self.admit_pod_spec(object, &mut value["spec"]["template"]["spec"], admission)?;
+        let labels = value.pointer("/spec/template/metadata/labels");
+        let wanted = value.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
+        let matches = wanted.is_some_and(|wanted| {
+            let label = |name: &String| labels.and_then(|labels| labels.get(name));
+            !wanted.is_empty() && wanted.iter().all(|(name, value)| label(name) == Some(value))
+        });
+        if !matches {
+            return Err(ApplyError::Selector { object: object.clone() });
+        }
+        if old.is_some_and(|old| old.pointer("/spec/selector") != value.pointer("/spec/selector")) {
+            return Err(ApplyError::Immutable { object: object.clone(), field: "spec.selector" });
+        }
+        if let Some(restarted) = old.and_then(|old| old.pointer(RESTARTED_AT))
+            && value.pointer(RESTARTED_AT).is_none()
+        {
+            // `restart` wrote it; an apply of the same manifest must not undo that by another restart.
+            let metadata = &mut value["spec"]["template"]["metadata"];
+            metadata["annotations"][RESTARTED_AT_ANNOTATION] = restarted.clone();
+        }
+        Ok(())
+    }
+
+    fn admit_service(
+        &self,
+        object: &ObjectRef,
+        value: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApplyError> {
+        let spec = &mut value["spec"];
+        if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
+            return Err(ApplyError::ExternalName { object: object.clone() });
+        }
+        default_to(spec, "/type", json!("ClusterIP"));
+        default_to(spec, "/sessionAffinity", json!("None"));
+        default_to(spec, "/internalTrafficPolicy", json!("Cluster"));
+        for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            default_to(port, "/protocol", json!("TCP"));
+            let number = port.get("port").cloned().unwrap_or_default();
+            default_to(port, "/targetPort", number);
+        }
+        let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
+        if headless {
+            spec["clusterIPs"] = json!(["None"]);
+            return Ok(());
+        }
+        let families = families(spec);
+        let number = self.service_number(object, spec, old)?;
+        let addresses: Vec<IpAddr> = addresses::service(number)
+            .both()
+            .into_iter()
+            .filter(|address| families.contains(&family(address)))
+            .collect();
+        spec["clusterIP"] = json!(addresses.first());
+        spec["clusterIPs"] = json!(addresses);
+        spec["ipFamilies"] = json!(addresses.iter().map(family).collect::<Vec<_>>());
+        let policy = if addresses.len() == 2 { "PreferDualStack" } else { "SingleStack" };
+        default_to(spec, "/ipFamilyPolicy", json!(policy));
+        Ok(())
+    }
+
+    /// The number of a service's addresses: the one asked for, the one it has, or a free one.
+    fn service_number(
+        &self,
+        object: &ObjectRef,
+        spec: &Value,
+        old: Option<&Value>,
+    ) -> Result<u16, ApplyError> {
+        let had = old.and_then(number_of_service);
+        let taken: BTreeSet<u16> = self
+            .iter()
+            .filter(|(other, _)| other.plural == "services" && *other != object)
+            .filter_map(|(_, value)| number_of_service(value))
+            .collect();
+        if let Some(asked) =
+            spec.get("clusterIP").and_then(Value::as_str).filter(|ip| !ip.is_empty())
+        {
+            let wrong = |problem| ApplyError::Address {
+                object: object.clone(),
+                address: asked.to_owned(),
+                problem,
+            };
+            let number = asked.parse().ok().and_then(addresses::service_number);
+            let number = number.ok_or_else(|| wrong("not in 10.96.0.0/16 or fd00:10:96::/112"))?;
+            return match had {
+                Some(had) if had != number => {
+                    Err(ApplyError::Immutable { object: object.clone(), field: "spec.clusterIP" })
+                }
+                _ if taken.contains(&number) => Err(wrong("taken by another service")),
+                _ => Ok(number),
+            };
+        }
+        had.or_else(|| addresses::service_numbers().find(|number| !taken.contains(number)))
+            .ok_or_else(|| ApplyError::AddressesExhausted { object: object.clone() })
+    }
+}
+
+/// Where `restart` writes when it happened, as `kubectl rollout restart` does.
+pub(crate) const RESTARTED_AT_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
+const RESTARTED_AT: &str = "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt";
+
+/// Whether the object is going away.
+pub(crate) fn is_terminating(value: &Value) -> bool {
+    value.pointer("/metadata/deletionTimestamp").is_some()
+}
+
+fn number_of_service(value: &Value) -> Option<u16> {
+    let address = value.pointer("/spec/clusterIP")?.as_str()?.parse().ok()?;
+    addresses::service_number(address)
+}
+
+fn family(address: &IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// The address families a service asks for; both when it leaves the choice.
+fn families(spec: &Value) -> Vec<&'static str> {
+    let asked = spec.get("ipFamilies").and_then(Value::as_array);
+    let asks = |family| asked.is_some_and(|list| list.iter().any(|one| one == family));
+    let single = spec.get("ipFamilyPolicy").and_then(Value::as_str) == Some("SingleStack");
+    match (asks("IPv4"), asks("IPv6")) {
+        (true, false) => vec!["IPv4"],
+        (false, true) => vec!["IPv6"],
+        _ if single => vec!["IPv4"],
+        _ => vec!["IPv4", "IPv6"],
+    }
+}
+
+fn check_container(
+    object: &ObjectRef,
+    container: &Value,
+    pod_context: &Value,
+    admission: &Admission,
+) -> Result<(), ApplyError> {
+    let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let words = |field| -> Vec<String> {
+        let list = container.get(field).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+    command_line(image, &words("command"), &words("args"), &admission.images).map_err(
+        |source| ApplyError::Image { object: object.clone(), container: name.clone(), source },
+    )?;
+    let own_context = container.get("securityContext").unwrap_or(&Value::Null);
+    for field in ["runAsUser", "runAsGroup"] {
+        let id = own_context.get(field).or_else(|| pod_context.get(field)).and_then(Value::as_u64);
+        if let Some(id) = id.filter(|id| *id != 0 && admission.rootless) {
+            return Err(ApplyError::User { object: object.clone(), container: name, id });
+        }
+    }
+    Ok(())
+}
+
+fn default_protocols(container: &mut Value) {
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        default_to(port, "/protocol", json!("TCP"));
+    }
+}
+
+/// Keeps what the machine itself wrote into a pod, and refuses a change of the rest of its spec.
+fn keep_pod(object: &ObjectRef, value: &mut Value, old: Option<&Value>) -> Result<(), ApplyError> {
+    let Some(old) = old else {
+        default_to(value, "/status", json!({"phase": "Pending"}));
+        return Ok(());
+    };
+    if let Some(node) = old.pointer("/spec/nodeName") {
+        default_to(&mut value["spec"], "/nodeName", node.clone());
+    }
+    if let Some(status) = old.get("status") {
+        value["status"] = status.clone();
+    }
+    if let Some(owners) = old.pointer("/metadata/ownerReferences") {
+        value["metadata"]["ownerReferences"] = owners.clone();
+    }
+    if old.get("spec") != value.get("spec") {
+        return Err(ApplyError::Immutable { object: object.clone(), field: "spec of a Pod" });
+    }
+    Ok(())
+}
+
+/// Sets the field at `pointer` (an existing parent's) unless it has a value.
+fn default_to(value: &mut Value, pointer: &str, default: Value) {
+    let mut at = value;
+    for field in pointer.split('/').skip(1) {
+        at = &mut at[field];
+    }
+    if at.is_null() {
+        *at = default;
+    }
+}
+
+/// Whether two objects say the same, apart from what [`Draft::put`] writes.
+fn same(old: &Value, new: &Value) -> bool {
+    let said = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
+                metadata.remove(field);
+            }
+        }
+        if let Some(object) = value.as_object_mut() {
+            object.remove("status");
+        }
+        value
+    };
+    said(old) == said(new)
+}

@@ -1,0 +1,184 @@
+//! Changes other than apply: delete with its cascades, scale, restart, and what the machine writes itself.
+//!
+//! A pod is marked as going away and removed when its node has taken it down; everything else goes at once, a
+//! namespace last. Nothing goes that was not named or owned by what was named.
+
+use serde_json::{Value, json};
+
+use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_terminating};
+use super::store::{Draft, Settled, Store};
+use super::{Change, Changes, ObjectRef, Outcome, StoreError};
+
+impl Store {
+    /// Deletes objects and what they own: all of them, or none and an error when one is not there.
+    pub(crate) fn delete(
+        &mut self,
+        objects: &[ObjectRef],
+        ignore_absent: bool,
+        now: &str,
+    ) -> Result<Changes, ApplyError> {
+        let (settled, changes) = self.draft_delete(objects, ignore_absent, now)?;
+        self.commit(settled)?;
+        Ok(changes)
+    }
+
+    /// What [`Store::delete`] would do.
+    pub(crate) fn would_delete(
+        &self,
+        objects: &[ObjectRef],
+        ignore_absent: bool,
+        now: &str,
+    ) -> Result<Changes, ApplyError> {
+        self.draft_delete(objects, ignore_absent, now).map(|(_, changes)| changes)
+    }
+
+    fn draft_delete(
+        &self,
+        objects: &[ObjectRef],
+        ignore_absent: bool,
+        now: &str,
+    ) -> Result<(Settled, Changes), ApplyError> {
+        let mut changes = Vec::new();
+        let mut draft = self.draft();
+        for object in objects {
+            if object.plural == "nodes" {
+                return Err(ApplyError::Node { object: object.clone() });
+            }
+            // The manifest's own namespace may have taken it along already.
+            let named = |change: &Change| change.object == *object;
+            if self.object(object).is_none() {
+                if ignore_absent {
+                    continue;
+                }
+                return Err(ApplyError::Absent { object: object.clone() });
+            }
+            if !changes.iter().any(named) {
+                draft.delete(object, now, &mut changes);
+            }
+        }
+        draft.remove_empty_namespaces();
+        Ok((draft.settle(), Changes { changes, warnings: Vec::new() }))
+    }
+
+    /// Sets the replicas of a Deployment.
+    pub(crate) fn scale(
+        &mut self,
+        object: &ObjectRef,
+        replicas: u32,
+        now: &str,
+    ) -> Result<Changes, ApplyError> {
+        self.edit(object, now, |value| value["spec"]["replicas"] = json!(replicas))
+    }
+
+    /// Restarts a Deployment's pods, a few at a time.
+    pub(crate) fn restart(&mut self, object: &ObjectRef, now: &str) -> Result<Changes, ApplyError> {
+        self.edit(object, now, |value| {
+            let template = &mut value["spec"]["template"]["metadata"];
+            template["annotations"][RESTARTED_AT_ANNOTATION] = json!(now);
+        })
+    }
+
+    fn edit(
+        &mut self,
+        object: &ObjectRef,
+        now: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> Result<Changes, ApplyError> {
+        let absent = || ApplyError::Absent { object: object.clone() };
+        let mut value = self.object(object).cloned().ok_or_else(absent)?;
+        edit(&mut value);
+        self.write(object.clone(), value, now)?;
+        let change = Change { object: object.clone(), outcome: Outcome::Configured };
+        Ok(Changes { changes: vec![change], warnings: Vec::new() })
+    }
+
+    /// Writes one object as it is: for what the machine itself makes (nodes, pods, status).
+    pub(crate) fn write(
+        &mut self,
+        object: ObjectRef,
+        value: Value,
+        now: &str,
+    ) -> Result<(), StoreError> {
+        let mut draft = self.draft();
+        draft.put(object, value, now);
+        let settled = draft.settle();
+        self.commit(settled)
+    }
+
+    /// Marks a pod as going away.
+    pub(crate) fn retire_pod(&mut self, object: &ObjectRef, now: &str) -> Result<(), StoreError> {
+        let mut draft = self.draft();
+        draft.delete(object, now, &mut Vec::new());
+        let settled = draft.settle();
+        self.commit(settled)
+    }
+
+    /// Removes pods that are gone from their nodes, and namespaces that were waiting for them.
+    pub(crate) fn remove_gone(&mut self, gone: &[ObjectRef]) -> Result<(), StoreError> {
+        let mut draft = self.draft();
+        for object in gone {
+            draft.remove(object.clone());
+        }
+        draft.remove_empty_namespaces();
+        if draft.is_empty() {
+            return Ok(());
+        }
+        let settled = draft.settle();
+        self.commit(settled)
+    }
+}
+
+impl Draft<'_> {
+    fn delete(&mut self, object: &ObjectRef, now: &str, changes: &mut Vec<Change>) {
+        let Some(value) = self.object(object) else { return };
+        let owned = match object.plural.as_str() {
+            "namespaces" => self.contents(&object.name),
+            "deployments" => self.owned_by(uid(value)),
+            _ => Vec::new(),
+        };
+        // A pod that no node has taken on needs nobody to take it down.
+        let runs = object.plural == "pods" && value.pointer("/spec/nodeName").is_some();
+        if !is_terminating(value) {
+            changes.push(Change { object: object.clone(), outcome: Outcome::Deleted });
+        }
+        if runs || object.plural == "namespaces" {
+            self.mark_deleted(object, now);
+        } else {
+            self.remove(object.clone());
+        }
+        for object in owned {
+            self.delete(&object, now, changes);
+        }
+    }
+
+    fn contents(&self, namespace: &str) -> Vec<ObjectRef> {
+        let inside = |object: &&ObjectRef| object.namespace.as_deref() == Some(namespace);
+        self.iter().map(|(object, _)| object).filter(inside).cloned().collect()
+    }
+
+    fn owned_by(&self, owner: &str) -> Vec<ObjectRef> {
+        let owned = |value: &Value| {
+            let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+            owners.is_some_and(|owners| owners.iter().any(|reference| reference["uid"] == owner))
+        };
+        self.iter().filter(|(_, value)| owned(value)).map(|(object, _)| object.clone()).collect()
+    }
+
+    /// Namespaces that are going away and hold nothing any more are gone.
+    fn remove_empty_namespaces(&mut self) {
+        let terminating = |(object, value): &(&ObjectRef, &Value)| {
+            object.plural == "namespaces" && is_terminating(value)
+        };
+        let names: Vec<ObjectRef> =
+            self.iter().filter(terminating).map(|(object, _)| object.clone()).collect();
+        for namespace in names {
+            if self.contents(&namespace.name).is_empty() {
+                self.remove(namespace);
+            }
+        }
+    }
+}
+
+fn uid(value: &Value) -> &str {
+    value.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,87 @@
+//! The machine's objects: what was applied, completed as an API server would complete it.
+//!
+//! [`Store`] is the only writer of `registry/objects`. A change is drafted in memory, admitted as a whole, staged on
+//! disk and then moved into place, so that an error anywhere leaves everything as it was. It never runs anything:
+//! controllers and nodes read what it wrote.
+
+mod admit;
+mod change;
+mod kinds;
+mod pod_fields;
+mod store;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use admit::Admission;
+pub use admit::ApplyError;
+pub use kinds::{KINDS, Kind};
+pub use store::StoreError;
+pub(crate) use store::{Store, random_bytes};
+
+/// Names one object, as `kubectl` would.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ObjectRef {
+    /// Plural name of its kind, `deployments`.
+    pub plural: String,
+    /// Its namespace; none for Namespaces and Nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectRef {
+    /// A reference to an object of this kind.
+    pub fn new(kind: &Kind, namespace: Option<&str>, name: &str) -> Self {
+        Self {
+            plural: kind.plural.to_owned(),
+            namespace: namespace.filter(|_| kind.namespaced).map(str::to_owned),
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = KINDS.iter().find(|kind| kind.plural == self.plural);
+        write!(f, "{} ", kind.map_or(self.plural.as_str(), |kind| kind.kind))?;
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// What an apply or delete did to one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Which object.
+    pub object: ObjectRef,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It is new.
+    Created,
+    /// It was there and differs now.
+    Configured,
+    /// It was there and is the same.
+    Unchanged,
+    /// It is going away.
+    Deleted,
+}
+
+/// What an apply or delete did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// One entry per object that was named, in that order; cascades follow.
+    pub changes: Vec<Change>,
+    /// Fields that have no effect on a machine, each with its object.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,131 @@
+//! Which fields of a pod take effect on a machine.
+//!
+//! A machine gives a pod namespaces, not a file tree or control groups. What a manifest asks for beyond that is
+//! named in a warning, so that nobody believes it is in effect. This file never changes a pod.
+
+use serde_json::{Map, Value};
+
+/// Fields of a pod's spec that take effect, or whose absence of effect harms nobody.
+const POD: &[&str] = &[
+    "affinity",
+    "automountServiceAccountToken",
+    "containers",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostNetwork",
+    "hostname",
+    "initContainers",
+    "nodeName",
+    "nodeSelector",
+    "priority",
+    "restartPolicy",
+    "schedulerName",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+];
+
+/// Likewise of a container.
+const CONTAINER: &[&str] = &[
+    "args",
+    "command",
+    "env",
+    "envFrom",
+    "image",
+    "imagePullPolicy",
+    "name",
+    "ports",
+    "readinessProbe",
+    "securityContext",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "workingDir",
+];
+
+/// Likewise of a security context: either granted, or held by every pod anyway.
+const SECURITY: &[&str] =
+    &["allowPrivilegeEscalation", "runAsGroup", "runAsNonRoot", "runAsUser", "seccompProfile"];
+
+/// Likewise of a readiness probe.
+const PROBE: &[&str] = &[
+    "exec",
+    "failureThreshold",
+    "httpGet",
+    "initialDelaySeconds",
+    "periodSeconds",
+    "successThreshold",
+    "tcpSocket",
+    "timeoutSeconds",
+];
+
+/// The paths, below `prefix`, of everything in a pod's spec that has no effect.
+pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    unknown(spec, POD, prefix, &mut found);
+    security(spec, prefix, &mut found);
+    for list in ["initContainers", "containers"] {
+        let containers = spec.get(list).and_then(Value::as_array);
+        for (index, container) in containers.into_iter().flatten().enumerate() {
+            let path = format!("{prefix}.{list}[{index}]");
+            unknown(container, CONTAINER, &path, &mut found);
+            security(container, &path, &mut found);
+            if let Some(probe) = container.get("readinessProbe") {
+                unknown(probe, PROBE, &format!("{path}.readinessProbe"), &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn security(holder: &Value, path: &str, found: &mut Vec<String>) {
+    if let Some(context) = holder.get("securityContext") {
+        unknown(context, SECURITY, &format!("{path}.securityContext"), found);
+    }
+}
+
+fn unknown(value: &Value, known: &[&str], path: &str, found: &mut Vec<String>) {
+    let empty = Map::new();
+    for (field, value) in value.as_object().unwrap_or(&empty) {
+        let nothing = value.is_null()
+            || value.as_array().is_some_and(Vec::is_empty)
+            || value.as_object().is_some_and(Map::is_empty);
+        if !nothing && !known.contains(&field.as_str()) {
+            found.push(format!("{path}.{field}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::without_effect;
+
+    #[test]
+    fn fields_without_effect_are_named() {
+        let spec = json!({
+            "serviceAccountName": "a",
+            "volumes": [{"name": "v"}],
+            "securityContext": {"runAsUser": 1, "fsGroup": 2, "seLinuxOptions": {}},
+            "containers": [{
+                "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
+                "readinessProbe": {"grpc": {"port": 1}},
+                "volumeMounts": [],
+            }],
+        });
+        let mut found = without_effect(&spec, "spec");
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "spec.containers[0].readinessProbe.grpc",
+                "spec.containers[0].resources",
+                "spec.securityContext.fsGroup",
+                "spec.volumes",
+            ]
+        );
+    }
+}

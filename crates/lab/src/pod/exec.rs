@@ -1,0 +1,141 @@
+//! Commands that users run inside pods.
+//!
+//! The caller's own descriptors come over the socket, so that no byte of input or output passes through the machine. The
+//! caller's connection comes too: the exit code goes straight back, and a caller that dies takes its command along.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use ambit_net::seqpacket::Connection;
+use ambit_net::sys::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::container::{self, Streams};
+use super::{ContainerPlan, PACKET_SIZE_MAX_BYTES};
+use crate::reaper::{Reaper, exit_code};
+
+/// A command to run in a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExecMessage {
+    /// In which container; the first, if absent.
+    pub(crate) container: Option<String>,
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    /// The caller's kind of terminal, if it has one.
+    pub(crate) terminal: Option<String>,
+    /// The size of the caller's terminal.
+    pub(crate) window: Option<WindowSize>,
+}
+
+/// Size of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowSize {
+    /// Lines.
+    pub(crate) rows: u16,
+    /// Characters per line.
+    pub(crate) columns: u16,
+}
+
+/// What the pod tells the caller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ExecAnswer {
+    /// The command ended, as a shell counts.
+    Exit(i32),
+    /// The command could not be started, or asked for in vain.
+    Error(String),
+}
+
+/// What the caller tells the pod while its command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ExecControl {
+    /// A signal for the command.
+    Signal(i32),
+}
+
+/// Sends an answer; a caller that is gone needs none.
+pub(crate) async fn answer(caller: &Connection, answer: &ExecAnswer) {
+    let text = serde_json::to_vec(answer).expect("answers can be written as JSON");
+    if let Err(error) = caller.send(&text, &[]).await {
+        tracing::debug!(%error, "the caller of an exec is gone");
+    }
+}
+
+/// Runs a command and answers its caller.
+pub(super) async fn serve(
+    message: ExecMessage,
+    fds: Vec<OwnedFd>,
+    containers: &[ContainerPlan],
+    reaper: &Reaper,
+) {
+    let Ok([input, output, error, caller]) = <[OwnedFd; 4]>::try_from(fds) else {
+        tracing::warn!("an exec without its four descriptors");
+        return;
+    };
+    let caller = match Connection::from_fd(caller) {
+        Ok(caller) => caller,
+        Err(error) => {
+            tracing::warn!(%error, "an exec whose caller cannot be answered");
+            return;
+        }
+    };
+    let wanted = message.container.as_deref();
+    let Some(plan) = containers.iter().find(|plan| wanted.is_none_or(|name| plan.name == name))
+    else {
+        let names: Vec<&str> = containers.iter().map(|plan| plan.name.as_str()).collect();
+        let text = format!(
+            "no container {:?}; the pod has {}",
+            wanted.unwrap_or_default(),
+            names.join(", ")
+        );
+        return answer(&caller, &ExecAnswer::Error(text)).await;
+    };
+    let streams = Streams { input: Some(input), output, error };
+    match container::start(plan, &message.command, &terminal(&message), streams) {
+        Ok(pid) => {
+            let exit = attend(pid, &caller, reaper).await;
+            answer(&caller, &ExecAnswer::Exit(exit)).await;
+        }
+        Err(error) => {
+            let text = format!("cannot start a process in the pod: {error}");
+            answer(&caller, &ExecAnswer::Error(text)).await;
+        }
+    }
+}
+
+fn terminal(message: &ExecMessage) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::new();
+    if let Some(terminal) = &message.terminal {
+        variables.insert("TERM".to_owned(), terminal.clone());
+    }
+    if let Some(window) = message.window {
+        variables.insert("LINES".to_owned(), window.rows.to_string());
+        variables.insert("COLUMNS".to_owned(), window.columns.to_string());
+    }
+    variables
+}
+
+/// Waits for the command while passing on what its caller sends.
+async fn attend(pid: Pid, caller: &Connection, reaper: &Reaper) -> i32 {
+    let mut ended = reaper.end_of(pid);
+    let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
+    loop {
+        let packet = tokio::select! {
+            exit = &mut ended => return exit.map_or(-1, exit_code),
+            packet = caller.receive(&mut buffer) => packet,
+        };
+        let Ok(packet) = packet else {
+            // The caller died, and nobody is left to see what the command says.
+            container::signal(pid, Signal::Hangup);
+            container::signal(pid, Signal::Term);
+            return ended.await.map_or(-1, exit_code);
+        };
+        match serde_json::from_slice(&buffer[..packet.length]) {
+            Ok(ExecControl::Signal(number)) => container::signal(pid, Signal::Number(number)),
+            Err(error) => {
+                tracing::warn!(%error, "an exec's caller sent something else than a control")
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Process 1 of a pod: sets the pod apart, runs its containers, answers on its socket.
+//!
+//! It knows nothing of the registry, of services or of the mesh. It ends when it is told to terminate; when it dies
+//! the kernel ends everything in the pod.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ambit_net::seqpacket::{Connection, Listener, PacketError};
+use ambit_net::sys::process::{self, Pid, Signal};
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::container::{self, Streams};
+use super::exec;
+use super::isolation;
+use super::{
+    ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, ProbeRecord,
+    RestartPolicy,
+};
+use crate::logs::LogFile;
+use crate::reaper::{Reaper, exit_code};
+use crate::registry::{ContainerStatus, Phase};
+
+/// Wait before the second restart in a row; the first comes at once.
+const BACK_OFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait before a restart.
+const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// A container that ran this long starts afresh in its back-off.
+const GOOD_RUN: Duration = Duration::from_secs(10);
+/// How long processes get to die of SIGKILL before the pod's end does it.
+const KILL_GRACE: Duration = Duration::from_secs(2);
+
+/// Runs a pod. Its plan comes on standard input.
+pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("read the pod's plan")?;
+    let plan: PodPlan = serde_json::from_str(&text).context("the pod's plan is not as expected")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(live(plan))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Pod {
+    plan: PodPlan,
+    /// The directory of the logs, by a descriptor: the path is out of sight once the pod is set apart.
+    logs: PathBuf,
+    reaper: Reaper,
+    state: watch::Sender<PodState>,
+    terminating: watch::Sender<bool>,
+    running: Mutex<BTreeMap<String, Pid>>,
+}
+
+async fn live(plan: PodPlan) -> anyhow::Result<()> {
+    let log_directory = File::open(&plan.logs.0).context("open the directory of the logs")?;
+    let listener = Listener::bind(&plan.socket).context("listen for the pod runner")?;
+    isolation::set_up_mounts(&plan.hidden, &plan.files, plan.rootless)?;
+    process::set_hostname(&plan.hostname).context("set the host name")?;
+    isolation::give_up_privileges()?;
+    let statuses = plan.init_containers.iter().chain(&plan.containers).map(initial).collect();
+    let (state, _) = watch::channel(PodState { containers: statuses, ..PodState::default() });
+    let pod = Arc::new(Pod {
+        logs: format!("/proc/self/fd/{}", log_directory.as_raw_fd()).into(),
+        plan,
+        reaper: Reaper::start().context("watch children")?,
+        state,
+        terminating: watch::channel(false).0,
+        running: Mutex::default(),
+    });
+    tokio::spawn(Arc::clone(&pod).run_containers());
+    let mut terminating = pod.terminating.subscribe();
+    loop {
+        tokio::select! {
+            connection = listener.accept() => {
+                let connection = connection.context("accept the pod runner")?;
+                tokio::spawn(Arc::clone(&pod).serve(connection));
+            }
+            _ = terminating.wait_for(|ended| *ended) => break,
+        }
+    }
+    pod.wait_for_end().await;
+    drop(log_directory);
+    Ok(())
+}
+
+fn initial(plan: &ContainerPlan) -> ContainerStatus {
+    ContainerStatus { name: plan.name.clone(), ..ContainerStatus::default() }
+}
+
+/// How a container's life went on after it ended.
+enum Next {
+    Again,
+    Done { success: bool },
+}
+
+impl Pod {
+    async fn run_containers(self: Arc<Self>) {
+        for index in 0..self.plan.init_containers.len() {
+            let name = self.plan.init_containers[index].name.clone();
+            self.note(|state| state.reason = format!("waiting for init container {name:?}"));
+            if !self.supervise(&self.plan.init_containers[index], true).await {
+                self.note(|state| {
+                    state.phase = Phase::Failed;
+                    state.reason = format!("init container {name:?} failed");
+                });
+                return;
+            }
+        }
+        self.note(|state| {
+            state.phase = Phase::Running;
+            state.reason.clear();
+        });
+        let runs: Vec<_> = (0..self.plan.containers.len())
+            .map(|index| {
+                let pod = Arc::clone(&self);
+                tokio::spawn(async move { pod.supervise(&pod.plan.containers[index], false).await })
+            })
+            .collect();
+        let mut success = true;
+        for run in runs {
+            success &= run.await.unwrap_or(false);
+        }
+        self.note(|state| {
+            state.phase = if success { Phase::Succeeded } else { Phase::Failed };
+            state.reason = "all containers have ended".to_owned();
+        });
+    }
+
+    /// Runs one container until it is done for good; whether it ended well.
+    async fn supervise(&self, plan: &ContainerPlan, is_init: bool) -> bool {
+        let mut back_off = Duration::ZERO;
+        loop {
+            if *self.terminating.borrow() {
+                return false;
+            }
+            let started = Instant::now();
+            let exit = self.run_once(plan).await;
+            match self.next(exit, is_init) {
+                Next::Done { success } => return success,
+                Next::Again if started.elapsed() >= GOOD_RUN => back_off = Duration::ZERO,
+                Next::Again => {}
+            }
+            self.note_container(&plan.name, |status| status.restarts += 1);
+            let mut terminating = self.terminating.subscribe();
+            // Terminating ends the wait early; either way the loop looks.
+            let _early = timeout(back_off, terminating.wait_for(|ended| *ended)).await;
+            back_off = (back_off * 2).clamp(BACK_OFF_FIRST, BACK_OFF_MAX);
+        }
+    }
+
+    fn next(&self, exit: i32, is_init: bool) -> Next {
+        let success = exit == 0;
+        match self.plan.restart {
+            _ if *self.terminating.borrow() => Next::Done { success },
+            RestartPolicy::Always if is_init && success => Next::Done { success },
+            RestartPolicy::Always => Next::Again,
+            RestartPolicy::OnFailure if !success => Next::Again,
+            RestartPolicy::OnFailure | RestartPolicy::Never => Next::Done { success },
+        }
+    }
+
+    /// Starts a container and waits for its end; the answer is its exit as a shell counts.
+    async fn run_once(&self, plan: &ContainerPlan) -> i32 {
+        let exit = match self.start(plan) {
+            Ok(pid) => {
+                self.running_now().insert(plan.name.clone(), pid);
+                self.note_container(&plan.name, |status| {
+                    status.running = true;
+                    status.ready = plan.exec_probe.is_none();
+                    status.reason.clear();
+                });
+                let ended = self.reaper.end_of(pid);
+                let probe = plan.exec_probe.as_ref();
+                let exit = tokio::select! {
+                    exit = ended => exit.map_or(-1, exit_code),
+                    () = self.probe(plan, probe) => unreachable!("a probe goes on for ever"),
+                };
+                self.running_now().remove(&plan.name);
+                // What it left behind in its session goes with it.
+                let _none_left = process::kill(-pid, Signal::Kill);
+                exit
+            }
+            Err(error) => {
+                tracing::error!(container = plan.name, %error, "cannot start a container");
+                -1
+            }
+        };
+        self.note_container(&plan.name, |status| {
+            status.running = false;
+            status.ready = false;
+            status.last_exit = Some(exit);
+            status.reason = format!("exited with {exit}");
+        });
+        exit
+    }
+
+    fn start(&self, plan: &ContainerPlan) -> anyhow::Result<Pid> {
+        let name = format!("{}_{}.log", self.plan.logs.1, plan.name);
+        let output = LogFile::open(self.logs.join(name))
+            .and_then(LogFile::collect)
+            .context("open the container's log")?;
+        let error = output.try_clone()?;
+        let streams = Streams { input: None, output, error };
+        Ok(container::start(plan, &plan.command, &BTreeMap::new(), streams)?)
+    }
+
+    /// Asks a probe for ever.
+    async fn probe(&self, plan: &ContainerPlan, probe: Option<&ExecProbe>) {
+        let Some(probe) = probe else { return std::future::pending().await };
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let mut record = ProbeRecord::new(probe.timing);
+        sleep(seconds(probe.timing.initial_delay_seconds)).await;
+        loop {
+            let success = self.probe_once(plan, probe).await;
+            let ready = record.answer(success);
+            self.note_container(&plan.name, |status| {
+                status.ready = ready;
+                status.reason =
+                    if ready { String::new() } else { "its readiness probe fails".to_owned() };
+            });
+            sleep(seconds(probe.timing.period_seconds.max(1))).await;
+        }
+    }
+
+    async fn probe_once(&self, plan: &ContainerPlan, probe: &ExecProbe) -> bool {
+        let limit = Duration::from_secs(probe.timing.timeout_seconds.max(1).into());
+        let nowhere = || File::options().write(true).open("/dev/null").map(Into::into);
+        let streams =
+            nowhere().and_then(|output| Ok(Streams { input: None, output, error: nowhere()? }));
+        let started = streams
+            .and_then(|streams| container::start(plan, &probe.command, &BTreeMap::new(), streams));
+        match started {
+            Ok(pid) => match timeout(limit, self.reaper.end_of(pid)).await {
+                Ok(exit) => exit.is_ok_and(|exit| exit_code(exit) == 0),
+                Err(_elapsed) => {
+                    container::signal(pid, Signal::Kill);
+                    false
+                }
+            },
+            Err(error) => {
+                tracing::warn!(container = plan.name, %error, "cannot start a readiness probe");
+                false
+            }
+        }
+    }
+
+    fn running_now(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Pid>> {
+        self.running.lock().expect("nothing panics while it holds the lock")
+    }
+
+    fn note(&self, change: impl FnOnce(&mut PodState)) {
+        self.state.send_modify(change);
+    }
+
+    fn note_container(&self, name: &str, change: impl FnOnce(&mut ContainerStatus)) {
+        self.note(|state| {
+            if let Some(status) = state.containers.iter_mut().find(|status| status.name == name) {
+                change(status);
+            }
+        });
+    }
+
+    async fn serve(self: Arc<Self>, connection: Connection) {
+        let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
+        let packet = match connection.receive(&mut buffer).await {
+            Ok(packet) => packet,
+            Err(PacketError::Closed) => return,
+            Err(error) => return tracing::warn!(%error, "cannot read a request"),
+        };
+        match serde_json::from_slice(&buffer[..packet.length]) {
+            Ok(PodRequest::Follow) => self.tell(&connection).await,
+            Ok(PodRequest::Terminate { grace_seconds }) => {
+                self.terminate(Duration::from_secs(grace_seconds)).await;
+            }
+            Ok(PodRequest::Exec(message)) => {
+                exec::serve(message, packet.fds, &self.plan.containers, &self.reaper).await;
+            }
+            Err(error) => tracing::warn!(%error, "a request that is none"),
+        }
+    }
+
+    /// Sends the state now and at each change, until the other side is gone.
+    async fn tell(&self, connection: &Connection) {
+        let mut changes = self.state.subscribe();
+        loop {
+            let state = changes.borrow_and_update().clone();
+            let text = serde_json::to_vec(&state).expect("states can be written as JSON");
+            if connection.send(&text, &[]).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                // It never sends anything: this is its end.
+                _ = connection.peek() => return,
+            }
+        }
+    }
+
+    async fn terminate(&self, grace: Duration) {
+        let stop_starting = !self.terminating.send_replace(true);
+        if !stop_starting {
+            return;
+        }
+        for pid in self.running_now().values() {
+            container::signal(*pid, Signal::Term);
+        }
+        sleep(grace).await;
+        // Whoever is still here had its time.
+        let _none_left = process::kill_all(Signal::Kill);
+    }
+
+    /// Waits until nothing runs any more.
+    async fn wait_for_end(&self) {
+        let mut changes = self.state.subscribe();
+        let all_ended =
+            |state: &PodState| state.containers.iter().all(|container| !container.running);
+        if changes.wait_for(all_ended).await.is_ok() {
+            return;
+        }
+        sleep(KILL_GRACE).await;
+    }
+}

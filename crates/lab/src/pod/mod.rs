@@ -1,0 +1,179 @@
+//! A pod's own processes: its init, and the step that turns a child of it into a container.
+//!
+//! `ambit lab-pod-init` is process 1 of a pod. It outlives the pod runner that started it, so that a crash of the
+//! runner disturbs no pod: everything that a pod is lives in this one process and what it starts.
+
+mod container;
+mod exec;
+mod init;
+mod isolation;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::registry::{ContainerStatus, Phase};
+
+pub(crate) use container::run as run_container;
+pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, WindowSize, answer};
+pub(crate) use init::run as run_init;
+
+/// Largest packet on a pod's socket: a command with its arguments, or the states of all containers.
+pub(crate) const PACKET_SIZE_MAX_BYTES: usize = 128 << 10;
+
+/// Everything a pod's init has to know; handed over on its standard input.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PodPlan {
+    /// The pod's host name.
+    pub(crate) hostname: String,
+    /// The machine has one user only.
+    pub(crate) rootless: bool,
+    /// The state directory, which the pod must not see.
+    pub(crate) hidden: PathBuf,
+    /// Files of the host's tree that the pod sees otherwise: where, and the content's file.
+    pub(crate) files: Vec<(PathBuf, PathBuf)>,
+    /// The socket to listen on.
+    pub(crate) socket: PathBuf,
+    /// The directory of the container logs, and how their names begin.
+    pub(crate) logs: (PathBuf, String),
+    /// What happens when a container ends.
+    pub(crate) restart: RestartPolicy,
+    /// Containers that run to their end, one after the other, before the others start.
+    pub(crate) init_containers: Vec<ContainerPlan>,
+    /// The containers.
+    pub(crate) containers: Vec<ContainerPlan>,
+}
+
+/// One container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ContainerPlan {
+    /// Its name.
+    pub(crate) name: String,
+    /// Program and arguments, everything expanded.
+    pub(crate) command: Vec<String>,
+    /// Its environment, complete.
+    pub(crate) environment: BTreeMap<String, String>,
+    /// Where it starts.
+    pub(crate) working_directory: PathBuf,
+    /// Who it runs as; 0 stays who the pod is.
+    pub(crate) user: u32,
+    /// Its group.
+    pub(crate) group: u32,
+    /// A command whose success makes it ready.
+    pub(crate) exec_probe: Option<ExecProbe>,
+}
+
+/// A readiness probe that runs inside the pod.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ExecProbe {
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    /// When and how often.
+    pub(crate) timing: ProbeTiming,
+}
+
+/// When a readiness probe runs and how often it must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProbeTiming {
+    /// Wait before the first.
+    pub(crate) initial_delay_seconds: u32,
+    /// Between two.
+    pub(crate) period_seconds: u32,
+    /// After which one has failed.
+    pub(crate) timeout_seconds: u32,
+    /// So many successes in a row make ready.
+    pub(crate) success_threshold: u32,
+    /// So many failures in a row make not ready.
+    pub(crate) failure_threshold: u32,
+}
+
+/// What happens when a container ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RestartPolicy {
+    /// It is started again.
+    #[default]
+    Always,
+    /// It is started again unless it ended well.
+    OnFailure,
+    /// It stays ended.
+    Never,
+}
+
+/// The first packet of a connection to a pod's init.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(crate) enum PodRequest {
+    /// Send [`PodState`] now and whenever it changes.
+    Follow,
+    /// End every container: politely, then by force, then the pod.
+    Terminate {
+        /// How long politely.
+        grace_seconds: u64,
+    },
+    /// Run a command; stdin, stdout, stderr and the caller's connection come along.
+    Exec(ExecMessage),
+}
+
+/// What the pod's init knows of its containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PodState {
+    /// Where the pod is in its life.
+    pub(crate) phase: Phase,
+    /// What holds it up, if anything.
+    pub(crate) reason: String,
+    /// Its containers; the ready ones are running and their exec probe, if any, says so.
+    pub(crate) containers: Vec<ContainerStatus>,
+}
+
+/// Keeps count of a probe's answers.
+#[derive(Debug)]
+pub(crate) struct ProbeRecord {
+    timing: ProbeTiming,
+    ready: bool,
+    in_a_row: u32,
+}
+
+impl ProbeRecord {
+    /// Not ready until the probe says so.
+    pub(crate) fn new(timing: ProbeTiming) -> Self {
+        Self { timing, ready: false, in_a_row: 0 }
+    }
+
+    /// Takes one answer in and says whether the container counts as ready.
+    pub(crate) fn answer(&mut self, success: bool) -> bool {
+        if success == self.ready {
+            self.in_a_row = 0;
+            return self.ready;
+        }
+        self.in_a_row += 1;
+        let threshold =
+            if success { self.timing.success_threshold } else { self.timing.failure_threshold };
+        if self.in_a_row >= threshold.max(1) {
+            self.ready = success;
+            self.in_a_row = 0;
+        }
+        self.ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_change_readiness_at_their_thresholds() {
+        let timing = ProbeTiming {
+            initial_delay_seconds: 0,
+            period_seconds: 1,
+            timeout_seconds: 1,
+            success_threshold: 2,
+            failure_threshold: 3,
+        };
+        let mut record = ProbeRecord::new(timing);
+        let answers = [true, false, true, true, false, false, true, false, false, false];
+        let ready: Vec<bool> = answers.iter().map(|answer| record.answer(*answer)).collect();
+        let expected = [false, false, false, true, true, true, true, true, true, false];
+        assert_eq!(ready, expected);
+    }
+}

@@ -1,0 +1,100 @@
+//! The registry directory as its readers see it: objects, pod statuses, and word of their changes.
+//!
+//! The machine writes objects, nodes write statuses, everybody else reads. A [`Mirror`] keeps what was read and
+//! re-reads only what a [`Watch`] names. It never writes an object.
+
+mod mirror;
+mod watch;
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use mirror::Mirror;
+pub(crate) use watch::{Watch, WatchError};
+
+/// What a node reports about one of its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// The pod's uid: a status of an older pod of the same name does not count.
+    pub uid: String,
+    /// The node that runs it.
+    pub node: String,
+    /// Pending, Running, Succeeded or Failed.
+    pub phase: Phase,
+    /// Its addresses, IPv4 first.
+    #[serde(rename = "podIPs")]
+    pub pod_ips: Vec<IpAddr>,
+    /// Whether it takes traffic.
+    pub ready: bool,
+    /// The path of its network namespace inside the machine; empty until there is one.
+    pub netns: PathBuf,
+    /// The process id of its init inside the machine; 0 until it runs.
+    pub pid: i32,
+    /// How often its containers, or its init, were started again.
+    pub restarts: u32,
+    /// Why it is not running or not ready; empty when it is.
+    pub reason: String,
+    /// When it was started.
+    pub started_at: Option<String>,
+    /// Each of its containers.
+    pub containers: Vec<ContainerStatus>,
+}
+
+/// What a node reports about one container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    /// Its name.
+    pub name: String,
+    /// It runs.
+    pub running: bool,
+    /// It runs and its probe says so.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Its last exit: a status, or 128 and the signal that ended it.
+    pub last_exit: Option<i32>,
+    /// Why it does not run.
+    pub reason: String,
+}
+
+/// How far a pod is in its life, in Kubernetes' words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Not all of it runs yet.
+    #[default]
+    Pending,
+    /// Its containers run, or are being started again.
+    Running,
+    /// Its containers have ended well and stay so.
+    Succeeded,
+    /// Its containers have ended, at least one of them badly.
+    Failed,
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Replaces a file as a whole: readers see the old content or the new one.
+pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = path.parent().expect("files lie in directories");
+    fs::create_dir_all(directory)?;
+    let name = path.file_name().expect("files have names").to_string_lossy();
+    // Watchers pass over names that begin with a dot.
+    let aside = directory.join(format!(".{name}.new"));
+    fs::write(&aside, content)?;
+    fs::rename(&aside, path)
+}
+
+/// The current time as Kubernetes writes it.
+pub(crate) fn timestamp() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,220 @@
+//! The service of the tiered application: it calls others, and answers with what they answered.
+//!
+//! Set up by the environment variables of nicholasjackson/fake-service, and answers in its JSON, so that manifests
+//! and tools made for that one work. HTTP only. Connections are used again where the variables allow it.
+
+mod answer;
+mod settings;
+mod upstream;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use ambit_net::drain::Guard;
+use futures::StreamExt;
+use futures::stream;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response, StatusCode, header};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
+
+use self::answer::Answer;
+use self::settings::{Settings, SettingsError};
+use self::upstream::Upstreams;
+use super::server::{self, Ends};
+
+/// A service that is set up.
+#[derive(Debug)]
+pub(crate) struct FakeService {
+    settings: Settings,
+    upstreams: Upstreams,
+    notices: Vec<String>,
+    /// Requests so far; decides which of them take how long.
+    served: Cell<u64>,
+}
+
+impl FakeService {
+    /// Reads the environment.
+    pub(crate) fn from_environment(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, SettingsError> {
+        let settings = Settings::read(&variable)?;
+        let upstreams = Upstreams::new(&settings);
+        let notices = settings::without_effect(variable);
+        Ok(Self { settings, upstreams, notices, served: Cell::new(0) })
+    }
+
+    /// What of the environment has no effect.
+    pub(crate) fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Where it is to listen.
+    pub(crate) fn listen_address(&self) -> &str {
+        &self.settings.listen_address
+    }
+
+    /// Serves until it is asked to end.
+    pub(crate) async fn serve(self, listener: TcpListener, guard: Guard) {
+        let keep_alive = self.settings.server_keep_alives;
+        let service = Rc::new(self);
+        let answer = move |request, ends| {
+            let service = Rc::clone(&service);
+            async move { service.answer(&request, ends).await }
+        };
+        server::serve_http(listener, guard, keep_alive, answer).await;
+    }
+
+    async fn answer(&self, request: &Request<Incoming>, ends: Ends) -> Response<Full<Bytes>> {
+        if matches!(request.uri().path(), "/health" | "/ready") {
+            return Response::new(Full::from("OK"));
+        }
+        let (start_time, start) = (SystemTime::now(), Instant::now());
+        let calls = self.call_upstreams().await;
+        sleep_until(start + self.least_duration()).await;
+        let error = calls.values().find_map(|call| call.error.clone());
+        let status = match &error {
+            None => StatusCode::OK,
+            Some(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let answer = Answer {
+            name: self.settings.name.clone(),
+            uri: request.uri().path().to_owned(),
+            kind: "HTTP".to_owned(),
+            ip_addresses: vec![ends.local.ip().to_string()],
+            start_time: answer::timestamp(start_time),
+            end_time: answer::timestamp(SystemTime::now()),
+            duration: super::duration::format(start.elapsed()),
+            headers: BTreeMap::new(),
+            body: self.settings.message.clone(),
+            upstream_calls: calls,
+            code: i32::from(status.as_u16()),
+            error,
+        };
+        let mut response = Response::new(Full::from(answer.to_text()));
+        *response.status_mut() = status;
+        let json = header::HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        response
+    }
+
+    async fn call_upstreams(&self) -> BTreeMap<String, Answer> {
+        stream::iter(&self.settings.upstreams)
+            .map(async |uri| (uri.to_string(), self.upstreams.call(uri).await))
+            .buffer_unordered(self.settings.workers)
+            .collect()
+            .await
+    }
+
+    /// How long the next answer takes at least: 90 in 100 as the 50th percentile says, 9 as the 90th, 1 as the 99th.
+    fn least_duration(&self) -> Duration {
+        let number = self.served.replace(self.served.get().wrapping_add(1));
+        let [p50, p90, p99] = self.settings.timing;
+        // 37 has no factor in common with 100: every value comes once per hundred, well spread.
+        match number.wrapping_mul(37) % 100 {
+            0..90 => p50,
+            90..99 => p90,
+            _ => p99,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use serde_json::Value;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::sample::tests::start;
+
+    async fn get(address: std::net::SocketAddr) -> (String, Value, usize) {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().to_owned();
+        (status, serde_json::from_str(body).unwrap(), body.len())
+    }
+
+    #[tokio::test]
+    async fn three_tiers_answer_as_one() {
+        let client = async {
+            let keep = ("HTTP_SERVER_KEEP_ALIVES", "true");
+            let tier = |name, upstreams: &[std::net::SocketAddr]| {
+                let uris: Vec<String> = upstreams.iter().map(|ip| format!("http://{ip}")).collect();
+                let uris = uris.join(",");
+                let mut environment = vec![keep, ("NAME", name), ("MESSAGE", "Hello from there")];
+                environment.extend([("UPSTREAM_WORKERS", "2"), ("HTTP_CLIENT_KEEP_ALIVES", "true")]);
+                environment.push(("UPSTREAM_URIS", &uris));
+                start(&["fake-service"], &environment)
+            };
+            let (third, _third) = tier("tier-3-app-a", &[]);
+            let (second_a, _second_a) = tier("tier-2-app-a", &[third]);
+            let (second_b, _second_b) = tier("tier-2-app-b", &[third]);
+            let (first, _first) = tier("tier-1-app-a", &[second_a, second_b]);
+            let (status, answer, size) = get(first).await;
+            assert_eq!(status, "200");
+            assert_eq!(answer["name"], "tier-1-app-a");
+            assert_eq!(answer["uri"], "/");
+            assert_eq!(answer["type"], "HTTP");
+            assert_eq!(answer["ip_addresses"], serde_json::json!(["127.0.0.1"]));
+            let second = &answer["upstream_calls"][format!("http://{second_b}")];
+            assert_eq!(second["name"], "tier-2-app-b");
+            assert_eq!(second["headers"]["Content-Type"], "application/json");
+            let third = &second["upstream_calls"][format!("http://{third}")];
+            assert_eq!(third["uri"], format!("http://{}", third_of(third)));
+            assert_eq!((&third["code"], &third["body"]), (&200.into(), &"Hello from there".into()));
+            assert!((2_300..3_200).contains(&size), "{size} bytes, the original has 2,726");
+        };
+        LocalSet::new().run_until(client).await;
+    }
+
+    fn third_of(call: &Value) -> String {
+        call["uri"].as_str().unwrap().trim_start_matches("http://").to_owned()
+    }
+
+    #[tokio::test]
+    async fn an_upstream_that_fails_makes_the_answer_fail() {
+        let client = async {
+            let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let uri = format!("http://{gone}");
+            let (address, _drain) = start(&["fake-service"], &[("UPSTREAM_URIS", &uri)]);
+            let (status, answer, _) = get(address).await;
+            assert_eq!(status, "500");
+            assert_eq!(answer["code"], 500);
+            assert!(answer["error"].as_str().unwrap().contains(&uri), "{answer}");
+            assert_eq!(answer["upstream_calls"][&uri]["code"], -1);
+        };
+        LocalSet::new().run_until(client).await;
+    }
+
+    #[tokio::test]
+    async fn of_a_hundred_answers_ten_are_slower() {
+        let variable = |name: &str| match name {
+            "TIMING_50_PERCENTILE" => Some("1ms".to_owned()),
+            "TIMING_90_PERCENTILE" => Some("2ms".to_owned()),
+            "TIMING_99_PERCENTILE" => Some("3ms".to_owned()),
+            _ => None,
+        };
+        let service = FakeService::from_environment(variable).unwrap();
+        let mut counts = [0; 4];
+        for _ in 0..100 {
+            counts[service.least_duration().as_millis() as usize] += 1;
+        }
+        assert_eq!(counts, [0, 90, 9, 1]);
+    }
+
+    #[tokio::test]
+    async fn answers_can_be_read_back() {
+        let body = Full::<Bytes>::from("{}").collect().await.unwrap().to_bytes();
+        assert!(serde_json::from_slice::<Answer>(&body).is_ok());
+    }
+}

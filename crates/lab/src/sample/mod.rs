@@ -1,0 +1,6 @@
+//! stub
+use std::ffi::OsString;
+use std::process::ExitCode;
+pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
+    Ok(ExitCode::SUCCESS)
+}

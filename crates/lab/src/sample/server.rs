@@ -1,0 +1,163 @@
+//! What all samples have in common: a listener, an accept loop with a bound, HTTP connections that end in good order.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_net::drain::Guard;
+use ambit_net::socket::{self, ListenOptions};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+
+/// Most connections at once; further ones wait in the kernel.
+const CONNECTIONS_MAX: usize = 20_000;
+/// Connections that wait in the kernel.
+const BACKLOG: i32 = 4096;
+/// Wait after the kernel refused to hand over a connection, usually for want of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// Largest head of a request.
+const HEAD_SIZE_MAX_BYTES: usize = 64 << 10;
+
+/// A listener that could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ListenError {
+    /// Not an address.
+    #[error("{text:?} is not an address to listen on; write IP:PORT, [IP]:PORT or :PORT")]
+    Address {
+        /// As written.
+        text: String,
+    },
+    /// The system refuses.
+    #[error("cannot listen on {address}; choose another address with --listen")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Listens. `:PORT` and `[::]:PORT` mean IPv4 and IPv6.
+pub(super) fn listen(text: &str) -> Result<TcpListener, ListenError> {
+    let all = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
+    let address: SocketAddr = all
+        .as_deref()
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| ListenError::Address { text: text.to_owned() })?;
+    let options = ListenOptions { backlog: BACKLOG, v6only: false, ..ListenOptions::default() };
+    socket::tcp_listener(address, &options)
+        .and_then(TcpListener::from_std)
+        .map_err(|source| ListenError::Listen { address, source })
+}
+
+/// Accepts until it is asked to end, and starts `handle` for each connection.
+pub(super) async fn serve<H, F>(listener: TcpListener, mut guard: Guard, handle: H)
+where
+    H: Fn(TcpStream, SocketAddr) -> F,
+    F: Future<Output = ()> + 'static,
+{
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // The guard that waits is mutable, the one that starts tasks is shared with them.
+    let tasks = guard.clone();
+    loop {
+        let (stream, peer, permit) = tokio::select! {
+            _ = guard.draining() => return,
+            accepted = accept(&listener, &room) => accepted,
+        };
+        let handling = handle(stream, peer);
+        tasks.spawn_local(async move {
+            handling.await;
+            drop(permit);
+        });
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    let permit = Arc::clone(room).acquire_owned().await.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => return (stream, socket::normalise(peer), permit),
+            Err(error) => {
+                eprintln!("cannot accept a connection: {error}");
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// The application's own address, as the client called it.
+    pub(super) local: SocketAddr,
+    /// The client's.
+    pub(super) peer: SocketAddr,
+}
+
+/// Serves HTTP/1.1: `answer` makes the response of each request.
+pub(super) async fn serve_http<A, F, B>(
+    listener: TcpListener,
+    guard: Guard,
+    keep_alive: bool,
+    answer: A,
+) where
+    A: Fn(Request<Incoming>, Ends) -> F + Clone + 'static,
+    F: Future<Output = Response<B>> + 'static,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connections = guard.clone();
+    serve(listener, guard, |stream, peer| {
+        let (answer, mut guard) = (answer.clone(), connections.clone());
+        async move {
+            let Ok(local) = stream.set_nodelay(true).and_then(|()| stream.local_addr()) else {
+                return; // The client is gone already.
+            };
+            let ends = Ends { local: socket::normalise(local), peer };
+            let service = service_fn(move |request| {
+                let answering = answer(request, ends);
+                async move { Ok::<_, std::convert::Infallible>(answering.await) }
+            });
+            let connection = http1::Builder::new()
+                .keep_alive(keep_alive)
+                .header_read_timeout(None)
+                .max_buf_size(HEAD_SIZE_MAX_BYTES)
+                .serve_connection(TokioIo::new(stream), service);
+            let mut connection = std::pin::pin!(connection);
+            // An error is the client's: it went away, or sent no HTTP and was told so.
+            let _client_error = tokio::select! {
+                ended = connection.as_mut() => ended,
+                _ = guard.draining() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+        }
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_ip_and_port() {
+        for text in ["", "8080", "localhost:80", "[::]", ":http"] {
+            let error = listen(text).unwrap_err().to_string();
+            assert!(error.contains("write IP:PORT"), "{text:?}: {error}");
+        }
+    }
+}
