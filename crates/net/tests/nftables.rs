@@ -22,56 +22,106 @@ use world::{PATIENCE, Pair, ask, lonely, serve_once, server_ips};
 const ENOENT: i32 = 2;
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
+/// What differs between the tables of the two address families.
+struct Samples {
+    ipv6: bool,
+    net: ipnet::IpNet,
+    host: ipnet::IpNet,
+    own: IpAddr,
+    backends: Vec<SocketAddr>,
+    pods: Set,
+}
+
+impl Samples {
+    fn of(family: Family) -> Self {
+        let ipv6 = family == Family::Ip6;
+        let (net, host, own) = if ipv6 {
+            ("fd00::/8", "fd09::1/128", "fd09::9")
+        } else {
+            ("10.0.0.0/8", "10.9.0.1/32", "10.9.0.9")
+        };
+        let own: IpAddr = own.parse().unwrap();
+        let pods = if ipv6 {
+            Set::ipv6("pods", ["fd09::1".parse().unwrap(), "fd09::2".parse().unwrap()])
+        } else {
+            Set::ipv4("pods", ["10.9.0.1".parse().unwrap(), "10.9.0.2".parse().unwrap()])
+        };
+        let backends = (1..4).map(|port| SocketAddr::new(own, port)).collect();
+        Self { ipv6, net: net.parse().unwrap(), host: host.parse().unwrap(), own, backends, pods }
+    }
+
+    fn conditions(&self) -> Vec<Rule> {
+        let states = [
+            ConnectionState::Established,
+            ConnectionState::Related,
+            ConnectionState::New,
+            ConnectionState::Invalid,
+            ConnectionState::Untracked,
+        ];
+        let (from_pods, to_pods) = (Rule::new("from pods"), Rule::new("to pods"));
+        let (from_pods, to_pods) = if self.ipv6 {
+            (from_pods.source_in_ipv6("pods"), to_pods.destination_in_ipv6("pods"))
+        } else {
+            (from_pods.source_in_ipv4("pods"), to_pods.destination_in_ipv4("pods"))
+        };
+        vec![
+            Rule::new("states").state(&states).counter().accept(),
+            Rule::new("reply").direction(Direction::Reply).accept(),
+            Rule::new("original").direction(Direction::Original).counter(),
+            from_pods.accept(),
+            to_pods.accept(),
+            Rule::new("nets").source(self.net).destination(self.host).accept(),
+            Rule::new("not nets").source_not(self.host).destination_not(self.net).accept(),
+            Rule::new("ports").protocol(Protocol::Tcp).source_port(1).port_not(2).accept(),
+            Rule::new("syn").protocol(Protocol::Tcp).tcp_flags(0x17, 0x02).drop(),
+            Rule::new("marks").mark(0x539, 0xfff).connection_mark_not(1, u32::MAX).accept(),
+            Rule::new("not marks").mark_not(0, 1).connection_mark(0x111, 0xfff).accept(),
+            Rule::new("in").in_interface("lo").return_to_caller(),
+            Rule::new("not in").in_interface_not("eth0").jump("called"),
+            Rule::new("local").to_local_address().goto("called"),
+            Rule::new("other").to_other_address().reject(),
+        ]
+    }
+
+    fn marking(&self) -> Vec<Rule> {
+        vec![
+            Rule::new("root").sent_by(SocketOwner::User(0)).set_mark(7),
+            Rule::new("anyone").sent_by(SocketOwner::Anyone).set_connection_mark(7),
+            Rule::new("out").out_interface("eth0").mark_from_connection(),
+            Rule::new("not out").out_interface_not("lo").connection_from_mark(),
+        ]
+    }
+
+    fn destinations(&self) -> Vec<Rule> {
+        let services = Rule::new("services");
+        vec![
+            if self.ipv6 {
+                services.service_verdict_ipv6("services")
+            } else {
+                services.service_verdict_ipv4("services")
+            },
+            Rule::new("redirect").protocol(Protocol::Tcp).redirect(15001),
+        ]
+    }
+
+    fn backends(&self) -> Vec<Rule> {
+        vec![
+            Rule::new("pick").protocol(Protocol::Tcp).destination_nat(&self.backends),
+            Rule::new("only").protocol(Protocol::Udp).destination_nat(&self.backends[..1]),
+        ]
+    }
+}
+
 /// Every condition and statement at least once.
 fn everything(family: Family) -> Table {
-    let ipv6 = family == Family::Ip6;
-    let (net, host, backends, own): (_, _, Vec<SocketAddr>, IpAddr) = if ipv6 {
-        let backends = ["[fd09::3]:1", "[fd09::4]:2", "[fd09::5]:3"];
-        (
-            "fd00::/8",
-            "fd09::1/128",
-            backends.map(|b| b.parse().unwrap()).into(),
-            "fd09::9".parse().unwrap(),
-        )
-    } else {
-        let backends = ["10.9.0.3:1", "10.9.0.4:2", "10.9.0.5:3"];
-        (
-            "10.0.0.0/8",
-            "10.9.0.1/32",
-            backends.map(|b| b.parse().unwrap()).into(),
-            "10.9.0.9".parse().unwrap(),
-        )
-    };
-    let (net, host): (ipnet::IpNet, ipnet::IpNet) = (net.parse().unwrap(), host.parse().unwrap());
-    let service = |rule: Rule| {
-        if ipv6 {
-            rule.service_verdict_ipv6("services")
-        } else {
-            rule.service_verdict_ipv4("services")
-        }
-    };
-    let from_pods =
-        |rule: Rule| if ipv6 { rule.source_in_ipv6("pods") } else { rule.source_in_ipv4("pods") };
-    let to_pods = |rule: Rule| {
-        if ipv6 { rule.destination_in_ipv6("pods") } else { rule.destination_in_ipv4("pods") }
-    };
-    let pods = if ipv6 {
-        Set::ipv6("pods", ["fd09::1".parse().unwrap(), "fd09::2".parse().unwrap()])
-    } else {
-        Set::ipv4("pods", ["10.9.0.1".parse().unwrap(), "10.9.0.2".parse().unwrap()])
-    };
-    let key = ServiceKey { ip: own, protocol: Protocol::Tcp, port: 80 };
-    let icmp = if ipv6 { Protocol::Icmpv6 } else { Protocol::Icmp };
-    let states = [
-        ConnectionState::Established,
-        ConnectionState::Related,
-        ConnectionState::New,
-        ConnectionState::Invalid,
-        ConnectionState::Untracked,
-    ];
+    let samples = Samples::of(family);
+    let key = ServiceKey { ip: samples.own, protocol: Protocol::Tcp, port: 80 };
+    let verdicts = [(key, Verdict::Goto("backends".to_owned()))];
+    let icmp = if samples.ipv6 { Protocol::Icmpv6 } else { Protocol::Icmp };
+    let reset = Rule::new("reset").protocol(Protocol::Tcp).reject_with_reset();
     Table::new(family, "everything")
-        .set(pods)
-        .set(Set::services("services", ipv6, [(key, Verdict::Goto("backends".to_owned()))]))
+        .set(samples.pods.clone())
+        .set(Set::services("services", samples.ipv6, verdicts))
         .chain(
             Chain::filter("raw", Hook::Prerouting, Priority::RAW)
                 .rule(Rule::new("zone").protocol(Protocol::Udp).port(53).zone(1))
@@ -80,52 +130,20 @@ fn everything(family: Family) -> Table {
         .chain(
             Chain::filter("conditions", Hook::Input, Priority::FILTER)
                 .drop_by_default()
-                .rule(Rule::new("states").state(&states).counter().accept())
-                .rule(Rule::new("reply").direction(Direction::Reply).accept())
-                .rule(Rule::new("original").direction(Direction::Original).counter())
-                .rule(from_pods(Rule::new("from pods")).accept())
-                .rule(to_pods(Rule::new("to pods")).accept())
-                .rule(Rule::new("nets").source(net).destination(host).accept())
-                .rule(Rule::new("not nets").source_not(host).destination_not(net).accept())
-                .rule(
-                    Rule::new("ports").protocol(Protocol::Tcp).source_port(1).port_not(2).accept(),
-                )
-                .rule(Rule::new("syn").protocol(Protocol::Tcp).tcp_flags(0x17, 0x02).drop())
-                .rule(
-                    Rule::new("marks").mark(0x539, 0xfff).connection_mark_not(1, u32::MAX).accept(),
-                )
-                .rule(Rule::new("not marks").mark_not(0, 1).connection_mark(0x111, 0xfff).accept())
-                .rule(Rule::new("in").in_interface("lo").return_to_caller())
-                .rule(Rule::new("not in").in_interface_not("eth0").jump("called"))
-                .rule(Rule::new("local").to_local_address().goto("called"))
-                .rule(Rule::new("other").to_other_address().reject()),
+                .rules(samples.conditions()),
         )
-        .chain(
-            Chain::route("output", Priority::MANGLE)
-                .rule(Rule::new("root").sent_by(SocketOwner::User(0)).set_mark(7))
-                .rule(Rule::new("anyone").sent_by(SocketOwner::Anyone).set_connection_mark(7))
-                .rule(Rule::new("out").out_interface("eth0").mark_from_connection())
-                .rule(Rule::new("not out").out_interface_not("lo").connection_from_mark()),
-        )
+        .chain(Chain::route("output", Priority::MANGLE).rules(samples.marking()))
         .chain(
             Chain::nat("nat", Hook::Prerouting, Priority::DESTINATION_NAT)
-                .rule(service(Rule::new("services")))
-                .rule(Rule::new("redirect").protocol(Protocol::Tcp).redirect(15001)),
+                .rules(samples.destinations()),
         )
         .chain(
             Chain::nat("source", Hook::Postrouting, Priority::SOURCE_NAT)
-                .rule(Rule::new("one").mark(1, 1).source_nat(own))
+                .rule(Rule::new("one").mark(1, 1).source_nat(samples.own))
                 .rule(Rule::new("whatever").masquerade()),
         )
-        .chain(
-            Chain::regular("called")
-                .rule(Rule::new("reset").protocol(Protocol::Tcp).reject_with_reset()),
-        )
-        .chain(
-            Chain::regular("backends")
-                .rule(Rule::new("pick").protocol(Protocol::Tcp).destination_nat(&backends))
-                .rule(Rule::new("only").protocol(Protocol::Udp).destination_nat(&backends[..1])),
-        )
+        .chain(Chain::regular("called").rule(reset))
+        .chain(Chain::regular("backends").rules(samples.backends()))
 }
 
 fn redirecting(port: u16) -> Vec<Table> {
@@ -162,6 +180,20 @@ privileged_tests! {
             assert!(nft.delete(family, "everything").unwrap());
             assert!(!nft.delete(family, "everything").unwrap());
         }
+    }
+
+    fn a_bridge_table_verifies() {
+        let mut nft = Nftables::open_in(&lonely()).unwrap();
+        let spoofed = |rule: Rule, own: &str| rule.source_not(own.parse().unwrap()).drop();
+        let table = Table::new(Family::Bridge, "ports").chain(
+            Chain::filter("prerouting", Hook::Prerouting, Priority::MANGLE)
+                .rule(spoofed(Rule::new("v4").in_interface("pod1").ipv4(), "10.244.1.2/32"))
+                .rule(spoofed(Rule::new("v6").in_interface("pod1").ipv6(), "fd00:10:244:1::2/128")),
+        );
+        nft.replace(std::slice::from_ref(&table)).unwrap();
+        assert_eq!(nft.verify(&table).unwrap(), []);
+        assert!(nft.delete(Family::Bridge, "ports").unwrap());
+        assert!(!nft.verify(&table).unwrap().is_empty());
     }
 
     fn tampering_shows() {

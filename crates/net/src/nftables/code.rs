@@ -34,6 +34,7 @@ impl Code<'_> {
         }
     }
 
+    /// What the rule does to a packet that got this far.
     fn statement(&mut self, statement: &Statement) {
         match statement {
             Statement::Counter => self.emit("counter", |_| {}),
@@ -81,8 +82,20 @@ impl Code<'_> {
         }
     }
 
+    /// Ends the rule for packets that are not as wanted.
     fn condition(&mut self, condition: &Condition) {
         match condition {
+            Condition::Source { net, equal } => self.address(*net, *equal, true),
+            Condition::Destination { net, equal } => self.address(*net, *equal, false),
+            Condition::SourceIn { set, ipv6 } => self.address_in(set, *ipv6, true),
+            Condition::DestinationIn { set, ipv6 } => self.address_in(set, *ipv6, false),
+            Condition::InInterface { name, equal } => {
+                self.interface(key::META_IN_NAME, name, *equal)
+            }
+            Condition::OutInterface { name, equal } => {
+                self.interface(key::META_OUT_NAME, name, *equal)
+            }
+            Condition::ToLocalAddress(local) => self.local_address(*local),
             Condition::Protocol(protocol) => {
                 self.load_meta(key::META_PROTOCOL);
                 self.compare(true, &[protocol.number()]);
@@ -114,10 +127,6 @@ impl Code<'_> {
                 self.load_ct(key::CT_DIRECTION);
                 self.compare(true, &[u8::from(*direction == Direction::Reply)]);
             }
-            Condition::Source { net, equal } => self.address(*net, *equal, true),
-            Condition::Destination { net, equal } => self.address(*net, *equal, false),
-            Condition::SourceIn { set, ipv6 } => self.address_in(set, *ipv6, true),
-            Condition::DestinationIn { set, ipv6 } => self.address_in(set, *ipv6, false),
             Condition::SourcePort { port, equal } => {
                 self.load_payload(key::TRANSPORT_HEADER, 0, 2, 0);
                 self.compare(*equal, &port.to_be_bytes());
@@ -131,12 +140,6 @@ impl Code<'_> {
                 self.mask(&[*mask]);
                 self.compare(true, &[*value]);
             }
-            Condition::InInterface { name, equal } => {
-                self.interface(key::META_IN_NAME, name, *equal)
-            }
-            Condition::OutInterface { name, equal } => {
-                self.interface(key::META_OUT_NAME, name, *equal)
-            }
             Condition::SentBy(owner) => {
                 // Loading the user ends the rule for packets without a socket.
                 self.load_meta(key::META_SOCKET_USER);
@@ -144,17 +147,10 @@ impl Code<'_> {
                     self.compare(true, &user.to_ne_bytes());
                 }
             }
-            Condition::ToLocalAddress(local) => {
-                self.emit("fib", |data| {
-                    data.network_u32(attr::FIB_DESTINATION, register(0));
-                    data.network_u32(attr::FIB_RESULT, key::FIB_ADDRESS_TYPE);
-                    data.network_u32(attr::FIB_FLAGS, key::FIB_DESTINATION_ADDRESS);
-                });
-                self.compare(*local, &u32::from(libc::RTN_LOCAL).to_ne_bytes());
-            }
         }
     }
 
+    /// Appends one expression; `content` writes its attributes.
     fn emit(&mut self, name: &str, content: impl FnOnce(&mut Request)) {
         self.list.nested(attribute::LIST_ELEMENT, |element| {
             element.text(attribute::EXPRESSION_NAME, name);
@@ -162,10 +158,12 @@ impl Code<'_> {
         });
     }
 
+    /// Loads what the kernel knows of the packet into word 0.
     fn load_meta(&mut self, what: u32) {
         self.load_meta_at(what, 0);
     }
 
+    /// Loads what the kernel knows of the packet into a given word.
     fn load_meta_at(&mut self, what: u32, word: u32) {
         self.emit("meta", |data| {
             data.network_u32(attr::META_DESTINATION, register(word));
@@ -173,6 +171,7 @@ impl Code<'_> {
         });
     }
 
+    /// Sets a property of the packet from word 0.
     fn store_meta(&mut self, what: u32) {
         self.emit("meta", |data| {
             data.network_u32(attr::META_KEY, what);
@@ -180,6 +179,7 @@ impl Code<'_> {
         });
     }
 
+    /// Loads what connection tracking knows of the packet into word 0.
     fn load_ct(&mut self, what: u32) {
         self.emit("ct", |data| {
             data.network_u32(attr::CT_DESTINATION, register(0));
@@ -187,6 +187,7 @@ impl Code<'_> {
         });
     }
 
+    /// Sets a property of the connection from word 0.
     fn store_ct(&mut self, what: u32) {
         self.emit("ct", |data| {
             data.network_u32(attr::CT_KEY, what);
@@ -194,6 +195,7 @@ impl Code<'_> {
         });
     }
 
+    /// Loads bytes of a header.
     fn load_payload(&mut self, header: u32, offset: u32, length: u32, word: u32) {
         self.emit("payload", |data| {
             data.network_u32(attr::PAYLOAD_DESTINATION, register(word));
@@ -203,6 +205,7 @@ impl Code<'_> {
         });
     }
 
+    /// Loads a constant.
     fn load_immediate(&mut self, word: u32, value: &[u8]) {
         self.emit("immediate", |data| {
             data.network_u32(attr::IMMEDIATE_DESTINATION, register(word));
@@ -212,6 +215,7 @@ impl Code<'_> {
         });
     }
 
+    /// Goes on only if word 0 and those after it are (or are not) `value`.
     fn compare(&mut self, equal: bool, value: &[u8]) {
         self.emit("cmp", |data| {
             data.network_u32(attr::COMPARE_SOURCE, register(0));
@@ -223,6 +227,7 @@ impl Code<'_> {
         });
     }
 
+    /// Clears the bits of word 0 and those after it that are not in `mask`.
     fn mask(&mut self, mask: &[u8]) {
         self.emit("bitwise", |data| {
             data.network_u32(attr::BITWISE_SOURCE, register(0));
@@ -238,6 +243,7 @@ impl Code<'_> {
         });
     }
 
+    /// Compares the bits of word 0 that are in `mask`.
     fn masked_word(&mut self, value: u32, mask: u32, equal: bool) {
         if mask != u32::MAX {
             self.mask(&mask.to_ne_bytes());
@@ -245,6 +251,7 @@ impl Code<'_> {
         self.compare(equal, &value.to_ne_bytes());
     }
 
+    /// Compares an interface name, which the kernel pads with zeros.
     fn interface(&mut self, which: u32, name: &str, equal: bool) {
         let mut padded = name.as_bytes().to_vec();
         padded.resize(NAME_BYTES, 0);
@@ -252,6 +259,17 @@ impl Code<'_> {
         self.compare(equal, &padded);
     }
 
+    /// Asks the routing tables what kind of address the destination is.
+    fn local_address(&mut self, local: bool) {
+        self.emit("fib", |data| {
+            data.network_u32(attr::FIB_DESTINATION, register(0));
+            data.network_u32(attr::FIB_RESULT, key::FIB_ADDRESS_TYPE);
+            data.network_u32(attr::FIB_FLAGS, key::FIB_DESTINATION_ADDRESS);
+        });
+        self.compare(local, &u32::from(libc::RTN_LOCAL).to_ne_bytes());
+    }
+
+    /// Loads the source or destination address into word 0 and those after it.
     fn load_address(&mut self, ipv6: bool, source: bool) {
         let (offset, length) = match (ipv6, source) {
             (false, true) => (12, 4),
@@ -262,6 +280,7 @@ impl Code<'_> {
         self.load_payload(key::NETWORK_HEADER, offset, length, 0);
     }
 
+    /// Compares an address with a subnet.
     fn address(&mut self, net: IpNet, equal: bool, source: bool) {
         self.load_address(net.addr().is_ipv6(), source);
         if net.prefix_len() < net.max_prefix_len() {
@@ -270,11 +289,13 @@ impl Code<'_> {
         self.compare(equal, &ip_bytes(net.network()));
     }
 
+    /// Goes on only if an address is in a set.
     fn address_in(&mut self, set: &str, ipv6: bool, source: bool) {
         self.load_address(ipv6, source);
         self.look_up(set, None, None);
     }
 
+    /// Looks word 0 and those after it up in a set or map; into `destination` for a map.
     fn look_up(&mut self, set: &str, id: Option<u32>, destination: Option<u32>) {
         self.emit("lookup", |data| {
             data.text(attr::LOOKUP_SET, set);
@@ -298,6 +319,7 @@ impl Code<'_> {
         self.look_up(map, None, Some(VERDICT_REGISTER));
     }
 
+    /// Refuses with the message that the family has for a closed port.
     fn reject(&mut self, tcp_reset: bool) {
         const PORT_UNREACHABLE: u8 = 3;
         const PORT_UNREACHABLE_V6: u8 = 4;
@@ -316,6 +338,7 @@ impl Code<'_> {
         });
     }
 
+    /// Puts the address into word 0 and those after it, the port into the next, and translates.
     fn destination_nat(&mut self, backends: &[SocketAddr]) {
         let first = backends[0];
         let port_at = if first.is_ipv6() { 4 } else { 1 };
@@ -337,6 +360,7 @@ impl Code<'_> {
         self.nat(key::DESTINATION_NAT, first.ip(), Some(port_at));
     }
 
+    /// Translates to the address in word 0 and the port in word `port_at`.
     fn nat(&mut self, kind: u32, ip: IpAddr, port_at: Option<u32>) {
         let family = if ip.is_ipv6() { family::IPV6 } else { family::IPV4 };
         self.emit("nat", |data| {
