@@ -1,11 +1,37 @@
 //! Role: the control plane: registry, view, delta xDS and certificate authority.
 //!
+//! It reads objects, makes the view of them, tells proxies about it, signs their pods' certificates and answers
+//! administrators. It never touches a pod's traffic, and a mesh goes on without it until certificates end.
+//!
 //! | module | does |
 //! |---|---|
 //! | [`manifest`] | what users write, to typed objects or to errors with line and remedy |
+//! | [`config`] | flags and Istio's environment variables |
 //! | `registry` | where objects come from, as a stream of events |
 //! | `view_builder` | objects to the workloads, services and policies of the view |
+//! | `world` | what is known at this moment, shared |
+//! | `xds_server`, `listener` | delta discovery, and TLS below it |
+//! | `ca` | the certificate authority |
+//! | `node_credentials` | tokens, roots and revocation lists for nodes |
+//! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
+//! | `durable`, `error_text` | whole files, whole errors |
 
+mod admin;
+mod ca;
+pub mod config;
+mod durable;
+mod error_text;
+mod http_server;
+mod listener;
 pub mod manifest;
+mod metrics;
+mod monitoring;
+mod node_credentials;
 mod registry;
+mod role;
 mod view_builder;
+mod world;
+mod xds_server;
+
+pub use config::Args;
+pub use role::{RunError, run};

@@ -41,7 +41,7 @@ const KINDS: [Kind; 8] = [
 
 /// Why the registry cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RegistryError {
+pub enum RegistryError {
     /// A directory cannot be made or listed.
     #[error("cannot read the registry directory {path}; check `--registry` and its permissions")]
     Directory {

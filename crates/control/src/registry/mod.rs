@@ -8,7 +8,8 @@ mod files;
 use ambit_model::Text;
 use serde::Deserialize;
 
-pub(crate) use self::files::{FilesRegistry, RegistryError};
+pub(crate) use self::files::FilesRegistry;
+pub use self::files::RegistryError;
 use crate::manifest::{ObjectKey, Typed};
 
 /// One thing that changed in the registry.

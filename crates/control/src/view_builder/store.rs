@@ -356,11 +356,6 @@ impl Store {
         self.pods_by_node.get(node).into_iter().flatten()
     }
 
-    /// All Services.
-    pub(crate) fn services(&self) -> impl Iterator<Item = (&ObjectName, &ServiceRecord)> {
-        self.services.iter()
-    }
-
     /// All AuthorizationPolicies.
     pub(crate) fn policies(&self) -> impl Iterator<Item = (&ObjectName, &Arc<AuthorizationPolicy>)> {
         self.policies.iter()

@@ -34,6 +34,11 @@ impl PodState {
         told.or(pod.own_status.as_ref())
     }
 
+    /// Whether this incarnation of the pod runs, or may still come to run.
+    pub(crate) fn may_run(&self, pod: &PodRecord) -> bool {
+        self.status_of(pod).is_none_or(|status| !is_terminal(&status.phase))
+    }
+
     /// Whether this incarnation of the pod is captured.
     pub(crate) fn is_captured(&self, pod: &PodRecord) -> bool {
         let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid && !uid.is_empty());
@@ -42,7 +47,7 @@ impl PodState {
 }
 
 /// Whether a pod in this phase will never run again.
-pub(crate) fn is_terminal(phase: &str) -> bool {
+fn is_terminal(phase: &str) -> bool {
     matches!(phase, "Succeeded" | "Failed")
 }
 

@@ -1,0 +1,120 @@
+//! The certificate authority's part of the administration API.
+//!
+//! `POST /ca/revoke` takes `{"serial": ...}`, `{"pod": "namespace/name"}` or `{"identity": "spiffe://..."}`;
+//! `POST /ca/rotate` begins a rotation, with `?finish=true` ends it. Nothing here may show a key.
+
+use std::time::SystemTime;
+
+use ambit_model::identity::Identity;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Admin;
+use crate::ca::{CaError, Which};
+use crate::error_text::chain;
+use crate::http_server::{Answer, Question};
+use crate::view_builder::records::ObjectName;
+
+/// What is to be revoked; exactly one field.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Revocation {
+    serial: Option<String>,
+    pod: Option<String>,
+    identity: Option<String>,
+}
+
+impl Admin {
+    /// Answers a question below `/ca/`.
+    pub(super) fn authority(&self, path: &str, question: &Question) -> Answer {
+        match (&question.method, path) {
+            (&Method::GET, "/ca/rotation") => {
+                let status = self.authority.rotation(&self.world.holders());
+                Answer::json(StatusCode::OK, &json!(status))
+            }
+            (&Method::GET, "/ca/certificates") => {
+                let (issued, revoked) = self.authority.certificates();
+                Answer::json(StatusCode::OK, &json!({ "items": issued, "revoked": revoked }))
+            }
+            (&Method::POST, "/ca/rotate") => self.rotate(question),
+            (&Method::POST, "/ca/revoke") => self.revoke(question),
+            _ => Answer::error(
+                StatusCode::NOT_FOUND,
+                "ask GET /ca/rotation, GET /ca/certificates, POST /ca/rotate or POST /ca/revoke",
+            ),
+        }
+    }
+
+    fn rotate(&self, question: &Question) -> Answer {
+        let is_set = |name: &str| question.query.get(name).is_some_and(|value| value != "false");
+        let (holders, now) = (self.world.holders(), SystemTime::now());
+        let done = if is_set("finish") {
+            self.authority.finish_rotation(&holders, is_set("force"), now)
+        } else {
+            self.authority.begin_rotation(&holders, now)
+        };
+        match done {
+            Ok(status) => {
+                tracing::info!(?status, "root rotation");
+                Answer::json(StatusCode::OK, &json!(status))
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn revoke(&self, question: &Question) -> Answer {
+        let which = match self.which(&question.body) {
+            Ok(which) => which,
+            Err(message) => return Answer::error(StatusCode::BAD_REQUEST, &message),
+        };
+        match self.authority.revoke(&which, SystemTime::now()) {
+            Ok(revoked) => {
+                tracing::warn!(?which, count = revoked.len(), "certificates revoked");
+                Answer::json(StatusCode::OK, &json!({ "revoked": revoked }))
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn which(&self, body: &[u8]) -> Result<Which, String> {
+        let usage = "write {\"serial\": HEX}, {\"pod\": \"NAMESPACE/NAME\"} or {\"identity\": \"spiffe://...\"}";
+        let asked: Revocation =
+            serde_json::from_slice(body).map_err(|error| format!("{error}; {usage}"))?;
+        match asked {
+            Revocation { serial: Some(serial), pod: None, identity: None } => {
+                let serial = serial.parse().map_err(|error| chain(&error))?;
+                Ok(Which::Serial(serial))
+            }
+            Revocation { serial: None, pod: Some(pod), identity: None } => self.holder(&pod),
+            Revocation { serial: None, pod: None, identity: Some(identity) } => {
+                let identity = identity.parse().map_err(|error| chain(&error))?;
+                Ok(Which::Identity(identity))
+            }
+            _ => Err(format!("exactly one thing can be revoked at a time; {usage}")),
+        }
+    }
+
+    /// A pod's certificate is its identity's on its node; other pods there with that identity share it.
+    fn holder(&self, pod: &str) -> Result<Which, String> {
+        let builder = self.world.read();
+        let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));
+        let object = ObjectName::new(namespace, name);
+        let (record, _) = builder
+            .store()
+            .pod(&object)
+            .ok_or_else(|| format!("there is no pod {namespace}/{name}; see /get/pods"))?;
+        let trust_domain = builder.mesh().trust_domain.clone();
+        let account = record.service_account.clone();
+        let identity = Identity::new(trust_domain, object.namespace, account);
+        Ok(Which::Holder { identity, node: record.node.to_string() })
+    }
+}
+
+fn failed(error: &CaError) -> Answer {
+    let status = match error {
+        CaError::Rotation(_) | CaError::NotSpread(_) => StatusCode::CONFLICT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    Answer::error(status, &chain(error))
+}

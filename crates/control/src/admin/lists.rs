@@ -1,0 +1,291 @@
+//! Objects and the view as JSON lists, for `ambit get` and `ambit status`.
+//!
+//! Names of fields are Kubernetes' where it has one. Nothing here decides anything; it shows what was decided.
+
+use ambit_model::policy::{Action, Policy, PolicyScope};
+use ambit_model::service::{Mode, Service, VirtualAddress};
+use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
+use serde_json::{Value, json};
+
+use crate::manifest::validate::DATAPLANE_MODE;
+use crate::view_builder::Builder;
+use crate::view_builder::records::{ObjectName, PodRecord};
+
+fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
+    move |namespace| wanted.is_none_or(|wanted| wanted == namespace)
+}
+
+/// `GET /get/pods`.
+pub(super) fn pods(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+    let is_wanted = in_namespace(namespace);
+    let store = builder.store();
+    let pods = store.pods().filter(|(name, _)| is_wanted(&name.namespace));
+    let pod = |(name, pod): (&ObjectName, &PodRecord)| {
+        let (_, state) = store.pod(name)?;
+        let status = state.status_of(pod);
+        Some(json!({
+            "namespace": &*name.namespace,
+            "name": &*name.name,
+            "uid": &*pod.uid,
+            "node": &*pod.node,
+            "owner": &*pod.owner,
+            "serviceAccount": &*pod.service_account,
+            "phase": status.map_or("Pending", |status| &status.phase),
+            "ready": status.is_some_and(|status| status.ready),
+            "restarts": status.map_or(0, |status| status.restarts),
+            "reason": status.and_then(|status| status.reason.clone()),
+            "ips": status.map(|status| status.pod_ips.clone()).unwrap_or_default(),
+            "hostNetwork": pod.host_network,
+            "mode": mode(builder, name, pod),
+            "captured": state.is_captured(pod),
+        }))
+    };
+    pods.filter_map(pod).collect()
+}
+
+/// What a pod's labels, or its namespace's, say about the mesh.
+fn mode(builder: &Builder, name: &ObjectName, pod: &PodRecord) -> &'static str {
+    let namespace = builder.store().namespace(&name.namespace);
+    let wanted = pod.labels.get(DATAPLANE_MODE).or_else(|| namespace.labels.get(DATAPLANE_MODE));
+    match wanted.map(String::as_str) {
+        Some("ambient") if pod.host_network => "host-network",
+        Some("ambient") => "ambient",
+        _ => "none",
+    }
+}
+
+/// Pods that are not, or not yet, what their labels say.
+pub(super) fn aside(builder: &Builder) -> Value {
+    let store = builder.store();
+    let (mut host_network, mut pending, mut captured) = (Vec::new(), Vec::new(), 0);
+    for (name, pod) in store.pods() {
+        let Some((_, state)) = store.pod(name) else { continue };
+        let text = format!("{}/{}", name.namespace, name.name);
+        match (mode(builder, name, pod), state.is_captured(pod)) {
+            ("host-network", _) => host_network.push(text),
+            (_, true) => captured += 1,
+            ("ambient", false) if state.may_run(pod) => pending.push(text),
+            _ => {}
+        }
+    }
+    json!({
+        "captured": captured,
+        "waitingForCapture": pending,
+        "hostNetworkLeftAlone": host_network,
+    })
+}
+
+/// `GET /get/services`.
+pub(super) fn services(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+    let is_wanted = in_namespace(namespace);
+    let view = builder.view();
+    let mut services: Vec<_> =
+        view.services().filter(|service| is_wanted(&service.key.namespace)).collect();
+    services.sort_by(|a, b| a.key.cmp(&b.key));
+    let service = |service: &&std::sync::Arc<Service>| {
+        let endpoints = view.endpoints(&service.key);
+        let total = endpoints.map_or(0, |endpoints| endpoints.len());
+        let ready = endpoints.map_or(0, |it| it.iter().filter(|workload| workload.healthy).count());
+        json!({
+            "namespace": &*service.key.namespace,
+            "name": &*service.name,
+            "hostname": &*service.key.hostname,
+            "addresses": service.addresses.iter().map(address).collect::<Vec<_>>(),
+            "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
+            "endpoints": { "ready": ready, "total": total },
+            "waypoint": service.waypoint.as_ref().map(gateway),
+            "loadBalancing": balancing(service),
+        })
+    };
+    services.iter().map(service).collect()
+}
+
+fn balancing(service: &Service) -> Value {
+    let it = &service.load_balancing;
+    let mode = match it.mode {
+        Mode::Unspecified => "any",
+        Mode::Strict => "strict",
+        Mode::Failover => "failover",
+        Mode::Passthrough => "passthrough",
+    };
+    json!({
+        "mode": mode,
+        "preference": it.routing_preference.iter().map(|it| format!("{it:?}").to_lowercase()).collect::<Vec<_>>(),
+        "allowUnready": it.allow_unhealthy,
+        "clientAffinitySeconds": it.client_affinity_seconds,
+    })
+}
+
+fn address(address: &VirtualAddress) -> String {
+    match address.prefix_len {
+        Some(length) => format!("{}/{length}", address.address.ip),
+        None => address.address.ip.to_string(),
+    }
+}
+
+fn port(port: &PortMapping) -> Value {
+    json!({
+        "port": port.service_port,
+        "targetPort": port.target_port,
+        "protocol": format!("{:?}", port.app_protocol).to_lowercase(),
+    })
+}
+
+/// The waypoint as users name it.
+pub(super) fn gateway(gateway: &GatewayAddress) -> String {
+    match &gateway.destination {
+        GatewayDestination::Hostname(name) => name.to_string(),
+        GatewayDestination::Address(address) => address.ip.to_string(),
+    }
+}
+
+/// `GET /get/workloads`.
+pub(super) fn workloads(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+    let is_wanted = in_namespace(namespace);
+    let mut workloads: Vec<_> =
+        builder.view().workloads().filter(|workload| is_wanted(&workload.namespace)).collect();
+    workloads.sort_by(|a, b| a.uid.cmp(&b.uid));
+    workloads.iter().map(|workload| self::workload(workload)).collect()
+}
+
+fn workload(workload: &Workload) -> Value {
+    json!({
+        "uid": &*workload.uid,
+        "namespace": &*workload.namespace,
+        "name": &*workload.name,
+        "addresses": workload.addresses,
+        "hostname": &*workload.hostname,
+        "node": &*workload.node,
+        "protocol": protocol(workload),
+        "identity": workload.identity().to_string(),
+        "services": workload.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
+        "policies": workload.policies.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "waypoint": workload.waypoint.as_ref().map(gateway),
+        "healthy": workload.healthy,
+        "canonicalName": &*workload.canonical_name,
+        "canonicalRevision": &*workload.canonical_revision,
+        "locality": {
+            "region": &*workload.locality.region,
+            "zone": &*workload.locality.zone,
+            "subzone": &*workload.locality.subzone,
+        },
+        "hostNetwork": workload.host_network,
+        "capacity": workload.capacity,
+    })
+}
+
+/// How a workload is reached.
+pub(super) fn protocol(workload: &Workload) -> &'static str {
+    match workload.tunnel {
+        Tunnel::Hbone => "HBONE",
+        Tunnel::LegacyIstioMtls => "LEGACY_ISTIO_MTLS",
+        Tunnel::None => "TCP",
+    }
+}
+
+/// `GET /get/policies`: the objects that users wrote, with what became of them.
+pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+    let is_wanted = in_namespace(namespace);
+    let (store, view) = (builder.store(), builder.view());
+    let mut items = Vec::new();
+    for (name, object) in store.policies().filter(|(name, _)| is_wanted(&name.namespace)) {
+        let key = ambit_model::names::PolicyName::new(name.namespace.clone(), name.name.clone());
+        let sent = view.policy(&key);
+        let action = format!("{:?}", object.spec.action).to_uppercase();
+        items.push(json!({
+            "kind": "AuthorizationPolicy",
+            "namespace": &*name.namespace,
+            "name": &*name.name,
+            "action": action,
+            "scope": sent.map(|policy| scope(policy)),
+            "enforcedAs": sent.map(|policy| enforced_as(policy)),
+            "rules": object.spec.rules.as_ref().map_or(0, Vec::len),
+            "dryRun": sent.is_some_and(|policy| policy.dry_run),
+            "workloads": sent.map_or(0, |policy| selected(builder, policy)),
+            "conditions": builder.condition(name).into_iter().collect::<Vec<_>>(),
+        }));
+    }
+    for (name, object) in
+        store.peer_authentications().filter(|(name, _)| is_wanted(&name.namespace))
+    {
+        let mode = object.spec.mtls.unwrap_or_default().mode;
+        items.push(json!({
+            "kind": "PeerAuthentication",
+            "namespace": &*name.namespace,
+            "name": &*name.name,
+            "mode": mode,
+            "portLevelMtls": object.spec.port_level_mtls,
+            "selector": object.spec.selector,
+        }));
+    }
+    items
+}
+
+fn scope(policy: &Policy) -> &'static str {
+    match policy.scope {
+        PolicyScope::Global => "mesh",
+        PolicyScope::Namespace => "namespace",
+        PolicyScope::WorkloadSelector => "selector",
+    }
+}
+
+fn enforced_as(policy: &Policy) -> &'static str {
+    match policy.action {
+        Action::Allow => "ALLOW",
+        Action::Deny => "DENY",
+    }
+}
+
+/// How many workloads a policy holds for.
+fn selected(builder: &Builder, policy: &Policy) -> usize {
+    let holds = |workload: &&std::sync::Arc<Workload>| match policy.scope {
+        PolicyScope::Global => true,
+        PolicyScope::Namespace => workload.namespace == policy.key.namespace,
+        PolicyScope::WorkloadSelector => workload.policies.contains(&policy.key),
+    };
+    builder.view().workloads().filter(holds).count()
+}
+
+/// Policies that are not enforced as they were written, for `status`.
+pub(super) fn not_accepted(builder: &Builder) -> Vec<Value> {
+    let policies = builder.store().policies();
+    let conditions = policies.filter_map(|(name, _)| {
+        let condition = builder.condition(name).filter(|condition| condition.status != "True")?;
+        Some(json!({
+            "policy": format!("{}/{}", name.namespace, name.name),
+            "reason": condition.reason,
+            "message": condition.message,
+        }))
+    });
+    conditions.collect()
+}
+
+/// `GET /get/nodes`.
+pub(super) fn nodes(builder: &Builder, connected: &[String]) -> Vec<Value> {
+    let store = builder.store();
+    let node = |(name, node): (&ambit_model::Text, &crate::view_builder::records::NodeRecord)| {
+        json!({
+            "name": &**name,
+            "region": &*node.locality.region,
+            "zone": &*node.locality.zone,
+            "subzone": &*node.locality.subzone,
+            "pods": store.pods_on(name).count(),
+            "proxyConnected": connected.iter().any(|it| **it == **name),
+        })
+    };
+    store.nodes().map(node).collect()
+}
+
+/// `GET /get/namespaces`.
+pub(super) fn namespaces(builder: &Builder) -> Vec<Value> {
+    let store = builder.store();
+    let namespace = |(name, namespace): (&ambit_model::Text, &crate::view_builder::records::NamespaceRecord)| {
+        json!({
+            "name": &**name,
+            "mode": namespace.labels.get(DATAPLANE_MODE).map_or("none", String::as_str),
+            "labels": &*namespace.labels,
+            "pods": store.pods().filter(|(pod, _)| pod.namespace == *name).count(),
+        })
+    };
+    store.namespaces().map(namespace).collect()
+}

@@ -1,0 +1,185 @@
+//! The administration API: JSON over a private socket.
+//!
+//! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET /why?src=&dst=`, `GET /status`,
+//! `GET /ca/{rotation,certificates}`, `POST /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`.
+//! Lists are `{"items": [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may show a key or a token.
+
+mod authority;
+mod lists;
+mod why;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+
+use crate::ca::CertificateAuthority;
+use crate::durable::{self, FileError};
+use crate::http_server::{Answer, Question};
+use crate::metrics::Metrics;
+use crate::world::World;
+use crate::xds_server::Clients;
+
+/// The content type of OpenMetrics.
+pub(crate) const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Why the administration socket cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Its directory, or a file in its place.
+    #[error("the place of the administration socket")]
+    File(#[from] FileError),
+    /// The socket.
+    #[error("cannot listen on {path}; check --admin-socket and whether another control plane runs")]
+    Listen {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Opens the socket at `path` for its owner only; a socket that a dead process left is replaced.
+pub(crate) fn listen(path: &Path) -> Result<UnixListener, SocketError> {
+    let failed = |source| SocketError::Listen { path: path.to_owned(), source };
+    if let Some(directory) = path.parent()
+        && !directory.exists()
+    {
+        durable::private_directory(directory)?;
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(failed(std::io::ErrorKind::AddrInUse.into()));
+    }
+    // Bound under another name first: nobody may connect before the mode is set.
+    let beside = path.with_extension("opening");
+    durable::remove(&beside)?;
+    let listener = UnixListener::bind(&beside).map_err(failed)?;
+    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Answers administrators.
+pub(crate) struct Admin {
+    pub(crate) world: Arc<World>,
+    pub(crate) authority: Arc<CertificateAuthority>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) started: SystemTime,
+}
+
+impl Admin {
+    /// Answers one question.
+    pub(crate) fn answer(&self, question: &Question) -> Answer {
+        let path = question.path.trim_end_matches('/');
+        match (&question.method, path) {
+            (&Method::GET, "/why") => self.why(question),
+            (&Method::GET, "/status") => Answer::json(StatusCode::OK, &self.status()),
+            (&Method::GET, "/metrics") => {
+                Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
+            }
+            (&Method::GET, _) if path.starts_with("/get/") => self.list(path, question),
+            (_, _) if path.starts_with("/ca/") => self.authority(path, question),
+            _ => Answer::error(
+                StatusCode::NOT_FOUND,
+                "nothing is here; ask for /get/pods, /why, /status, /ca/rotation or /metrics",
+            ),
+        }
+    }
+
+    fn list(&self, path: &str, question: &Question) -> Answer {
+        let namespace = question.query.get("namespace").map(String::as_str);
+        let builder = self.world.read();
+        let items: Option<Vec<Value>> = match path {
+            "/get/pods" => Some(lists::pods(&builder, namespace)),
+            "/get/services" => Some(lists::services(&builder, namespace)),
+            "/get/workloads" => Some(lists::workloads(&builder, namespace)),
+            "/get/policies" => Some(lists::policies(&builder, namespace)),
+            "/get/nodes" => Some(lists::nodes(&builder, &self.clients.nodes())),
+            "/get/namespaces" => Some(lists::namespaces(&builder)),
+            _ => None,
+        };
+        match items {
+            Some(items) => Answer::json(StatusCode::OK, &json!({ "items": items })),
+            None => Answer::error(
+                StatusCode::NOT_FOUND,
+                "unknown list; ask for pods, services, workloads, policies, nodes or namespaces",
+            ),
+        }
+    }
+
+    fn why(&self, question: &Question) -> Answer {
+        let of = |name: &str| question.query.get(name).map(String::as_str);
+        let (Some(source), Some(destination)) = (of("src"), of("dst")) else {
+            let message = "say who connects and where to: /why?src=NAMESPACE/POD&dst=WHERE";
+            return Answer::error(StatusCode::BAD_REQUEST, message);
+        };
+        let explained = why::explain(&self.world.read(), source, destination);
+        match explained {
+            Ok(mut explanation) => {
+                self.add_certificate(&mut explanation);
+                Answer::json(StatusCode::OK, &explanation)
+            }
+            Err(error) => Answer::error(StatusCode::NOT_FOUND, &error.to_string()),
+        }
+    }
+
+    /// Adds what is known of the client's certificate, which the view does not hold.
+    fn add_certificate(&self, explanation: &mut Value) {
+        let text = |pointer| explanation.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let (identity, node) = (text("/source/identity"), text("/source/node"));
+        let (issued, _) = self.authority.certificates();
+        let mut own = issued.into_iter().filter(|entry| {
+            Some(&entry.identity) == identity.as_ref() && Some(&entry.node) == node.as_ref()
+        });
+        let newest = own.by_ref().max_by_key(|entry| entry.issued_at);
+        explanation["certificate"] = json!(newest.map(|entry| {
+            json!({ "serial": entry.serial, "notAfter": entry.not_after })
+        }));
+    }
+
+    fn status(&self) -> Value {
+        let holders = self.world.holders();
+        let (issued, revoked) = self.authority.certificates();
+        let builder = self.world.read();
+        let (store, view) = (builder.store(), builder.view());
+        let connected = self.clients.nodes();
+        let missing: Vec<&str> = store
+            .nodes()
+            .map(|(name, _)| &**name)
+            .filter(|name| !connected.iter().any(|node| node == name))
+            .collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptimeSeconds": self.started.elapsed().unwrap_or_default().as_secs(),
+            "mesh": {
+                "clusterId": &*builder.mesh().cluster_id,
+                "trustDomain": &*builder.mesh().trust_domain,
+                "rootNamespace": &*builder.mesh().root_namespace,
+            },
+            "objects": {
+                "pods": store.pods().count(),
+                "nodes": store.nodes().count(),
+                "namespaces": store.namespaces().count(),
+                "services": view.services().count(),
+                "workloads": view.workloads().count(),
+                "policies": view.policies().count(),
+            },
+            "discovery": {
+                "clients": connected.len(),
+                "nodesWithoutProxy": missing,
+            },
+            "pods": lists::aside(&builder),
+            "policiesNotAccepted": lists::not_accepted(&builder),
+            "authority": {
+                "issued": issued.len(),
+                "revoked": revoked.len(),
+                "rotation": self.authority.rotation(&holders),
+            },
+        })
+    }
+}

@@ -1,0 +1,423 @@
+//! What happens to a connection, what decides it, and what would have to change.
+//!
+//! The answer comes from the same functions that proxies call, over the view that proxies were sent, for a proxy
+//! on the client's node with no other connection open. Nothing here may judge by rules of its own.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ambit_model::authorize::{Decision, RuleName, Source};
+use ambit_model::choice::Surroundings;
+use ambit_model::identity::Identity;
+use ambit_model::names::{ServiceName, WorkloadName};
+use ambit_model::plan::{Direct, Flow, Plan, Target};
+use ambit_model::service::Service;
+use ambit_model::workload::{Tunnel, Workload};
+use serde_json::{Value, json};
+
+use super::lists::protocol;
+use crate::view_builder::Builder;
+use crate::view_builder::records::ObjectName;
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WhyError {
+    /// The client is not a pod of the mesh's registry.
+    #[error("there is no running pod {0}; write the client as NAMESPACE/POD, see `ambit get pods`")]
+    NoSource(String),
+    /// The destination is nothing that is known.
+    #[error(
+        "{0:?} is no destination; write NAMESPACE/POD, NAMESPACE/SERVICE, a host name or an address, \
+         each with :PORT"
+    )]
+    NoDestination(String),
+    /// The host is not in the registry, and DNS is not asked here.
+    #[error("no service is called {0:?}; for a host outside of the mesh write its address")]
+    UnknownHost(String),
+    /// The port matters and is not said.
+    #[error("{0} has the ports {1:?}; say which, as in {0}:{2}")]
+    Port(String, Vec<u16>, u16),
+    /// The port matters and nothing is known about it.
+    #[error("say which port of {0}, as in {0}:8080")]
+    AnyPort(String),
+    /// The destination has no address yet.
+    #[error("{0} has no address: it is not running, or has no endpoint; see `ambit get pods`")]
+    NoAddress(String),
+}
+
+/// Where a connection is to go.
+struct Destination {
+    name: String,
+    address: SocketAddr,
+}
+
+/// A proxy on the client's node that has nothing else to do.
+struct Quiet {
+    enrolled: HashMap<IpAddr, Identity>,
+}
+
+impl Surroundings for Quiet {
+    fn enrolled_identity(&self, ip: IpAddr) -> Option<&Identity> {
+        self.enrolled.get(&ip)
+    }
+
+    fn open_connections(&self, _uid: &str) -> u32 {
+        0
+    }
+
+    fn is_set_aside(&self, _uid: &str) -> bool {
+        false
+    }
+
+    fn random_below(&mut self, _bound: u64) -> u64 {
+        0
+    }
+}
+
+/// Explains a connection of pod `source` to `destination`.
+pub(super) fn explain(
+    builder: &Builder,
+    source: &str,
+    destination: &str,
+) -> Result<Value, WhyError> {
+    let client = pod(builder, source).ok_or_else(|| WhyError::NoSource(source.to_owned()))?;
+    let target = resolve(builder, client, destination)?;
+    let source_ip = source_address(client, target.address.ip());
+    let mut notes = Vec::new();
+    let is_captured = client.tunnel == Tunnel::Hbone;
+    let plan = if is_captured {
+        let flow = Flow { source: client, source_ip, destination: target.address };
+        builder.view().plan(&flow, &mut quiet(builder, client))
+    } else {
+        notes.push(format!(
+            "{}/{} is not captured: the connection does not pass a proxy on its side and proves no identity",
+            client.namespace, client.name
+        ));
+        uncaptured(builder, &target)
+    };
+    let mut explanation = json!({
+        "source": {
+            "pod": format!("{}/{}", client.namespace, client.name),
+            "address": source_ip,
+            "node": &*client.node,
+            "captured": is_captured,
+            "identity": client.identity().to_string(),
+        },
+        "destination": { "name": target.name, "address": target.address },
+    });
+    let view = Explanation { builder, client, is_captured, source_ip };
+    view.describe(&plan, &mut explanation, &mut notes);
+    explanation["notes"] = json!(notes);
+    Ok(explanation)
+}
+
+fn pod<'a>(builder: &'a Builder, text: &str) -> Option<&'a Workload> {
+    let text = text.strip_prefix("pod/").unwrap_or(text);
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    builder.view().workload_named(&WorkloadName::new(namespace, name)).map(|workload| &**workload)
+}
+
+fn source_address(client: &Workload, like: IpAddr) -> IpAddr {
+    let same = client.addresses.iter().find(|ip| ip.is_ipv4() == like.is_ipv4());
+    let unspecified = IpAddr::from([0, 0, 0, 0]);
+    same.or(client.addresses.first()).copied().unwrap_or(unspecified)
+}
+
+/// What the proxy of the client's node has enrolled.
+fn quiet(builder: &Builder, client: &Workload) -> Quiet {
+    let here = builder.view().workloads();
+    let here = here.filter(|it| it.node == client.node && it.tunnel == Tunnel::Hbone);
+    let enrolled = here.flat_map(|it| it.addresses.iter().map(|ip| (*ip, it.identity())));
+    Quiet { enrolled: enrolled.collect() }
+}
+
+/// Where a client that no proxy helps ends up: at the address, behind a service at one of its endpoints.
+fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
+    let view = builder.view();
+    let network = "".into();
+    let service = view.service_at(&network, target.address.ip(), "").cloned();
+    let endpoint = service.as_ref().and_then(|service| {
+        let mut ready = view.endpoints(&service.key)?.iter().filter(|workload| workload.healthy);
+        let endpoint = ready.next()?;
+        let mut ports = endpoint.services.get(&service.key)?.iter();
+        let port = ports.find(|port| port.service_port == target.address.port())?;
+        let like = |ip: &&IpAddr| ip.is_ipv4() == target.address.is_ipv4();
+        let ip = endpoint.addresses.iter().find(like)?;
+        Some((endpoint.clone(), SocketAddr::new(*ip, port.target_port)))
+    });
+    let (workload, address) = match endpoint {
+        Some((workload, address)) => (Some(workload), address),
+        None => (view.workload_at(&network, target.address.ip()).cloned(), target.address),
+    };
+    Plan::Direct(Direct { address, workload, service })
+}
+
+fn resolve(builder: &Builder, client: &Workload, text: &str) -> Result<Destination, WhyError> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(Destination { name: text.to_owned(), address });
+    }
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Err(WhyError::AnyPort(ip.to_string()));
+    }
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) => {
+            let port = port.parse().map_err(|_| WhyError::NoDestination(text.to_owned()))?;
+            (name, Some(port))
+        }
+        None => (text, None),
+    };
+    let kinds = [("svc/", false), ("service/", false), ("pod/", true)];
+    let forced = kinds.iter().find(|(prefix, _)| name.starts_with(prefix));
+    let bare = forced.map_or(name, |(prefix, _)| &name[prefix.len()..]);
+    if bare.is_empty() {
+        return Err(WhyError::NoDestination(text.to_owned()));
+    }
+    if bare.contains('/') || forced.is_some() {
+        let object = bare.split_once('/').unwrap_or((&client.namespace, bare));
+        let service = named_service(builder, object.0, object.1);
+        let only_pod = forced.is_some_and(|(_, is_pod)| *is_pod);
+        if let Some(service) = service.filter(|_| !only_pod) {
+            return at_service(builder, service, bare, port);
+        }
+        if forced.is_some_and(|(_, is_pod)| !is_pod) {
+            return Err(WhyError::UnknownHost(bare.to_owned()));
+        }
+        return at_pod(builder, object, port);
+    }
+    match hosted_service(builder, client, bare) {
+        Some(service) => at_service(builder, service, bare, port),
+        None => Err(WhyError::UnknownHost(bare.to_owned())),
+    }
+}
+
+fn named_service<'a>(builder: &'a Builder, namespace: &str, name: &str) -> Option<&'a Service> {
+    let hostname = format!("{name}.{namespace}.svc.{}", builder.mesh().domain);
+    let key = ServiceName::new(namespace, hostname);
+    builder.view().service(&key).map(|service| &**service)
+}
+
+/// The service that a name means to `client`, as its resolver would complete it.
+fn hosted_service<'a>(builder: &'a Builder, client: &Workload, host: &str) -> Option<&'a Service> {
+    let (namespace, domain) = (&client.namespace, &builder.mesh().domain);
+    let host = host.trim_end_matches('.');
+    let candidates = [
+        host.to_owned(),
+        format!("{host}.{namespace}.svc.{domain}"),
+        format!("{host}.svc.{domain}"),
+        format!("{host}.{domain}"),
+    ];
+    candidates
+        .iter()
+        .find_map(|candidate| builder.view().service_by_hostname(candidate, namespace))
+        .map(|service| &**service)
+}
+
+fn at_service(
+    builder: &Builder,
+    service: &Service,
+    name: &str,
+    port: Option<u16>,
+) -> Result<Destination, WhyError> {
+    let ports: Vec<u16> = service.ports.iter().map(|port| port.service_port).collect();
+    let port = match (port, &ports[..]) {
+        (Some(port), _) => port,
+        (None, [port]) => *port,
+        (None, [first, ..]) => return Err(WhyError::Port(name.to_owned(), ports.clone(), *first)),
+        (None, []) => return Err(WhyError::AnyPort(name.to_owned())),
+    };
+    if let Some(address) = service.addresses.first() {
+        let address = SocketAddr::new(address.address.ip, port);
+        return Ok(Destination { name: service.key.to_string(), address });
+    }
+    // Headless: its name resolves to the endpoints themselves, on their own ports.
+    let endpoints = builder.view().endpoints(&service.key);
+    let endpoint = endpoints.and_then(|endpoints| endpoints.iter().find(|it| it.healthy));
+    let missing = || WhyError::NoAddress(service.key.to_string());
+    let endpoint = endpoint.ok_or_else(missing)?;
+    let ip = endpoint.addresses.first().ok_or_else(missing)?;
+    let name = format!("{} (headless, endpoint {})", service.key, endpoint.name);
+    Ok(Destination { name, address: SocketAddr::new(*ip, port) })
+}
+
+fn at_pod(
+    builder: &Builder,
+    (namespace, name): (&str, &str),
+    port: Option<u16>,
+) -> Result<Destination, WhyError> {
+    let full = format!("{namespace}/{name}");
+    let Some(workload) = builder.view().workload_named(&WorkloadName::new(namespace, name)) else {
+        let exists = builder.store().pod(&ObjectName::new(namespace, name)).is_some();
+        return Err(match exists {
+            true => WhyError::NoAddress(full),
+            false => WhyError::NoDestination(full),
+        });
+    };
+    let served = workload.services.values().flatten().map(|port| port.target_port);
+    let mut ports: Vec<u16> = served.collect();
+    ports.sort_unstable();
+    ports.dedup();
+    let port = match (port, &ports[..]) {
+        (Some(port), _) => port,
+        (None, [port]) => *port,
+        (None, [first, ..]) => return Err(WhyError::Port(full, ports.clone(), *first)),
+        (None, []) => return Err(WhyError::AnyPort(full)),
+    };
+    let ip = workload.addresses.first().ok_or_else(|| WhyError::NoAddress(full.clone()))?;
+    Ok(Destination { name: full, address: SocketAddr::new(*ip, port) })
+}
+
+/// What is needed to put a plan into words.
+struct Explanation<'a> {
+    builder: &'a Builder,
+    client: &'a Workload,
+    is_captured: bool,
+    source_ip: IpAddr,
+}
+
+impl Explanation<'_> {
+    fn describe(&self, plan: &Plan, out: &mut Value, notes: &mut Vec<String>) {
+        match plan {
+            Plan::Local(target) => {
+                out["plan"] = json!("local");
+                out["path"] = json!("joined on this node after the destination's policies; never on the wire");
+                self.tunnelled(target, out, notes);
+            }
+            Plan::Tunnel(target) => {
+                out["plan"] = json!("tunnel");
+                out["path"] = json!(format!("HBONE with mutual TLS to {}", target.hbone));
+                self.tunnelled(target, out, notes);
+            }
+            Plan::Waypoint { waypoint, destination } => {
+                out["plan"] = json!("waypoint");
+                out["path"] = json!(format!("HBONE to waypoint {} for {destination}", waypoint.hbone));
+                out["decision"] = json!("waypoint");
+                out["reason"] = json!("the waypoint judges the connection");
+            }
+            Plan::Direct(direct) => self.direct(direct, out, notes),
+            Plan::Refuse(refusal) => {
+                out["plan"] = json!("refuse");
+                out["decision"] = json!("deny");
+                out["decidedBy"] = json!("the client's proxy");
+                out["reason"] = json!(refusal.to_string());
+                out["remedy"] = json!(refusal_remedy(refusal));
+            }
+        }
+    }
+
+    fn tunnelled(&self, target: &Target, out: &mut Value, notes: &mut Vec<String>) {
+        let identities: Vec<String> = target.identities.iter().map(ToString::to_string).collect();
+        out["server"] = server(&target.workload, target.address);
+        out["server"]["identities"] = json!(identities);
+        self.choice(target.service.as_deref(), notes);
+        self.authorize(&target.workload, target.address, Some(self.client.identity()), out, notes);
+    }
+
+    fn direct(&self, direct: &Direct, out: &mut Value, notes: &mut Vec<String>) {
+        out["plan"] = json!("direct");
+        out["path"] = json!(format!("plain TCP to {}, not encrypted by the mesh", direct.address));
+        self.choice(direct.service.as_deref(), notes);
+        let Some(workload) = &direct.workload else {
+            out["decision"] = json!("allow");
+            out["reason"] = json!("the destination is not in the mesh: no policy of the mesh holds for it");
+            return;
+        };
+        out["server"] = server(workload, direct.address);
+        if workload.tunnel == Tunnel::Hbone && !self.is_captured {
+            self.authorize(workload, direct.address, None, out, notes);
+        } else {
+            out["decision"] = json!("allow");
+            out["reason"] = json!("the destination is not captured: nothing enforces policies there");
+        }
+    }
+
+    fn choice(&self, service: Option<&Service>, notes: &mut Vec<String>) {
+        let Some(service) = service else { return };
+        let endpoints = self.builder.view().endpoints(&service.key);
+        let count = endpoints.map_or(0, |endpoints| endpoints.len());
+        if count > 1 {
+            notes.push(format!(
+                "{} has {count} endpoints; this is one that may be chosen",
+                service.key
+            ));
+        }
+    }
+
+    fn authorize(
+        &self,
+        workload: &Workload,
+        address: SocketAddr,
+        identity: Option<Identity>,
+        out: &mut Value,
+        notes: &mut Vec<String>,
+    ) {
+        let view = self.builder.view();
+        let source = Source::new(identity, self.source_ip);
+        let judgement = view.authorize(workload, &source, address);
+        out["decidedBy"] = json!(format!("the proxy of {}/{}", workload.namespace, workload.name));
+        match &judgement.decision {
+            Decision::Allow(None) => {
+                out["decision"] = json!("allow");
+                out["reason"] = json!("no ALLOW policy holds for the destination and no DENY policy matches");
+            }
+            Decision::Allow(Some(rule)) => {
+                out["decision"] = json!("allow");
+                out["reason"] = json!(format!("allowed by policy {rule}"));
+                out["policy"] = self.rule(rule);
+            }
+            Decision::Deny(denial) => {
+                out["decision"] = json!("deny");
+                out["reason"] = json!(denial.to_string());
+                out["remedy"] = json!(view.remedy(workload, &source, denial));
+                if let ambit_model::authorize::Denial::Denied(rule) = denial {
+                    out["policy"] = self.rule(rule);
+                }
+            }
+        }
+        for denial in &judgement.dry_run_denials {
+            notes.push(format!("a policy on trial (dry-run) would have refused: {denial}"));
+        }
+        self.conditions(workload, notes);
+    }
+
+    /// The deciding rule as the user wrote it.
+    fn rule(&self, rule: &RuleName) -> Value {
+        let object = ObjectName::new(&rule.policy.namespace, &rule.policy.name);
+        let mut objects = self.builder.store().policies();
+        let written = objects.find(|(name, _)| **name == object);
+        let written = written.and_then(|(_, policy)| policy.spec.rules.as_ref()?.get(rule.rule));
+        json!({ "name": rule.policy.to_string(), "rule": rule.rule, "written": written })
+    }
+
+    /// Policies of the destination that are not enforced as they were written.
+    fn conditions(&self, workload: &Workload, notes: &mut Vec<String>) {
+        for policy in self.builder.view().policies_of(workload).flatten() {
+            let name = ObjectName::new(&policy.key.namespace, &policy.key.name);
+            let condition = self.builder.condition(&name);
+            if let Some(condition) = condition.filter(|condition| condition.status != "True") {
+                notes.push(format!("policy {} is not accepted: {}", policy.key, condition.message));
+            }
+        }
+    }
+}
+
+fn server(workload: &Workload, address: SocketAddr) -> Value {
+    json!({
+        "workload": format!("{}/{}", workload.namespace, workload.name),
+        "address": address,
+        "node": &*workload.node,
+        "protocol": protocol(workload),
+        "ready": workload.healthy,
+    })
+}
+
+fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
+    use ambit_model::plan::Refusal;
+    match refusal {
+        Refusal::NoPort(..) => "use one of the service's ports, or add the port to the Service",
+        Refusal::NoEndpoint(_) => "start a pod that the service selects and that is ready",
+        Refusal::WaypointMissing { .. } => "remove the label istio.io/use-waypoint; layer 7 is not available yet",
+        Refusal::OtherNetwork(_) => "connect to an endpoint on the client's own network",
+        Refusal::NoAddress(_) => "give the endpoint an address that the client can reach",
+        Refusal::ProxyPort(_) => "use the application's own port",
+    }
+}

@@ -1,0 +1,233 @@
+//! What the authority signed and what it took back.
+//!
+//! A revocation names a pod, an identity or a serial; the ledger knows the serials of the first two. It also tells
+//! whether every holder has fetched a certificate since a moment, which is when a root may be rotated further.
+//! Entries end with their certificates. Nothing here signs anything.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ambit_model::identity::Identity;
+use ambit_tls::certificate::Serial;
+use serde::{Deserialize, Serialize};
+
+use crate::durable::{self, FileError, PRIVATE};
+
+/// Most certificates that are remembered; beyond that the oldest are forgotten, with a warning.
+const ISSUED_MAX: usize = 500_000;
+/// The ledger is written anew when it has this many more lines than entries.
+const STALE_LINES_MAX: usize = 10_000;
+
+/// One certificate that was signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Issued {
+    /// Serial number, hexadecimal.
+    pub(crate) serial: String,
+    /// Whose it is.
+    pub(crate) identity: String,
+    /// The node that asked for it.
+    pub(crate) node: String,
+    /// When it was signed, seconds since 1970.
+    pub(crate) issued_at: u64,
+    /// When it ends, seconds since 1970.
+    pub(crate) not_after: u64,
+}
+
+/// One certificate that was taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Revoked {
+    /// Serial number, hexadecimal.
+    pub(crate) serial: String,
+    /// Whose it was, if the ledger knew.
+    pub(crate) identity: Option<String>,
+    /// The node that had asked for it, if the ledger knew.
+    pub(crate) node: Option<String>,
+    /// When it was taken back, seconds since 1970.
+    pub(crate) revoked_at: u64,
+    /// When it would have ended; unknown ones stay on the list.
+    pub(crate) not_after: Option<u64>,
+}
+
+/// What is to be taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// One certificate.
+    Serial(Serial),
+    /// All that one node holds for one identity.
+    Holder {
+        /// The identity.
+        identity: Identity,
+        /// The node.
+        node: String,
+    },
+    /// All of one identity, on every node.
+    Identity(Identity),
+}
+
+/// Certificates signed and taken back, kept on disk.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    issued_path: PathBuf,
+    revoked_path: PathBuf,
+    issued: BTreeMap<(u64, String), Issued>,
+    latest: HashMap<(String, String), u64>,
+    revoked: BTreeMap<String, Revoked>,
+    lines: usize,
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+impl Ledger {
+    /// The ledger kept in `directory`. A line that cannot be read was cut off by a crash and is left out.
+    pub(crate) fn open(directory: &Path, now: SystemTime) -> Result<Self, FileError> {
+        let mut ledger = Self {
+            issued_path: directory.join("issued.jsonl"),
+            revoked_path: directory.join("revoked.json"),
+            issued: BTreeMap::new(),
+            latest: HashMap::new(),
+            revoked: BTreeMap::new(),
+            lines: 0,
+        };
+        let lines = durable::read(&ledger.issued_path)?.unwrap_or_default();
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            match serde_json::from_slice(line) {
+                Ok(entry) => ledger.remember(entry),
+                Err(error) => tracing::warn!(%error, "a line of the certificate ledger is damaged"),
+            }
+        }
+        if let Some(json) = durable::read(&ledger.revoked_path)? {
+            let list: Vec<Revoked> = serde_json::from_slice(&json).map_err(|error| FileError {
+                operation: "read",
+                path: ledger.revoked_path.clone(),
+                source: error.into(),
+            })?;
+            ledger.revoked = list.into_iter().map(|it| (it.serial.clone(), it)).collect();
+        }
+        ledger.forget_expired(now);
+        ledger.rewrite()?;
+        Ok(ledger)
+    }
+
+    /// Writes down a certificate before it is handed out.
+    pub(crate) fn record(&mut self, entry: Issued, now: SystemTime) -> Result<(), FileError> {
+        let mut line = serde_json::to_vec(&entry).expect("texts and numbers are JSON");
+        line.push(b'\n');
+        let path = &self.issued_path;
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(PRIVATE);
+        let appended = options.open(path).and_then(|mut file| file.write_all(&line));
+        appended.map_err(|source| FileError { operation: "append to", path: path.clone(), source })?;
+        self.remember(entry);
+        self.lines += 1;
+        if self.issued.len() > ISSUED_MAX || self.lines > self.issued.len() + STALE_LINES_MAX {
+            self.forget_expired(now);
+            self.rewrite()?;
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, entry: Issued) {
+        let holder = (entry.identity.clone(), entry.node.clone());
+        let latest = self.latest.entry(holder).or_default();
+        *latest = entry.issued_at.max(*latest);
+        self.issued.insert((entry.not_after, entry.serial.clone()), entry);
+    }
+
+    /// Takes certificates back; answers with what was not taken back before.
+    pub(crate) fn revoke(
+        &mut self,
+        which: &Which,
+        now: SystemTime,
+    ) -> Result<Vec<Revoked>, FileError> {
+        let mut fresh = Vec::new();
+        for entry in self.issued.values().filter(|entry| which.names(entry)) {
+            fresh.push(Revoked {
+                serial: entry.serial.clone(),
+                identity: Some(entry.identity.clone()),
+                node: Some(entry.node.clone()),
+                revoked_at: unix(now),
+                not_after: Some(entry.not_after),
+            });
+        }
+        if let Which::Serial(serial) = which
+            && fresh.is_empty()
+        {
+            // Signed by another replica, or before this ledger began.
+            let serial = serial.to_string();
+            let revoked_at = unix(now);
+            fresh.push(Revoked { serial, identity: None, node: None, revoked_at, not_after: None });
+        }
+        fresh.retain(|it| !self.revoked.contains_key(&it.serial));
+        self.revoked.extend(fresh.iter().map(|it| (it.serial.clone(), it.clone())));
+        self.write_revoked()?;
+        Ok(fresh)
+    }
+
+    /// The serials on the list.
+    pub(crate) fn revoked(&self) -> impl Iterator<Item = &Revoked> {
+        self.revoked.values()
+    }
+
+    /// Certificates that have not ended.
+    pub(crate) fn issued(&self) -> impl Iterator<Item = &Issued> {
+        self.issued.values()
+    }
+
+    /// Whether this node has fetched a certificate of this identity since `moment`.
+    pub(crate) fn has_fetched_since(&self, identity: &Identity, node: &str, moment: u64) -> bool {
+        let holder = (identity.to_string(), node.to_owned());
+        self.latest.get(&holder).is_some_and(|latest| *latest > moment)
+    }
+
+    /// Drops what has ended; answers whether the list of revocations became shorter.
+    pub(crate) fn forget_expired(&mut self, now: SystemTime) -> bool {
+        let now = unix(now);
+        self.issued = self.issued.split_off(&(now, String::new()));
+        while self.issued.len() > ISSUED_MAX {
+            tracing::warn!(limit = ISSUED_MAX, "the certificate ledger is full, the oldest entry is dropped");
+            self.issued.pop_first();
+        }
+        let live: std::collections::HashSet<(String, String)> =
+            self.issued.values().map(|it| (it.identity.clone(), it.node.clone())).collect();
+        self.latest.retain(|holder, _| live.contains(holder));
+        let before = self.revoked.len();
+        self.revoked.retain(|_, it| it.not_after.is_none_or(|end| end >= now));
+        self.revoked.len() < before
+    }
+
+    fn rewrite(&mut self) -> Result<(), FileError> {
+        let mut text = Vec::new();
+        for entry in self.issued.values() {
+            serde_json::to_writer(&mut text, entry).expect("texts and numbers are JSON");
+            text.push(b'\n');
+        }
+        self.lines = self.issued.len();
+        durable::replace(&self.issued_path, &text, PRIVATE)?;
+        self.write_revoked()
+    }
+
+    fn write_revoked(&self) -> Result<(), FileError> {
+        let list: Vec<&Revoked> = self.revoked.values().collect();
+        let json = serde_json::to_vec_pretty(&list).expect("texts and numbers are JSON");
+        durable::replace(&self.revoked_path, &json, PRIVATE)
+    }
+}
+
+impl Which {
+    fn names(&self, entry: &Issued) -> bool {
+        match self {
+            Self::Serial(serial) => entry.serial == serial.to_string(),
+            Self::Identity(identity) => entry.identity == identity.to_string(),
+            Self::Holder { identity, node } => {
+                entry.identity == identity.to_string() && entry.node == *node
+            }
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! The certificate authority's state: keys, ledger, revocations, rotation.
+//!
+//! Everything it must know after a restart is in one private directory:
+//! `root-cert.pem root-key.pem` (its own root), `next-*` and `earlier-*` (while a root is rotated), `rotation.json`,
+//! `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay where the operator put them.
+//! A certificate is written down before it is handed out. Keys never leave this directory and this process.
+
+mod ledger;
+pub(crate) mod service;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use ambit_model::identity::Identity;
+use ambit_tls::authority::AuthorityError;
+use ambit_tls::certificate::{CertificateError, CertificateSummary};
+use ambit_tls::service::ServerCertificate;
+use ambit_tls::{Authority, AuthorityBundle};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+pub(crate) use self::ledger::{Issued, Revoked, Which};
+use self::ledger::{Ledger, unix};
+use crate::durable::{self, FileError, PRIVATE, PUBLIC};
+
+/// How long a revocation list is valid. It bounds how long a mesh with revocations lives without its control plane.
+const CRL_VALIDITY: Duration = Duration::from_secs(7 * 86_400);
+/// How long a server certificate is valid; it is renewed long before.
+pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
+
+/// Why the authority cannot do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CaError {
+    /// A file of the authority.
+    #[error("the certificate authority's state")]
+    File(#[from] FileError),
+    /// A file that must be there is not.
+    #[error("{0} is missing; a plugged-in authority needs ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem")]
+    Missing(PathBuf),
+    /// A file is no text.
+    #[error("{0} is not PEM text; restore it from a backup or remove the state directory's keys to start anew")]
+    NotText(PathBuf),
+    /// Keys and certificates cannot be used.
+    #[error("the certificate authority cannot be set up from {path}")]
+    Authority {
+        /// Where they are.
+        path: PathBuf,
+        /// Why not.
+        source: AuthorityError,
+    },
+    /// A request cannot be signed.
+    #[error("cannot sign")]
+    Sign(#[from] AuthorityError),
+    /// What was signed cannot be read back.
+    #[error("cannot read what was signed")]
+    Signed(#[from] CertificateError),
+    /// The rotation cannot go on.
+    #[error("{0}")]
+    Rotation(&'static str),
+    /// Holders have not fetched the new roots yet.
+    #[error("{0} certificate holders have not renewed yet; wait for their half-life or force it")]
+    NotSpread(usize),
+}
+
+/// How far a rotation of the root has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Phase {
+    /// No rotation.
+    Steady,
+    /// The new root is trusted; nothing is signed by it yet.
+    Trusted,
+    /// The new root signs; the old one is still trusted.
+    Active,
+}
+
+/// A rotation, as it is kept on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Rotation {
+    phase: Phase,
+    /// When the phase began, seconds since 1970.
+    since: u64,
+}
+
+/// What is told of a rotation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RotationStatus {
+    /// How far it has come.
+    pub(crate) phase: Phase,
+    /// Holders that have not renewed since the phase began.
+    pub(crate) waiting_for: usize,
+    /// What happens next.
+    pub(crate) next: &'static str,
+}
+
+/// One who holds certificates: an identity on a node.
+pub(crate) type Holder = (Identity, String);
+
+/// The certificate authority.
+pub(crate) struct CertificateAuthority {
+    directory: PathBuf,
+    trust_domain: String,
+    is_plugged_in: bool,
+    inner: Mutex<Inner>,
+    changed: watch::Sender<u64>,
+}
+
+struct Inner {
+    bundle: AuthorityBundle,
+    /// The root that will sign next.
+    next: Option<Authority>,
+    rotation: Rotation,
+    ledger: Ledger,
+    crl_pem: Option<String>,
+    crl_signed_at: Option<SystemTime>,
+}
+
+impl CertificateAuthority {
+    /// The authority kept in `directory`, made if there is none; or the plugged-in one in `ca_dir`.
+    pub(crate) fn open(
+        directory: &Path,
+        ca_dir: Option<&Path>,
+        trust_domain: &str,
+        now: SystemTime,
+    ) -> Result<Self, CaError> {
+        durable::private_directory(directory)?;
+        let (bundle, next, rotation) = match ca_dir {
+            Some(ca_dir) => (AuthorityBundle::new(plugged_in(ca_dir, now)?), None, steady()),
+            None => own(directory, trust_domain, now)?,
+        };
+        let mut inner = Inner {
+            bundle,
+            next,
+            rotation,
+            ledger: Ledger::open(directory, now)?,
+            crl_pem: None,
+            crl_signed_at: None,
+        };
+        inner.sign_crl(directory, now)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            trust_domain: trust_domain.to_owned(),
+            is_plugged_in: ca_dir.is_some(),
+            inner: Mutex::new(inner),
+            changed: watch::Sender::new(0),
+        })
+    }
+
+    /// Counts up when roots, signer or revocations change.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no holder of the lock panics")
+    }
+
+    /// All trusted roots.
+    pub(crate) fn roots_pem(&self) -> String {
+        self.inner().bundle.roots_pem()
+    }
+
+    /// The revocation list, once anything was revoked.
+    pub(crate) fn crl_pem(&self) -> Option<String> {
+        self.inner().crl_pem.clone()
+    }
+
+    /// When the signing certificate ends.
+    pub(crate) fn signer_not_after(&self) -> SystemTime {
+        self.inner().bundle.active().not_after()
+    }
+
+    /// Signs a request of `node` for exactly `identity`, and writes it down.
+    pub(crate) fn sign(
+        &self,
+        csr_pem: &str,
+        identity: &Identity,
+        node: &str,
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<(Vec<String>, Issued), CaError> {
+        let mut inner = self.inner();
+        let chain = inner.bundle.sign(csr_pem, identity, ttl, now)?;
+        let leaf = CertificateSummary::from_pem(chain.first().map_or("", String::as_str))?;
+        let entry = Issued {
+            serial: leaf.serial.to_string(),
+            identity: identity.to_string(),
+            node: node.to_owned(),
+            issued_at: unix(now),
+            not_after: unix(leaf.not_after),
+        };
+        inner.ledger.record(entry.clone(), now)?;
+        Ok((chain, entry))
+    }
+
+    /// A server certificate for these names.
+    pub(crate) fn issue_server(
+        &self,
+        names: &[&str],
+        now: SystemTime,
+    ) -> Result<ServerCertificate, CaError> {
+        Ok(self.inner().bundle.issue_server(names, SERVER_CERT_TTL, now)?)
+    }
+
+    /// Certificates that have not ended, and those taken back.
+    pub(crate) fn certificates(&self) -> (Vec<Issued>, Vec<Revoked>) {
+        let inner = self.inner();
+        (inner.ledger.issued().cloned().collect(), inner.ledger.revoked().cloned().collect())
+    }
+
+    /// Takes certificates back and signs the new list.
+    pub(crate) fn revoke(&self, which: &Which, now: SystemTime) -> Result<Vec<Revoked>, CaError> {
+        let mut inner = self.inner();
+        let revoked = inner.ledger.revoke(which, now)?;
+        if !revoked.is_empty() {
+            inner.sign_crl(&self.directory, now)?;
+            self.changed.send_modify(|version| *version += 1);
+        }
+        Ok(revoked)
+    }
+
+    /// What must be done as time passes: a list is signed anew, a rotation goes on once all holders know the new root.
+    pub(crate) fn maintain(&self, holders: &[Holder], now: SystemTime) -> Result<(), CaError> {
+        let mut inner = self.inner();
+        let shorter = inner.ledger.forget_expired(now);
+        let age = inner.crl_signed_at.and_then(|at| now.duration_since(at).ok());
+        let is_old = age.is_some_and(|age| age > CRL_VALIDITY / 4);
+        let mut changed = false;
+        if shorter || is_old {
+            inner.sign_crl(&self.directory, now)?;
+            changed = true;
+        }
+        if inner.rotation.phase == Phase::Trusted && inner.waiting_for(holders) == 0 {
+            inner.activate(&self.directory, now)?;
+            changed = true;
+        }
+        if changed {
+            self.changed.send_modify(|version| *version += 1);
+        }
+        Ok(())
+    }
+
+    /// How far a rotation has come.
+    pub(crate) fn rotation(&self, holders: &[Holder]) -> RotationStatus {
+        self.inner().status(holders)
+    }
+
+    /// Begins to rotate the root: a new one is made and trusted beside the old.
+    pub(crate) fn begin_rotation(
+        &self,
+        holders: &[Holder],
+        now: SystemTime,
+    ) -> Result<RotationStatus, CaError> {
+        if self.is_plugged_in {
+            return Err(CaError::Rotation(
+                "the authority is plugged in: put the old and the new root into root-cert.pem, restart \
+                 control, replace the other files a certificate lifetime later, and restart again",
+            ));
+        }
+        let mut inner = self.inner();
+        if inner.rotation.phase != Phase::Steady {
+            return Err(CaError::Rotation("a rotation is under way; finish it first"));
+        }
+        let next = Authority::generate(&self.trust_domain, now)?;
+        write_authority(&self.directory, "next", &next)?;
+        inner.bundle.trust(&next.roots_pem())?;
+        inner.next = Some(next);
+        inner.enter(&self.directory, Phase::Trusted, now)?;
+        self.changed.send_modify(|version| *version += 1);
+        Ok(inner.status(holders))
+    }
+
+    /// Ends the rotation: the old root is no longer trusted. With `force`, holders that did not renew are cut off.
+    pub(crate) fn finish_rotation(
+        &self,
+        holders: &[Holder],
+        force: bool,
+        now: SystemTime,
+    ) -> Result<RotationStatus, CaError> {
+        let mut inner = self.inner();
+        if inner.rotation.phase == Phase::Steady {
+            return Err(CaError::Rotation("no rotation is under way; begin one first"));
+        }
+        let waiting_for = inner.waiting_for(holders);
+        if waiting_for > 0 && !force {
+            return Err(CaError::NotSpread(waiting_for));
+        }
+        if inner.rotation.phase == Phase::Trusted {
+            inner.activate(&self.directory, now)?;
+            if !force && inner.waiting_for(holders) > 0 {
+                self.changed.send_modify(|version| *version += 1);
+                return Ok(inner.status(holders));
+            }
+        }
+        inner.bundle.retire_earlier();
+        inner.enter(&self.directory, Phase::Steady, now)?;
+        for file in ["earlier-cert.pem", "earlier-key.pem"] {
+            durable::remove(&self.directory.join(file))?;
+        }
+        inner.sign_crl(&self.directory, now)?;
+        self.changed.send_modify(|version| *version += 1);
+        Ok(inner.status(holders))
+    }
+}
+
+impl Inner {
+    fn sign_crl(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {
+        let serials: Result<Vec<_>, CertificateError> =
+            self.ledger.revoked().map(|it| it.serial.parse()).collect();
+        let serials = serials?;
+        // Without any revocation there is no list: proxies then need not depend on its freshness.
+        if serials.is_empty() && self.crl_pem.is_none() && !directory.join("crl.pem").exists() {
+            return Ok(());
+        }
+        let crl_pem = self.bundle.revoke(&serials, now, CRL_VALIDITY)?;
+        durable::replace(&directory.join("crl.pem"), crl_pem.as_bytes(), PUBLIC)?;
+        self.crl_pem = Some(crl_pem);
+        self.crl_signed_at = Some(now);
+        Ok(())
+    }
+
+    fn waiting_for(&self, holders: &[Holder]) -> usize {
+        let since = self.rotation.since;
+        let waiting = |(identity, node): &&Holder| {
+            !self.ledger.has_fetched_since(identity, node, since)
+        };
+        holders.iter().filter(waiting).count()
+    }
+
+    fn status(&self, holders: &[Holder]) -> RotationStatus {
+        let (waiting_for, next) = match self.rotation.phase {
+            Phase::Steady => (0, "nothing"),
+            Phase::Trusted => {
+                (self.waiting_for(holders), "the new root signs once all holders trust it")
+            }
+            Phase::Active => {
+                (self.waiting_for(holders), "finish it once all holders have renewed")
+            }
+        };
+        RotationStatus { phase: self.rotation.phase, waiting_for, next }
+    }
+
+    fn activate(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {
+        let Some(next) = self.next.take() else { return Ok(()) };
+        // In this order a crash at any point loses no key: once the phase is written, the next start completes it.
+        write_authority(directory, "earlier", self.bundle.active())?;
+        self.enter(directory, Phase::Active, now)?;
+        promote(directory, &next)?;
+        self.bundle.activate(next);
+        self.sign_crl(directory, now)
+    }
+
+    fn enter(&mut self, directory: &Path, phase: Phase, now: SystemTime) -> Result<(), CaError> {
+        self.rotation = Rotation { phase, since: unix(now) };
+        let json = serde_json::to_vec(&self.rotation).expect("an enum and a number are JSON");
+        durable::replace(&directory.join("rotation.json"), &json, PRIVATE)?;
+        Ok(())
+    }
+}
+
+fn steady() -> Rotation {
+    Rotation { phase: Phase::Steady, since: 0 }
+}
+
+fn plugged_in(directory: &Path, now: SystemTime) -> Result<Authority, CaError> {
+    let text = |name: &str| {
+        let path = directory.join(name);
+        text(&path)?.ok_or(CaError::Missing(path))
+    };
+    let (certificate, key) = (text("ca-cert.pem")?, text("ca-key.pem")?);
+    let (chain, root) = (text("cert-chain.pem")?, text("root-cert.pem")?);
+    Authority::from_intermediate_pem(&certificate, &key, &chain, &root, now)
+        .map_err(|source| CaError::Authority { path: directory.to_owned(), source })
+}
+
+/// Our own root as it was left: possibly in the middle of a rotation.
+fn own(
+    directory: &Path,
+    trust_domain: &str,
+    now: SystemTime,
+) -> Result<(AuthorityBundle, Option<Authority>, Rotation), CaError> {
+    let rotation = match durable::read(&directory.join("rotation.json"))? {
+        None => steady(),
+        Some(json) => serde_json::from_slice(&json).map_err(|error| FileError {
+            operation: "read",
+            path: directory.join("rotation.json"),
+            source: error.into(),
+        })?,
+    };
+    let mut next = read_authority(directory, "next", now)?;
+    if rotation.phase == Phase::Active
+        && let Some(next) = next.take()
+    {
+        // An activation was cut off: it is decided, so it is completed.
+        promote(directory, &next)?;
+    }
+    let active = match read_authority(directory, "root", now)? {
+        Some(active) => active,
+        None => {
+            let made = Authority::generate(trust_domain, now)?;
+            write_authority(directory, "root", &made)?;
+            made
+        }
+    };
+    let bundle = match rotation.phase {
+        Phase::Steady => AuthorityBundle::new(active),
+        Phase::Trusted => {
+            let mut bundle = AuthorityBundle::new(active);
+            if let Some(next) = &next {
+                bundle.trust(&next.roots_pem())?;
+            }
+            bundle
+        }
+        Phase::Active => match read_authority(directory, "earlier", now)? {
+            Some(earlier) => {
+                let mut bundle = AuthorityBundle::new(earlier);
+                bundle.activate(active);
+                bundle
+            }
+            None => AuthorityBundle::new(active),
+        },
+    };
+    let next = next.filter(|_| rotation.phase == Phase::Trusted);
+    Ok((bundle, next, rotation))
+}
+
+/// Puts the next root in the place of the present one.
+fn promote(directory: &Path, next: &Authority) -> Result<(), CaError> {
+    write_authority(directory, "root", next)?;
+    for file in ["next-cert.pem", "next-key.pem"] {
+        durable::remove(&directory.join(file))?;
+    }
+    Ok(())
+}
+
+fn read_authority(
+    directory: &Path,
+    name: &str,
+    now: SystemTime,
+) -> Result<Option<Authority>, CaError> {
+    let path = directory.join(format!("{name}-cert.pem"));
+    let Some(certificate) = text(&path)? else { return Ok(None) };
+    let key_path = directory.join(format!("{name}-key.pem"));
+    let Some(key) = text(&key_path)? else { return Ok(None) };
+    let key = zeroize::Zeroizing::new(key);
+    let authority = Authority::from_root_pem(&certificate, &key, now)
+        .map_err(|source| CaError::Authority { path, source })?;
+    Ok(Some(authority))
+}
+
+fn write_authority(directory: &Path, name: &str, authority: &Authority) -> Result<(), CaError> {
+    // The key first: a certificate without its key would stop the next start.
+    let key = authority.key_pem();
+    durable::replace(&directory.join(format!("{name}-key.pem")), key.as_bytes(), PRIVATE)?;
+    let certificate = authority.certificate_pem();
+    durable::replace(&directory.join(format!("{name}-cert.pem")), certificate.as_bytes(), PUBLIC)?;
+    Ok(())
+}
+
+fn text(path: &Path) -> Result<Option<String>, CaError> {
+    let Some(bytes) = durable::read(path)? else { return Ok(None) };
+    String::from_utf8(bytes).map(Some).map_err(|_| CaError::NotText(path.to_owned()))
+}

@@ -1,0 +1,356 @@
+//! The control plane's flags as written by the user, and the settings as it uses them.
+//!
+//! Environment names are istiod's where they mean the same thing. [`Args`] may hold anything that clap accepts;
+//! [`Config`] holds only what has been checked. A setting that is given twice, as a flag and in the mesh
+//! configuration, must agree. Nothing but this file reads the mesh configuration.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ambit_model::Text;
+use serde::Deserialize;
+
+use crate::view_builder::Mesh;
+
+/// Shortest lifetime of a workload certificate that makes sense: half of it must suffice for a renewal.
+const CERT_TTL_MIN: Duration = Duration::from_secs(5);
+
+/// Flags of `ambit control`, the control plane in istiod's place.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Where objects are read from: files:DIR, the registry directory of `ambit up`
+    #[arg(long, env = "AMBIT_REGISTRY", value_name = "SOURCE")]
+    pub registry: String,
+
+    /// Directory of roots, keys and allocated addresses; made if absent, mode 0700
+    #[arg(long, default_value = "/var/lib/ambit/control", value_name = "DIR")]
+    pub state: PathBuf,
+
+    /// Socket of the administration API; mode 0600
+    #[arg(long, default_value = "/var/run/ambit/control.sock", value_name = "PATH")]
+    pub admin_socket: PathBuf,
+
+    /// Directory into which each node's token, roots and revocation list are written, as DIR/NODE/...
+    #[arg(long, value_name = "DIR")]
+    pub node_credentials: Option<PathBuf>,
+
+    /// Address of discovery and certificates (TLS, token)
+    #[arg(long, default_value = "[::]:15012")]
+    pub xds_address: SocketAddr,
+
+    /// Address of discovery without TLS and token; loopback only, off unless given
+    #[arg(long, value_name = "ADDRESS")]
+    pub plaintext_xds_address: Option<SocketAddr>,
+
+    /// Address of /metrics, /ready and /debug/syncz
+    #[arg(long, default_value = "[::]:15014")]
+    pub monitoring_address: SocketAddr,
+
+    /// Further DNS names and addresses that the server certificate holds
+    #[arg(long = "server-name", value_name = "NAME")]
+    pub server_names: Vec<String>,
+
+    /// Directory of a plugged-in authority with Istio's names: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem
+    #[arg(long, value_name = "DIR")]
+    pub ca_dir: Option<PathBuf>,
+
+    /// Lifetime of workload certificates
+    #[arg(long, env = "DEFAULT_WORKLOAD_CERT_TTL", default_value = "24h", value_parser = duration, value_name = "DURATION")]
+    pub workload_cert_ttl: Duration,
+
+    /// Longest lifetime that proxies may ask for instead [default: the --workload-cert-ttl]
+    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL", value_parser = duration, value_name = "DURATION")]
+    pub max_workload_cert_ttl: Option<Duration>,
+
+    /// Namespace whose policies hold everywhere
+    #[arg(long, env = "ROOT_NAMESPACE", value_name = "NAMESPACE")]
+    pub root_namespace: Option<String>,
+
+    /// Trust domain of all identities
+    #[arg(long, env = "TRUST_DOMAIN", value_name = "DOMAIN")]
+    pub trust_domain: Option<String>,
+
+    /// Name of the cluster, part of every workload's name
+    #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes", value_name = "ID")]
+    pub cluster_id: String,
+
+    /// DNS suffix of services
+    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local", value_name = "DOMAIN")]
+    pub cluster_domain: String,
+
+    /// Service accounts that may ask for certificates of pods on their node, as NAMESPACE/NAME [default: ztunnel of the root namespace]
+    #[arg(long, env = "CA_TRUSTED_NODE_ACCOUNTS", value_delimiter = ',', value_name = "ACCOUNT")]
+    pub trusted_node_accounts: Vec<String>,
+
+    /// Mesh configuration (YAML): trustDomain, rootNamespace
+    #[arg(long, value_name = "FILE")]
+    pub mesh_config: Option<PathBuf>,
+}
+
+/// What is wrong with the settings, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// `--registry` names no source that this build knows.
+    #[error("--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry")]
+    UnknownRegistry(String),
+    /// The plain text port would be open to the network.
+    #[error("--plaintext-xds-address {0} is not a loopback address; use for example 127.0.0.1:15010")]
+    PlaintextNotLoopback(SocketAddr),
+    /// A name that is part of identities cannot be one.
+    #[error("{flag} {value:?} cannot be used: {what}")]
+    Name {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A lifetime is out of range.
+    #[error("{flag} is {given:?}; write at least {CERT_TTL_MIN:?} and at most the --max-workload-cert-ttl")]
+    Lifetime {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        given: Duration,
+    },
+    /// A trusted account is not `namespace/name`.
+    #[error("--trusted-node-accounts {0:?}: write it as NAMESPACE/NAME")]
+    Account(String),
+    /// The mesh configuration cannot be read.
+    #[error("--mesh-config {path}: cannot be read; check the path")]
+    MeshConfigFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The mesh configuration is not what it should be.
+    #[error("--mesh-config {path}: {what}; known fields are trustDomain and rootNamespace")]
+    MeshConfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with its line.
+        what: String,
+    },
+    /// A setting is given twice, differently.
+    #[error("{flag} is {given:?}, the mesh configuration says {configured:?}; remove one of the two")]
+    Contradiction {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        given: String,
+        /// The mesh configuration's.
+        configured: String,
+    },
+}
+
+/// The mesh configuration as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct MeshConfig {
+    trust_domain: Option<String>,
+    root_namespace: Option<String>,
+}
+
+/// The settings after checking.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) registry: PathBuf,
+    pub(crate) state: PathBuf,
+    pub(crate) admin_socket: PathBuf,
+    pub(crate) node_credentials: Option<PathBuf>,
+    pub(crate) xds_address: SocketAddr,
+    pub(crate) plaintext_xds_address: Option<SocketAddr>,
+    pub(crate) monitoring_address: SocketAddr,
+    pub(crate) server_names: Vec<String>,
+    pub(crate) ca_dir: Option<PathBuf>,
+    pub(crate) workload_cert_ttl: Duration,
+    pub(crate) max_workload_cert_ttl: Duration,
+    pub(crate) mesh: Mesh,
+    /// Namespace and name of the accounts that may ask for pods' certificates.
+    pub(crate) trusted_node_accounts: Vec<(Text, Text)>,
+}
+
+impl TryFrom<Args> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: Args) -> Result<Self, ConfigError> {
+        let registry = match args.registry.split_once(':') {
+            Some(("files", directory)) if !directory.is_empty() => PathBuf::from(directory),
+            _ => return Err(ConfigError::UnknownRegistry(args.registry)),
+        };
+        if let Some(address) = args.plaintext_xds_address.filter(|it| !it.ip().is_loopback()) {
+            return Err(ConfigError::PlaintextNotLoopback(address));
+        }
+        let maximum = args.max_workload_cert_ttl.unwrap_or(args.workload_cert_ttl);
+        for (flag, given) in [
+            ("--workload-cert-ttl", args.workload_cert_ttl),
+            ("--max-workload-cert-ttl", maximum),
+        ] {
+            if !(CERT_TTL_MIN..=maximum).contains(&given) {
+                return Err(ConfigError::Lifetime { flag, given });
+            }
+        }
+        let mesh = mesh(&args)?;
+        let trusted_node_accounts = accounts(&args.trusted_node_accounts, &mesh.root_namespace)?;
+        Ok(Self {
+            registry,
+            state: args.state,
+            admin_socket: args.admin_socket,
+            node_credentials: args.node_credentials,
+            xds_address: args.xds_address,
+            plaintext_xds_address: args.plaintext_xds_address,
+            monitoring_address: args.monitoring_address,
+            server_names: args.server_names,
+            ca_dir: args.ca_dir,
+            workload_cert_ttl: args.workload_cert_ttl,
+            max_workload_cert_ttl: maximum,
+            mesh,
+            trusted_node_accounts,
+        })
+    }
+}
+
+fn mesh(args: &Args) -> Result<Mesh, ConfigError> {
+    let file = match &args.mesh_config {
+        Some(path) => read_mesh_config(path)?,
+        None => MeshConfig::default(),
+    };
+    let trust_domain =
+        agreed("--trust-domain", args.trust_domain.clone(), file.trust_domain, "cluster.local")?;
+    let root_namespace =
+        agreed("--root-namespace", args.root_namespace.clone(), file.root_namespace, "istio-system")?;
+    let rule = crate::manifest::validate::names::dns_subdomain;
+    for (flag, value) in [
+        ("--trust-domain", &trust_domain),
+        ("--root-namespace", &root_namespace),
+        ("--cluster-domain", &args.cluster_domain),
+    ] {
+        if let Some(what) = rule(value) {
+            return Err(ConfigError::Name { flag, value: value.clone(), what });
+        }
+    }
+    if args.cluster_id.is_empty() || args.cluster_id.contains('/') {
+        let what = "it must be a text without `/`".to_owned();
+        let value = args.cluster_id.clone();
+        return Err(ConfigError::Name { flag: "--cluster-id", value, what });
+    }
+    Ok(Mesh {
+        cluster_id: args.cluster_id.as_str().into(),
+        trust_domain: trust_domain.into(),
+        root_namespace: root_namespace.into(),
+        domain: args.cluster_domain.as_str().into(),
+    })
+}
+
+fn read_mesh_config(path: &Path) -> Result<MeshConfig, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::MeshConfigFile { path: path.to_owned(), source })?;
+    serde_saphyr::from_str(&text).map_err(|error| ConfigError::MeshConfig {
+        path: path.to_owned(),
+        what: error.without_snippet().to_string(),
+    })
+}
+
+fn agreed(
+    flag: &'static str,
+    given: Option<String>,
+    configured: Option<String>,
+    default: &str,
+) -> Result<String, ConfigError> {
+    match (given, configured) {
+        (Some(given), Some(configured)) if given != configured => {
+            Err(ConfigError::Contradiction { flag, given, configured })
+        }
+        (Some(value), _) | (None, Some(value)) => Ok(value),
+        (None, None) => Ok(default.to_owned()),
+    }
+}
+
+fn accounts(given: &[String], root_namespace: &str) -> Result<Vec<(Text, Text)>, ConfigError> {
+    if given.is_empty() {
+        return Ok(vec![(root_namespace.into(), "ztunnel".into())]);
+    }
+    let account = |text: &String| match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok((Text::from(namespace), Text::from(name)))
+        }
+        _ => Err(ConfigError::Account(text.clone())),
+    };
+    given.iter().map(account).collect()
+}
+
+/// Reads `1h30m`, `90s`, `24h`, `7d`, as Go and Kubernetes write durations.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write for example 60s, 1h30m or 7d");
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        let unit_end = rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
+        let seconds: u64 = match &rest[digits..digits + unit_end] {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => return Err(wrong()),
+        };
+        total += Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
+        rest = &rest[digits + unit_end..];
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(total) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn check(flags: &str, expected: Result<(), &str>) {
+        let words = ["control"].into_iter().chain(flags.split_whitespace());
+        let got = Command::try_parse_from(words)
+            .map_err(|error| error.to_string())
+            .and_then(|command| Config::try_from(command.args).map_err(|error| error.to_string()));
+        match (got, expected) {
+            (Ok(_), Ok(())) => {}
+            (Err(error), Err(part)) => assert!(error.contains(part), "{flags}: {error}"),
+            (got, _) => panic!("{flags}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_are_checked() {
+        check("--registry files:/tmp", Ok(()));
+        check("", Err("--registry"));
+        check("--registry etcd:/tmp", Err("write files:DIR"));
+        check("--registry files:/tmp --plaintext-xds-address 0.0.0.0:15010", Err("not a loopback"));
+        check("--registry files:/tmp --plaintext-xds-address 127.0.0.1:15010", Ok(()));
+        check("--registry files:/tmp --workload-cert-ttl 1s", Err("at least 5s"));
+        check("--registry files:/tmp --workload-cert-ttl 2h --max-workload-cert-ttl 1h", Err("at most"));
+        check("--registry files:/tmp --workload-cert-ttl soon", Err("is not a duration"));
+        check("--registry files:/tmp --trust-domain a/b", Err("--trust-domain"));
+        check("--registry files:/tmp --trusted-node-accounts ztunnel", Err("NAMESPACE/NAME"));
+        check("--registry files:/tmp --mesh-config /nowhere", Err("check the path"));
+    }
+
+    #[test]
+    fn durations() {
+        let seconds = |text| duration(text).map(|it| it.as_secs()).ok();
+        assert_eq!(seconds("90s"), Some(90));
+        assert_eq!(seconds("1h30m"), Some(5400));
+        assert_eq!(seconds("7d"), Some(604_800));
+        for wrong in ["", "5", "5x", "h", "-1s"] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `/metrics`, `/ready` and `/debug/syncz` on the monitoring port.
+//!
+//! Open to the network like istiod's 15014: nothing here may show more than names, counts and states.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::admin::METRICS_TYPE;
+use crate::ca::CertificateAuthority;
+use crate::http_server::{Answer, Question};
+use crate::metrics::Metrics;
+use crate::world::World;
+use crate::xds_server::Clients;
+
+/// Answers whoever watches the control plane.
+pub(crate) struct Monitoring {
+    pub(crate) world: Arc<World>,
+    pub(crate) authority: Arc<CertificateAuthority>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Monitoring {
+    /// Answers one question.
+    pub(crate) fn answer(&self, question: &Question) -> Answer {
+        match (&question.method, question.path.as_str()) {
+            (&Method::GET, "/metrics" | "/stats/prometheus") => {
+                self.look_at_authority();
+                Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
+            }
+            // The port opens only once the registry was read and all ports are served.
+            (&Method::GET, "/ready") => Answer::json(StatusCode::OK, &json!({ "ready": true })),
+            (&Method::GET, "/debug/syncz") => {
+                let resources = self.world.resources().borrow().clone();
+                let clients = self.clients.to_json(&resources);
+                Answer::json(StatusCode::OK, &json!({ "clients": clients }))
+            }
+            _ => {
+                let message = "nothing is here; ask for /metrics, /ready or /debug/syncz";
+                Answer::error(StatusCode::NOT_FOUND, message)
+            }
+        }
+    }
+
+    fn look_at_authority(&self) {
+        let end = self.authority.signer_not_after().duration_since(SystemTime::UNIX_EPOCH);
+        let (_, revoked) = self.authority.certificates();
+        self.metrics.authority(end.unwrap_or_default().as_secs(), revoked.len());
+    }
+}

@@ -1,0 +1,426 @@
+//! The life of the control plane: set up, serve, end in good order.
+//!
+//! Nothing is served before the registry was read, and every task ends before the process does. What this file
+//! starts is all there is.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ambit_net::drain::{Drain, Guard};
+use ambit_net::netlink::{NetlinkError, RouteSocket};
+use ambit_tls::certificate::CertificateError;
+use ambit_tls::service::ServiceAcceptor;
+use ambit_tls::token::{TokenError, TokenSigner};
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server::IstioCertificateServiceServer;
+use ambit_wire::xds::MAX_MESSAGE_BYTES;
+use arc_swap::ArcSwap;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::admin::{self, Admin, SocketError};
+use crate::ca::service::CertificateService;
+use crate::ca::{CaError, CertificateAuthority, SERVER_CERT_TTL};
+use crate::config::{Args, Config, ConfigError};
+use crate::durable::{self, FileError, PRIVATE};
+use crate::error_text::chain;
+use crate::http_server::{self, Listener};
+use crate::listener::{self, Security};
+use crate::metrics::Metrics;
+use crate::monitoring::Monitoring;
+use crate::node_credentials::NodeCredentials;
+use crate::registry::{Event, FilesRegistry, RegistryError};
+use crate::view_builder::Vips;
+use crate::world::World;
+use crate::xds_server::{Clients, Discovery};
+
+/// Batches of events that wait to be built into the view.
+const EVENT_QUEUE: usize = 16;
+/// How long tasks may take to end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the authority looks at what time brings.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
+/// HTTP/2 PINGs, as istiod sends them.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Names under which istiod is known.
+const SERVICE_NAMES: [&str; 3] = ["istiod", "localhost", "ambit-control"];
+
+/// Why the control plane cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The flags.
+    #[error("the settings of the control plane")]
+    Config(#[from] ConfigError),
+    /// The registry cannot be read.
+    #[error("the registry")]
+    Registry(#[from] RegistryError),
+    /// What watches the registry broke.
+    #[error("watching the registry failed; see the log")]
+    Watcher(#[source] tokio::task::JoinError),
+    /// The authority cannot be set up.
+    #[error("the certificate authority")]
+    Authority(#[from] CaError),
+    /// The state directory.
+    #[error("the state directory")]
+    State(#[from] FileError),
+    /// The key that signs tokens.
+    #[error("the key of node tokens, token-key.pem in the state directory; remove it to make a new one")]
+    TokenKey(#[from] TokenError),
+    /// The allocated addresses cannot be read.
+    #[error("{path} cannot be read; remove it to allocate addresses of ServiceEntries anew")]
+    Vips {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The server certificate.
+    #[error("the server certificate")]
+    ServerCertificate(#[from] CertificateError),
+    /// The own addresses cannot be listed for the server certificate.
+    #[error("list the addresses of this network namespace")]
+    Addresses(#[from] NetlinkError),
+    /// A port cannot be opened.
+    #[error("cannot listen on {address} ({flag}); is another control plane running?")]
+    Listen {
+        /// The flag that sets it.
+        flag: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The administration socket cannot be opened.
+    #[error("the administration socket")]
+    AdminSocket(#[from] SocketError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals")]
+    Signals(#[source] std::io::Error),
+}
+
+/// Runs the control plane until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Settings, keys or ports that cannot be used, and a registry that can no longer be read.
+pub async fn run(args: Args) -> Result<(), RunError> {
+    let config = Config::try_from(args)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
+    let drain = Drain::new();
+    let mut control = Control::set_up(config, drain.guard()).await?;
+    let ended = tokio::select! {
+        ended = &mut control.registry => Some(ended),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    tracing::info!("the control plane stops");
+    drain.start(Some(Instant::now() + DRAIN_TIMEOUT));
+    control.registry.abort();
+    let socket = control.admin_socket.clone();
+    drop(control);
+    if tokio::time::timeout(DRAIN_TIMEOUT, drain.finished()).await.is_err() {
+        tracing::warn!("some connections did not end in {DRAIN_TIMEOUT:?}");
+    }
+    durable::remove(&socket)?;
+    match ended {
+        None | Some(Ok(Ok(()))) => Ok(()),
+        Some(Ok(Err(error))) => Err(error.into()),
+        Some(Err(error)) => Err(RunError::Watcher(error)),
+    }
+}
+
+/// What runs, as far as it must be held.
+struct Control {
+    registry: tokio::task::JoinHandle<Result<(), RegistryError>>,
+    admin_socket: PathBuf,
+    ports: Ports,
+}
+
+/// The ports as they were opened.
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    xds: SocketAddr,
+    plaintext_xds: Option<SocketAddr>,
+    monitoring: SocketAddr,
+}
+
+/// What all parts share.
+struct Parts {
+    world: Arc<World>,
+    authority: Arc<CertificateAuthority>,
+    signer: TokenSigner,
+    metrics: Arc<Metrics>,
+    clients: Arc<Clients>,
+}
+
+impl Control {
+    async fn set_up(config: Config, guard: Guard) -> Result<Self, RunError> {
+        let now = SystemTime::now();
+        let domain = config.mesh.trust_domain.clone();
+        let authority =
+            CertificateAuthority::open(&config.state, config.ca_dir.as_deref(), &domain, now)?;
+        let signer = token_signer(&config)?;
+        let (registry, events) = FilesRegistry::open(&config.registry)?;
+        let metrics = Arc::new(Metrics::new());
+        let world = Arc::new(world(&config, events, metrics.clone())?);
+        let parts = Parts {
+            world,
+            authority: Arc::new(authority),
+            signer,
+            metrics,
+            clients: Arc::new(Clients::default()),
+        };
+        let registry = watch_registry(registry, parts.world.clone(), &guard);
+        let (xds, plaintext_xds) = serve_proxies(&config, &parts, &guard).await?;
+        let monitoring = serve_operators(&config, &parts, &guard).await?;
+        let ports = Ports { xds, plaintext_xds, monitoring };
+        maintain(&parts, &guard);
+        let admin_socket = config.admin_socket.clone();
+        if let Some(directory) = config.node_credentials {
+            let credentials = NodeCredentials {
+                directory,
+                signer: parts.signer,
+                authority: parts.authority,
+                world: parts.world,
+                account: config.trusted_node_accounts[0].clone(),
+            };
+            guard.spawn(credentials.run(guard.clone()));
+        }
+        tracing::info!(?ports, "the control plane is ready");
+        Ok(Self { registry, admin_socket, ports })
+    }
+}
+
+fn token_signer(config: &Config) -> Result<TokenSigner, RunError> {
+    let path = config.state.join("token-key.pem");
+    match durable::read(&path)? {
+        Some(pem) => {
+            let pem = zeroize::Zeroizing::new(pem);
+            // Bytes that are no text are no PEM either; the signer says so.
+            Ok(TokenSigner::from_pem(std::str::from_utf8(&pem).unwrap_or_default())?)
+        }
+        None => {
+            let signer = TokenSigner::generate()?;
+            durable::replace(&path, signer.to_pem().as_bytes(), PRIVATE)?;
+            Ok(signer)
+        }
+    }
+}
+
+fn world(config: &Config, events: Vec<Event>, metrics: Arc<Metrics>) -> Result<World, RunError> {
+    let path = config.state.join("serviceentry-addresses.json");
+    let vips = match durable::read(&path)? {
+        None => Vips::default(),
+        Some(json) => Vips::from_json(&json)
+            .map_err(|source| RunError::Vips { path: path.clone(), source })?,
+    };
+    Ok(World::new(config.mesh.clone(), vips, path, events, metrics))
+}
+
+fn watch_registry(
+    registry: FilesRegistry,
+    world: Arc<World>,
+    guard: &Guard,
+) -> tokio::task::JoinHandle<Result<(), RegistryError>> {
+    let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let mut drain = guard.clone();
+    guard.spawn(async move {
+        loop {
+            tokio::select! {
+                _ = drain.draining() => return,
+                batch = events.recv() => match batch {
+                    Some(batch) => world.apply(batch),
+                    None => return,
+                },
+            }
+        }
+    });
+    tokio::spawn(registry.run(sender))
+}
+
+async fn listen(
+    flag: &'static str,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), RunError> {
+    let failed = |source| RunError::Listen { flag, address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// Discovery and certificates over TLS, and discovery in plain text on loopback if asked for.
+async fn serve_proxies(
+    config: &Config,
+    parts: &Parts,
+    guard: &Guard,
+) -> Result<(SocketAddr, Option<SocketAddr>), RunError> {
+    let names = server_names(config)?;
+    let acceptor = Arc::new(ArcSwap::from_pointee(server_acceptor(&parts.authority, &names)?));
+    renew_server_certificate(parts.authority.clone(), names, acceptor.clone(), guard);
+    let discovery = |tokens| Discovery {
+        world: parts.world.clone(),
+        tokens,
+        trusted_accounts: config.trusted_node_accounts.clone(),
+        clients: parts.clients.clone(),
+        metrics: parts.metrics.clone(),
+        guard: guard.clone(),
+    };
+    let certificates = CertificateService {
+        authority: parts.authority.clone(),
+        tokens: parts.signer.verifier(),
+        world: parts.world.clone(),
+        trust_domain: config.mesh.trust_domain.clone(),
+        trusted_accounts: config.trusted_node_accounts.clone(),
+        default_ttl: config.workload_cert_ttl,
+        max_ttl: config.max_workload_cert_ttl,
+        metrics: parts.metrics.clone(),
+    };
+    let (secured, xds) = listen("--xds-address", config.xds_address).await?;
+    let router = grpc()
+        .add_service(discovery_server(discovery(Some(parts.signer.verifier()))))
+        .add_service(IstioCertificateServiceServer::new(certificates));
+    serve_grpc(router, secured, Security::Tls(acceptor), guard);
+    let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
+    let (plain, bound) = listen("--plaintext-xds-address", address).await?;
+    let router = grpc().add_service(discovery_server(discovery(None)));
+    serve_grpc(router, plain, Security::Plain, guard);
+    Ok((xds, Some(bound)))
+}
+
+fn discovery_server(discovery: Discovery) -> AggregatedDiscoveryServiceServer<Discovery> {
+    AggregatedDiscoveryServiceServer::new(discovery)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+fn grpc() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+}
+
+fn serve_grpc(
+    router: tonic::transport::server::Router,
+    listener: TcpListener,
+    security: Security,
+    guard: &Guard,
+) {
+    let connections = ReceiverStream::new(listener::accept(listener, security, guard.clone()));
+    let mut drain = guard.clone();
+    guard.spawn(async move {
+        let stop = async {
+            drain.draining().await;
+        };
+        if let Err(error) = router.serve_with_incoming_shutdown(connections, stop).await {
+            tracing::error!(error = chain(&error), "serving proxies failed");
+        }
+    });
+}
+
+/// Names that proxies may know us by: istiod's, this namespace's addresses, and what the user adds.
+fn server_names(config: &Config) -> Result<Vec<String>, RunError> {
+    let namespace = &config.mesh.root_namespace;
+    let mut names: Vec<String> = SERVICE_NAMES.iter().map(|name| (*name).to_owned()).collect();
+    for suffix in ["", ".svc"] {
+        names.push(format!("istiod.{namespace}{suffix}"));
+    }
+    names.push(format!("istiod.{namespace}.svc.{}", config.mesh.domain));
+    let addresses = RouteSocket::open()?.addresses()?;
+    names.extend(addresses.iter().map(|address| address.address.addr().to_string()));
+    names.extend(config.server_names.iter().cloned());
+    if !config.xds_address.ip().is_unspecified() {
+        names.push(config.xds_address.ip().to_string());
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn server_acceptor(
+    authority: &CertificateAuthority,
+    names: &[String],
+) -> Result<ServiceAcceptor, RunError> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let certificate = authority.issue_server(&names, SystemTime::now())?;
+    Ok(ServiceAcceptor::new(&certificate, None)?)
+}
+
+/// Replaces the server certificate at half its life, and whenever the authority changes.
+fn renew_server_certificate(
+    authority: Arc<CertificateAuthority>,
+    names: Vec<String>,
+    acceptor: Arc<ArcSwap<ServiceAcceptor>>,
+    guard: &Guard,
+) {
+    let mut drain = guard.clone();
+    let mut changes = authority.changes();
+    guard.spawn(async move {
+        loop {
+            tokio::select! {
+                _ = drain.draining() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(SERVER_CERT_TTL / 2) => {}
+            }
+            match server_acceptor(&authority, &names) {
+                Ok(renewed) => acceptor.store(Arc::new(renewed)),
+                Err(error) => {
+                    tracing::error!(error = chain(&error), "the server certificate is not renewed");
+                }
+            }
+        }
+    });
+}
+
+/// The administration socket and the monitoring port.
+async fn serve_operators(
+    config: &Config,
+    parts: &Parts,
+    guard: &Guard,
+) -> Result<SocketAddr, RunError> {
+    let admin = Admin {
+        world: parts.world.clone(),
+        authority: parts.authority.clone(),
+        clients: parts.clients.clone(),
+        metrics: parts.metrics.clone(),
+        started: SystemTime::now(),
+    };
+    let socket = Listener::Unix(admin::listen(&config.admin_socket)?);
+    let answer: http_server::Handler = Arc::new(move |question| admin.answer(&question));
+    guard.spawn(http_server::serve(socket, answer, guard.clone()));
+    let monitoring = Monitoring {
+        world: parts.world.clone(),
+        authority: parts.authority.clone(),
+        clients: parts.clients.clone(),
+        metrics: parts.metrics.clone(),
+    };
+    let (port, bound) = listen("--monitoring-address", config.monitoring_address).await?;
+    let answer: http_server::Handler = Arc::new(move |question| monitoring.answer(&question));
+    guard.spawn(http_server::serve(Listener::Tcp(port), answer, guard.clone()));
+    Ok(bound)
+}
+
+/// Keeps the authority's lists fresh and a rotation going.
+fn maintain(parts: &Parts, guard: &Guard) {
+    let (authority, world) = (parts.authority.clone(), parts.world.clone());
+    let mut drain = guard.clone();
+    guard.spawn(async move {
+        loop {
+            tokio::select! {
+                _ = drain.draining() => return,
+                () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
+            }
+            if let Err(error) = authority.maintain(&world.holders(), SystemTime::now()) {
+                tracing::error!(error = chain(&error), "maintenance of the authority");
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! What the control plane knows at this moment, shared by everything that answers questions.
+//!
+//! One task feeds it with the registry's events; discovery streams wait for its resources, the authority and the
+//! administration read its objects. It is complete before anybody is served: a proxy must never take a registry
+//! that is still being read for a mesh without workloads.
+
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::time::Instant;
+
+use ambit_model::Text;
+use ambit_model::identity::Identity;
+use ambit_model::view::Change;
+use ambit_wire::xds::resources::Resources;
+use tokio::sync::watch;
+
+use crate::ca::Holder;
+use crate::durable::{self, PRIVATE};
+use crate::error_text::chain;
+use crate::metrics::Metrics;
+use crate::registry::Event;
+use crate::view_builder::{Builder, Mesh, Vips};
+
+/// What the control plane knows.
+pub(crate) struct World {
+    builder: RwLock<Builder>,
+    resources: watch::Sender<Resources>,
+    objects: watch::Sender<u64>,
+    vips_path: PathBuf,
+    metrics: Arc<Metrics>,
+}
+
+impl World {
+    /// The world that `events` describe.
+    pub(crate) fn new(
+        mesh: Mesh,
+        vips: Vips,
+        vips_path: PathBuf,
+        events: Vec<Event>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let builder = Builder::new(mesh, vips);
+        let mut resources = Resources::default();
+        for change in builder.initial() {
+            serve(&mut resources, &change);
+        }
+        let world = Self {
+            builder: RwLock::new(builder),
+            resources: watch::Sender::new(resources),
+            objects: watch::Sender::new(0),
+            vips_path,
+            metrics,
+        };
+        world.apply(events);
+        world
+    }
+
+    /// Takes events of the registry, and publishes what they change.
+    pub(crate) fn apply(&self, events: Vec<Event>) {
+        let started = Instant::now();
+        let count = events.len();
+        let changes = {
+            let mut builder = self.builder.write().expect("no holder of the lock panics");
+            let changes = builder.apply(events);
+            if let Some(vips) = builder.changed_vips() {
+                let written = durable::replace(&self.vips_path, &vips.to_json(), PRIVATE);
+                if let Err(error) = written {
+                    let error = chain(&error);
+                    tracing::error!(error, "allocated addresses may change at the next start");
+                }
+            }
+            changes
+        };
+        if !changes.is_empty() {
+            self.resources.send_modify(|resources| {
+                for change in &changes {
+                    serve(resources, change);
+                }
+            });
+        }
+        self.objects.send_modify(|version| *version += 1);
+        let took = started.elapsed();
+        self.metrics.built(count, changes.len(), took);
+        tracing::debug!(events = count, changes = changes.len(), ?took, "view built");
+    }
+
+    /// What discovery serves, as it changes.
+    pub(crate) fn resources(&self) -> watch::Receiver<Resources> {
+        self.resources.subscribe()
+    }
+
+    /// Counts up whenever objects changed, whether or not the view did.
+    pub(crate) fn objects(&self) -> watch::Receiver<u64> {
+        self.objects.subscribe()
+    }
+
+    /// The objects and the view. Not to be held across an await.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Builder> {
+        self.builder.read().expect("no holder of the lock panics")
+    }
+
+    /// Whether a pod of `identity` that has not ended was given to `node`.
+    pub(crate) fn runs_on(&self, identity: &Identity, node: &str) -> bool {
+        let builder = self.read();
+        let store = builder.store();
+        store.pods_on(node).any(|name| {
+            name.namespace == identity.namespace
+                && store.pod(name).is_some_and(|(pod, state)| {
+                    pod.service_account == identity.service_account && state.may_run(pod)
+                })
+        })
+    }
+
+    /// Every identity on every node that should hold a certificate: those of captured pods.
+    pub(crate) fn holders(&self) -> Vec<Holder> {
+        let builder = self.read();
+        let (store, mesh) = (builder.store(), builder.mesh());
+        let holders = store.pods().filter_map(|(name, pod)| {
+            let (_, state) = store.pod(name)?;
+            (state.may_run(pod) && state.is_captured(pod)).then(|| {
+                let identity = Identity::new(
+                    mesh.trust_domain.clone(),
+                    name.namespace.clone(),
+                    pod.service_account.clone(),
+                );
+                (identity, pod.node.to_string())
+            })
+        });
+        let mut holders: Vec<Holder> = holders.collect();
+        holders.sort();
+        holders.dedup();
+        holders
+    }
+
+    /// The nodes that have an object.
+    pub(crate) fn nodes(&self) -> Vec<Text> {
+        self.read().store().nodes().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn serve(resources: &mut Resources, change: &Change) {
+    match change {
+        Change::Workload(workload) => {
+            resources.put_workload(workload);
+        }
+        Change::Service(service) => {
+            resources.put_service(service);
+        }
+        Change::Policy(policy) => {
+            resources.put_policy(policy);
+        }
+        Change::RemoveAddress(name) => {
+            // A service's name and a workload's uid cannot be mistaken: only uids hold several slashes.
+            if !resources.remove_workload(name)
+                && let Ok(name) = name.parse()
+            {
+                resources.remove_service(&name);
+            }
+        }
+        Change::RemovePolicy(name) => {
+            resources.remove_policy(name);
+        }
+    }
+}

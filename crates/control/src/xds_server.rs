@@ -1,0 +1,334 @@
+//! Delta discovery: one task for each connected proxy.
+//!
+//! What to send is the business of the stream's state machine; this file feeds it with requests and with the newest
+//! resources, and carries what it answers. A change is sent as soon as the client can take it: there is no timer
+//! that churn could extend, and whatever changed while the client was busy goes out in the next response.
+//! Nothing here may serve a client that has not proven to be a node's proxy.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use ambit_model::Text;
+use ambit_net::drain::Guard;
+use ambit_tls::token::{Claims, TokenVerifier};
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryService;
+use ambit_wire::proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use ambit_wire::xds::ResourceType;
+use ambit_wire::xds::node::node_name;
+use ambit_wire::xds::resources::Resources;
+use ambit_wire::xds::server::{Progress, Stream};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::ca::service::caller;
+use crate::error_text::chain;
+use crate::listener::Remote;
+use crate::metrics::Metrics;
+use crate::world::World;
+
+/// Responses that wait for the connection to take them.
+const RESPONSE_QUEUE: usize = 2;
+/// How long a client may leave a response untaken before it is given up.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Discovery for node proxies.
+#[derive(Clone)]
+pub(crate) struct Discovery {
+    pub(crate) world: Arc<World>,
+    /// Verifies callers; none on the loopback port without TLS.
+    pub(crate) tokens: Option<TokenVerifier>,
+    pub(crate) trusted_accounts: Vec<(Text, Text)>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) guard: Guard,
+}
+
+/// Who is connected, for people to look at.
+#[derive(Default)]
+pub(crate) struct Clients {
+    next: AtomicU64,
+    connected: Mutex<BTreeMap<u64, Client>>,
+}
+
+#[derive(Debug, Clone)]
+struct Client {
+    remote: Option<SocketAddr>,
+    id: String,
+    node: String,
+    since: SystemTime,
+    progress: Vec<Progress>,
+}
+
+impl Clients {
+    fn update(&self, key: u64, client: Client) {
+        self.connected.lock().expect("no holder of the lock panics").insert(key, client);
+    }
+
+    fn remove(&self, key: u64) {
+        self.connected.lock().expect("no holder of the lock panics").remove(&key);
+    }
+
+    /// The nodes whose proxy is connected.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        let connected = self.connected.lock().expect("no holder of the lock panics");
+        connected.values().map(|client| client.node.clone()).collect()
+    }
+
+    /// What each client was sent and has answered, as JSON.
+    pub(crate) fn to_json(&self, resources: &Resources) -> serde_json::Value {
+        let connected = self.connected.lock().expect("no holder of the lock panics");
+        let client = |client: &Client| {
+            let since = client.since.elapsed().unwrap_or_default();
+            let types = client.progress.iter().map(|it| progress(it, resources));
+            json!({
+                "proxy": client.id,
+                "node": client.node,
+                "remote": client.remote,
+                "connectedSeconds": since.as_secs(),
+                "types": types.collect::<Vec<_>>(),
+            })
+        };
+        connected.values().map(client).collect()
+    }
+}
+
+fn progress(progress: &Progress, resources: &Resources) -> serde_json::Value {
+    let newest = resources.of(progress.resource_type).sequence();
+    json!({
+        "type": type_name(progress.resource_type),
+        "everything": progress.everything,
+        "names": progress.names,
+        "sent": progress.sent_sequence,
+        "acknowledged": progress.acknowledged_sequence,
+        "newest": newest,
+        "synced": progress.acknowledged_sequence >= newest,
+        "rejected": progress.rejection.as_ref().map(|rejection| rejection.reason.clone()),
+    })
+}
+
+fn type_name(resource_type: ResourceType) -> &'static str {
+    match resource_type {
+        ResourceType::Authorization => "authorization",
+        ResourceType::Address => "address",
+        ResourceType::Workload => "workload",
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Discovery {
+    type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        _request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        Err(Status::unimplemented("only delta discovery is served; call DeltaAggregatedResources"))
+    }
+
+    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
+
+    async fn delta_aggregated_resources(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        let remote = request.extensions().get::<Remote>().map(|remote| remote.0);
+        let claims = self.authenticate(&request).inspect_err(|status| {
+            let remote = remote.map(|it| it.to_string());
+            tracing::warn!(remote, message = status.message(), "discovery refused");
+        })?;
+        let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
+        let connection = StreamTask {
+            discovery: self.clone(),
+            key: self.clients.next.fetch_add(1, Ordering::Relaxed),
+            remote,
+            since: SystemTime::now(),
+            claims,
+            resources: self.world.resources(),
+            stream: Stream::new(),
+            responses,
+        };
+        self.guard.spawn(connection.run(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+impl Discovery {
+    fn authenticate(
+        &self,
+        request: &Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Option<Claims>, Status> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let claims = caller(request.metadata(), tokens, SystemTime::now())
+            .map_err(|error| Status::unauthenticated(chain(&error)))?;
+        let is_trusted = |(namespace, name): &(Text, Text)| {
+            **namespace == *claims.namespace && **name == *claims.service_account
+        };
+        if self.trusted_accounts.iter().any(is_trusted) {
+            return Ok(Some(claims));
+        }
+        let subject = claims.subject();
+        Err(Status::permission_denied(format!("{subject} is not the account of a node proxy")))
+    }
+}
+
+/// One client's stream.
+struct StreamTask {
+    discovery: Discovery,
+    key: u64,
+    remote: Option<SocketAddr>,
+    since: SystemTime,
+    claims: Option<Claims>,
+    resources: watch::Receiver<Resources>,
+    stream: Stream,
+    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+}
+
+/// Why a stream ends.
+enum End {
+    /// The client left.
+    Left,
+    /// We end it, and say why.
+    Told(Status),
+}
+
+impl StreamTask {
+    async fn run(mut self, requests: Streaming<DeltaDiscoveryRequest>) {
+        self.discovery.metrics.stream(1);
+        let end = self.serve(requests).await;
+        self.discovery.metrics.stream(-1);
+        self.discovery.clients.remove(self.key);
+        let (remote, node) = (self.remote.map(|it| it.to_string()), self.node());
+        match end {
+            End::Left => tracing::info!(remote, node, "discovery client left"),
+            End::Told(status) => {
+                tracing::info!(remote, node, reason = status.message(), "discovery stream ended");
+                // The client may be gone already; then there is nobody to tell.
+                let _ = self.responses.send_timeout(Err(status), SEND_TIMEOUT).await;
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut requests: Streaming<DeltaDiscoveryRequest>) -> End {
+        let mut guard = self.discovery.guard.clone();
+        let expiry = token_expiry(self.claims.as_ref().map(|claims| claims.expires_at));
+        tokio::pin!(expiry);
+        loop {
+            tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => {
+                        if let Err(end) = self.receive(request) {
+                            return end;
+                        }
+                    }
+                    Ok(None) => return End::Left,
+                    Err(status) => {
+                        tracing::debug!(message = status.message(), "discovery stream broke");
+                        return End::Left;
+                    }
+                },
+                changed = self.resources.changed() => if changed.is_err() {
+                    return End::Told(Status::unavailable("the control plane stops"));
+                },
+                () = &mut expiry => {
+                    let what = "the token has expired; reconnect with a fresh one";
+                    return End::Told(Status::unauthenticated(what));
+                }
+                _ = guard.draining() => {
+                    let what = "the control plane stops; reconnect";
+                    return End::Told(Status::unavailable(what));
+                }
+            }
+            if let Err(end) = self.send().await {
+                return end;
+            }
+        }
+    }
+
+    fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<(), End> {
+        let is_first = self.stream.node().is_none();
+        let resources = self.resources.borrow_and_update().clone();
+        let refused = self.stream.receive(request, &resources);
+        let rejection = refused
+            .map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
+        if is_first {
+            self.check_node()?;
+        }
+        if let Some(rejection) = rejection {
+            let kind = type_name(rejection.resource_type);
+            self.discovery.metrics.rejected(kind);
+            let node = self.node();
+            tracing::warn!(node, kind, reason = rejection.reason, "the proxy refuses a configuration");
+        }
+        Ok(())
+    }
+
+    /// A proxy may only speak for the node that its token is bound to.
+    fn check_node(&self) -> Result<(), End> {
+        let told = self.stream.node().and_then(node_name).unwrap_or_default();
+        let proven = self.claims.as_ref().map_or("", |claims| &claims.node);
+        if !told.is_empty() && !proven.is_empty() && told != proven {
+            let what = format!("the proxy says it serves node {told}, its token is bound to {proven}");
+            return Err(End::Told(Status::permission_denied(what)));
+        }
+        tracing::info!(
+            remote = self.remote.map(|it| it.to_string()),
+            node = self.node(),
+            proxy = self.stream.node().map(|node| node.id.as_str()),
+            "discovery client connected",
+        );
+        Ok(())
+    }
+
+    fn node(&self) -> String {
+        let proven = self.claims.as_ref().map(|claims| claims.node.clone());
+        let told = || self.stream.node().and_then(node_name).map(str::to_owned);
+        proven.filter(|node| !node.is_empty()).or_else(told).unwrap_or_default()
+    }
+
+    /// Sends all that is due, each time from the newest resources.
+    async fn send(&mut self) -> Result<(), End> {
+        loop {
+            let resources = self.resources.borrow_and_update().clone();
+            let next = self.stream.next_response(&resources);
+            let next = next.map_err(|error| End::Told(Status::aborted(chain(&error))))?;
+            let Some(response) = next else { break };
+            if let Ok(resource_type) = response.type_url.parse::<ResourceType>() {
+                self.discovery.metrics.pushed(type_name(resource_type));
+            }
+            tracing::debug!(
+                node = self.node(),
+                kind = response.type_url,
+                resources = response.resources.len(),
+                removed = response.removed_resources.len(),
+                "discovery response",
+            );
+            if self.responses.send_timeout(Ok(response), SEND_TIMEOUT).await.is_err() {
+                return Err(End::Left);
+            }
+        }
+        let client = Client {
+            remote: self.remote,
+            id: self.stream.node().map(|node| node.id.clone()).unwrap_or_default(),
+            node: self.node(),
+            since: self.since,
+            progress: self.stream.progress(),
+        };
+        self.discovery.clients.update(self.key, client);
+        Ok(())
+    }
+}
+
+/// Ends when the token does; a caller without a token has no end.
+async fn token_expiry(expires_at: Option<SystemTime>) {
+    match expires_at.map(|end| end.duration_since(SystemTime::now())) {
+        None => std::future::pending().await,
+        Some(left) => tokio::time::sleep(left.unwrap_or_default()).await,
+    }
+}
