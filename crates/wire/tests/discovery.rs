@@ -461,7 +461,7 @@ fn a_large_answer_comes_in_pieces_and_is_complete_with_the_last() {
     let mut pair = Pair::new(Interest::Everything);
     for index in 0..3 {
         let mut it = workload(&format!("w{index}"), [1, 1, 1, index]);
-        it.node = "n".repeat(20 * 1024 * 1024).into();
+        it.node = "n".repeat(40 * 1024 * 1024).into();
         pair.resources.put_workload(&it);
     }
     pair.connect_without_delivery();
@@ -730,6 +730,32 @@ proptest! {
         steps.into_iter().for_each(|step| world.step(&mut pair, step));
         pair.settle();
         pair.check_equal();
+    }
+
+    #[test]
+    fn noise_never_panics(bytes: Vec<u8>, names in prop::collection::vec("[*a/]{0,3}", 0..4)) {
+        let interests = ResourceType::ALL.map(|it| (it, Interest::OnDemand));
+        let mut client = Client::new(Node::default(), interests);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for resource_type in ResourceType::ALL {
+            let mut it = response(vec![resource("a", "1", bytes.clone())], &names);
+            it.type_url = resource_type.url().into();
+            it.resources[0].resource.as_mut().unwrap().type_url = resource_type.url().into();
+            client.receive(it);
+            let mut stream = Stream::new();
+            stream.receive(request(resource_type, &names, &names), &Resources::default()).unwrap();
+            stream.receive(request(resource_type, &names, &names), &Resources::default()).unwrap();
+            prop_assert!(stream.next_response(&Resources::default()).is_ok());
+        }
+        if let Ok(it) = DeltaDiscoveryResponse::decode(&*bytes) {
+            client.receive(it);
+        }
+        if let Ok(it) = DeltaDiscoveryRequest::decode(&*bytes) {
+            let _ = Stream::new().receive(it, &Resources::default());
+        }
+        if let Ok(it) = Message::decode(&*bytes) {
+            let _ = client.restore(it);
+        }
     }
 
     /// On demand, the client holds at least what its names lead to, and nothing that is stale.

@@ -319,6 +319,20 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
+    fn noise_never_panics(bytes: Vec<u8>, truncated: bool, descriptors in 0..3_usize) {
+        let mut proxy = Enrolment::new();
+        proxy.connected();
+        let _ = proxy.receive(Packet { bytes: &bytes, truncated, descriptors });
+        for first in [&HELLO[..], &[]] {
+            let mut it = World::new();
+            it.add("a");
+            let p = it.connect();
+            it.receive(p, first);
+            it.receive(p, &bytes);
+        }
+    }
+
+    #[test]
     fn the_proxy_ends_up_serving_what_is_enrolled(steps in prop::collection::vec(step(), 0..60)) {
         let mut line = Line {
             agent: Agent::new(),

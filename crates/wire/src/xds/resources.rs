@@ -239,3 +239,30 @@ impl ResourceSet {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journal_and_indexes_stay_as_small_as_what_is_there() {
+        let mut resources = Resources::default();
+        for index in 0..100_u8 {
+            let mut workload = Workload::named("w", "n", "w");
+            workload.addresses = vec![[10, 0, 0, index].into()];
+            workload.services.insert(ServiceName::new("n", format!("s{index}")), Vec::new());
+            resources.put_workload(&workload);
+        }
+        let sizes = |set: &ResourceSet| {
+            [set.journal.len(), set.tombstones.len(), set.aliases.len(), set.members.len()]
+        };
+        assert_eq!(sizes(&resources.addresses), [1, 0, 1, 1]);
+        resources.remove_workload("w");
+        assert_eq!(sizes(&resources.addresses), [1, 1, 0, 0]);
+        for index in 0..=MAX_TOMBSTONES {
+            resources.put_workload(&Workload::named(format!("w{index}"), "n", "w"));
+            resources.remove_workload(&format!("w{index}"));
+        }
+        assert_eq!(sizes(&resources.addresses), [MAX_TOMBSTONES, MAX_TOMBSTONES, 0, 0]);
+    }
+}

@@ -247,6 +247,16 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_removed_within_the_snapshot_is_gone() {
+        let mut it = Enrolment::new();
+        it.connected();
+        receive(&mut it, Request::Add(pod("1"))).unwrap();
+        receive(&mut it, Request::Del(text("1"))).unwrap();
+        assert_eq!(receive(&mut it, Request::SnapshotSent), Ok(Event::Complete(Vec::new())));
+        assert_eq!(it.served().count(), 0);
+    }
+
+    #[test]
     fn pods_outlive_the_connection() {
         let mut it = Enrolment::new();
         it.connected();
