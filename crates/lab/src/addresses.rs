@@ -34,6 +34,14 @@ pub(crate) const DNS: Dual = Dual {
 /// Number of the first allocated service address; those below are kept for well-known services.
 const SERVICE_FIRST: u16 = 0x0100;
 
+/// Whether an address belongs to a pod of any node.
+pub(crate) fn is_pod_address(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.octets()[..2] == [10, 244],
+        IpAddr::V6(ip) => ip.segments()[..3] == [0xfd00, 0x10, 0x244],
+    }
+}
+
 /// An IPv4 and an IPv6 address of the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dual {

@@ -19,6 +19,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub mod demo;
 pub mod handshake;
 pub mod image;
 pub mod layout;

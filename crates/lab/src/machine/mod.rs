@@ -28,6 +28,7 @@ use crate::image::ImageMap;
 
 pub use birth::{Born, UpError, up};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
+pub(crate) use down::left;
 pub use down::{DownError, DownReport, down};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use processes::{ProcessInfo, processes};
