@@ -26,7 +26,7 @@ use crate::plan::{Intent, Planned, plan, status_of};
 use crate::pod::{Defaults, PodName, PodUid, RegistryView};
 use crate::registry::files::RegistryHandle;
 use crate::work::{Done, Job, Workshop};
-use crate::zds_server::{Announcement, Standing, ZdsServer};
+use crate::zds_server::{Announcement, Standing, ZdsServer, now};
 
 /// How long the CNI plugin waits for a pod to be captured before it is told to fail.
 pub(crate) const CNI_DEADLINE: Duration = Duration::from_secs(20);
@@ -122,7 +122,7 @@ impl Agent {
         self.reported = reports.iter().map(|(_, uid)| uid.clone()).collect();
         let view = self.registry.view.borrow_and_update().clone();
         self.replan(&view);
-        let deadline = Instant::now() + STARTUP_LIMIT;
+        let deadline = now() + STARTUP_LIMIT;
         self.advance();
         while self.pods.values().any(|pod| pod.enrolment.is_unseen()) {
             let wake_at = self.wake_at().min(deadline);
@@ -131,7 +131,7 @@ impl Agent {
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }
             self.advance();
-            if Instant::now() >= deadline {
+            if now() >= deadline {
                 tracing::warn!(
                     "some pods could not be looked at yet; their proxies are told later"
                 );
@@ -142,7 +142,7 @@ impl Agent {
         for (name, uid) in reports.into_iter().filter(|(_, uid)| gone(uid)) {
             self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
         }
-        self.node_side_at = Some(Instant::now());
+        self.node_side_at = Some(now());
     }
 
     /// Keeps every pod where the plan wants it, until the future is dropped.
@@ -165,7 +165,7 @@ impl Agent {
 
     /// Starts whatever is due.
     fn advance(&mut self) {
-        let now = Instant::now();
+        let now = now();
         if self.reopen_at.is_some_and(|moment| moment <= now) {
             let view = self.registry.view.borrow().clone();
             self.replan(&view);
@@ -217,7 +217,7 @@ impl Agent {
                 self.on_acted(&uid, generation, action, outcome, problem);
             }
             Done::NodeSide => {
-                self.node_side_at = Some(Instant::now() + self.settings.repair_interval);
+                self.node_side_at = Some(now() + self.settings.repair_interval);
             }
             Done::ReportCleared => {}
             Done::Tampered { uid, generation, watch } => {
@@ -251,7 +251,7 @@ impl Agent {
             log_success(pod, action, outcome);
         }
         pod.last_problem = problem;
-        pod.enrolment.finish(outcome, Instant::now());
+        pod.enrolment.finish(outcome, now());
         if outcome == Outcome::Inspected(Footprint::Some) && pod.enrolment.is_wanted() {
             // Captured by an earlier agent: its address stays in the node's set.
             self.workshop.expect_probes(uid, &pod.ips);
@@ -321,7 +321,7 @@ impl Agent {
         }
         match self.pods.get_mut(&uid) {
             Some(pod) => {
-                pod.waiting.push(Waiting { reply, deadline: Instant::now() + CNI_DEADLINE });
+                pod.waiting.push(Waiting { reply, deadline: now() + CNI_DEADLINE });
             }
             None => {
                 let path = new_pod.netns.display();
@@ -387,7 +387,7 @@ impl Agent {
             Ok(netns) => netns,
             Err(problem) => {
                 tracing::warn!(pod = %planned.name, %problem, "cannot be captured yet");
-                self.reopen_at = Some(Instant::now() + REOPEN_INTERVAL);
+                self.reopen_at = Some(now() + REOPEN_INTERVAL);
                 return;
             }
         };
@@ -458,7 +458,7 @@ impl Agent {
         let pods = self.pods.values().filter_map(|pod| pod.enrolment.wake_at());
         let waiting = self.pods.values().flat_map(|pod| &pod.waiting).map(|w| w.deadline);
         let others = [self.reopen_at, self.node_side_at].into_iter().flatten();
-        let latest = Instant::now() + IDLE_MAX;
+        let latest = now() + IDLE_MAX;
         pods.chain(waiting).chain(others).min().unwrap_or(latest).min(latest)
     }
 }

@@ -31,6 +31,8 @@ mod pod;
 mod registry;
 #[cfg(test)]
 mod testbed;
+#[cfg(test)]
+mod tests;
 mod work;
 mod zds_server;
 

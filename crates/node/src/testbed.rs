@@ -7,14 +7,19 @@
 //! ```
 //! The node also bears the addresses of a remote server, of a DNS server and of probes, on loopback.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::{Route, RouteSocket};
+use ambit_net::seqpacket::Connection;
 use ambit_net::socket::{self, DialOptions, ListenOptions};
+use ambit_wire::zds::MAX_PACKET_BYTES;
+use ambit_wire::zds::proxy::{Enrolment, Event, Packet};
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -281,6 +286,75 @@ pub(crate) async fn who_answers_datagram(udp: &UdpSocket, destination: SocketAdd
     }
 }
 
+/// A node proxy that does as it is told, step by step.
+pub(crate) struct FakeProxy {
+    connection: Connection,
+    enrolment: Enrolment,
+    /// The namespaces that came with pods, by uid.
+    pub(crate) namespaces: BTreeMap<String, NetNs>,
+}
+
+impl FakeProxy {
+    /// Connects, as soon as somebody listens, and says hello.
+    pub(crate) async fn connect(path: &Path) -> Self {
+        let connection = loop {
+            match Connection::connect(path) {
+                Ok(connection) => break connection,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        let mut enrolment = Enrolment::new();
+        connection.send(&enrolment.connected(), &[]).await.expect("hello");
+        Self { connection, enrolment, namespaces: BTreeMap::new() }
+    }
+
+    /// Receives one request: `+uid`, `=uid`, `-uid`, `snapshot`; or `closed`. Does not answer it.
+    pub(crate) async fn receive(&mut self) -> String {
+        let mut buffer = [0; MAX_PACKET_BYTES];
+        let Ok(packet) = self.connection.receive(&mut buffer).await else {
+            return "closed".to_owned();
+        };
+        let bytes = &buffer[..packet.length];
+        let descriptors = packet.fds.len();
+        let event = self.enrolment.receive(Packet { bytes, truncated: false, descriptors });
+        match event.expect("within the protocol") {
+            Event::Serve(pod) => {
+                let netns = packet.fds.into_iter().next().expect("a descriptor");
+                let netns = NetNs::from_fd(netns).expect("a network namespace");
+                self.namespaces.insert(pod.uid.to_string(), netns);
+                format!("+{}", pod.uid)
+            }
+            Event::Keep(uid) => format!("={uid}"),
+            Event::Stop(uid) => format!("-{uid}"),
+            Event::Complete(_) => "snapshot".to_owned(),
+            Event::Refuse(refusal) => format!("refuse {refusal}"),
+        }
+    }
+
+    /// Answers what was received last.
+    pub(crate) async fn answer(&mut self, outcome: Result<(), &str>) {
+        let answer = self.enrolment.answer(outcome);
+        self.connection.send(&answer, &[]).await.expect("answer");
+    }
+
+    /// Receives and acknowledges this many requests.
+    pub(crate) async fn accept(&mut self, count: usize) -> Vec<String> {
+        let mut requests = Vec::new();
+        for _ in 0..count {
+            requests.push(self.receive().await);
+            self.answer(Ok(())).await;
+        }
+        requests
+    }
+
+    /// Acknowledges everything until the agent closes.
+    pub(crate) async fn accept_all(mut self) {
+        while self.receive().await != "closed" {
+            self.answer(Ok(())).await;
+        }
+    }
+}
+
 /// Sets a kernel parameter in a namespace.
 pub(crate) fn set_parameter(netns: &NetNs, name: &str, value: &str) {
     let set = netns.run(|| ambit_net::namespace::set_sysctl(name, value));
@@ -288,10 +362,33 @@ pub(crate) fn set_parameter(netns: &NetNs, name: &str, value: &str) {
 }
 
 /// Writes a file the way the registry's writers do: aside, then renamed.
-pub(crate) fn write_atomically(path: &std::path::Path, content: &str) {
+pub(crate) fn write_atomically(path: &Path, content: &str) {
     std::fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
     let aside = path.with_extension("tmp");
     let mut file = std::fs::File::create(&aside).expect("create");
     file.write_all(content.as_bytes()).expect("write");
     std::fs::rename(&aside, path).expect("rename");
+}
+
+/// A directory of this test alone, removed at the end.
+pub(crate) struct Directory(std::path::PathBuf);
+
+impl Directory {
+    /// An empty directory; the name tells tests apart.
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ambit-node-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("make a directory");
+        Self(path)
+    }
+
+    /// A path inside of it.
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("remove the test's directory");
+    }
 }

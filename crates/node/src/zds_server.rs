@@ -166,6 +166,7 @@ impl ZdsServer {
             namespace: unknown.clone(),
             service_account: unknown,
         };
+        // An error: a uid too long for a packet, which no proxy can have been told of.
         self.change(|state| state.machine.add(pod, false, now()).unwrap_or_default());
     }
 
@@ -414,6 +415,207 @@ fn refusal_wait(times: u32) -> Duration {
 }
 
 /// The runtime's time, which tests can hold still.
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use ambit_wire::zds::REPLY_DEADLINE;
+    use tokio::time::Instant as Moment;
+
+    use super::*;
+    use crate::testbed::{Directory, FakeProxy};
+
+    /// A served socket and the roster behind it.
+    struct Served {
+        server: Arc<ZdsServer>,
+        health: Arc<Health>,
+        path: PathBuf,
+        netns: Arc<NetNs>,
+        _directory: Directory,
+        _tasks: JoinSet<()>,
+    }
+
+    fn serve(name: &str) -> Served {
+        let directory = Directory::new(name);
+        let path = directory.path("ztunnel.sock");
+        let health = Arc::new(Health::default());
+        let server = Arc::new(ZdsServer::new(health.clone()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.clone().serve(listen(&path).expect("listen")));
+        let netns = Arc::new(NetNs::create().expect("a namespace (needs root)"));
+        Served { server, health, path, netns, _directory: directory, _tasks: tasks }
+    }
+
+    impl Served {
+        fn announce(&self, uid: &str) {
+            let announcement = Announcement {
+                name: PodName::new("shop", uid),
+                service_account: "default".to_owned(),
+                netns: self.netns.clone(),
+            };
+            self.server.announce(&PodUid::new(uid), announcement);
+        }
+
+        fn withdraw(&self, uid: &str) {
+            self.server.withdraw(&PodUid::new(uid));
+        }
+
+        fn standing(&self, uid: &str) -> Standing {
+            self.server.standing(&PodUid::new(uid))
+        }
+
+        async fn acknowledged(&self, uid: &str) {
+            let mut changes = self.server.changes();
+            while self.standing(uid) != Standing::Acknowledged {
+                changes.changed().await.expect("the server lives");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_is_told_everything_with_its_namespace_and_then_changes() {
+        let served = serve("zds-snapshot");
+        let mode = std::fs::metadata(&served.path).expect("the socket").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        served.announce("a");
+        served.server.keep(&PodUid::new("k"));
+        assert_eq!(served.standing("a"), Standing::Unanswered);
+        assert!(!served.server.has_proxy());
+        let mut proxy = FakeProxy::connect(&served.path).await;
+        assert_eq!(proxy.receive().await, "+a");
+        assert_eq!(proxy.namespaces["a"].inode(), served.netns.inode());
+        assert_eq!(served.standing("a"), Standing::Unanswered);
+        proxy.answer(Ok(())).await;
+        served.acknowledged("a").await;
+        assert_eq!(
+            proxy.receive().await,
+            "refuse pod k is not served here; send it with its \
+            network namespace"
+        );
+        proxy.answer(Err("unknown")).await;
+        assert_eq!(proxy.accept(1).await, ["snapshot"]);
+        served.announce("b");
+        served.announce("b");
+        assert_eq!(proxy.accept(1).await, ["+b"]);
+        served.acknowledged("b").await;
+        served.withdraw("a");
+        assert_eq!(proxy.accept(1).await, ["-a"]);
+        served.server.withdrawn(&PodUid::new("a")).await;
+        assert_eq!(served.health.metrics.zds_connections.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn additions_go_to_the_newest_and_removals_to_all() {
+        let served = serve("zds-two");
+        served.announce("a");
+        let mut old = FakeProxy::connect(&served.path).await;
+        assert_eq!(old.accept(2).await, ["+a", "snapshot"]);
+        let mut new = FakeProxy::connect(&served.path).await;
+        assert_eq!(new.accept(2).await, ["+a", "snapshot"]);
+        served.announce("b");
+        assert_eq!(new.accept(1).await, ["+b"]);
+        served.withdraw("a");
+        assert_eq!(old.accept(1).await, ["-a"]);
+        assert_eq!(new.accept(1).await, ["-a"]);
+        drop(new);
+        assert_eq!(old.accept(1).await, ["+b"], "it takes over what it missed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_pod_is_reported_and_offered_again() {
+        let served = serve("zds-refused");
+        let mut proxy = FakeProxy::connect(&served.path).await;
+        assert_eq!(proxy.accept(1).await, ["snapshot"]);
+        served.announce("a");
+        assert_eq!(proxy.receive().await, "+a");
+        for wait in [REFUSAL_RETRY_MIN, 2 * REFUSAL_RETRY_MIN] {
+            let refused = Moment::now();
+            proxy.answer(Err("no room")).await;
+            assert_eq!(proxy.receive().await, "+a");
+            assert_eq!(refused.elapsed(), wait);
+            assert_eq!(served.standing("a"), Standing::Refused("no room".to_owned()));
+        }
+        proxy.answer(Err("no room")).await;
+        served.announce("b");
+        assert_eq!(proxy.accept(1).await, ["+b"], "others do not wait");
+        assert_eq!(proxy.accept(1).await, ["+a"]);
+        served.acknowledged("a").await;
+        assert_eq!(served.health.metrics.zds_refusals.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_does_not_answer_is_dropped_and_delays_nobody() {
+        let served = serve("zds-slow");
+        served.announce("a");
+        let mut slow = FakeProxy::connect(&served.path).await;
+        assert_eq!(slow.receive().await, "+a");
+        let began = Moment::now();
+        let mut good = FakeProxy::connect(&served.path).await;
+        assert_eq!(good.accept(2).await, ["+a", "snapshot"]);
+        served.withdraw("a");
+        assert_eq!(good.accept(1).await, ["-a"]);
+        served.server.withdrawn(&PodUid::new("a")).await;
+        assert_eq!(began.elapsed(), REPLY_DEADLINE, "the slow one cannot know of the removal");
+        assert_eq!(slow.receive().await, "closed");
+        served.announce("b");
+        assert_eq!(good.accept(1).await, ["+b"]);
+        assert_eq!(served.health.metrics.zds_failures.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_vanishes_leaves_its_pods_to_the_next() {
+        let served = serve("zds-vanish");
+        let mut proxy = FakeProxy::connect(&served.path).await;
+        assert_eq!(proxy.accept(1).await, ["snapshot"]);
+        served.announce("a");
+        assert_eq!(proxy.receive().await, "+a");
+        drop(proxy);
+        let mut next = FakeProxy::connect(&served.path).await;
+        assert_eq!(next.accept(2).await, ["+a", "snapshot"]);
+        served.acknowledged("a").await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_returns_in_another_namespace_is_deleted_and_added() {
+        let mut served = serve("zds-namespace");
+        served.announce("a");
+        let mut proxy = FakeProxy::connect(&served.path).await;
+        assert_eq!(proxy.accept(2).await, ["+a", "snapshot"]);
+        served.netns = Arc::new(NetNs::create().expect("a namespace"));
+        served.announce("a");
+        assert_eq!(served.standing("a"), Standing::Unanswered);
+        assert_eq!(proxy.accept(2).await, ["-a", "+a"]);
+        assert_eq!(proxy.namespaces["a"].inode(), served.netns.inode());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_asked_for_ends_the_connection() {
+        let served = serve("zds-unsolicited");
+        let mut proxy = FakeProxy::connect(&served.path).await;
+        assert_eq!(proxy.accept(1).await, ["snapshot"]);
+        proxy.answer(Ok(())).await;
+        assert_eq!(proxy.receive().await, "closed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_accepted_at_a_pace() {
+        let served = serve("zds-pace");
+        let began = Moment::now();
+        for _ in 0..=ACCEPTS_PER_SECOND {
+            let mut proxy = FakeProxy::connect(&served.path).await;
+            assert_eq!(proxy.accept(1).await, ["snapshot"]);
+        }
+        assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn the_waits_after_refusals_are_bounded() {
+        assert_eq!(refusal_wait(1), REFUSAL_RETRY_MIN);
+        assert_eq!(refusal_wait(3), 4 * REFUSAL_RETRY_MIN);
+        assert_eq!(refusal_wait(u32::MAX), REFUSAL_RETRY_MAX);
+    }
 }

@@ -1,0 +1,394 @@
+//! The agent as a process in a node's namespace, with a registry, a pod and a scripted proxy.
+//!
+//! The process is this test binary again, started at [`child_agent`], so that it can be killed.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ambit_net::namespace::{self, NetNs};
+use ambit_net::nftables::{Family, Nftables};
+use ambit_net::socket::DialOptions;
+use ambit_net::sys::process::{Signal, kill};
+use clap::Parser;
+use serde_json::json;
+
+use crate::capture;
+use crate::enrolment::{DRAIN_GRACE, Footprint};
+use crate::testbed::{
+    APP, Client, Directory, FakeProxy, PATIENCE, Testbed, both, who_answers, write_atomically,
+};
+use crate::{Args, run};
+
+const CHILD_DIRECTORY: &str = "AMBIT_TEST_CHILD_DIRECTORY";
+const UID: &str = "11111111-2222-3333-4444-555555555555";
+
+#[derive(clap::Parser)]
+struct ChildCommand {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[tokio::test]
+#[ignore = "started by the tests of this file as a process of its own"]
+async fn child_agent() {
+    let Ok(directory) = std::env::var(CHILD_DIRECTORY) else { return };
+    let subscriber = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    subscriber.init();
+    let command = ChildCommand::parse_from([
+        "node".to_owned(),
+        "--node-name=node-1".to_owned(),
+        format!("--registry=files:{directory}/registry"),
+        format!("--zds-socket={directory}/ztunnel.sock"),
+        format!("--cni-socket={directory}/pluginevent.sock"),
+        "--repair-interval=5s".to_owned(),
+    ]);
+    run(command.args).await.expect("runs");
+}
+
+/// A pod on a node, a registry that speaks of it, and perhaps an agent.
+struct World {
+    bed: Testbed,
+    directory: Directory,
+    agent: Option<Child>,
+}
+
+impl World {
+    fn new(name: &str) -> Self {
+        let mut bed = Testbed::new();
+        bed.proxy_listens();
+        bed.pod_listens("app", APP, None);
+        let node = bed.node.clone();
+        for addresses in both() {
+            bed.listen(&node, "remote", SocketAddr::new(addresses.remote, APP), None);
+        }
+        let world = Self { bed, directory: Directory::new(name), agent: None };
+        std::fs::create_dir_all(world.directory.path("registry/objects")).expect("directory");
+        world.bed.pod.pin(&world.directory.path("netns")).expect("pin the namespace");
+        world.write_pod();
+        world
+    }
+
+    fn start_agent(&mut self) {
+        let directory = self.directory.path("");
+        let start = || {
+            Command::new(std::env::current_exe().expect("this test"))
+                .args(["--exact", "tests::child_agent", "--ignored", "--nocapture"])
+                .env(CHILD_DIRECTORY, directory)
+                .stdout(Stdio::null())
+                .spawn()
+        };
+        let child = self.bed.node.run(start).expect("enter").expect("start the agent");
+        self.agent = Some(child);
+    }
+
+    fn signal_agent(&mut self, signal: Signal) -> std::process::ExitStatus {
+        let mut agent = self.agent.take().expect("an agent runs");
+        kill(agent.id().try_into().expect("a process id"), signal).expect("signal the agent");
+        agent.wait().expect("the agent ends")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path("registry").join(name)
+    }
+
+    fn write(&self, name: &str, content: &serde_json::Value) {
+        write_atomically(&self.path(name), &content.to_string());
+    }
+
+    fn write_pod(&self) {
+        self.write(
+            "objects/pods/shop/web.json",
+            &json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": UID},
+                "spec": {"nodeName": "node-1", "serviceAccountName": "web"},
+            }),
+        );
+    }
+
+    fn write_status(&self) {
+        let ips = both().map(|addresses| addresses.pod);
+        self.write(
+            "status/pods/shop/web.json",
+            &json!({
+                "uid": UID, "node": "node-1", "phase": "Running", "podIPs": ips, "ready": true,
+                "netns": self.directory.path("netns"), "pid": 1, "restarts": 0,
+            }),
+        );
+    }
+
+    fn label_namespace(&self, mode: &str) {
+        self.write(
+            "objects/namespaces/_/shop.json",
+            &json!({"metadata": {"name": "shop", "labels": {"istio.io/dataplane-mode": mode}}}),
+        );
+    }
+
+    fn is_reported(&self) -> bool {
+        std::fs::read_to_string(self.path("captured/shop/web")).is_ok_and(|uid| uid == UID)
+    }
+
+    async fn reported(&self, wanted: bool) {
+        eventually("the report", || self.is_reported() == wanted).await;
+    }
+
+    async fn proxy(&self) -> FakeProxy {
+        let path = self.directory.path("ztunnel.sock");
+        tokio::time::timeout(PATIENCE, FakeProxy::connect(&path)).await.expect("the agent listens")
+    }
+
+    /// Who answers new connections from the pod and to it.
+    async fn check_new(&self, outward: &str, inward: &str) {
+        for addresses in both() {
+            let remote = SocketAddr::new(addresses.remote, APP);
+            assert_eq!(who_answers(&self.bed.pod, remote, 0).await, outward);
+            let pod = SocketAddr::new(addresses.pod_second, APP);
+            assert_eq!(who_answers(&self.bed.node, pod, 0).await, inward);
+        }
+    }
+
+    /// A connection from the pod.
+    async fn open(&self) -> Client {
+        let remote = SocketAddr::new(both()[0].remote, APP);
+        Client::connect(&self.bed.pod, remote, &DialOptions::default()).await.expect("connects")
+    }
+
+    fn footprint(&self) -> Footprint {
+        capture::footprint(&self.bed.pod).expect("look")
+    }
+
+    /// Asks the readiness address, inside the node's namespace.
+    fn monitor(&self, path: &str) -> Option<String> {
+        let ask = || {
+            let mut stream = TcpStream::connect("127.0.0.1:8000").ok()?;
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            Some(answer)
+        };
+        self.bed.node.run(ask).expect("enter")
+    }
+
+    async fn ready(&self) {
+        let ready = || self.monitor("/readyz").is_some_and(|a| a.starts_with("HTTP/1.1 200"));
+        eventually("readiness", ready).await;
+    }
+
+    /// Announces the pod as the CNI plugin does; answers with the status and the text.
+    fn announce(&self, name: &str) -> tokio::task::JoinHandle<String> {
+        let socket = self.directory.path("pluginevent.sock");
+        let ips = both().map(|addresses| json!({"Address": {"IP": addresses.pod}}));
+        let body = json!({
+            "Netns": self.directory.path("netns"), "PodName": name, "PodNamespace": "shop",
+            "IPs": ips,
+        });
+        let body = body.to_string();
+        tokio::task::spawn_blocking(move || {
+            let mut stream = UnixStream::connect(socket).expect("connect");
+            let length = body.len();
+            let head = format!("POST /cmdadd HTTP/1.1\r\nhost: x\r\ncontent-length: {length}");
+            write!(stream, "{head}\r\n\r\n{body}").expect("send");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("answer");
+            answer
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            agent.kill().expect("kill the agent");
+            agent.wait().expect("the agent ends");
+        }
+        namespace::unpin(&self.directory.path("netns")).expect("unpin");
+    }
+}
+
+/// Waits for something that no event tells this test of.
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_running_pod_enters_and_leaves_without_a_connection_noticing() {
+    let mut world = World::new("live");
+    world.write_status();
+    world.label_namespace("none");
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(1).await, ["snapshot"]);
+    world.ready().await;
+    assert_eq!(world.footprint(), Footprint::None);
+    let mut before = world.open().await;
+
+    world.label_namespace("ambient");
+    assert_eq!(proxy.receive().await, format!("+{UID}"));
+    assert_eq!(proxy.namespaces[UID].inode(), world.bed.pod.inode());
+    assert!(!world.is_reported(), "the proxy comes first");
+    assert_eq!(world.footprint(), Footprint::None, "the proxy comes first");
+    world.check_new("remote", "app").await;
+    proxy.answer(Ok(())).await;
+    world.reported(true).await;
+    world.check_new("outbound", "inbound").await;
+    before.echo().await.expect("opened before enrolment");
+    let mut during = world.open().await;
+    assert!(during.greeting.starts_with("outbound"));
+    let metrics = world.monitor("/metrics").expect("metrics");
+    assert!(metrics.contains("ambit_node_enrolled_pods 1\n"), "{metrics}");
+    assert!(metrics.contains("ztunnel_connected 1\n"), "{metrics}");
+
+    world.label_namespace("none");
+    world.reported(false).await;
+    let released = Instant::now();
+    world.check_new("remote", "app").await;
+    before.echo().await.expect("opened before enrolment");
+    during.echo().await.expect("captured");
+    let withdrawal = tokio::spawn(async move { proxy.accept(1).await });
+    tokio::time::sleep(DRAIN_GRACE + Duration::from_millis(1500)).await;
+    assert!(!withdrawal.is_finished(), "a captured connection is open");
+    during.echo().await.expect("captured");
+    drop(during);
+    let withdrawn = tokio::time::timeout(PATIENCE, withdrawal).await.expect("withdrawn in time");
+    assert_eq!(withdrawn.expect("no panic"), [format!("-{UID}")]);
+    assert!(released.elapsed() > DRAIN_GRACE);
+    eventually("nothing is left", || world.footprint() == Footprint::None).await;
+    before.echo().await.expect("opened before enrolment");
+}
+
+#[tokio::test]
+async fn a_new_pod_starts_only_when_it_is_captured() {
+    let mut world = World::new("cni");
+    world.label_namespace("ambient");
+    world.start_agent();
+    world.ready().await;
+    let unknown = world.announce("other").await.expect("no panic");
+    assert!(unknown.starts_with("HTTP/1.1 500"), "{unknown}");
+    assert!(unknown.contains("pod shop/other: there is no such Pod object"), "{unknown}");
+
+    let answer = world.announce("web");
+    let pending = || {
+        let metrics = world.monitor("/metrics").unwrap_or_default();
+        metrics.contains("ambit_node_pending_pods 1\n")
+    };
+    eventually("the announcement", pending).await;
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.receive().await, format!("+{UID}"));
+    assert!(!answer.is_finished());
+    proxy.answer(Ok(())).await;
+    assert_eq!(proxy.accept(1).await, ["snapshot"]);
+    let answer = answer.await.expect("no panic");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(world.is_reported());
+    world.check_new("outbound", "inbound").await;
+    // Its status takes over from the announcement, then its end is seen there.
+    world.write_status();
+    world.ready().await;
+    let mut captured = world.open().await;
+    std::fs::remove_file(world.path("objects/pods/shop/web.json")).expect("remove");
+    world.check_new("outbound", "inbound").await;
+    captured.echo().await.expect("the pod is ending, not gone");
+    std::fs::remove_file(world.path("status/pods/shop/web.json")).expect("remove");
+    assert_eq!(proxy.accept(1).await, [format!("-{UID}")], "at once");
+    world.reported(false).await;
+}
+
+#[tokio::test]
+async fn a_new_pod_outside_of_the_mesh_starts_at_once() {
+    let mut world = World::new("cni-out");
+    world.start_agent();
+    world.ready().await;
+    let answer = world.announce("web").await.expect("no panic");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(world.footprint(), Footprint::None);
+}
+
+#[tokio::test]
+async fn killing_the_agent_disturbs_nothing_and_the_next_one_goes_on() {
+    let mut world = World::new("killed");
+    world.write_status();
+    world.label_namespace("ambient");
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()]);
+    world.reported(true).await;
+    let mut captured = world.open().await;
+
+    world.signal_agent(Signal::Kill);
+    assert_eq!(proxy.receive().await, "closed");
+    world.check_new("outbound", "inbound").await;
+    captured.echo().await.expect("captured");
+    assert!(world.is_reported());
+
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()]);
+    world.ready().await;
+    assert!(world.is_reported());
+    world.check_new("outbound", "inbound").await;
+    captured.echo().await.expect("captured");
+
+    world.signal_agent(Signal::Kill);
+    world.label_namespace("none");
+    world.check_new("outbound", "inbound").await;
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()], "it drains");
+    world.reported(false).await;
+    world.check_new("remote", "app").await;
+    captured.echo().await.expect("captured");
+    drop(captured);
+    let withdrawn = tokio::time::timeout(2 * DRAIN_GRACE, proxy.accept(1)).await;
+    assert_eq!(withdrawn.expect("in time"), [format!("-{UID}")]);
+    eventually("nothing is left", || world.footprint() == Footprint::None).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_ended_while_no_agent_ran_is_forgotten() {
+    let mut world = World::new("ended");
+    write_atomically(&world.path("captured/shop/web"), "another-uid");
+    write_atomically(&world.path("captured/shop/gone"), "gone-uid");
+    world.start_agent();
+    world.ready().await;
+    let left =
+        || world.path("captured/shop/gone").exists() || world.path("captured/shop/web").exists();
+    eventually("the reports", || !left()).await;
+}
+
+#[tokio::test]
+async fn altered_rules_are_put_right_and_counted() {
+    let mut world = World::new("altered");
+    world.write_status();
+    world.label_namespace("ambient");
+    world.start_agent();
+    let proxy = world.proxy().await;
+    let proxy = tokio::spawn(proxy.accept_all());
+    world.reported(true).await;
+    let counted = |count: u64| {
+        let metrics = world.monitor("/metrics").unwrap_or_default();
+        metrics.contains(&format!("ambit_node_repairs_total {count}\n"))
+    };
+    let pod: &Arc<NetNs> = &world.bed.pod;
+    let mut nftables = Nftables::open_in(pod).expect("nftables");
+    for count in 1..=3 {
+        // Notifications make it quick: the periodic comparison would take 5 s.
+        assert!(nftables.delete(Family::Ip, "ambit").expect("delete"));
+        let began = Instant::now();
+        eventually("the repair", || counted(count)).await;
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        world.check_new("outbound", "inbound").await;
+    }
+    let status = world.signal_agent(Signal::Term);
+    assert!(status.success(), "{status}");
+    proxy.await.expect("no panic");
+    assert!(world.is_reported());
+    world.check_new("outbound", "inbound").await;
+}
