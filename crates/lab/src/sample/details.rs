@@ -15,6 +15,8 @@ use super::server;
 
 /// Largest head of a request.
 const HEAD_SIZE_MAX_BYTES: usize = 16 << 10;
+/// As long as the original's name.
+const SERVER: &str = "details.bookinfo.example/1.22 (ambit)";
 const BODY: &str = concat!(
     r#"{"id":0,"author":"William Shakespeare","year":1595,"type":"paperback","pages":200,"#,
     r#""publisher":"PublisherA","language":"English","ISBN-10":"1234567890","#,
@@ -72,8 +74,8 @@ fn response(request: &[u8]) -> (String, &'static str) {
     let connection = if wants_close(request) { "close" } else { "Keep-Alive" };
     let date = jiff::Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nServer: details.bookinfo.example/1.22\r\n\
-         Date: {date}\r\nContent-Length: {}\r\nConnection: {connection}\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nServer: {SERVER}\r\nDate: {date}\r\n\
+         Content-Length: {}\r\nConnection: {connection}\r\n\r\n",
         body.len()
     );
     (head, body)

@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
-const UNITS: &[(&str, f64)] =
-    &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+const UNITS: &[(&str, f64)] = &[
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+];
 /// The longest that is accepted.
 const SECONDS_MAX: f64 = 86_400.0;
 
@@ -29,7 +36,7 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
 /// Writes a duration: the largest unit that leaves a whole part, no trailing zeros.
 pub(super) fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
-    let (unit, per_unit) = match nanos {
+    let (unit, per_unit): (_, u128) = match nanos {
         0 => return "0s".to_owned(),
         1..1_000 => ("ns", 1),
         1_000..1_000_000 => ("µs", 1_000),

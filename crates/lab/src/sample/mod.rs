@@ -1,6 +1,209 @@
-//! stub
+//! `ambit sample`: the applications of the experiments and of the examples.
+//!
+//! Each is small, single-threaded and cheap, so that what is measured is the mesh and not the application. They know
+//! nothing of the mesh, and must never do anything that an ordinary application would not do.
+
+mod banner;
+mod details;
+mod duration;
+mod echo;
+mod fake_service;
+mod raw_echo;
+mod server;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
-pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+use std::time::Duration;
+
+use ambit_net::drain::{Drain, Guard};
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::LocalSet;
+use tokio::time::{Instant, timeout};
+
+use fake_service::FakeService;
+
+/// How long requests that are under way get to finish after SIGTERM.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Parser)]
+#[command(name = "ambit sample", about = "Runs an application of the experiments")]
+struct Words {
+    #[command(subcommand)]
+    sample: Sample,
+}
+
+/// The applications.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sample {
+    /// A service that calls others, set up by the environment variables of nicholasjackson/fake-service.
+    FakeService {
+        /// Where to listen; in place of LISTEN_ADDR.
+        #[arg(long, value_name = "ADDR")]
+        listen: Option<String>,
+    },
+    /// HTTP: a request's own body, else what was asked for by `?size=N&delay=10ms`, else the request as JSON.
+    Echo(Listen),
+    /// TCP: sends back what it reads; at the end of the input it finishes and closes.
+    TcpEcho(Listen),
+    /// TCP: speaks first, then sends back what it reads.
+    Banner {
+        #[command(flatten)]
+        listen: Listen,
+        /// What it says at once.
+        #[arg(long, default_value = "220 banner.example ready")]
+        line: String,
+    },
+    /// HTTP: `GET /details/0` as the application bookinfo answers it.
+    Details {
+        #[command(flatten)]
+        listen: Listen,
+        /// Write header and body one after the other and without TCP_NODELAY, as its old release.
+        #[arg(long)]
+        two_writes: bool,
+    },
+    /// Nothing, until SIGTERM.
+    Sleep,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Listen {
+    /// Where to listen.
+    #[arg(long = "listen", value_name = "ADDR", default_value = "[::]:8080")]
+    address: String,
+}
+
+/// A sample that has its listener, if it needs one.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// [`Sample::FakeService`].
+    FakeService(TcpListener, FakeService),
+    /// [`Sample::Echo`].
+    Echo(TcpListener),
+    /// [`Sample::TcpEcho`].
+    TcpEcho(TcpListener),
+    /// [`Sample::Banner`] with its line.
+    Banner(TcpListener, String),
+    /// [`Sample::Details`] and whether it writes twice.
+    Details(TcpListener, bool),
+    /// [`Sample::Sleep`].
+    Sleep,
+}
+
+/// Runs the sample that the words ask for, until SIGTERM.
+pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    let name = OsString::from("ambit sample");
+    let words = match Words::try_parse_from(std::iter::once(&name).chain(words)) {
+        Ok(words) => words,
+        Err(error) => {
+            error.print().context("print the usage")?;
+            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let ready = words.sample.bind(|name| std::env::var(name).ok())?;
+        if let Some(listener) = ready.listener() {
+            eprintln!("listening on {}", listener.local_addr().context("read its own address")?);
+        }
+        let drain = Drain::new();
+        tokio::task::spawn_local(ready.serve(drain.guard()));
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        drain.start(Some(Instant::now() + DRAIN_MAX));
+        if timeout(DRAIN_MAX, drain.finished()).await.is_err() {
+            eprintln!("requests are cut that took longer than {} s to end", DRAIN_MAX.as_secs());
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+impl Sample {
+    /// Takes its settings and its listener. `variable` is the environment.
+    pub(crate) fn bind(self, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Ready> {
+        Ok(match self {
+            Self::FakeService { listen } => {
+                let service = FakeService::from_environment(variable)?;
+                for notice in service.notices() {
+                    eprintln!("{notice}");
+                }
+                let address = listen.as_deref().unwrap_or(service.listen_address());
+                Ready::FakeService(server::listen(address)?, service)
+            }
+            Self::Echo(listen) => Ready::Echo(server::listen(&listen.address)?),
+            Self::TcpEcho(listen) => Ready::TcpEcho(server::listen(&listen.address)?),
+            Self::Banner { listen, line } => Ready::Banner(server::listen(&listen.address)?, line),
+            Self::Details { listen, two_writes } => {
+                Ready::Details(server::listen(&listen.address)?, two_writes)
+            }
+            Self::Sleep => Ready::Sleep,
+        })
+    }
+}
+
+impl Ready {
+    /// The listener, unless it is asleep.
+    pub(crate) fn listener(&self) -> Option<&TcpListener> {
+        match self {
+            Self::FakeService(listener, _)
+            | Self::Echo(listener)
+            | Self::TcpEcho(listener)
+            | Self::Banner(listener, _)
+            | Self::Details(listener, _) => Some(listener),
+            Self::Sleep => None,
+        }
+    }
+
+    /// Serves until it is asked to end.
+    pub(crate) async fn serve(self, guard: Guard) {
+        match self {
+            Self::FakeService(listener, service) => service.serve(listener, guard).await,
+            Self::Echo(listener) => echo::serve(listener, guard).await,
+            Self::TcpEcho(listener) => raw_echo::serve(listener, guard).await,
+            Self::Banner(listener, line) => banner::serve(listener, guard, &line).await,
+            Self::Details(listener, two_writes) => {
+                details::serve(listener, guard, two_writes).await;
+            }
+            Self::Sleep => {
+                let mut guard = guard;
+                guard.draining().await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    /// Starts a sample on a free port of the loopback interface, on the current [`LocalSet`].
+    pub(crate) fn start(words: &[&str], environment: &[(&str, &str)]) -> (SocketAddr, Drain) {
+        let all = ["ambit sample"].iter().chain(words).chain(&["--listen", "127.0.0.1:0"]);
+        let words = Words::try_parse_from(all).unwrap();
+        let variable = |name: &str| {
+            let found = environment.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let ready = words.sample.bind(variable).unwrap();
+        let address = ready.listener().unwrap().local_addr().unwrap();
+        let drain = Drain::new();
+        tokio::task::spawn_local(ready.serve(drain.guard()));
+        (address, drain)
+    }
+
+    #[tokio::test]
+    async fn sleep_ends_when_it_is_asked_to() {
+        let drain = Drain::new();
+        drain.start(None);
+        timeout(DRAIN_MAX, Ready::Sleep.serve(drain.guard())).await.unwrap();
+    }
 }

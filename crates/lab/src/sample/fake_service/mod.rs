@@ -103,7 +103,7 @@ impl FakeService {
 
     async fn call_upstreams(&self) -> BTreeMap<String, Answer> {
         stream::iter(&self.settings.upstreams)
-            .map(async |uri| (uri.to_string(), self.upstreams.call(uri).await))
+            .map(async |upstream| (upstream.written.clone(), self.upstreams.call(upstream).await))
             .buffer_unordered(self.settings.workers)
             .collect()
             .await
@@ -124,7 +124,6 @@ impl FakeService {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::BodyExt;
     use serde_json::Value;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -152,7 +151,8 @@ mod tests {
                 let uris: Vec<String> = upstreams.iter().map(|ip| format!("http://{ip}")).collect();
                 let uris = uris.join(",");
                 let mut environment = vec![keep, ("NAME", name), ("MESSAGE", "Hello from there")];
-                environment.extend([("UPSTREAM_WORKERS", "2"), ("HTTP_CLIENT_KEEP_ALIVES", "true")]);
+                environment
+                    .extend([("UPSTREAM_WORKERS", "2"), ("HTTP_CLIENT_KEEP_ALIVES", "true")]);
                 environment.push(("UPSTREAM_URIS", &uris));
                 start(&["fake-service"], &environment)
             };
@@ -169,16 +169,13 @@ mod tests {
             let second = &answer["upstream_calls"][format!("http://{second_b}")];
             assert_eq!(second["name"], "tier-2-app-b");
             assert_eq!(second["headers"]["Content-Type"], "application/json");
-            let third = &second["upstream_calls"][format!("http://{third}")];
-            assert_eq!(third["uri"], format!("http://{}", third_of(third)));
+            let uri = format!("http://{third}");
+            let third = &second["upstream_calls"][&uri];
+            assert_eq!(third["uri"], uri);
             assert_eq!((&third["code"], &third["body"]), (&200.into(), &"Hello from there".into()));
             assert!((2_300..3_200).contains(&size), "{size} bytes, the original has 2,726");
         };
         LocalSet::new().run_until(client).await;
-    }
-
-    fn third_of(call: &Value) -> String {
-        call["uri"].as_str().unwrap().trim_start_matches("http://").to_owned()
     }
 
     #[tokio::test]
@@ -210,11 +207,5 @@ mod tests {
             counts[service.least_duration().as_millis() as usize] += 1;
         }
         assert_eq!(counts, [0, 90, 9, 1]);
-    }
-
-    #[tokio::test]
-    async fn answers_can_be_read_back() {
-        let body = Full::<Bytes>::from("{}").collect().await.unwrap().to_bytes();
-        assert!(serde_json::from_slice::<Answer>(&body).is_ok());
     }
 }

@@ -55,13 +55,22 @@ pub(crate) struct SettingsError {
     expected: String,
 }
 
+/// A service to call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Upstream {
+    /// As written: its name in answers.
+    pub(super) written: String,
+    /// Where it is.
+    pub(super) uri: Uri,
+}
+
 /// How a service is set up. What was not set has fake-service's value.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) listen_address: String,
     pub(super) name: String,
     pub(super) message: Value,
-    pub(super) upstreams: Vec<Uri>,
+    pub(super) upstreams: Vec<Upstream>,
     /// How many upstreams are called at the same time, for each request.
     pub(super) workers: usize,
     /// The least duration of answers: 50th, 90th, 99th percentile.
@@ -73,11 +82,10 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Reads the environment. An empty variable counts as not set.
-    pub(super) fn read(
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, SettingsError> {
+    pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let text = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let duration_of = |name| parsed(name, text(name), duration::parse, "write it as 1s or 250ms");
+        let duration_of =
+            |name| parsed(name, text(name), duration::parse, "write it as 1s or 250ms");
         let flag = |name| parsed(name, text(name), flag, "write true or false");
         let server_type = |kind: &str| (kind == "http").then_some(());
         let http_only = "this sample speaks http only; run the image itself for anything else";
@@ -93,8 +101,13 @@ impl Settings {
             name: text("NAME").unwrap_or_else(|| "Service".to_owned()),
             message: message(text("MESSAGE").unwrap_or_else(|| "Hello World".to_owned()))?,
             upstreams: upstreams(text("UPSTREAM_URIS").unwrap_or_default())?,
-            workers: parsed("UPSTREAM_WORKERS", text("UPSTREAM_WORKERS"), workers, workers_expected)?
-                .unwrap_or(1),
+            workers: parsed(
+                "UPSTREAM_WORKERS",
+                text("UPSTREAM_WORKERS"),
+                workers,
+                workers_expected,
+            )?
+            .unwrap_or(1),
             timing: [p50, p90, p99],
             request_timeout: timeout.unwrap_or(Duration::from_secs(30)),
             server_keep_alives: flag("HTTP_SERVER_KEEP_ALIVES")?.unwrap_or(false),
@@ -135,7 +148,7 @@ fn message(text: String) -> Result<Value, SettingsError> {
     })
 }
 
-fn upstreams(text: String) -> Result<Vec<Uri>, SettingsError> {
+fn upstreams(text: String) -> Result<Vec<Upstream>, SettingsError> {
     let error = |value: &str, expected: &str| SettingsError {
         variable: "UPSTREAM_URIS",
         value: value.to_owned(),
@@ -148,7 +161,7 @@ fn upstreams(text: String) -> Result<Vec<Uri>, SettingsError> {
     let one = |written: &&str| {
         let uri: Uri = written.parse().map_err(|_| error(written, "this is not a URI"))?;
         match (uri.scheme_str(), uri.authority()) {
-            (Some("http"), Some(_)) => Ok(uri),
+            (Some("http"), Some(_)) => Ok(Upstream { written: (*written).to_owned(), uri }),
             _ => Err(error(written, "write http://HOST:PORT/PATH; only http is called")),
         }
     };

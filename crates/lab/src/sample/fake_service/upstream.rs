@@ -7,14 +7,14 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderName};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
-use hyper::{Request, Response, Uri, body::Incoming};
+use hyper::{Request, Response, body::Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
 use super::answer::Answer;
-use super::settings::Settings;
+use super::settings::{Settings, Upstream};
 
 /// Connections that are kept for each upstream while they are not needed.
 const IDLE_CONNECTIONS_MAX: usize = 256;
@@ -37,11 +37,11 @@ pub(super) struct Upstreams {
 #[derive(Debug, thiserror::Error)]
 enum CallError {
     #[error("no answer from {uri} within {limit:?}")]
-    Timeout { uri: Uri, limit: Duration },
+    Timeout { uri: String, limit: Duration },
     #[error("cannot call {uri}: {reason}")]
-    Call { uri: Uri, reason: String },
+    Call { uri: String, reason: String },
     #[error("{uri} answered {code}")]
-    Status { uri: Uri, code: u16 },
+    Status { uri: String, code: u16 },
 }
 
 impl Upstreams {
@@ -61,10 +61,10 @@ impl Upstreams {
     }
 
     /// Calls one. What went wrong is in the answer, too.
-    pub(super) async fn call(&self, uri: &Uri) -> Answer {
-        let called = timeout(self.timeout, self.exchange(uri)).await;
+    pub(super) async fn call(&self, upstream: &Upstream) -> Answer {
+        let called = timeout(self.timeout, self.exchange(upstream)).await;
         let called = called.unwrap_or_else(|_elapsed| {
-            Err(CallError::Timeout { uri: uri.clone(), limit: self.timeout })
+            Err(CallError::Timeout { uri: upstream.written.clone(), limit: self.timeout })
         });
         let mut answer = match called {
             Ok(answer) => answer,
@@ -72,14 +72,15 @@ impl Upstreams {
                 Answer { code: NO_RESPONSE, error: Some(error.to_string()), ..Answer::default() }
             }
         };
-        answer.uri = uri.to_string();
+        answer.uri = upstream.written.clone();
         answer
     }
 
-    async fn exchange(&self, uri: &Uri) -> Result<Answer, CallError> {
+    async fn exchange(&self, upstream: &Upstream) -> Result<Answer, CallError> {
+        let uri = &upstream.written;
         let failed = |reason: String| CallError::Call { uri: uri.clone(), reason };
         let mut request = Request::new(Empty::new());
-        *request.uri_mut() = uri.clone();
+        *request.uri_mut() = upstream.uri.clone();
         if !self.keep_alives {
             let close = header::HeaderValue::from_static("close");
             request.headers_mut().insert(header::CONNECTION, close);
@@ -117,7 +118,8 @@ fn chain(error: &dyn Error) -> String {
 }
 
 fn headers(headers: &HeaderMap) -> BTreeMap<String, String> {
-    let shown = |value: &header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let shown =
+        |value: &header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (canonical(name), shown(value))).collect()
 }
 
