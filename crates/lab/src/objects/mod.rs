@@ -77,6 +77,18 @@ pub enum Outcome {
     Deleted,
 }
 
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outcome = match self.outcome {
+            Outcome::Created => "created",
+            Outcome::Configured => "configured",
+            Outcome::Unchanged => "unchanged",
+            Outcome::Deleted => "deleted",
+        };
+        write!(f, "{} {outcome}", self.object)
+    }
+}
+
 /// What an apply or delete did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {

@@ -13,6 +13,7 @@ pub mod mount;
 pub(crate) mod packet_socket;
 pub mod process;
 pub(crate) mod socket_option;
+pub mod terminal;
 
 use std::io;
 use std::os::fd::OwnedFd;
