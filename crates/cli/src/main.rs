@@ -1,3 +1,43 @@
 //! The `ambit` command: parses the words of the user and calls the crates that do the work.
+//!
+//! The hidden subcommands of the machine come first, because some of them enter namespaces, which a
+//! process with threads cannot. Nothing here decides anything about traffic.
 
-fn main() {}
+mod args;
+mod commands;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// What a command that could not do its work exits with.
+const FAILURE: u8 = 1;
+
+fn main() -> ExitCode {
+    if let Some(code) = ambit_lab::hidden_command(std::env::args_os()) {
+        return code;
+    }
+    let outcome = match Cli::parse().command {
+        Command::Control(args) => role(async { Ok(ambit_control::run(*args).await?) }),
+        Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
+        Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),
+        command => commands::run(command),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("ambit: {error:#}");
+        ExitCode::from(FAILURE)
+    })
+}
+
+/// Runs a long-lived role whose work is control, not data: one thread is enough.
+fn role(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build()?.block_on(work)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,237 @@
+//! The words of the user: every command, flag and its help.
+//!
+//! Parsing only; what a command does stands in [`crate::commands`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Ambit, a sidecar-less zero-trust service mesh.
+#[derive(Debug, Parser)]
+#[command(name = "ambit", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Brings up examples/tiered-app on two nodes, drives and proves it, takes it down.
+    Demo(DemoArgs),
+    /// Starts a mesh on this machine from Kubernetes manifests.
+    Up(UpArgs),
+    /// Takes the mesh on this machine down; leaves nothing but logs.
+    Down(StateArgs),
+    /// Changes a running mesh; all of it or nothing.
+    Apply(ManifestArgs),
+    /// Deletes what the manifests name from a running mesh; all of it or nothing.
+    Delete(ManifestArgs),
+    /// Shows what is there.
+    Get(GetArgs),
+    /// Runs a command in a pod.
+    Exec(ExecArgs),
+    /// Prints the logs of a pod (NS/POD), of a proxy (proxy/NODE), an agent (node/NODE) or control.
+    Logs(LogsArgs),
+    /// Says whether the machine and every part of the mesh are well.
+    Status(StatusArgs),
+    /// Says what happens to a connection, what decides it, and what would have to change.
+    Why(WhyArgs),
+    /// Runs the control plane.
+    Control(Box<ambit_control::Args>),
+    /// Runs the node agent.
+    Node(Box<ambit_node::Args>),
+    /// Runs the node proxy.
+    Proxy(Box<ambit_proxy::Args>),
+}
+
+/// Which machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StateArgs {
+    /// The state directory of the machine [default: /run/ambit, or below $XDG_RUNTIME_DIR].
+    #[arg(long, env = "AMBIT_STATE", value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// `ambit demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Seconds of load per mode.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+    /// Requests per second.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rate: u32,
+    /// Where to keep the packet captures and logs [default: a new directory below the
+    /// temporary one].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Prints what was measured as JSON.
+    #[arg(short, long, value_enum, default_value_t = Report::Text)]
+    pub(crate) output: Report,
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Report {
+    /// For a person.
+    Text,
+    /// For a machine.
+    Json,
+}
+
+/// `ambit up`.
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Manifest files, directories, or - for standard input.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// How many nodes.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
+    pub(crate) nodes: u8,
+    /// Returns when all is ready; `ambit down` ends it.
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// A local command for an image, as NAME=COMMAND; may be repeated.
+    #[arg(long = "image", value_name = "NAME=COMMAND")]
+    pub(crate) images: Vec<String>,
+    /// Another program in place of a node's proxy, as NODE=PATH (a real ztunnel); may be repeated.
+    #[arg(long = "proxy", value_name = "NODE=PATH")]
+    pub(crate) proxies: Vec<String>,
+    /// A further flag for every `ambit control`, as --control-flag=--workload-cert-ttl=60s.
+    #[arg(long = "control-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub(crate) control_flags: Vec<String>,
+    /// A further flag for every `ambit proxy`.
+    #[arg(long = "proxy-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub(crate) proxy_flags: Vec<String>,
+    /// A further flag for every `ambit node`.
+    #[arg(long = "node-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub(crate) node_flags: Vec<String>,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// `ambit apply` and `ambit delete`.
+#[derive(Debug, Args)]
+pub(crate) struct ManifestArgs {
+    /// Manifest files, directories, or - for standard input.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Says what would change and changes nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// `ambit get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// What to show.
+    #[arg(value_enum)]
+    pub(crate) kind: Kind,
+    /// Only this namespace.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    /// How to show it.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// What `ambit get` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Pods, with node, address and whether they are captured.
+    #[value(alias = "pod", alias = "po")]
+    Pods,
+    /// Services, with addresses, ports and endpoints.
+    #[value(alias = "service", alias = "svc")]
+    Services,
+    /// Workloads as the proxies are told of them.
+    #[value(alias = "workload")]
+    Workloads,
+    /// Policies, and whether they can be enforced.
+    #[value(alias = "policy")]
+    Policies,
+    /// The certificates the proxies hold.
+    #[value(alias = "certificate", alias = "cert", alias = "certs")]
+    Certificates,
+    /// Live connections through the proxies.
+    #[value(alias = "connection", alias = "conn", alias = "conns")]
+    Connections,
+    /// Nodes.
+    #[value(alias = "node")]
+    Nodes,
+}
+
+/// How `ambit get` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// The columns one looks at first.
+    Table,
+    /// More columns.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// `ambit exec`.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The pod, as NAMESPACE/POD; the name of a Deployment stands for its first pod.
+    pub(crate) pod: String,
+    /// The container, for a pod of several.
+    #[arg(short, long)]
+    pub(crate) container: Option<String>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// `ambit logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// NS/POD, proxy/NODE, node/NODE or control.
+    pub(crate) of: String,
+    /// The container, for a pod of several.
+    #[arg(short, long)]
+    pub(crate) container: Option<String>,
+    /// Goes on printing what is added.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// `ambit status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// How to show it.
+    #[arg(short, long, value_enum, default_value_t = Report::Text)]
+    pub(crate) output: Report,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// `ambit why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Who connects, as NAMESPACE/POD.
+    pub(crate) source: String,
+    /// To what: NAMESPACE/POD, NAMESPACE/SERVICE, a hostname or an address, with :PORT.
+    #[arg(value_name = "DST[:PORT]")]
+    pub(crate) destination: String,
+    /// How to show it.
+    #[arg(short, long, value_enum, default_value_t = Report::Text)]
+    pub(crate) output: Report,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}

@@ -1,0 +1,254 @@
+//! `ambit get`: lists from control and from the proxies, as columns or as they are.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ambit_lab::layout::Layout;
+use ambit_lab::machine::Record;
+use ambit_net::local_http;
+use anyhow::{Context, Result, bail};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::args::{GetArgs, Kind, Output};
+use crate::table;
+
+/// How long a role may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A column: its title and where in an item it lies. Pointers after the first are joined to it by
+/// a slash.
+type Column = (&'static str, &'static [&'static str]);
+
+/// Prints a list.
+pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
+    let layout = super::layout(&args.state);
+    let items = items(&layout, args.kind, args.namespace.as_deref()).await?;
+    match args.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&json!({ "items": items }))?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&json!({ "items": items }))?),
+        Output::Table | Output::Wide => {
+            let (narrow, wide) = columns(args.kind);
+            let more: &[Column] = if args.output == Output::Wide { wide } else { &[] };
+            let columns: Vec<&Column> = narrow.iter().chain(more).collect();
+            let header: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
+            let row = |item: &Value| columns.iter().map(|(_, at)| cell(item, at)).collect();
+            let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+            print!("{}", table::format(&header, &rows));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
+    let name = match kind {
+        Kind::Pods => "pods",
+        Kind::Services => "services",
+        Kind::Workloads => "workloads",
+        Kind::Policies => "policies",
+        Kind::Nodes => "nodes",
+        Kind::Certificates => return of_proxies(layout, "/certificates", namespace).await,
+        Kind::Connections => return of_proxies(layout, "/connections", namespace).await,
+    };
+    let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
+    let list = ask(&layout.control_socket(), &format!("/get/{name}{query}")).await?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// The items of every node's proxy, each with its node. A proxy that does not answer is an error:
+/// a shorter list would look like fewer connections.
+async fn of_proxies(layout: &Layout, path: &str, namespace: Option<&str>) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    for node in Record::read(layout)?.nodes {
+        let answer = ask(&layout.proxy_admin_socket(&node), path).await;
+        let answer = answer.with_context(|| format!("ask the proxy of {node}"))?;
+        let items = answer.as_array().or_else(|| answer["items"].as_array());
+        for item in items.context("the proxy answers with a list")? {
+            let mut item = item.clone();
+            item["node"] = json!(node);
+            if namespace.is_none_or(|wanted| concerns(&item, wanted)) {
+                all.push(item);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether an item of a proxy names a workload or identity of the namespace.
+fn concerns(item: &Value, namespace: &str) -> bool {
+    let names = ["sourceWorkload", "destinationWorkload"];
+    let workload = names.iter().any(|name| {
+        let text = item[name].as_str().and_then(|text| text.split_once('/'));
+        text.is_some_and(|(of, _)| of == namespace)
+    });
+    let within = format!("/ns/{namespace}/");
+    workload || item["identity"].as_str().is_some_and(|identity| identity.contains(&within))
+}
+
+/// Asks a role's administration for JSON.
+pub(super) async fn ask(socket: &Path, target: &str) -> Result<Value> {
+    let body = bytes::Bytes::new();
+    let (status, body) = local_http::request(socket, Method::GET, target, body, PATIENCE).await?;
+    let value: Value =
+        serde_json::from_slice(&body).with_context(|| format!("read the answer to {target}"))?;
+    if !status.is_success() {
+        bail!("{}", value["error"].as_str().unwrap_or(status.as_str()));
+    }
+    Ok(value)
+}
+
+fn columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
+    match kind {
+        Kind::Pods => (
+            &[
+                ("NAMESPACE", &["/namespace"]),
+                ("NAME", &["/name"]),
+                ("READY", &["/ready"]),
+                ("PHASE", &["/phase"]),
+                ("RESTARTS", &["/restarts"]),
+                ("NODE", &["/node"]),
+                ("IP", &["/ips/0"]),
+                ("CAPTURED", &["/captured"]),
+            ],
+            &[
+                ("SERVICE ACCOUNT", &["/serviceAccount"]),
+                ("IPS", &["/ips"]),
+                ("REASON", &["/reason"]),
+            ],
+        ),
+        Kind::Services => (
+            &[
+                ("NAMESPACE", &["/namespace"]),
+                ("NAME", &["/name"]),
+                ("ADDRESS", &["/addresses/0"]),
+                ("PORTS", &["/ports"]),
+                ("ENDPOINTS", &["/endpoints/ready", "/endpoints/total"]),
+            ],
+            &[
+                ("HOSTNAME", &["/hostname"]),
+                ("ADDRESSES", &["/addresses"]),
+                ("BALANCING", &["/loadBalancing/mode"]),
+                ("WAYPOINT", &["/waypoint"]),
+            ],
+        ),
+        Kind::Workloads => (
+            &[
+                ("NAMESPACE", &["/namespace"]),
+                ("NAME", &["/name"]),
+                ("ADDRESS", &["/addresses/0"]),
+                ("NODE", &["/node"]),
+                ("PROTOCOL", &["/protocol"]),
+                ("HEALTHY", &["/healthy"]),
+            ],
+            &[
+                ("IDENTITY", &["/identity"]),
+                ("SERVICES", &["/services"]),
+                ("POLICIES", &["/policies"]),
+                ("WAYPOINT", &["/waypoint"]),
+            ],
+        ),
+        _ => more_columns(kind),
+    }
+}
+
+fn more_columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
+    match kind {
+        Kind::Policies => (
+            &[
+                ("KIND", &["/kind"]),
+                ("NAMESPACE", &["/namespace"]),
+                ("NAME", &["/name"]),
+                ("ACTION", &["/action", "/mode"]),
+                ("SCOPE", &["/scope"]),
+                ("WORKLOADS", &["/workloads"]),
+                ("ACCEPTED", &["/conditions/0/status"]),
+            ],
+            &[
+                ("RULES", &["/rules"]),
+                ("DRY RUN", &["/dryRun"]),
+                ("REASON", &["/conditions/0/reason"]),
+                ("MESSAGE", &["/conditions/0/message"]),
+            ],
+        ),
+        Kind::Certificates => (
+            &[
+                ("NODE", &["/node"]),
+                ("IDENTITY", &["/identity"]),
+                ("STATE", &["/state"]),
+                ("SERIAL", &["/certChain/0/serialNumber"]),
+                ("EXPIRES", &["/certChain/0/expirationTime"]),
+            ],
+            &[("VALID FROM", &["/certChain/0/validFrom"])],
+        ),
+        Kind::Connections => (
+            &[
+                ("NODE", &["/node"]),
+                ("DIRECTION", &["/direction"]),
+                ("SOURCE", &["/sourceWorkload"]),
+                ("DESTINATION", &["/destinationWorkload"]),
+                ("ADDRESS", &["/destinationAddress"]),
+                ("PLAN", &["/plan"]),
+                ("GROUP", &["/tlsGroup"]),
+                ("POLICY", &["/policy"]),
+                ("AGE MS", &["/ageMs"]),
+            ],
+            &[
+                ("SOURCE IDENTITY", &["/sourceIdentity"]),
+                ("DESTINATION IDENTITY", &["/destinationIdentity"]),
+                ("HBONE PEER", &["/hbonePeer"]),
+                ("TO SERVER", &["/bytesToServer"]),
+                ("TO CLIENT", &["/bytesToClient"]),
+            ],
+        ),
+        _ => (
+            &[
+                ("NAME", &["/name"]),
+                ("ZONE", &["/zone"]),
+                ("PODS", &["/pods"]),
+                ("PROXY CONNECTED", &["/proxyConnected"]),
+            ],
+            &[("REGION", &["/region"])],
+        ),
+    }
+}
+
+/// The text of a cell: the values at the pointers that are there, joined by a slash.
+fn cell(item: &Value, pointers: &[&str]) -> String {
+    let present = pointers.iter().filter_map(|pointer| item.pointer(pointer));
+    let texts: Vec<String> = present.filter(|value| !value.is_null()).map(text).collect();
+    texts.join("/")
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "yes".into(),
+        Value::Bool(false) => "no".into(),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
+        Value::Object(fields) => match (fields.get("port"), fields.get("targetPort")) {
+            (Some(port), Some(target)) if target != 0 && port != target => {
+                format!("{port}->{target}")
+            }
+            (Some(port), Some(_)) => port.to_string(),
+            _ => value.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cell;
+    use serde_json::json;
+
+    #[test]
+    fn cells_show_what_a_person_looks_for() {
+        let item = json!({"a": true, "ports": [{"port": 80, "targetPort": 8080}], "n": null,
+            "ready": 1, "total": 2});
+        assert_eq!(cell(&item, &["/a"]), "yes");
+        assert_eq!(cell(&item, &["/ports"]), "80->8080");
+        assert_eq!(cell(&item, &["/n"]), "");
+        assert_eq!(cell(&item, &["/ready", "/total"]), "1/2");
+    }
+}

@@ -1,0 +1,48 @@
+//! What each command of the user does: ask the crate that knows, print what it says.
+
+mod change;
+mod get;
+mod inside;
+mod status;
+mod up;
+
+use std::process::ExitCode;
+
+use ambit_lab::layout::Layout;
+use anyhow::Result;
+
+use crate::args::{Command, StateArgs};
+
+/// Runs one command of the user.
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Demo(args) => up::demo(args).await,
+            Command::Up(args) => up::up(args).await,
+            Command::Down(args) => up::down(&args).await,
+            Command::Apply(args) => change::apply(args).await,
+            Command::Delete(args) => change::delete(args).await,
+            Command::Get(args) => get::get(args).await,
+            Command::Exec(args) => inside::exec(args).await,
+            Command::Logs(args) => inside::logs(args).await,
+            Command::Status(args) => status::status(args).await,
+            Command::Why(args) => status::why(args).await,
+            Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
+                unreachable!("roles are started by main")
+            }
+        }
+    })
+}
+
+/// The state directory that is meant.
+fn layout(args: &StateArgs) -> Layout {
+    match &args.state {
+        Some(state) => Layout::new(std::path::absolute(state).unwrap_or_else(|_| state.clone())),
+        None => {
+            let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(std::path::PathBuf::from);
+            let is_root = ambit_net::sys::process::effective_uid() == 0;
+            Layout::new(Layout::default_root(is_root, runtime.as_deref()))
+        }
+    }
+}

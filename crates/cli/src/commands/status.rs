@@ -1,0 +1,157 @@
+//! `ambit status` and `ambit why`: is all well, and what happens to a connection.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use ambit_lab::machine::{Client, MachineStatus};
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::get::ask;
+use crate::args::{Report, StatusArgs, WhyArgs};
+use crate::table;
+
+/// Prints the state of the machine and of the mesh; fails when something is not well.
+pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
+    let layout = super::layout(&args.state);
+    let machine = Client::new(layout.clone()).status().await?;
+    let mesh = ask(&layout.control_socket(), "/status").await;
+    let mesh = mesh.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
+    let is_well = machine.roles.iter().all(|role| role.pid.is_some() && role.waiting_for.is_none())
+        && mesh["error"].is_null()
+        && is_empty(&mesh, "/discovery/nodesWithoutProxy")
+        && is_empty(&mesh, "/pods/waitingForCapture")
+        && is_empty(&mesh, "/policiesNotAccepted");
+    match args.output {
+        Report::Json => {
+            let whole = json!({ "well": is_well, "machine": machine, "mesh": mesh });
+            println!("{}", serde_json::to_string_pretty(&whole)?);
+        }
+        Report::Text => print!("{}", status_text(&machine, &mesh, is_well)),
+    }
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_empty(value: &Value, pointer: &str) -> bool {
+    value.pointer(pointer).and_then(Value::as_array).is_none_or(Vec::is_empty)
+}
+
+fn status_text(machine: &MachineStatus, mesh: &Value, is_well: bool) -> String {
+    let node = |node: &ambit_lab::machine::NodeInfo| {
+        let address = node.addresses.first().map(ToString::to_string).unwrap_or_default();
+        vec![node.name.clone(), address, format!("{}/{}", node.running, node.pods)]
+    };
+    let nodes: Vec<_> = machine.nodes.iter().map(node).collect();
+    let role = |role: &ambit_lab::machine::RoleInfo| {
+        let state = match (&role.waiting_for, role.pid) {
+            (Some(reason), _) => reason.clone(),
+            (None, Some(_)) => "running".to_owned(),
+            (None, None) => "not running".to_owned(),
+        };
+        vec![role.name.clone(), state, role.restarts.to_string(), role.log.display().to_string()]
+    };
+    let roles: Vec<_> = machine.roles.iter().map(role).collect();
+    let mut text = table::format(&["NODE", "ADDRESS", "PODS RUNNING"], &nodes);
+    text.push('\n');
+    text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
+    text.push('\n');
+    // Writing to a String cannot fail.
+    if let Some(error) = mesh["error"].as_str() {
+        let _ = writeln!(text, "control does not answer: {error}");
+    } else {
+        let _ = writeln!(text, "captured pods: {}", mesh["pods"]["captured"]);
+    }
+    let lists = [
+        ("waiting for capture", "/pods/waitingForCapture"),
+        ("left alone, on their node's network", "/pods/hostNetworkLeftAlone"),
+        ("nodes whose proxy is not connected", "/discovery/nodesWithoutProxy"),
+        ("policies not enforced as written", "/policiesNotAccepted"),
+    ];
+    for (what, pointer) in lists.into_iter().filter(|(_, pointer)| !is_empty(mesh, pointer)) {
+        let items = mesh.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+        for item in items {
+            let item = match item.as_str() {
+                Some(name) => name.to_owned(),
+                None => format!("{} ({})", plain(&item["policy"]), plain(&item["message"])),
+            };
+            let _ = writeln!(text, "{what}: {item}");
+        }
+    }
+    for left in &machine.left_alone {
+        let _ = writeln!(text, "left alone: {left}");
+    }
+    let _ = writeln!(text, "{}", if is_well { "all is well" } else { "not all is well" });
+    text
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Prints what happens to a connection.
+pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
+    let layout = super::layout(&args.state);
+    let query = format!("/why?src={}&dst={}", escape(&args.source), escape(&args.destination));
+    let explanation = ask(&layout.control_socket(), &query).await?;
+    match args.output {
+        Report::Json => println!("{}", serde_json::to_string_pretty(&explanation)?),
+        Report::Text => print!("{}", why_text(&explanation)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+fn why_text(explanation: &Value) -> String {
+    let at = |pointer: &str| explanation.pointer(pointer).filter(|value| !value.is_null());
+    let lines = [
+        ("from", "/source/pod"),
+        ("identity", "/source/identity"),
+        ("captured", "/source/captured"),
+        ("certificate", "/certificate/serial"),
+        ("valid until", "/certificate/notAfter"),
+        ("to", "/destination/name"),
+        ("address", "/destination/address"),
+        ("plan", "/plan"),
+        ("path", "/path"),
+        ("server", "/server/workload"),
+        ("server address", "/server/address"),
+        ("must prove", "/server/identities/0"),
+        ("decision", "/decision"),
+        ("decided by", "/decidedBy"),
+        ("policy", "/policy/name"),
+        ("rule", "/policy/rule"),
+        ("because", "/reason"),
+        ("to change it", "/remedy"),
+    ];
+    let mut text = String::new();
+    for (name, pointer) in lines {
+        if let Some(value) = at(pointer) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{name:<15}{}", plain(value));
+        }
+    }
+    for note in explanation["notes"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "{:<15}{}", "note", plain(note));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn words_are_escaped_for_a_query() {
+        assert_eq!(super::escape("a/b c&d:80"), "a/b%20c%26d:80");
+    }
+}

@@ -1,0 +1,144 @@
+//! `ambit up`, `ambit down` and `ambit demo`.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use ambit_lab::demo::{self, DemoConfig};
+use ambit_lab::image::ImageMap;
+use ambit_lab::machine::{self, Client, Progress, UpConfig};
+use anyhow::{Context, Result, bail};
+
+use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
+
+/// How long the pods of a new mesh may take to become ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Starts a machine and applies the manifests.
+pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
+    let manifests = super::change::load(&args.paths)?;
+    let config = config(&args)?;
+    let start = Instant::now();
+    let born = machine::up(&config, |step| say(start, &step)).await?;
+    let client = Client::new(born.layout.clone());
+    let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    if let Err(error) = fill(&client, objects, start).await {
+        machine::down(&born.layout).await.context("take the half-started machine down")?;
+        return Err(error);
+    }
+    eprintln!(
+        "{:6.2}s up; state in {}",
+        start.elapsed().as_secs_f64(),
+        born.layout.root().display()
+    );
+    if args.detach {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("        Ctrl-C takes it down");
+    wait_for_the_end(&client).await?;
+    down(&StateArgs { state: Some(config.state) }).await
+}
+
+async fn fill(client: &Client, objects: Vec<serde_json::Value>, start: Instant) -> Result<()> {
+    for warning in client.apply(objects, false).await?.warnings {
+        eprintln!("warning: {warning}");
+    }
+    client
+        .wait_until_ready(READY_TIMEOUT, |missing| {
+            let what = format!("{} pods", missing.len());
+            say(start, &Progress::Waiting { what });
+        })
+        .await?;
+    Ok(())
+}
+
+fn config(args: &UpArgs) -> Result<UpConfig> {
+    let images = ImageMap::parse(args.images.iter().map(String::as_str))?;
+    let mut proxies = BTreeMap::new();
+    for proxy in &args.proxies {
+        let (node, path) = proxy.split_once('=').with_context(|| {
+            format!("--proxy {proxy:?}: write it as NODE=PATH, for example node-2=/bin/ztunnel")
+        })?;
+        let path = std::fs::canonicalize(path).with_context(|| format!("find {path}"))?;
+        proxies.insert(node.to_owned(), path);
+    }
+    let arguments = BTreeMap::from([
+        ("control".to_owned(), args.control_flags.clone()),
+        ("proxy".to_owned(), args.proxy_flags.clone()),
+        ("node".to_owned(), args.node_flags.clone()),
+    ]);
+    Ok(UpConfig {
+        state: super::layout(&args.state).root().to_owned(),
+        nodes: args.nodes,
+        binary: std::env::current_exe().context("find this program")?,
+        mesh: true,
+        images,
+        proxies,
+        arguments,
+        environment: BTreeMap::new(),
+    })
+}
+
+fn say(start: Instant, step: &Progress) {
+    let at = start.elapsed().as_secs_f64();
+    match step {
+        Progress::Waiting { what } if std::io::stderr().is_terminal() => {
+            eprint!("\r\x1b[K{at:6.2}s waiting for {what}");
+        }
+        Progress::Waiting { what } => eprintln!("{at:6.2}s waiting for {what}"),
+        Progress::Done { what } if std::io::stderr().is_terminal() => {
+            eprintln!("\r\x1b[K{at:6.2}s {what}");
+        }
+        Progress::Done { what } => eprintln!("{at:6.2}s {what}"),
+        Progress::Up | Progress::Failed { .. } if std::io::stderr().is_terminal() => {
+            eprint!("\r\x1b[K");
+        }
+        Progress::Up | Progress::Failed { .. } => {}
+    }
+}
+
+/// Returns on Ctrl-C, on SIGTERM, and when the machine is gone.
+async fn wait_for_the_end(client: &Client) -> Result<()> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let gone = async {
+        while client.status().await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for Ctrl-C"),
+        _ = terminate.recv() => Ok(()),
+        () = gone => bail!("the machine has ended; see its logs"),
+    }
+}
+
+/// Takes a machine down.
+pub(super) async fn down(args: &StateArgs) -> Result<ExitCode> {
+    let report = machine::down(&super::layout(args)).await?;
+    let what = if report.ended { "down" } else { "what was left is removed" };
+    let seconds = report.duration_ms as f64 / 1e3;
+    eprintln!("{what} in {seconds:.2} s; logs are in {}", report.logs.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Brings the example up, proves it, takes it down.
+pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode> {
+    let keep = match args.keep {
+        Some(keep) => keep,
+        None => std::env::temp_dir().join(format!("ambit-demo-{}", std::process::id())),
+    };
+    let config = DemoConfig {
+        binary: std::env::current_exe().context("find this program")?,
+        keep: std::path::absolute(keep).unwrap_or_else(|_| PathBuf::from("ambit-demo")),
+        seconds: args.seconds,
+        rate: args.rate,
+    };
+    let report = demo::run(&config, |line| eprintln!("{line}")).await?;
+    match args.output {
+        Report::Text => print!("{report}"),
+        Report::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
