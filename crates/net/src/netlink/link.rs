@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use super::message::{self, Answer, Request};
 use super::socket::{deleted, malformed};
@@ -38,6 +39,10 @@ pub struct Link {
     pub kind: String,
     /// Administratively up.
     pub up: bool,
+    /// Whether the other end is there, too.
+    pub carrier: bool,
+    /// Whether packets go through; follows `up` and `carrier` a little later.
+    pub running: bool,
     /// Largest packet.
     pub mtu: u32,
     /// Hardware address.
@@ -46,6 +51,15 @@ pub struct Link {
     pub master: Option<u32>,
     /// Index of a veth's other end, in the namespace where that is.
     pub peer: Option<u32>,
+    /// That namespace, as numbered by this one; `None` for this one.
+    peer_namespace: Option<u32>,
+}
+
+impl Link {
+    /// Whether packets go through, or cannot be expected to. Loopback reports no state at all.
+    fn settled(&self) -> bool {
+        self.running || !self.carrier || !self.up || self.kind.is_empty()
+    }
 }
 
 /// Size of `ifinfomsg`.
@@ -57,6 +71,19 @@ const BRIDGE_SNOOPING: u16 = 23;
 /// `IFLA_BRPORT_MODE`: send back out of the port of arrival.
 const PORT_HAIRPIN: u16 = 4;
 const UP: u32 = libc::IFF_UP as u32;
+/// `IFF_LOWER_UP`.
+const CARRIER: u32 = 1 << 16;
+
+/// `IF_OPER_UP`. The flag `IFF_RUNNING` is set earlier, while the state is still unknown.
+const OPERATIONAL: u8 = 6;
+
+/// `IFLA_TARGET_NETNSID`: look in another namespace.
+const TARGET_NAMESPACE: u16 = 46;
+
+/// Between looks at an interface that was switched on. The kernel takes about as long.
+const ACTIVATION_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// The kernel may put the change off for a second; beyond that nobody waits.
+const MAX_ACTIVATION_CHECKS: usize = 1200;
 
 impl RouteSocket {
     /// Every interface of the namespace.
@@ -140,8 +167,32 @@ impl RouteSocket {
     }
 
     /// Switches an interface on, for example `lo`, which is down in a new namespace.
+    ///
+    /// If it has a carrier, this waits until the kernel lets packets through: it does so a little
+    /// later, and what is sent before is lost, which costs a connection a whole second.
     pub fn set_up(&mut self, name: &str) -> Result<(), NetlinkError> {
-        self.set_flags(name, "switch on interface", UP)
+        const OPERATION: &str = "switch on interface";
+        self.set_flags(name, OPERATION, UP)?;
+        for _ in 0..MAX_ACTIVATION_CHECKS {
+            let link = self.require(name, OPERATION)?;
+            // The other end came up together with this one, and answers have to get out there.
+            if link.settled() && self.other_end(&link).is_none_or(|other| other.settled()) {
+                break;
+            }
+            std::thread::sleep(ACTIVATION_CHECK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// The other end of a veth pair, if there is one and it may be looked at.
+    fn other_end(&mut self, link: &Link) -> Option<Link> {
+        let body = info(libc::AF_UNSPEC, link.peer?, 0, 0);
+        let mut request = Request::new(libc::RTM_GETLINK, 0).body(&body);
+        if let Some(namespace) = link.peer_namespace {
+            request.native_u32(TARGET_NAMESPACE, namespace);
+        }
+        let answers = self.netlink.request(request, "look up the other end of a veth pair").ok()?;
+        parse(answers.first()?).ok()
     }
 
     /// Switches an interface off.
@@ -299,22 +350,28 @@ fn random_mac() -> [u8; 6] {
 fn parse(answer: &Answer) -> Result<Link, NetlinkError> {
     let short = || malformed("look up interfaces", "it lacks the fixed part");
     let fixed = answer.payload.get(..INFO_BYTES).ok_or_else(short)?;
+    let flags = message::read_u32(&fixed[8..12]);
     let mut link = Link {
         index: message::read_u32(&fixed[4..8]),
         name: String::new(),
         kind: String::new(),
-        up: message::read_u32(&fixed[8..12]) & UP != 0,
+        up: flags & UP != 0,
+        carrier: flags & CARRIER != 0,
+        running: false,
         mtu: 0,
         mac: [0; 6],
         master: None,
         peer: None,
+        peer_namespace: None,
     };
     for (kind, payload) in message::attributes_after(&answer.payload, INFO_BYTES) {
         match kind {
             libc::IFLA_IFNAME => link.name = message::read_text(payload),
             libc::IFLA_MTU => link.mtu = message::read_u32(payload),
+            libc::IFLA_OPERSTATE => link.running = payload == [OPERATIONAL],
             libc::IFLA_MASTER => link.master = Some(message::read_u32(payload)),
             libc::IFLA_LINK => link.peer = Some(message::read_u32(payload)),
+            libc::IFLA_LINK_NETNSID => link.peer_namespace = Some(message::read_u32(payload)),
             libc::IFLA_ADDRESS => link.mac = payload.first_chunk().copied().unwrap_or_default(),
             libc::IFLA_LINKINFO => {
                 let kind = message::find(payload, libc::IFLA_INFO_KIND);
