@@ -18,6 +18,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use authority::CertificateAuthority;
+#[cfg(test)]
+pub(crate) use authority::{Authority, SignError};
 pub(crate) use keeper::Keeper;
 
 /// How long a connection waits for a certificate that is being obtained.

@@ -182,15 +182,18 @@ pub struct Args {
     /// Readiness
     #[arg(long, env = "AMBIT_READINESS_ADDRESS", default_value = "[::]:15021")]
     pub readiness_address: SocketAddr,
+    /// Sample allocations, for /debug/pprof/heap
+    #[arg(long, env = "AMBIT_HEAP_PROFILING", default_value_t = false, action = clap::ArgAction::Set)]
+    pub heap_profiling: bool,
     /// What to log: a level, or levels by target, such as info,access=off
     #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
     /// How to log
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value = "plain")]
     pub log_format: LogFormat,
-    /// Run as the worker of a supervisor, whose socket this descriptor is
-    #[arg(long, hide = true, value_name = "FD")]
-    pub worker: Option<i32>,
+    /// Run as the worker of the supervisor whose socket standard input is
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }
 
 /// What happens between two pods of this very node.
@@ -254,6 +257,8 @@ pub(crate) struct Config {
     pub(crate) localhost_app_tunnel: bool,
     /// Dial the application from the client's address.
     pub(crate) original_source: bool,
+    /// Sample allocations.
+    pub(crate) heap_profiling: bool,
     /// How long connections may go on after SIGTERM.
     pub(crate) termination_deadline: Duration,
     /// How long connections may go on after their pod is deleted.
@@ -495,6 +500,7 @@ impl Config {
             policy_info_logging: args.policy_info_logging,
             localhost_app_tunnel: args.localhost_app_tunnel,
             original_source: args.original_source,
+            heap_profiling: args.heap_profiling,
             termination_deadline: deadline(args, DEFAULT_TERMINATION_DEADLINE),
             drain_deadline: deadline(args, DEFAULT_POD_DRAIN).min(DEFAULT_TERMINATION_DEADLINE),
         })

@@ -130,6 +130,11 @@ impl Connections {
         Entered { table: self.clone(), key, connection }
     }
 
+    /// Whether a pod has connections.
+    pub(crate) fn hold(&self, uid: &Text) -> bool {
+        self.0.borrow().iter().any(|(_, connection)| connection.pods.contains(uid))
+    }
+
     /// Cuts all that is left of a pod's connections.
     pub(crate) fn cut_pod(&self, uid: &Text) {
         for (_, connection) in self.0.borrow().iter() {

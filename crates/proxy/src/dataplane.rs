@@ -245,10 +245,10 @@ impl Thread {
         served.drain.start(Some(until));
         plane.pool.forget(|key| key.pod == served.pod.uid);
         self.everything.guard().spawn_local(async move {
-            tokio::select! {
-                biased;
-                () = served.drain.finished() => return,
-                () = sleep_until(until) => {}
+            let finished = tokio::time::timeout_at(until, served.drain.finished()).await.is_ok();
+            // Joined connections run for the pod of their client and end here all the same.
+            if finished && plane.connections.hold(&served.pod.uid) {
+                sleep_until(until).await;
             }
             plane.connections.cut_pod(&served.pod.uid);
             served.drain.finished().await;

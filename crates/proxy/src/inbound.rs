@@ -226,10 +226,10 @@ async fn serve_tunnel(session: Rc<Session>, mut connect: Connect) {
     match session.admit(&mut connect, &mut record).await {
         Ok(admitted) => session.carry(connect, admitted, record).await,
         Err(error) => {
+            record.failed(&session.plane.tally, &error);
             if let Err(broken) = connect.refuse(error.status()) {
                 tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
             }
-            record.failed(&session.plane.tally, &error);
         }
     }
 }

@@ -17,17 +17,22 @@
 //!
 //! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
 
+mod admin;
 mod certificates;
 mod choice;
 pub mod config;
 mod connections;
 mod control_plane;
+#[cfg(test)]
+mod datapath_tests;
 mod dataplane;
+mod dns;
 mod handover;
 mod inbound;
 mod judgement;
 mod link;
 mod local;
+mod logging;
 mod metrics;
 mod outbound;
 mod plaintext;
@@ -38,5 +43,23 @@ mod snapshot;
 mod supervisor;
 mod tunnel;
 mod views;
+mod worker;
 
 pub use config::Args;
+
+use anyhow::Context as _;
+
+use config::{Config, Environment};
+use logging::Levels;
+
+/// Runs the proxy: the supervisor, or the worker that a supervisor starts.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let config = Config::new(&args, &Environment::of_process())?;
+    let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
+    // Keys are in memory: no other process of this user may look at it.
+    ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;
+    let outcome =
+        if args.worker { worker::run(config, levels.clone()) } else { supervisor::run(&config) };
+    levels.flush();
+    outcome
+}

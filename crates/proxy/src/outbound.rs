@@ -5,7 +5,7 @@
 //! plain text.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -124,8 +124,9 @@ pub(crate) async fn serve(
     match connected {
         Ok(route) => carry(&plane, &served, client, route, record).await,
         Err(error) => {
-            refuse(client);
+            // In this order, whoever sees the reset finds the reason in the log.
             record.failed(&plane.tally, &error);
+            refuse(client);
         }
     }
 }
@@ -152,6 +153,7 @@ async fn identify(
     let name = &served.pod.name;
     let workload = wait_for_view(&plane.shared, |view| view.workload_named(name).cloned()).await;
     let workload = workload.ok_or_else(|| OutboundError::Unknown(name.clone()))?;
+    demand(plane, &workload, destination.ip()).await;
     let is_known_address = workload.addresses.contains(&peer.ip());
     // A second network interface has an address that the control plane does not know; a forged
     // source address exists nowhere in the pod.
@@ -161,6 +163,19 @@ async fn identify(
         return Err(OutboundError::ForeignSource { source_address: peer, pod: name.clone() });
     }
     Ok(Source { workload, is_known_address })
+}
+
+/// Where the view is fetched piece by piece: makes sure that it says what there is to say.
+async fn demand(plane: &DataPlane, source: &Workload, ip: IpAddr) {
+    let shared = &plane.shared;
+    let (network, namespace) = (&source.network, &source.namespace);
+    let is_known = || {
+        let view = shared.view.load();
+        view.workload_at(network, ip).is_some() || view.service_at(network, ip, namespace).is_some()
+    };
+    if shared.demand.is_needed() && !is_known() {
+        shared.demand.address(format!("{network}/{ip}")).await;
+    }
 }
 
 /// Plans the connection and follows the plan; an endpoint that cannot be reached is set aside and

@@ -84,8 +84,8 @@ pub(crate) async fn serve(
             allowed.entered.carry(client, server, vec![record], &plane.tally).await;
         }
         Err(error) => {
-            refuse(client);
             record.failed(&plane.tally, &error);
+            refuse(client);
         }
     }
 }

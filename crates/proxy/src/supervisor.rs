@@ -43,7 +43,8 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let signals = Signals::new()?;
-        let launcher = Box::new(ThisProgram::new().context("find this program's own file")?);
+        let launcher = ThisProgram::new(config.heap_profiling);
+        let launcher = Box::new(launcher.context("find this program's own file")?);
         let operator = OperatorSockets::open(&config.operator)?;
         let (said, words) = mpsc::channel(SAID);
         let mut supervisor = Supervisor::new(config, launcher, operator, said);

@@ -75,8 +75,8 @@ pub(crate) struct Keeper<A> {
     handed: HashMap<Identity, Arc<WorkloadCertificate>>,
     requests: FuturesUnordered<BoxFuture<'static, Obtained>>,
     file: RevocationFile,
-    /// What the revocations in force were read with.
-    signers_pem: String,
+    /// The certificates that may have signed the revocations in force.
+    signers: BTreeSet<String>,
 }
 
 impl<A: Authority> Keeper<A> {
@@ -99,7 +99,7 @@ impl<A: Authority> Keeper<A> {
             handed: HashMap::new(),
             requests: FuturesUnordered::new(),
             file: RevocationFile::new(crl_path),
-            signers_pem: String::new(),
+            signers: BTreeSet::new(),
         }
     }
 
@@ -275,23 +275,26 @@ impl<A: Authority> Keeper<A> {
         }
     }
 
-    /// Reads the list anew if this certificate brings signers that were not known.
-    async fn revoke_with(&mut self, certificate: &WorkloadCertificate) {
-        let further = certificate.revocation_signers_pem();
-        let known = blocks(&self.signers_pem);
-        if !blocks(&further).is_subset(&known) {
-            self.signers_pem.push_str(&further);
+    /// Reads the list anew if with this certificate others may sign it than before.
+    async fn revoke_with(&mut self, certificate: &Arc<WorkloadCertificate>) {
+        let cache = self.certificates.inner.cache.load();
+        let others = cache.iter().filter(|(identity, _)| *identity != certificate.identity());
+        let all = others.map(|(_, it)| &it.certificate).chain([certificate]);
+        let signers = all.flat_map(|it| blocks(&it.revocation_signers_pem())).collect();
+        if self.signers != signers {
+            self.signers = signers;
             self.revoke().await;
         }
     }
 
     /// Puts the list of the file into force, for new connections and for live ones.
     async fn revoke(&mut self) {
-        if self.signers_pem.is_empty() {
+        if self.signers.is_empty() {
             // Without a certificate there is nobody to be verified, nor anybody to verify a list.
             return;
         }
-        let revocations = match parse(self.file.pem(), &self.signers_pem) {
+        let signers_pem: String = self.signers.iter().map(String::as_str).collect();
+        let revocations = match parse(self.file.pem(), &signers_pem) {
             Ok(revocations) => Arc::new(revocations),
             Err(error) => {
                 self.metrics.revocations_failed();
@@ -347,6 +350,8 @@ fn obtain<A: Authority>(
 }
 
 /// The single certificates of a PEM text.
-fn blocks(pem: &str) -> BTreeSet<&str> {
-    pem.split_inclusive("-----END CERTIFICATE-----").map(str::trim).collect()
+fn blocks(pem: &str) -> Vec<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    let blocks = pem.split_inclusive(END).map(str::trim).filter(|block| block.ends_with(END));
+    blocks.map(|block| format!("{block}\n")).collect()
 }

@@ -30,6 +30,8 @@ const RETRY_START: Duration = Duration::from_millis(50);
 const RETRY_LIMIT: Duration = Duration::from_secs(5);
 /// Longest wait after a worker that had been ready: its pods' connections wait meanwhile.
 const RETRY_LIMIT_AFTER_READY: Duration = Duration::from_millis(100);
+/// The allocator reads its settings before `main`, so only from its environment.
+const ALLOCATOR_SETTINGS: &str = "_RJEM_MALLOC_CONF";
 /// A worker that served this long did not die of its start.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
@@ -53,20 +55,25 @@ pub(super) trait Launcher: Send {
 pub(super) struct ThisProgram {
     program: PathBuf,
     arguments: Vec<OsString>,
+    heap_profiling: bool,
 }
 
 impl ThisProgram {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(heap_profiling: bool) -> io::Result<Self> {
         let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
         arguments.push("--worker".into());
-        Ok(Self { program: std::env::current_exe()?, arguments })
+        Ok(Self { program: std::env::current_exe()?, arguments, heap_profiling })
     }
 }
 
 impl Launcher for ThisProgram {
     fn launch(&mut self, socket: OwnedFd) -> io::Result<Running> {
         let mut command = tokio::process::Command::new(&self.program);
-        let mut child = command.args(&self.arguments).stdin(Stdio::from(socket)).spawn()?;
+        command.args(&self.arguments).stdin(Stdio::from(socket));
+        if self.heap_profiling {
+            command.env(ALLOCATOR_SETTINGS, "prof:true,prof_active:true,lg_prof_sample:19");
+        }
+        let mut child = command.spawn()?;
         let pid = child.id().expect("a child that was not waited for has a number");
         // A handle, because a number may be another process's by the time it is used.
         let handle = pidfd_open(pid.cast_signed())?;

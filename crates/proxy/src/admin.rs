@@ -1,0 +1,318 @@
+//! What an operator asks a worker: the admin API, metrics, readiness.
+//!
+//! The admin API listens on loopback and on a Unix socket of mode 0600 only, because it has no
+//! authentication of its own. Requests with bodies are refused, requests at the same time are
+//! bounded, and no answer ever holds a key or a token. Nothing here touches a connection.
+
+mod dump;
+mod profile;
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Body as _, Incoming};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tracing::{debug, info};
+
+use crate::connections::ConnectionInfo;
+use crate::dataplane::Command;
+use crate::handover::FromWorker;
+use crate::link::Link;
+use crate::logging::Levels;
+use crate::shared::Shared;
+
+/// Connections of operators at the same time, for each socket.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a client may take to send its request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest head of a request.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// How long data-plane threads may take to tell of their connections.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a listener failed.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What `/` shows.
+const INDEX: &str = "\
+ambit proxy
+GET  /config_dump                 the view, settings and certificates (keys are never shown)
+GET  /connections                 the live connections
+GET  /certificates                the certificates of this node's pods
+GET  /process                     this process, and whether it is ready
+GET  /logging                     the log levels
+POST /logging?level=LEVEL         sets them: info, or by target: info,access=off; ?reset to undo
+GET  /debug/pprof/profile         processor profile; ?seconds=10&frequency=100
+GET  /debug/pprof/heap            heap profile
+POST /worker/restart              a new worker beside this one, which finishes its connections
+POST /quitquitquit                finishes connections and ends the proxy
+";
+
+/// What an operator can be told.
+pub(crate) struct Admin {
+    /// What the threads share.
+    pub(crate) shared: Arc<Shared>,
+    /// The line to the supervisor.
+    pub(crate) link: Link,
+    /// The log levels.
+    pub(crate) levels: Levels,
+    /// The data-plane threads.
+    pub(crate) threads: Vec<mpsc::Sender<Command>>,
+    /// Whether the agent has named all pods.
+    pub(crate) enrolled: Arc<AtomicBool>,
+}
+
+/// Who answers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ProcessInfo {
+    /// Its process number.
+    pub(crate) pid: u32,
+    /// Whether it serves all pods.
+    pub(crate) ready: bool,
+}
+
+/// Where an operator comes in.
+pub(crate) enum Socket {
+    /// Over TCP.
+    Tcp(std::net::TcpListener),
+    /// Over a Unix socket.
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// What is served there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Everything.
+    Admin,
+    /// `/metrics` and `/stats/prometheus`.
+    Metrics,
+    /// `/healthz/ready`.
+    Readiness,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// Serves a socket for as long as `accepting` holds.
+pub(crate) async fn serve(
+    admin: Arc<Admin>,
+    socket: Socket,
+    service: Service,
+    mut accepting: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let accept = async {
+        match socket {
+            Socket::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                let listener = TcpListener::from_std(listener)?;
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, _)) => converse(&admin, service, stream, &permits).await,
+                        Err(error) => pause(&error).await,
+                    }
+                }
+            }
+            Socket::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                let listener = UnixListener::from_std(listener)?;
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, _)) => converse(&admin, service, stream, &permits).await,
+                        Err(error) => pause(&error).await,
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        failed = accept => failed,
+        _ = accepting.wait_for(|accepting| !accepting) => Ok(()),
+    }
+}
+
+async fn pause(error: &io::Error) {
+    debug!(%error, "cannot accept an operator's connection");
+    tokio::time::sleep(ERROR_PAUSE).await;
+}
+
+/// Serves one connection in a task of its own, as soon as there is room for it.
+async fn converse<S>(admin: &Arc<Admin>, service: Service, stream: S, permits: &Arc<Semaphore>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let admin = admin.clone();
+    let answer = move |request: Request<Incoming>| {
+        let admin = admin.clone();
+        async move { Ok::<_, Infallible>(admin.answer(service, request).await) }
+    };
+    tokio::spawn(async move {
+        let served = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer))
+            .await;
+        if let Err(error) = served {
+            debug!(%error, "an operator's connection");
+        }
+        drop(permit);
+    });
+}
+
+impl Admin {
+    async fn answer(&self, service: Service, request: Request<Incoming>) -> Answer {
+        // No request needs one, so none is read: whoever sends one is mistaken.
+        if request.body().size_hint().lower() > 0 {
+            return text(StatusCode::PAYLOAD_TOO_LARGE, "requests have no body\n");
+        }
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        match (service, &*path) {
+            (Service::Metrics | Service::Admin, "/metrics" | "/stats/prometheus") => self.metrics(),
+            (Service::Readiness | Service::Admin, "/healthz/ready") => self.readiness(),
+            (Service::Admin, _) => self.administer(&method, &path, &query).await,
+            _ => text(StatusCode::NOT_FOUND, "no such page\n"),
+        }
+    }
+
+    async fn administer(&self, method: &Method, path: &str, query: &str) -> Answer {
+        let wants_change = matches!(path, "/worker/restart" | "/quitquitquit");
+        match (method, wants_change) {
+            (&Method::POST, true) | (&Method::GET, false) => {}
+            (&Method::POST, false) if path == "/logging" => {}
+            _ => return text(StatusCode::METHOD_NOT_ALLOWED, "see / for what goes with what\n"),
+        }
+        match path {
+            "/" => text(StatusCode::OK, INDEX),
+            "/config_dump" => json(&dump::config_dump(&self.shared)),
+            "/certificates" => json(&dump::certificates(&self.shared)),
+            "/connections" => json(&self.connections().await),
+            "/process" => json(&ProcessInfo { pid: std::process::id(), ready: self.is_ready() }),
+            "/logging" => self.logging(method, query),
+            "/debug/pprof/profile" => profile::processor(query).await,
+            "/debug/pprof/heap" => profile::heap().await,
+            "/worker/restart" => {
+                info!("an operator wants a new worker");
+                self.link.say(FromWorker::Replace).await;
+                text(StatusCode::ACCEPTED, "a new worker is started\n")
+            }
+            "/quitquitquit" => {
+                info!("an operator ends the proxy");
+                self.link.say(FromWorker::Quit).await;
+                text(StatusCode::OK, "shutting down\n")
+            }
+            _ => text(StatusCode::NOT_FOUND, "no such page; see /\n"),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.enrolled.load(Ordering::Relaxed) && *self.shared.view_complete.borrow()
+    }
+
+    fn readiness(&self) -> Answer {
+        if self.is_ready() {
+            return text(StatusCode::OK, "ready\n");
+        }
+        let mut missing = String::new();
+        if !self.enrolled.load(Ordering::Relaxed) {
+            missing.push_str("not ready: the node agent has not named all pods\n");
+        }
+        if !*self.shared.view_complete.borrow() {
+            missing.push_str("not ready: the control plane has not sent the whole view\n");
+        }
+        text(StatusCode::SERVICE_UNAVAILABLE, missing)
+    }
+
+    fn metrics(&self) -> Answer {
+        match self.shared.metrics.encode() {
+            Ok(metrics) => answer(StatusCode::OK, OPEN_METRICS, metrics.into()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        }
+    }
+
+    fn logging(&self, method: &Method, query: &str) -> Answer {
+        if method == Method::POST && !query.is_empty() {
+            let set = match parameter(query, "level") {
+                Some(level) => self.levels.set(&level),
+                None if query.starts_with("reset") => self.levels.reset(),
+                None => return text(StatusCode::BAD_REQUEST, "give ?level=LEVEL or ?reset\n"),
+            };
+            if let Err(error) = set {
+                let reason = format!("{}\n", crate::record::explain(&error));
+                return text(StatusCode::BAD_REQUEST, reason);
+            }
+            info!(levels = self.levels.current(), "an operator set the log levels");
+        }
+        text(StatusCode::OK, format!("current log level is {}\n", self.levels.current()))
+    }
+
+    /// The live connections of all threads, the youngest last.
+    async fn connections(&self) -> Vec<ConnectionInfo> {
+        let asking = self.threads.iter().map(|thread| async move {
+            let (answer, connections) = oneshot::channel();
+            thread.send(Command::List(answer)).await.ok()?;
+            tokio::time::timeout(LIST_TIMEOUT, connections).await.ok()?.ok()
+        });
+        let all = futures::future::join_all(asking).await;
+        let mut all: Vec<_> = all.into_iter().flatten().flatten().collect();
+        all.sort_by_key(|connection| std::cmp::Reverse(connection.age_ms));
+        all
+    }
+}
+
+fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    let content_type = http::HeaderValue::from_static(content_type);
+    answer.headers_mut().insert(CONTENT_TYPE, content_type);
+    answer
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    answer(status, TEXT, body.into())
+}
+
+fn json(value: &impl Serialize) -> Answer {
+    match serde_json::to_vec_pretty(value) {
+        Ok(body) => answer(StatusCode::OK, JSON, body.into()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// A parameter of a query string, decoded.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
+    let mut decoded = Vec::with_capacity(value.len());
+    let mut bytes = value.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Requests against the admin API.

@@ -1,0 +1,363 @@
+//! Names of the mesh, answered inside the pods that ask (port 15053, UDP and TCP).
+//!
+//! One thread serves all pods. Who asks is known from the namespace that the socket lives in. Names
+//! of the view are answered from it; everything else goes, byte for byte, to the resolver that the
+//! pod wanted to ask. What is under way at the same time is bounded for each pod; beyond the bound
+//! queries are refused, never queued.
+
+mod forward;
+mod message;
+mod resolve;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_model::Text;
+use ambit_net::conntrack::{Conntrack, Tuple};
+use ambit_net::drain::{Drain, Guard};
+use ambit_net::nftables::Protocol;
+use ambit_net::socket::{normalise, original_destination};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+use crate::pods::Pod;
+use crate::shared::Shared;
+use forward::Transport;
+use message::{Asked, Outcome};
+use resolve::{Asker, Resolution};
+
+/// Queries of one pod that may be under way upstream.
+const MAX_FORWARDED: usize = 256;
+/// TCP connections of one pod that may be open.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a TCP connection may be silent.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+/// Longest datagram that is read; RFC 6891 recommends to offer no more.
+const MAX_DATAGRAM_BYTES: usize = 4096;
+/// How long the resolver that a pod asked is remembered.
+const RESOLVER_MEMORY: Duration = Duration::from_secs(30);
+/// Pause after a socket failed.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+/// How long queries under way may take once the thread is to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the control thread asks of the DNS thread.
+pub(crate) enum Command {
+    /// Serve a pod.
+    Add {
+        /// The pod.
+        pod: Arc<Pod>,
+        /// Its sockets.
+        sockets: Sockets,
+    },
+    /// A pod is gone.
+    Remove {
+        /// Which.
+        uid: Text,
+    },
+    /// Take no more queries.
+    Stop,
+}
+
+/// The DNS sockets of one pod.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    /// For datagrams.
+    pub(crate) udp: Vec<std::net::UdpSocket>,
+    /// For connections.
+    pub(crate) tcp: Vec<std::net::TcpListener>,
+}
+
+/// A pod that is served.
+struct Served {
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    forwarded: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    /// The resolver that the pod asked, and when that was found out.
+    resolver: Cell<Option<(SocketAddr, Instant)>>,
+    /// Where other names are looked up when that is unknown.
+    fallback: Vec<SocketAddr>,
+}
+
+/// Serves pods until [`Command::Stop`]. Must run in a `LocalSet`.
+pub(crate) async fn run(shared: Arc<Shared>, mut commands: mpsc::Receiver<Command>) {
+    let mut pods: HashMap<Text, Drain> = HashMap::new();
+    let fallback = forward::node_resolvers(&shared.config.dns.upstream);
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Add { pod, sockets } => {
+                let drain = Drain::new();
+                let served = Rc::new(Served {
+                    shared: shared.clone(),
+                    pod: pod.clone(),
+                    forwarded: Arc::new(Semaphore::new(MAX_FORWARDED)),
+                    connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+                    resolver: Cell::new(None),
+                    fallback: fallback.clone(),
+                });
+                serve(&served, sockets, &drain);
+                // What is under way for a pod of this name before goes on by itself.
+                if let Some(before) = pods.insert(pod.uid.clone(), drain) {
+                    before.start(Some(Instant::now()));
+                }
+            }
+            Command::Remove { uid } => {
+                if let Some(drain) = pods.remove(&uid) {
+                    drain.start(Some(Instant::now()));
+                }
+            }
+            Command::Stop => break,
+        }
+    }
+    let until = Instant::now() + STOP_LIMIT;
+    pods.values().for_each(|drain| drain.start(Some(until)));
+    for drain in pods.values() {
+        drop(tokio::time::timeout_at(until, drain.finished()).await);
+    }
+}
+
+fn serve(served: &Rc<Served>, sockets: Sockets, drain: &Drain) {
+    for socket in sockets.udp {
+        let (served, guard) = (served.clone(), drain.guard());
+        guard.clone().spawn_local(async move {
+            let name = served.pod.name.clone();
+            if let Err(error) = serve_udp(served, socket, guard).await {
+                warn!(pod = %name, %error, "cannot serve DNS over UDP in this pod");
+            }
+        });
+    }
+    for socket in sockets.tcp {
+        let (served, guard) = (served.clone(), drain.guard());
+        guard.clone().spawn_local(async move {
+            let name = served.pod.name.clone();
+            if let Err(error) = serve_tcp(served, socket, guard).await {
+                warn!(pod = %name, %error, "cannot serve DNS over TCP in this pod");
+            }
+        });
+    }
+}
+
+async fn serve_udp(
+    served: Rc<Served>,
+    socket: std::net::UdpSocket,
+    mut guard: Guard,
+) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    let socket = Rc::new(UdpSocket::from_std(socket)?);
+    let local = socket.local_addr()?;
+    let tasks = guard.clone();
+    let mut draining = std::pin::pin!(guard.draining());
+    let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
+    loop {
+        let received = tokio::select! {
+            biased;
+            _ = &mut draining => return Ok(()),
+            received = socket.recv_from(&mut buffer) => received,
+        };
+        let (length, peer) = match received {
+            Ok(received) => received,
+            Err(error) => {
+                // Such as a client that closed its socket before the answer came.
+                debug!(%error, "DNS socket");
+                tokio::time::sleep(ERROR_PAUSE).await;
+                continue;
+            }
+        };
+        served.shared.metrics.dns_request();
+        let answer = match served.answer(&buffer[..length], Transport::Udp) {
+            Outcome::Ignore => continue,
+            Outcome::Answer(answer) => answer,
+            Outcome::Forward => match served.forwarded.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    let query = buffer[..length].to_vec();
+                    let (served, socket) = (served.clone(), socket.clone());
+                    tasks.spawn_local(async move {
+                        let original = || served.asked_over_udp(local, peer);
+                        let answer = served.forward(&query, Transport::Udp, original).await;
+                        send(&socket, &answer, peer).await;
+                        drop(permit);
+                    });
+                    continue;
+                }
+                Err(_) => served.refuse(&buffer[..length]),
+            },
+        };
+        send(&socket, &answer, peer).await;
+    }
+}
+
+async fn send(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
+    if let Err(error) = socket.send_to(answer, peer).await {
+        debug!(%peer, %error, "a DNS answer was not sent");
+    }
+}
+
+async fn serve_tcp(
+    served: Rc<Served>,
+    listener: std::net::TcpListener,
+    mut guard: Guard,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let tasks = guard.clone();
+    let mut draining = std::pin::pin!(guard.draining());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = &mut draining => return Ok(()),
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            // Beyond the bound the connection is closed at once: the client asks again.
+            Ok((stream, _)) => {
+                let Ok(permit) = served.connections.clone().try_acquire_owned() else { continue };
+                let (served, mut guard) = (served.clone(), tasks.clone());
+                tasks.spawn_local(async move {
+                    tokio::select! {
+                        () = served.converse(stream) => {}
+                        _ = guard.draining() => {}
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                debug!(%error, "DNS listener");
+                tokio::time::sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Served {
+    /// What to do with a query.
+    fn answer(&self, query: &[u8], transport: Transport) -> Outcome {
+        let asked = match message::read(query) {
+            Ok(asked) => asked,
+            Err(outcome) => return outcome,
+        };
+        match self.resolve(&asked) {
+            Resolution::Known { addresses, ttl } => {
+                Outcome::Answer(message::answer(&asked, &addresses, ttl, transport))
+            }
+            Resolution::Forward => Outcome::Forward,
+        }
+    }
+
+    fn resolve(&self, asked: &Asked) -> Resolution {
+        let Some(family) = asked.family else { return Resolution::Forward };
+        let view = self.shared.view.load();
+        let config = &self.shared.config;
+        let known = view.workload_named(&self.pod.name);
+        let asker = Asker {
+            namespace: &self.pod.name.namespace,
+            network: known.map_or(&config.node.network, |workload| &workload.network),
+            cluster_domain: &config.node.cluster_domain,
+            ipv6: config.sockets.ipv6,
+        };
+        resolve::resolve(&view, &asker, &asked.name, family, rand::random())
+    }
+
+    /// One connection: one query after the other, until the client closes it.
+    async fn converse(&self, mut stream: TcpStream) {
+        let original = original_destination(&stream).ok().map(normalise);
+        loop {
+            match timeout(IDLE_LIMIT, self.exchange(&mut stream, original)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return debug!(%error, "DNS over TCP"),
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        stream: &mut TcpStream,
+        original: Option<SocketAddr>,
+    ) -> io::Result<()> {
+        let length = stream.read_u16().await?;
+        let mut query = vec![0; length.into()];
+        stream.read_exact(&mut query).await?;
+        self.shared.metrics.dns_request();
+        let answer = match self.answer(&query, Transport::Tcp) {
+            Outcome::Ignore => return Err(io::ErrorKind::InvalidData.into()),
+            Outcome::Answer(answer) => answer,
+            Outcome::Forward => match self.forwarded.try_acquire() {
+                Ok(_permit) => self.forward(&query, Transport::Tcp, || original).await,
+                Err(_) => self.refuse(&query),
+            },
+        };
+        let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
+        stream.write_all(&[&length.to_be_bytes()[..], &answer].concat()).await
+    }
+
+    fn refuse(&self, query: &[u8]) -> Vec<u8> {
+        self.shared.metrics.dns_refused();
+        message::refusal(query, message::REFUSED)
+    }
+
+    /// The answer of an upstream resolver, or the news that there is none.
+    async fn forward(
+        &self,
+        query: &[u8],
+        transport: Transport,
+        original: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Vec<u8> {
+        let resolvers = self.resolvers(original);
+        let start = Instant::now();
+        let mark = self.shared.config.sockets.mark;
+        match forward::ask(&self.pod.netns, &resolvers, query, transport, mark).await {
+            Ok(answer) => {
+                self.shared.metrics.dns_upstream(Some(start.elapsed()));
+                answer
+            }
+            Err(error) => {
+                self.shared.metrics.dns_upstream(None);
+                self.resolver.set(None);
+                debug!(pod = %self.pod.name, ?resolvers, %error, "no resolver answers");
+                message::refusal(query, message::SERVER_FAILURE)
+            }
+        }
+    }
+
+    /// Whom to ask: who is configured, or whom the pod asked, or the node's own resolvers.
+    fn resolvers(&self, original: impl FnOnce() -> Option<SocketAddr>) -> Vec<SocketAddr> {
+        if !self.shared.config.dns.upstream.is_empty() {
+            return self.shared.config.dns.upstream.clone();
+        }
+        let fresh = |(_, found): &(_, Instant)| found.elapsed() < RESOLVER_MEMORY;
+        let remembered = self.resolver.get().filter(fresh);
+        let asked = remembered.map(|(resolver, _)| resolver).or_else(|| {
+            // A query to this very socket was not redirected: it names no resolver.
+            let found = original().filter(|it| !it.ip().is_loopback())?;
+            self.resolver.set(Some((found, Instant::now())));
+            Some(found)
+        });
+        asked.map_or_else(|| self.fallback.clone(), |asked| vec![asked])
+    }
+
+    /// Whom a datagram was sent to before it was redirected here; only the kernel's tables know.
+    fn asked_over_udp(&self, local: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
+        let reply = Tuple { protocol: Protocol::Udp, source: local, destination: peer };
+        let looked_up = Conntrack::open_in(&self.pod.netns)
+            .and_then(|mut conntrack| conntrack.original_of_reply(&reply, 0));
+        match looked_up {
+            Ok(original) => original.map(|original| original.destination),
+            Err(error) => {
+                debug!(pod = %self.pod.name, %error, "whom the pod asked is not known");
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Queries handed on to another resolver, from inside the pod's namespace.
+//!
+//! The query goes on byte for byte but for its number, which is drawn anew, from a socket of its
+//! own with a port of its own: an attacker has to guess both. Only an answer to the very question
+//! is handed back.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ambit_net::namespace::NetNs;
+use ambit_net::socket::{DialOptions, ListenOptions, tcp_socket, udp_bind, unspecified_like};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+use super::message::{HEADER_BYTES, question_end};
+
+/// How often a resolver that does not answer is asked.
+const ATTEMPTS: usize = 2;
+/// How long one attempt may take; stub resolvers give up after 5 s.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Resolvers that are tried.
+const MAX_RESOLVERS: usize = 3;
+/// Where the node's own resolvers are named.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Resolvers listen here.
+const DNS_PORT: u16 = 53;
+
+/// How a query came, and how it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// As a datagram.
+    Udp,
+    /// On a connection.
+    Tcp,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForwardError {
+    /// No resolver is known.
+    #[error("no resolver is known; name one with --dns-upstream")]
+    NoResolver,
+    /// The last resolver failed.
+    #[error("ask the resolver {resolver}")]
+    Resolver {
+        /// Which.
+        resolver: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Those that are configured, or else the node's own.
+pub(super) fn node_resolvers(configured: &[SocketAddr]) -> Vec<SocketAddr> {
+    if !configured.is_empty() {
+        return configured.to_vec();
+    }
+    match std::fs::read_to_string(RESOLV_CONF) {
+        Ok(text) => resolvers_of(&text),
+        Err(error) => {
+            tracing::debug!(%error, "{RESOLV_CONF} names no resolvers");
+            Vec::new()
+        }
+    }
+}
+
+fn resolvers_of(resolv_conf: &str) -> Vec<SocketAddr> {
+    let lines = resolv_conf.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let addresses = lines.filter_map(|rest| rest.trim().parse().ok());
+    addresses.map(|ip| SocketAddr::new(ip, DNS_PORT)).take(MAX_RESOLVERS).collect()
+}
+
+/// Asks one resolver after the other.
+pub(super) async fn ask(
+    netns: &NetNs,
+    resolvers: &[SocketAddr],
+    query: &[u8],
+    transport: Transport,
+    mark: u32,
+) -> Result<Vec<u8>, ForwardError> {
+    let mut failure = ForwardError::NoResolver;
+    let attempts = std::iter::repeat_n(resolvers, ATTEMPTS).flatten();
+    for resolver in attempts.take(ATTEMPTS * MAX_RESOLVERS) {
+        let asking = async {
+            match transport {
+                Transport::Udp => ask_udp(netns, *resolver, query, mark).await,
+                Transport::Tcp => ask_tcp(netns, *resolver, query, mark).await,
+            }
+        };
+        let answer = timeout(ATTEMPT_TIMEOUT, asking).await;
+        match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(answer) => return Ok(answer),
+            Err(source) => failure = ForwardError::Resolver { resolver: *resolver, source },
+        }
+    }
+    Err(failure)
+}
+
+async fn ask_udp(
+    netns: &NetNs,
+    resolver: SocketAddr,
+    query: &[u8],
+    mark: u32,
+) -> io::Result<Vec<u8>> {
+    let options = ListenOptions { mark: Some(mark), ..Default::default() };
+    let any = SocketAddr::new(unspecified_like(resolver.ip()), 0);
+    let socket = UdpSocket::from_std(netns.run(|| udp_bind(any, &options))??)?;
+    socket.connect(resolver).await?;
+    let renumbered = Renumbered::new(query)?;
+    socket.send(&renumbered.query).await?;
+    let mut buffer = vec![0; usize::from(u16::MAX)];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        if let Some(answer) = renumbered.restore(&buffer[..length]) {
+            return Ok(answer);
+        }
+    }
+}
+
+async fn ask_tcp(
+    netns: &NetNs,
+    resolver: SocketAddr,
+    query: &[u8],
+    mark: u32,
+) -> io::Result<Vec<u8>> {
+    let options = DialOptions { mark: Some(mark), ..Default::default() };
+    let socket = netns.run(|| tcp_socket(resolver, &options))??;
+    let mut stream = socket.connect(resolver).await?;
+    let renumbered = Renumbered::new(query)?;
+    let length = u16::try_from(query.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes()[..], &renumbered.query].concat()).await?;
+    let length = stream.read_u16().await?;
+    let mut answer = vec![0; length.into()];
+    stream.read_exact(&mut answer).await?;
+    renumbered.restore(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A query under a number of its own.
+struct Renumbered {
+    query: Vec<u8>,
+    original: [u8; 2],
+}
+
+impl Renumbered {
+    fn new(query: &[u8]) -> io::Result<Self> {
+        let original = query.first_chunk::<2>().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut renumbered = query.to_vec();
+        renumbered[..2].copy_from_slice(&rand::random::<[u8; 2]>());
+        Ok(Self { query: renumbered, original: *original })
+    }
+
+    /// The answer under the client's number; nothing if it answers something else.
+    fn restore(&self, answer: &[u8]) -> Option<Vec<u8>> {
+        if answer.len() < HEADER_BYTES || answer[..2] != self.query[..2] || answer[2] & 0x80 == 0 {
+            return None;
+        }
+        // An error may come without the question.
+        let question = |message: &[u8]| {
+            let end = question_end(message)?;
+            Some(message[HEADER_BYTES..end].to_ascii_lowercase())
+        };
+        let asked = question(&self.query)?;
+        let is_bare_error = answer[3] & 0x0f != 0 && answer[4..6] == [0, 0];
+        if question(answer).is_none_or(|answered| answered != asked) && !is_bare_error {
+            return None;
+        }
+        let mut restored = answer.to_vec();
+        restored[..2].copy_from_slice(&self.original);
+        Some(restored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(number: [u8; 2], flags: [u8; 2], name: &[u8]) -> Vec<u8> {
+        let header = [number[0], number[1], flags[0], flags[1], 0, 1, 0, 0, 0, 0, 0, 0];
+        let length = [u8::try_from(name.len()).expect("short")];
+        [&header[..], &length, name, &[0, 0, 1, 0, 1]].concat()
+    }
+
+    #[test]
+    fn only_the_answer_to_the_question_counts() {
+        let asked = Renumbered::new(&message([1, 2], [1, 0], b"cart")).expect("a query");
+        let number = [asked.query[0], asked.query[1]];
+        let check = |answer: &[u8], expected: bool| {
+            let restored = asked.restore(answer);
+            assert_eq!(restored.is_some(), expected, "{answer:?}");
+            assert!(restored.is_none_or(|it| it[..2] == [1, 2]));
+        };
+        check(&message(number, [0x81, 0], b"cart"), true);
+        check(&message(number, [0x81, 0], b"CART"), true);
+        check(&message(number, [0x81, 0], b"bank"), false);
+        check(&message(number, [0x01, 0], b"cart"), false);
+        check(&message([number[0], !number[1]], [0x81, 0], b"cart"), false);
+        check(&[number[0], number[1], 0x81, 5, 0, 0, 0, 0, 0, 0, 0, 0], true);
+        check(&[number[0], number[1], 0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0], false);
+        check(b"", false);
+    }
+
+    #[test]
+    fn resolvers_are_read_from_resolv_conf() {
+        let text =
+            "# comment\nnameserver 10.96.0.10\n nameserver fd00::a \nsearch x\nnameserver ?\n";
+        let expected: Vec<SocketAddr> =
+            ["10.96.0.10:53", "[fd00::a]:53"].map(|it| it.parse().expect("an address")).into();
+        assert_eq!(resolvers_of(text), expected);
+    }
+}

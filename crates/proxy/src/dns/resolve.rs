@@ -1,0 +1,274 @@
+//! Whether the view knows a name, and its addresses. A pure function.
+//!
+//! A name is looked for as it stands, with the cluster's suffixes added (a short name of a
+//! service), and with a search domain of the pod taken off again (resolvers try those first, also
+//! behind names of other domains). What the view does not know is for another resolver to say:
+//! nothing is ever declared non-existent here.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::service::{IpFamilies, Service};
+use ambit_model::view::View;
+
+/// Addresses in one answer.
+const MAX_ADDRESSES: usize = 64;
+/// How long an answer may be remembered.
+const TTL_SECONDS: u32 = 30;
+/// The same for endpoints, which come and go.
+const HEADLESS_TTL_SECONDS: u32 = 5;
+
+/// Which kind of address is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// A records.
+    Ipv4,
+    /// AAAA records.
+    Ipv6,
+}
+
+/// Who asks.
+pub(super) struct Asker<'a> {
+    /// The namespace of the pod.
+    pub(super) namespace: &'a str,
+    /// The network of the pod.
+    pub(super) network: &'a Text,
+    /// The domain of the cluster's DNS.
+    pub(super) cluster_domain: &'a str,
+    /// Whether IPv6 is served.
+    pub(super) ipv6: bool,
+}
+
+/// What the view says about a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Resolution {
+    /// It is a service with these addresses of the family asked for, possibly none.
+    Known {
+        /// The addresses.
+        addresses: Vec<IpAddr>,
+        /// How long they may be remembered.
+        ttl: u32,
+    },
+    /// Nothing.
+    Forward,
+}
+
+/// Looks up `name`, in lower case and without the last dot. `random` spreads clients over the
+/// endpoints of a headless service.
+pub(super) fn resolve(
+    view: &View,
+    asker: &Asker<'_>,
+    name: &str,
+    family: Family,
+    random: u64,
+) -> Resolution {
+    let Some(service) = find(view, asker, name) else { return Resolution::Forward };
+    let wanted = |ip: &IpAddr| match family {
+        Family::Ipv4 => ip.is_ipv4() && service.ip_families != IpFamilies::Ipv6Only,
+        Family::Ipv6 => ip.is_ipv6() && service.ip_families != IpFamilies::Ipv4Only && asker.ipv6,
+    };
+    if !service.addresses.is_empty() {
+        let single = service.addresses.iter().filter(|it| it.prefix_len.is_none());
+        let near = single.filter(|it| it.address.network == *asker.network);
+        let near: Vec<IpAddr> = near.map(|it| it.address.ip).collect();
+        if near.is_empty() {
+            return Resolution::Forward;
+        }
+        let addresses = near.into_iter().filter(wanted).take(MAX_ADDRESSES).collect();
+        return Resolution::Known { addresses, ttl: TTL_SECONDS };
+    }
+    let mut all = endpoints(view, asker, service);
+    if all.is_empty() && !belongs_to(name, asker.cluster_domain) {
+        // A ServiceEntry whose endpoints are names: their owner knows their addresses.
+        return Resolution::Forward;
+    }
+    all.retain(wanted);
+    if !all.is_empty() {
+        let start = random % all.len() as u64;
+        all.rotate_left(usize::try_from(start).expect("below a length"));
+        all.truncate(MAX_ADDRESSES);
+    }
+    Resolution::Known { addresses: all, ttl: HEADLESS_TTL_SECONDS }
+}
+
+/// The addresses behind a headless service.
+fn endpoints(view: &View, asker: &Asker<'_>, service: &Service) -> Vec<IpAddr> {
+    let Some(endpoints) = view.endpoints(&service.key) else { return Vec::new() };
+    let ready = endpoints.iter().filter(|workload| {
+        (workload.healthy || service.load_balancing.allow_unhealthy)
+            && workload.network == *asker.network
+    });
+    ready.flat_map(|workload| workload.addresses.iter().copied()).collect()
+}
+
+fn find<'a>(view: &'a View, asker: &Asker<'_>, name: &str) -> Option<&'a Arc<Service>> {
+    let exact = |hostname: &str| view.service_by_hostname(hostname, asker.namespace);
+    let any = |hostname: &str| exact(hostname).or_else(|| wildcard(view, asker, hostname));
+    if let Some(found) = any(name) {
+        return Some(found);
+    }
+    let domains = [
+        format!("{}.svc.{}", asker.namespace, asker.cluster_domain),
+        format!("svc.{}", asker.cluster_domain),
+        asker.cluster_domain.to_owned(),
+    ];
+    let added = expansion(name, &domains).and_then(|hostname| exact(&hostname));
+    added.or_else(|| {
+        let stripped = domains.iter().filter_map(|domain| {
+            name.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.'))
+        });
+        // A single label is a service of the cluster, which was looked up under its full name.
+        stripped.filter(|rest| rest.contains('.')).find_map(any)
+    })
+}
+
+/// The full name of a service from `service`, `service.namespace` or `service.namespace.svc`.
+fn expansion(name: &str, domains: &[String; 3]) -> Option<String> {
+    let labels: Vec<&str> = name.split('.').collect();
+    let domain = match labels[..] {
+        [_] => &domains[0],
+        [_, _] => &domains[1],
+        [_, _, "svc"] => &domains[2],
+        _ => return None,
+    };
+    Some(format!("{name}.{domain}"))
+}
+
+/// The ServiceEntry for `*.` something that holds this name, the longest first.
+fn wildcard<'a>(view: &'a View, asker: &Asker<'_>, name: &str) -> Option<&'a Arc<Service>> {
+    let mut rest = name;
+    while let Some((_, parent)) = rest.split_once('.') {
+        let found = view.service_by_hostname(&format!("*.{parent}"), asker.namespace);
+        if found.is_some() {
+            return found;
+        }
+        rest = parent;
+    }
+    None
+}
+
+fn belongs_to(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        || !name.contains('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_model::names::NetworkAddress;
+    use ambit_model::service::VirtualAddress;
+    use ambit_model::view::Change;
+    use ambit_model::workload::{PortMapping, Workload};
+
+    use super::*;
+
+    fn service(namespace: &str, hostname: &str, ips: &[&str]) -> Change {
+        let mut service = Service::named(namespace, hostname);
+        service.addresses = ips
+            .iter()
+            .map(|ip| VirtualAddress {
+                address: NetworkAddress::new("", ip.parse().expect("an address")),
+                prefix_len: None,
+            })
+            .collect();
+        Change::Service(service)
+    }
+
+    fn workload(name: &str, hostname: &str, ips: &[&str], healthy: bool) -> Change {
+        let mut workload = Workload::named(format!("k//Pod/shop/{name}"), "shop", name);
+        workload.addresses = ips.iter().map(|ip| ip.parse().expect("an address")).collect();
+        workload.healthy = healthy;
+        let ports: Vec<PortMapping> = Vec::new();
+        let key = ambit_model::names::ServiceName::new("shop", hostname);
+        workload.services.insert(key, ports);
+        Change::Workload(workload)
+    }
+
+    fn view() -> View {
+        let mut view = View::default();
+        let headless = "db.shop.svc.cluster.local";
+        for change in [
+            service("shop", "cart.shop.svc.cluster.local", &["10.96.0.1", "fd00::1"]),
+            service("pay", "bank.pay.svc.cluster.local", &["10.96.0.2"]),
+            service("shop", headless, &[]),
+            service("shop", "none.shop.svc.cluster.local", &[]),
+            service("shop", "api.example.com", &["240.240.0.1", "2001:2::1"]),
+            service("shop", "*.wild.example.com", &["240.240.0.2"]),
+            service("shop", "*.deep.wild.example.com", &["240.240.0.3"]),
+            service("shop", "named.example.com", &[]),
+            workload("db-0", headless, &["10.244.1.1", "fd01::1"], true),
+            workload("db-1", headless, &["10.244.1.2"], true),
+            workload("db-2", headless, &["10.244.1.3"], false),
+        ] {
+            view.apply(change);
+        }
+        view
+    }
+
+    fn check(name: &str, family: Family, expected: Option<&[&str]>) {
+        let network = Text::from("");
+        let asker = Asker {
+            namespace: "shop",
+            network: &network,
+            cluster_domain: "cluster.local",
+            ipv6: true,
+        };
+        let got = match resolve(&view(), &asker, name, family, 0) {
+            Resolution::Known { addresses, .. } => Some(addresses),
+            Resolution::Forward => None,
+        };
+        let expected = expected.map(|ips| {
+            ips.iter().map(|ip| ip.parse::<IpAddr>().expect("an address")).collect::<Vec<_>>()
+        });
+        assert_eq!(got, expected, "{name} {family:?}");
+    }
+
+    #[test]
+    fn names_resolve_in_every_form() {
+        use Family::{Ipv4, Ipv6};
+        let cart = Some(&["10.96.0.1"][..]);
+        check("cart.shop.svc.cluster.local", Ipv4, cart);
+        check("cart.shop.svc.cluster.local", Ipv6, Some(&["fd00::1"]));
+        check("cart", Ipv4, cart);
+        check("cart.shop", Ipv4, cart);
+        check("cart.shop.svc", Ipv4, cart);
+        check("bank.pay", Ipv4, Some(&["10.96.0.2"]));
+        check("bank", Ipv4, None);
+        check("bank.pay.svc.cluster.local", Ipv6, Some(&[]));
+        check("db", Ipv4, Some(&["10.244.1.1", "10.244.1.2"]));
+        check("db.shop.svc.cluster.local", Ipv6, Some(&["fd01::1"]));
+        check("none.shop.svc.cluster.local", Ipv4, Some(&[]));
+        check("api.example.com", Ipv4, Some(&["240.240.0.1"]));
+        check("api.example.com", Ipv6, Some(&["2001:2::1"]));
+        check("api.example.com.shop.svc.cluster.local", Ipv4, Some(&["240.240.0.1"]));
+        check("api.example.com.svc.cluster.local", Ipv4, Some(&["240.240.0.1"]));
+        check("api.example.com.cluster.local", Ipv4, Some(&["240.240.0.1"]));
+        check("a.wild.example.com", Ipv4, Some(&["240.240.0.2"]));
+        check("a.b.wild.example.com", Ipv4, Some(&["240.240.0.2"]));
+        check("a.deep.wild.example.com", Ipv4, Some(&["240.240.0.3"]));
+        check("wild.example.com", Ipv4, None);
+        check("named.example.com", Ipv4, None);
+        check("other.example.com", Ipv4, None);
+        check("missing.shop.svc.cluster.local", Ipv4, None);
+        check("", Ipv4, None);
+        check(".", Ipv4, None);
+    }
+
+    #[test]
+    fn clients_are_spread_over_endpoints() {
+        let network = Text::from("");
+        let asker = Asker {
+            namespace: "shop",
+            network: &network,
+            cluster_domain: "cluster.local",
+            ipv6: false,
+        };
+        let first = |random| match resolve(&view(), &asker, "db", Family::Ipv4, random) {
+            Resolution::Known { addresses, ttl: HEADLESS_TTL_SECONDS } => addresses[0],
+            other => panic!("{other:?}"),
+        };
+        assert_ne!(first(0), first(1));
+        let six = resolve(&view(), &asker, "db", Family::Ipv6, 0);
+        assert_eq!(six, Resolution::Known { addresses: vec![], ttl: HEADLESS_TTL_SECONDS });
+    }
+}

@@ -1,0 +1,1 @@
+//! Queries through real sockets.
