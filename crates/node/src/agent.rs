@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ use crate::work::{Done, Job, Workshop};
 use crate::zds_server::{Announcement, Standing, ZdsServer, now};
 
 /// How long the CNI plugin waits for a pod to be captured before it is told to fail.
-pub(crate) const CNI_DEADLINE: Duration = Duration::from_secs(20);
+const CNI_DEADLINE: Duration = Duration::from_secs(10);
 /// How long looking at the pods found at start may take before proxies are let in all the same.
 const STARTUP_LIMIT: Duration = Duration::from_secs(10);
 /// How often a namespace that could not be opened is tried again.
@@ -41,7 +42,6 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 struct Tracked {
     name: PodName,
     service_account: String,
-    path: PathBuf,
     netns: Arc<NetNs>,
     ips: Vec<IpAddr>,
     enrolment: Enrolment,
@@ -77,7 +77,7 @@ pub(crate) struct Agent {
     pods: BTreeMap<PodUid, Tracked>,
     announced: BTreeMap<PodUid, NewPod>,
     /// Ending pods of which only the uid is known.
-    kept: BTreeSet<PodUid>,
+    kept: BTreeMap<PodUid, PodName>,
     /// Pods that an earlier agent reported as captured.
     reported: BTreeSet<PodUid>,
     jobs: JoinSet<Done>,
@@ -107,7 +107,7 @@ impl Agent {
             health: parts.health,
             pods: BTreeMap::new(),
             announced: BTreeMap::new(),
-            kept: BTreeSet::new(),
+            kept: BTreeMap::new(),
             reported: BTreeSet::new(),
             jobs: JoinSet::new(),
             generations: 0,
@@ -138,7 +138,7 @@ impl Agent {
                 break;
             }
         }
-        let gone = |uid: &PodUid| !self.pods.contains_key(uid) && !self.kept.contains(uid);
+        let gone = |uid: &PodUid| !self.pods.contains_key(uid) && !self.kept.contains_key(uid);
         for (name, uid) in reports.into_iter().filter(|(_, uid)| gone(uid)) {
             self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
         }
@@ -180,7 +180,12 @@ impl Agent {
                 self.start(&uid, action);
             }
         }
+        let tracked = self.pods.len();
         self.pods.retain(|_, pod| !pod.enrolment.is_gone());
+        if self.pods.len() < tracked {
+            // One that came back while it was being forgotten is a new one.
+            self.reopen_at = Some(now);
+        }
         self.answer_waiting(now);
         self.report();
     }
@@ -241,9 +246,15 @@ impl Agent {
         outcome: Outcome,
         problem: Option<String>,
     ) {
-        let Some(pod) = self.pods.get_mut(uid).filter(|pod| pod.generation == generation) else {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        if pod.generation != generation {
+            if !pod.enrolment.is_captured() {
+                // The action was for the pod's earlier namespace and may have reported it late.
+                let report = Job::ClearReport { name: pod.name.clone(), uid: uid.clone() };
+                self.jobs.spawn(self.workshop.start(report));
+            }
             return;
-        };
+        }
         if let Some(problem) = &problem {
             count(&self.health.metrics.failures);
             tracing::warn!(pod = %pod.name, ?action, %problem, "will be tried again");
@@ -349,11 +360,13 @@ impl Agent {
                 pod.enrolment.wish(Wish::Forget);
             }
         }
-        let ended: Vec<_> = self.kept.iter().filter(|uid| !plan.contains_key(uid)).collect();
-        for uid in ended {
-            self.zds.withdraw(uid);
+        let kept = std::mem::take(&mut self.kept).into_iter();
+        let (kept, ended): (_, BTreeMap<_, _>) = kept.partition(|(uid, _)| plan.contains_key(uid));
+        self.kept = kept;
+        for (uid, name) in ended {
+            self.zds.withdraw(&uid);
+            self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
         }
-        self.kept.retain(|uid| plan.contains_key(uid));
         for (uid, planned) in plan {
             self.follow(uid, planned);
         }
@@ -366,7 +379,7 @@ impl Agent {
                 self.workshop.expect_probes(&uid, &planned.ips);
             }
             pod.ips = planned.ips.clone();
-            if pod.path == planned.netns && !self.announced.contains_key(&uid) {
+            if inode(&planned.netns).is_none_or(|inode| inode == pod.netns.inode()) {
                 if let Intent::Wished { wish, .. } = planned.intent {
                     pod.enrolment.wish(wish);
                 }
@@ -377,8 +390,9 @@ impl Agent {
             (Intent::Wished { wish, service_account }, _) => (*wish, service_account.clone()),
             (Intent::AsBefore, Some(_)) => return,
             (Intent::AsBefore, None) => {
-                if self.reported.contains(&uid) && self.kept.insert(uid.clone()) {
+                if self.reported.remove(&uid) {
                     self.zds.keep(&uid);
+                    self.kept.insert(uid, planned.name);
                 }
                 return;
             }
@@ -391,13 +405,7 @@ impl Agent {
                 return;
             }
         };
-        match self.pods.get_mut(&uid) {
-            Some(pod) if pod.netns.inode() == netns.inode() => {
-                pod.path = planned.netns;
-                pod.enrolment.wish(wish);
-            }
-            _ => self.track(uid, planned, service_account, wish, netns),
-        }
+        self.track(uid, planned, service_account, wish, netns);
     }
 
     fn track(
@@ -409,12 +417,18 @@ impl Agent {
         netns: NetNs,
     ) {
         self.generations += 1;
-        let earlier = self.pods.remove(&uid);
-        let waiting = earlier.map(|mut pod| std::mem::take(&mut pod.waiting)).unwrap_or_default();
+        let waiting = match self.pods.remove(&uid) {
+            Some(mut earlier) => {
+                // Its namespace is gone, and with it all that was captured in there.
+                self.zds.withdraw(&uid);
+                self.workshop.forget(&earlier.name, &uid);
+                std::mem::take(&mut earlier.waiting)
+            }
+            None => Vec::new(),
+        };
         let pod = Tracked {
             name: planned.name,
             service_account,
-            path: planned.netns,
             netns: Arc::new(netns),
             ips: planned.ips,
             enrolment: Enrolment::new(wish, self.settings.repair_interval),
@@ -472,6 +486,12 @@ fn joined(result: Result<Done, tokio::task::JoinError>) -> Option<Done> {
     }
 }
 
+/// What is at the path now: a pod may be given another namespace at the same path. `None` when the
+/// namespace is being taken down.
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|found| found.ino())
+}
+
 /// The pod's namespace, which must not be the node's own.
 fn open(path: &Path) -> Result<NetNs, String> {
     let open = || {
@@ -512,5 +532,82 @@ fn log_success(pod: &Tracked, action: Action, outcome: Outcome) {
             tracing::debug!(pod = %name, count, "captured connections are still open");
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor;
+    use crate::registry::files::follow;
+    use crate::testbed::{Directory, Testbed, write_atomically};
+
+    fn settings(directory: &Directory) -> Settings {
+        Settings {
+            node_name: "node-1".to_owned(),
+            registry_dir: directory.path("registry"),
+            zds_socket: directory.path("ztunnel.sock"),
+            cni_socket: directory.path("pluginevent.sock"),
+            dns_capture: true,
+            ipv6: true,
+            readiness_address: ([127, 0, 0, 1], 0).into(),
+            repair_interval: Duration::from_secs(5),
+        }
+    }
+
+    /// Runs in a namespace, in simulated time.
+    fn simulate<T: Send>(netns: &NetNs, test: impl Future<Output = T> + Send) -> T {
+        let runtime = || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().start_paused(true).build().expect("a runtime").block_on(test)
+        };
+        netns.run(runtime).expect("enter")
+    }
+
+    #[test]
+    fn the_cni_plugin_is_told_in_time_why_a_pod_is_not_captured() {
+        let directory = Directory::new("deadline");
+        let registry = directory.path("registry");
+        let pod = r#"{"metadata":{"name":"web","namespace":"shop","uid":"u1",
+            "labels":{"istio.io/dataplane-mode":"ambient"}},"spec":{"nodeName":"node-1"}}"#;
+        write_atomically(&registry.join("objects/pods/shop/web.json"), pod);
+        let (node, sandbox) = (NetNs::create().expect("needs root"), NetNs::create().expect("ns"));
+        let path = directory.path("netns");
+        sandbox.pin(&path).expect("pin");
+        let settings = settings(&directory);
+        let (result, waited) = simulate(&node, async {
+            let (handle, following) = follow(&registry).await.expect("follow");
+            let health = Arc::new(monitor::Health::default());
+            let zds = Arc::new(ZdsServer::new(health.clone()));
+            let workshop = Workshop::new(&registry, true, zds.clone(), health.clone());
+            let parts = Parts { settings, registry: handle, zds, workshop, health };
+            let mut agent = Agent::new(parts);
+            agent.settle().await;
+            let (announced, announcements) = mpsc::channel(1);
+            let (reply, replied) = oneshot::channel();
+            let name = PodName::new("shop", "web");
+            let new_pod = NewPod { name, netns: path.clone(), ips: Vec::new() };
+            announced.send((new_pod, reply)).await.expect("taken");
+            let began = now();
+            tokio::select! {
+                result = replied => (result.expect("answered"), now() - began),
+                () = agent.run(announcements) => unreachable!("the agent runs on"),
+                () = following => unreachable!("the registry is followed"),
+            }
+        });
+        ambit_net::namespace::unpin(&path).expect("unpin");
+        assert!(result.expect_err("refused").starts_with("no node proxy is connected"));
+        assert!(waited >= CNI_DEADLINE, "{waited:?}");
+        assert!(waited < CNI_DEADLINE + Duration::from_secs(1), "{waited:?}");
+    }
+
+    #[test]
+    fn the_nodes_own_namespace_is_never_a_pods() {
+        let bed = Testbed::new();
+        let opened = bed.node.run(|| open(Path::new("/proc/thread-self/ns/net")));
+        let problem = opened.expect("enter").expect_err("refused");
+        assert!(problem.contains("the node's own network namespace"), "{problem}");
+        let problem = open(Path::new("/proc/version")).expect_err("refused");
+        assert!(problem.contains("not a network namespace"), "{problem}");
     }
 }

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, default_value = "/var/run/istio-cni/pluginevent.sock")]
     pub cni_socket: PathBuf,
 
-    /// Send the pods' DNS queries to the proxy; a pod's annotation ambient.istio.io/dns-capture wins
+    /// Send the pods' DNS queries to the proxy; the annotation ambient.istio.io/dns-capture wins
     #[arg(long, env = "AMBIENT_DNS_CAPTURE", default_value_t = true, action = clap::ArgAction::Set)]
     pub dns_capture: bool,
 

@@ -241,8 +241,10 @@ mod tests {
     fn announcements_of_every_plugin_are_understood() {
         check(
             r#"{"Netns":"/var/run/netns/x","PodName":"web","PodNamespace":"shop","IPs":[
-                {"Interface":0,"Address":{"IP":"10.244.1.5","Mask":"////AA=="},"Gateway":"10.244.1.1"},
-                {"Interface":0,"Address":{"IP":"fd00::5","Mask":"//////////8AAAAAAAAAAA=="},"Gateway":""}]}"#,
+                {"Interface":0,"Address":{"IP":"10.244.1.5","Mask":"////AA=="},
+                 "Gateway":"10.244.1.1"},
+                {"Interface":0,"Address":{"IP":"fd00::5","Mask":"//////////8AAAAAAAAAAA=="},
+                 "Gateway":""}]}"#,
             "/var/run/netns/x",
             &["10.244.1.5", "fd00::5"],
         );
@@ -258,7 +260,8 @@ mod tests {
             &["10.0.0.1"],
         );
         check(
-            r#"{"Netns":"/n","PodName":"web","PodNamespace":"shop","IPs":[{"Address":"10.0.0.1/24"}]}"#,
+            r#"{"Netns":"/n","PodName":"web","PodNamespace":"shop",
+                "IPs":[{"Address":"10.0.0.1/24"}]}"#,
             "/n",
             &["10.0.0.1"],
         );

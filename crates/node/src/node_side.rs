@@ -7,6 +7,7 @@
 //! connection that is only forwarded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -39,7 +40,8 @@ pub(crate) struct NodeSideError {
 impl NodeSideError {
     /// Whether this kernel cannot do it, now or later.
     fn is_unsupported(&self) -> bool {
-        matches!(self.source.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
+        let NetlinkError::Refused { source, .. } = &self.source else { return false };
+        source.kind() == io::ErrorKind::Unsupported
     }
 }
 

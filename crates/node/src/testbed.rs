@@ -5,7 +5,7 @@
 //!   pod: eth0 10.244.1.5, fd00:10:244:1::5    node: veth0 10.244.1.1, fd00:10:244:1::1
 //!        eth1 10.245.1.5, fd00:10:245:1::5          veth1 10.245.1.1, fd00:10:245:1::1
 //! ```
-//! The node also bears the addresses of a remote server, of a DNS server and of probes, on loopback.
+//! The node also bears the addresses of a remote server and of a DNS server, on loopback.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -297,15 +297,25 @@ pub(crate) struct FakeProxy {
 impl FakeProxy {
     /// Connects, as soon as somebody listens, and says hello.
     pub(crate) async fn connect(path: &Path) -> Self {
+        let mut enrolment = Enrolment::new();
+        let connection = Self::greet(path, &mut enrolment).await;
+        Self { connection, enrolment, namespaces: BTreeMap::new() }
+    }
+
+    /// Connects again and goes on with the pods that it serves.
+    pub(crate) async fn reconnect(&mut self, path: &Path) {
+        self.connection = Self::greet(path, &mut self.enrolment).await;
+    }
+
+    async fn greet(path: &Path, enrolment: &mut Enrolment) -> Connection {
         let connection = loop {
             match Connection::connect(path) {
                 Ok(connection) => break connection,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         };
-        let mut enrolment = Enrolment::new();
         connection.send(&enrolment.connected(), &[]).await.expect("hello");
-        Self { connection, enrolment, namespaces: BTreeMap::new() }
+        connection
     }
 
     /// Receives one request: `+uid`, `=uid`, `-uid`, `snapshot`; or `closed`. Does not answer it.

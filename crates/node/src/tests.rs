@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ambit_net::namespace::{self, NetNs};
+use ambit_net::netlink::RouteSocket;
 use ambit_net::nftables::{Family, Nftables};
 use ambit_net::socket::DialOptions;
 use ambit_net::sys::process::{Signal, kill};
@@ -361,6 +362,48 @@ async fn a_pod_that_ended_while_no_agent_ran_is_forgotten() {
     let left =
         || world.path("captured/shop/gone").exists() || world.path("captured/shop/web").exists();
     eventually("the reports", || !left()).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_ends_while_the_agent_restarts_is_served_to_its_end() {
+    let mut world = World::new("ending");
+    world.write_status();
+    world.label_namespace("ambient");
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()]);
+    world.reported(true).await;
+    world.signal_agent(Signal::Kill);
+    std::fs::remove_file(world.path("objects/pods/shop/web.json")).expect("remove");
+    world.start_agent();
+    proxy.reconnect(&world.directory.path("ztunnel.sock")).await;
+    assert_eq!(proxy.accept(2).await, [format!("={UID}"), "snapshot".to_owned()]);
+    assert!(world.is_reported());
+    world.check_new("outbound", "inbound").await;
+    std::fs::remove_file(world.path("status/pods/shop/web.json")).expect("remove");
+    assert_eq!(proxy.accept(1).await, [format!("-{UID}")]);
+    world.reported(false).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_started_anew_in_another_namespace_is_captured_there() {
+    let mut world = World::new("anew");
+    world.write_status();
+    world.label_namespace("ambient");
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()]);
+    world.reported(true).await;
+    let anew = NetNs::create().expect("a namespace");
+    RouteSocket::open_in(&anew).expect("rtnetlink").set_up("lo").expect("up");
+    anew.pin(&world.directory.path("netns")).expect("pin");
+    let answer = world.announce("web");
+    assert_eq!(proxy.accept(2).await, [format!("-{UID}"), format!("+{UID}")]);
+    assert_eq!(proxy.namespaces[UID].inode(), anew.inode());
+    let answer = answer.await.expect("no panic");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(capture::footprint(&anew).expect("look"), Footprint::Some);
+    assert!(world.is_reported());
 }
 
 #[tokio::test]

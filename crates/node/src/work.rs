@@ -134,6 +134,15 @@ impl Workshop {
         }
     }
 
+    /// Takes back everything that names a pod outside of its namespace.
+    pub(crate) fn forget(&self, name: &PodName, uid: &PodUid) {
+        self.tools.clear_report(name, uid);
+        if let Err(error) = self.tools.node_side.remove(uid) {
+            count(&self.tools.health.metrics.failures);
+            tracing::warn!(error = %chain(&error), "the node's table; put right later");
+        }
+    }
+
     /// The job as a future that does it; it ends by itself.
     pub(crate) fn start(&self, job: Job) -> impl Future<Output = Done> + Send + use<> {
         let workshop = self.clone();

@@ -1,9 +1,9 @@
-//! Capture in a pod's network namespace: brings the rules of [`rules`] into place, finds out whether
-//! they still are, and takes them away in two steps.
+//! Capture in a pod's network namespace: brings the rules of [`rules`] into place, finds out
+//! whether they still are, and takes them away in two steps.
 //!
 //! Every function is idempotent and blocks for the few netlink exchanges it makes; call it off the
-//! runtime's threads. Rules are swapped in one transaction, so no packet meets half of them. Nothing
-//! here changes a table, rule or route that is not the agent's own.
+//! runtime's threads. Rules are swapped in one transaction, so no packet meets half of them.
+//! Nothing here changes a table, rule or route that is not the agent's own.
 
 pub(crate) mod rules;
 #[cfg(test)]
@@ -252,7 +252,7 @@ fn uplink(routes: &mut RouteSocket, version: IpVersion) -> Result<Uplink, Captur
     Ok(default.and_then(|route| route.link).map_or(Uplink::NotLoopback, Uplink::Named))
 }
 
-/// Whether loopback of the calling thread's namespace takes IPv6, without which there are no routes.
+/// Whether loopback of the calling thread's namespace takes IPv6; without there are no routes.
 fn ipv6_enabled() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6").is_ok_and(|v| v.trim() == "0")
 }

@@ -1,10 +1,10 @@
 //! The capture rules of one pod as data: nftables tables, policy routing, kernel parameters.
 //!
 //! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with two
-//! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so that
-//! connections which are open at enrolment live on: to connection tracking, which begins with these
-//! rules, their packets look new. And the probe address is believed only on the interface towards
-//! the node. This module never touches the kernel.
+//! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so
+//! that connections which are open at enrolment live on: to connection tracking, which begins with
+//! these rules, their packets look new. And the probe address is believed only on the interface
+//! towards the node. This module never touches the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

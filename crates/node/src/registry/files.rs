@@ -340,3 +340,94 @@ impl CapturedFiles {
 fn failed(operation: &'static str, path: &Path, source: io::Error) -> RegistryError {
     RegistryError::Captured { operation, path: path.to_owned(), source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testbed::{Directory, PATIENCE, write_atomically};
+
+    fn pod(uid: &str) -> String {
+        format!(r#"{{"metadata":{{"name":"web","namespace":"shop","uid":"{uid}"}}}}"#)
+    }
+
+    fn uid_of_web(view: &RegistryView) -> Option<&str> {
+        view.pods.get(&PodName::new("shop", "web")).map(|pod| pod.uid.as_str())
+    }
+
+    #[test]
+    fn the_registry_is_read_whole() {
+        let directory = Directory::new("registry");
+        let root = directory.path("registry");
+        let mut reader = Reader::new(&root, None);
+        assert_eq!(reader.read(), RegistryView::default(), "nothing is there yet");
+        write_atomically(&root.join("objects/pods/shop/web.json"), &pod("u1"));
+        write_atomically(&root.join("objects/pods/shop/.web.json.tmp"), "{");
+        let labels = r#"{"metadata":{"name":"shop","labels":{"a":"b"}}}"#;
+        write_atomically(&root.join("objects/namespaces/_/shop.json"), labels);
+        write_atomically(&root.join("status/pods/shop/web.json"), r#"{"uid":"u1"}"#);
+        let view = reader.read();
+        assert_eq!(uid_of_web(&view), Some("u1"));
+        assert_eq!(view.namespaces["shop"]["a"], "b");
+        assert_eq!(view.statuses[&PodName::new("shop", "web")].uid, PodUid::new("u1"));
+        std::fs::remove_file(root.join("objects/pods/shop/web.json")).expect("remove");
+        assert_eq!(uid_of_web(&reader.read()), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_its_meaning() {
+        let directory = Directory::new("registry-damage");
+        let root = directory.path("registry");
+        let file = root.join("objects/pods/shop/web.json");
+        write_atomically(&file, &pod("u1"));
+        let mut reader = Reader::new(&root, None);
+        reader.read();
+        for damage in ["{", "", r#"{"metadata":{"name":"web","namespace":"shop"}}"#] {
+            write_atomically(&file, damage);
+            assert_eq!(uid_of_web(&reader.read()), Some("u1"), "{damage}");
+        }
+        let oversize = " ".repeat(usize::try_from(FILE_MAX_BYTES).expect("fits") + 1);
+        write_atomically(&file, &oversize);
+        assert_eq!(uid_of_web(&reader.read()), Some("u1"), "too large");
+        std::fs::rename(&root, directory.path("elsewhere")).expect("rename");
+        assert_eq!(uid_of_web(&reader.read()), Some("u1"), "vanished as a whole");
+        std::fs::rename(directory.path("elsewhere"), &root).expect("rename");
+        write_atomically(&file, &pod("u2"));
+        assert_eq!(uid_of_web(&reader.read()), Some("u2"));
+    }
+
+    #[tokio::test]
+    async fn changes_are_noticed_in_directories_old_and_new() {
+        let directory = Directory::new("registry-follow");
+        let root = directory.path("registry");
+        std::fs::create_dir_all(root.join("objects/pods")).expect("directory");
+        let (mut handle, following) = follow(&root).await.expect("follow");
+        let following = tokio::spawn(following);
+        for uid in ["u1", "u2", "u3"] {
+            write_atomically(&root.join("objects/pods/shop/web.json"), &pod(uid));
+            let seen = handle.view.wait_for(|view| uid_of_web(view) == Some(uid));
+            // Within a scan that nothing notified, too: this only bounds the test.
+            tokio::time::timeout(PATIENCE, seen).await.expect("in time").expect("followed");
+        }
+        write_atomically(&root.join("objects/pods/shop/web.json"), &pod("u4"));
+        let fresh = handle.refresh().await.expect("followed");
+        assert_eq!(uid_of_web(&fresh), Some("u4"), "read at once");
+        drop(handle);
+        following.await.expect("ends with its handle");
+    }
+
+    #[test]
+    fn reports_name_the_pod_and_spare_a_later_one() {
+        let directory = Directory::new("captured");
+        let captured = CapturedFiles::new(&directory.path("registry"));
+        assert_eq!(captured.all().expect("none"), []);
+        let name = PodName::new("shop", "web");
+        let (old, new) = (PodUid::new("old"), PodUid::new("new"));
+        captured.mark(&name, &old).expect("mark");
+        captured.mark(&name, &new).expect("mark");
+        captured.clear(&name, &old).expect("clear");
+        assert_eq!(captured.all().expect("one"), [(name.clone(), new.clone())]);
+        captured.clear(&name, &new).expect("clear");
+        captured.clear(&name, &new).expect("clear twice");
+        assert_eq!(captured.all().expect("none"), []);
+    }
+}

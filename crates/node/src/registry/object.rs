@@ -1,4 +1,5 @@
-//! The Kubernetes JSON of pods and namespaces, and the pod runner's status, as far as the agent reads them.
+//! The Kubernetes JSON of pods and namespaces, and the pod runner's status, as far as the agent
+//! reads them.
 //!
 //! Unknown fields are ignored: these are the API server's objects, not the user's input. A field
 //! that enrolment depends on and that has the wrong type is an error.
@@ -108,8 +109,10 @@ mod tests {
     #[test]
     fn a_pod_is_reduced_to_what_enrolment_depends_on() {
         let json = br#"{"apiVersion":"v1","kind":"Pod",
-            "metadata":{"name":"web","namespace":"shop","uid":"u1","labels":{"a":"b"},"annotations":null},
-            "spec":{"nodeName":"node-1","serviceAccountName":"","hostNetwork":true,"containers":[]}}"#;
+            "metadata":{"name":"web","namespace":"shop","uid":"u1","labels":{"a":"b"},
+                "annotations":null},
+            "spec":{"nodeName":"node-1","serviceAccountName":"","hostNetwork":true,
+                "containers":[]}}"#;
         let pod = pod(json).expect("a pod");
         assert_eq!(pod.name.to_string(), "shop/web");
         assert_eq!((pod.uid.as_str(), pod.service_account.as_str()), ("u1", "default"));
