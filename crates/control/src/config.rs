@@ -92,10 +92,14 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// `--registry` names no source that this build knows.
-    #[error("--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry")]
+    #[error(
+        "--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry"
+    )]
     UnknownRegistry(String),
     /// The plain text port would be open to the network.
-    #[error("--plaintext-xds-address {0} is not a loopback address; use for example 127.0.0.1:15010")]
+    #[error(
+        "--plaintext-xds-address {0} is not a loopback address; use for example 127.0.0.1:15010"
+    )]
     PlaintextNotLoopback(SocketAddr),
     /// A name that is part of identities cannot be one.
     #[error("{flag} {value:?} cannot be used: {what}")]
@@ -108,7 +112,9 @@ pub enum ConfigError {
         what: String,
     },
     /// A lifetime is out of range.
-    #[error("{flag} is {given:?}; write at least {CERT_TTL_MIN:?} and at most the --max-workload-cert-ttl")]
+    #[error(
+        "{flag} is {given:?}; write at least {CERT_TTL_MIN:?} and at most the --max-workload-cert-ttl"
+    )]
     Lifetime {
         /// The flag.
         flag: &'static str,
@@ -135,7 +141,9 @@ pub enum ConfigError {
         what: String,
     },
     /// A setting is given twice, differently.
-    #[error("{flag} is {given:?}, the mesh configuration says {configured:?}; remove one of the two")]
+    #[error(
+        "{flag} is {given:?}, the mesh configuration says {configured:?}; remove one of the two"
+    )]
     Contradiction {
         /// The flag.
         flag: &'static str,
@@ -185,10 +193,9 @@ impl TryFrom<Args> for Config {
             return Err(ConfigError::PlaintextNotLoopback(address));
         }
         let maximum = args.max_workload_cert_ttl.unwrap_or(args.workload_cert_ttl);
-        for (flag, given) in [
-            ("--workload-cert-ttl", args.workload_cert_ttl),
-            ("--max-workload-cert-ttl", maximum),
-        ] {
+        for (flag, given) in
+            [("--workload-cert-ttl", args.workload_cert_ttl), ("--max-workload-cert-ttl", maximum)]
+        {
             if !(CERT_TTL_MIN..=maximum).contains(&given) {
                 return Err(ConfigError::Lifetime { flag, given });
             }
@@ -220,8 +227,12 @@ fn mesh(args: &Args) -> Result<Mesh, ConfigError> {
     };
     let trust_domain =
         agreed("--trust-domain", args.trust_domain.clone(), file.trust_domain, "cluster.local")?;
-    let root_namespace =
-        agreed("--root-namespace", args.root_namespace.clone(), file.root_namespace, "istio-system")?;
+    let root_namespace = agreed(
+        "--root-namespace",
+        args.root_namespace.clone(),
+        file.root_namespace,
+        "istio-system",
+    )?;
     let rule = crate::manifest::validate::names::dns_subdomain;
     for (flag, value) in [
         ("--trust-domain", &trust_domain),
@@ -290,7 +301,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
-        let unit_end = rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
+        let unit_end =
+            rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
         let seconds: u64 = match &rest[digits..digits + unit_end] {
             "s" => 1,
             "m" => 60,
@@ -336,7 +348,10 @@ mod tests {
         check("--registry files:/tmp --plaintext-xds-address 0.0.0.0:15010", Err("not a loopback"));
         check("--registry files:/tmp --plaintext-xds-address 127.0.0.1:15010", Ok(()));
         check("--registry files:/tmp --workload-cert-ttl 1s", Err("at least 5s"));
-        check("--registry files:/tmp --workload-cert-ttl 2h --max-workload-cert-ttl 1h", Err("at most"));
+        check(
+            "--registry files:/tmp --workload-cert-ttl 2h --max-workload-cert-ttl 1h",
+            Err("at most"),
+        );
         check("--registry files:/tmp --workload-cert-ttl soon", Err("is not a duration"));
         check("--registry files:/tmp --trust-domain a/b", Err("--trust-domain"));
         check("--registry files:/tmp --trusted-node-accounts ztunnel", Err("NAMESPACE/NAME"));

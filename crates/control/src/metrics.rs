@@ -85,8 +85,16 @@ impl Metrics {
         let help = "Certificate requests refused";
         registry.register("ambit_ca_refusals", help, self.refused.clone());
         let help = "When the signing certificate ends, seconds since 1970";
-        registry.register("citadel_server_root_cert_expiry_timestamp", help, self.signer_expiry.clone());
-        registry.register("ambit_ca_revoked", "Certificates on the revocation list", self.revoked.clone());
+        registry.register(
+            "citadel_server_root_cert_expiry_timestamp",
+            help,
+            self.signer_expiry.clone(),
+        );
+        registry.register(
+            "ambit_ca_revoked",
+            "Certificates on the revocation list",
+            self.revoked.clone(),
+        );
         let build = Family::<BuildLabel, Gauge>::default();
         let label = BuildLabel { component: "pilot", tag: env!("CARGO_PKG_VERSION") };
         build.get_or_create(&label).set(1);

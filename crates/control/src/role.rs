@@ -70,7 +70,9 @@ pub enum RunError {
     #[error("the state directory")]
     State(#[from] FileError),
     /// The key that signs tokens.
-    #[error("the key of node tokens, token-key.pem in the state directory; remove it to make a new one")]
+    #[error(
+        "the key of node tokens, token-key.pem in the state directory; remove it to make a new one"
+    )]
     TokenKey(#[from] TokenError),
     /// The allocated addresses cannot be read.
     #[error("{path} cannot be read; remove it to allocate addresses of ServiceEntries anew")]

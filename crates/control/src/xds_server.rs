@@ -255,8 +255,8 @@ impl StreamTask {
         let is_first = self.stream.node().is_none();
         let resources = self.resources.borrow_and_update().clone();
         let refused = self.stream.receive(request, &resources);
-        let rejection = refused
-            .map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
+        let rejection =
+            refused.map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
         if is_first {
             self.check_node()?;
         }
@@ -264,7 +264,12 @@ impl StreamTask {
             let kind = type_name(rejection.resource_type);
             self.discovery.metrics.rejected(kind);
             let node = self.node();
-            tracing::warn!(node, kind, reason = rejection.reason, "the proxy refuses a configuration");
+            tracing::warn!(
+                node,
+                kind,
+                reason = rejection.reason,
+                "the proxy refuses a configuration"
+            );
         }
         Ok(())
     }
@@ -274,7 +279,8 @@ impl StreamTask {
         let told = self.stream.node().and_then(node_name).unwrap_or_default();
         let proven = self.claims.as_ref().map_or("", |claims| &claims.node);
         if !told.is_empty() && !proven.is_empty() && told != proven {
-            let what = format!("the proxy says it serves node {told}, its token is bound to {proven}");
+            let what =
+                format!("the proxy says it serves node {told}, its token is bound to {proven}");
             return Err(End::Told(Status::permission_denied(what)));
         }
         tracing::info!(

@@ -279,7 +279,10 @@ pub(super) fn nodes(builder: &Builder, connected: &[String]) -> Vec<Value> {
 /// `GET /get/namespaces`.
 pub(super) fn namespaces(builder: &Builder) -> Vec<Value> {
     let store = builder.store();
-    let namespace = |(name, namespace): (&ambit_model::Text, &crate::view_builder::records::NamespaceRecord)| {
+    let namespace = |(name, namespace): (
+        &ambit_model::Text,
+        &crate::view_builder::records::NamespaceRecord,
+    )| {
         json!({
             "name": &**name,
             "mode": namespace.labels.get(DATAPLANE_MODE).map_or("none", String::as_str),

@@ -130,16 +130,17 @@ impl Admin {
 
     /// Adds what is known of the client's certificate, which the view does not hold.
     fn add_certificate(&self, explanation: &mut Value) {
-        let text = |pointer| explanation.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let text =
+            |pointer| explanation.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let (identity, node) = (text("/source/identity"), text("/source/node"));
         let (issued, _) = self.authority.certificates();
         let mut own = issued.into_iter().filter(|entry| {
             Some(&entry.identity) == identity.as_ref() && Some(&entry.node) == node.as_ref()
         });
         let newest = own.by_ref().max_by_key(|entry| entry.issued_at);
-        explanation["certificate"] = json!(newest.map(|entry| {
-            json!({ "serial": entry.serial, "notAfter": entry.not_after })
-        }));
+        explanation["certificate"] = json!(
+            newest.map(|entry| { json!({ "serial": entry.serial, "notAfter": entry.not_after }) })
+        );
     }
 
     fn status(&self) -> Value {

@@ -279,7 +279,9 @@ impl Explanation<'_> {
         match plan {
             Plan::Local(target) => {
                 out["plan"] = json!("local");
-                out["path"] = json!("joined on this node after the destination's policies; never on the wire");
+                out["path"] = json!(
+                    "joined on this node after the destination's policies; never on the wire"
+                );
                 self.tunnelled(target, out, notes);
             }
             Plan::Tunnel(target) => {
@@ -289,7 +291,8 @@ impl Explanation<'_> {
             }
             Plan::Waypoint { waypoint, destination } => {
                 out["plan"] = json!("waypoint");
-                out["path"] = json!(format!("HBONE to waypoint {} for {destination}", waypoint.hbone));
+                out["path"] =
+                    json!(format!("HBONE to waypoint {} for {destination}", waypoint.hbone));
                 out["decision"] = json!("waypoint");
                 out["reason"] = json!("the waypoint judges the connection");
             }
@@ -318,7 +321,8 @@ impl Explanation<'_> {
         self.choice(direct.service.as_deref(), notes);
         let Some(workload) = &direct.workload else {
             out["decision"] = json!("allow");
-            out["reason"] = json!("the destination is not in the mesh: no policy of the mesh holds for it");
+            out["reason"] =
+                json!("the destination is not in the mesh: no policy of the mesh holds for it");
             return;
         };
         out["server"] = server(workload, direct.address);
@@ -326,7 +330,8 @@ impl Explanation<'_> {
             self.authorize(workload, direct.address, None, out, notes);
         } else {
             out["decision"] = json!("allow");
-            out["reason"] = json!("the destination is not captured: nothing enforces policies there");
+            out["reason"] =
+                json!("the destination is not captured: nothing enforces policies there");
         }
     }
 
@@ -357,7 +362,8 @@ impl Explanation<'_> {
         match &judgement.decision {
             Decision::Allow(None) => {
                 out["decision"] = json!("allow");
-                out["reason"] = json!("no ALLOW policy holds for the destination and no DENY policy matches");
+                out["reason"] =
+                    json!("no ALLOW policy holds for the destination and no DENY policy matches");
             }
             Decision::Allow(Some(rule)) => {
                 out["decision"] = json!("allow");
@@ -415,7 +421,9 @@ fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
     match refusal {
         Refusal::NoPort(..) => "use one of the service's ports, or add the port to the Service",
         Refusal::NoEndpoint(_) => "start a pod that the service selects and that is ready",
-        Refusal::WaypointMissing { .. } => "remove the label istio.io/use-waypoint; layer 7 is not available yet",
+        Refusal::WaypointMissing { .. } => {
+            "remove the label istio.io/use-waypoint; layer 7 is not available yet"
+        }
         Refusal::OtherNetwork(_) => "connect to an endpoint on the client's own network",
         Refusal::NoAddress(_) => "give the endpoint an address that the client can reach",
         Refusal::ProxyPort(_) => "use the application's own port",

@@ -123,7 +123,11 @@ impl Ledger {
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(PRIVATE);
         let appended = options.open(path).and_then(|mut file| file.write_all(&line));
-        appended.map_err(|source| FileError { operation: "append to", path: path.clone(), source })?;
+        appended.map_err(|source| FileError {
+            operation: "append to",
+            path: path.clone(),
+            source,
+        })?;
         self.remember(entry);
         self.lines += 1;
         if self.issued.len() > ISSUED_MAX || self.lines > self.issued.len() + STALE_LINES_MAX {
@@ -191,7 +195,10 @@ impl Ledger {
         let now = unix(now);
         self.issued = self.issued.split_off(&(now, String::new()));
         while self.issued.len() > ISSUED_MAX {
-            tracing::warn!(limit = ISSUED_MAX, "the certificate ledger is full, the oldest entry is dropped");
+            tracing::warn!(
+                limit = ISSUED_MAX,
+                "the certificate ledger is full, the oldest entry is dropped"
+            );
             self.issued.pop_first();
         }
         let live: std::collections::HashSet<(String, String)> =

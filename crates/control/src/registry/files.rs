@@ -76,21 +76,19 @@ impl FilesRegistry {
     /// Watches `root` and reads all of it.
     pub(crate) fn open(root: &Path) -> Result<(Self, Vec<Event>), RegistryError> {
         let inotify = Inotify::init().map_err(RegistryError::Watch)?;
-        let stream = inotify
-            .into_event_stream(vec![0; BUFFER_SIZE_BYTES])
-            .map_err(RegistryError::Watch)?;
-        let mut registry = Self {
-            root: root.to_owned(),
-            stream,
-            watched: HashMap::new(),
-            known: BTreeMap::new(),
-        };
+        let stream =
+            inotify.into_event_stream(vec![0; BUFFER_SIZE_BYTES]).map_err(RegistryError::Watch)?;
+        let mut registry =
+            Self { root: root.to_owned(), stream, watched: HashMap::new(), known: BTreeMap::new() };
         let events = registry.rescan()?;
         Ok((registry, events))
     }
 
     /// Sends what changes, until the receiver is gone or the kernel stops watching.
-    pub(crate) async fn run(mut self, events: mpsc::Sender<Vec<Event>>) -> Result<(), RegistryError> {
+    pub(crate) async fn run(
+        mut self,
+        events: mpsc::Sender<Vec<Event>>,
+    ) -> Result<(), RegistryError> {
         loop {
             let batch = match self.gather().await? {
                 Some(paths) => self.read_all(&paths)?,
@@ -143,10 +141,11 @@ impl FilesRegistry {
     fn rescan(&mut self) -> Result<Vec<Event>, RegistryError> {
         let mut found = BTreeSet::new();
         let objects = KINDS.map(|kind| Path::new("objects").join(kind.plural()));
-        for directory in objects.iter().map(PathBuf::as_path).chain([
-            Path::new("status/pods"),
-            Path::new("captured"),
-        ]) {
+        for directory in objects
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([Path::new("status/pods"), Path::new("captured")])
+        {
             let path = self.root.join(directory);
             let failed = |source| RegistryError::Directory { path: path.clone(), source };
             std::fs::create_dir_all(&path).map_err(failed)?;
@@ -157,7 +156,11 @@ impl FilesRegistry {
     }
 
     /// Watches `directory` and all below, then lists the files there: in this order, so that none is missed.
-    fn scan(&mut self, directory: &Path, found: &mut BTreeSet<PathBuf>) -> Result<(), RegistryError> {
+    fn scan(
+        &mut self,
+        directory: &Path,
+        found: &mut BTreeSet<PathBuf>,
+    ) -> Result<(), RegistryError> {
         let path = self.root.join(directory);
         let mask = WatchMask::CREATE
             | WatchMask::CLOSE_WRITE
@@ -334,7 +337,8 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("ambit-registry-{name}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("ambit-registry-{name}-{}", std::process::id()));
             let _ = std::fs::remove_dir_all(&path);
             std::fs::create_dir_all(&path).expect("a scratch directory");
             Self(path)
@@ -415,7 +419,8 @@ mod tests {
         // The same contents, and contents that are no object: nothing to say.
         scratch.write("objects/namespaces/_/a.json", &namespace("a", "2"));
         scratch.write("objects/namespaces/_/b.json", "{");
-        scratch.write("status/pods/new/web.json", r#"{"uid":"u","podIPs":["10.0.0.1"],"ready":true}"#);
+        scratch
+            .write("status/pods/new/web.json", r#"{"uid":"u","podIPs":["10.0.0.1"],"ready":true}"#);
         assert_eq!(next().await, ["status new/web true"]);
         std::fs::remove_dir_all(scratch.0.join("captured/a")).expect("a directory");
         std::fs::remove_file(scratch.0.join("objects/namespaces/_/a.json")).expect("a file");
@@ -441,7 +446,10 @@ mod tests {
                 let mut written = 0;
                 while start.elapsed() < Duration::from_millis(400) {
                     written += 1;
-                    scratch.write("objects/namespaces/_/a.json", &namespace("a", &written.to_string()));
+                    scratch.write(
+                        "objects/namespaces/_/a.json",
+                        &namespace("a", &written.to_string()),
+                    );
                 }
                 std::mem::forget(scratch);
             }

@@ -8,8 +8,7 @@ mod files;
 use ambit_model::Text;
 use serde::Deserialize;
 
-pub(crate) use self::files::FilesRegistry;
-pub use self::files::RegistryError;
+pub(crate) use self::files::{FilesRegistry, RegistryError};
 use crate::manifest::{ObjectKey, Typed};
 
 /// One thing that changed in the registry.

@@ -72,7 +72,8 @@ pub(crate) fn service(
             mode: if passes_through { Mode::Passthrough } else { Mode::Unspecified },
             ..LoadBalancing::default()
         },
-        namespace_only: !spec.export_to.is_empty() && spec.export_to.iter().all(|it| it == "." || it == "~"),
+        namespace_only: !spec.export_to.is_empty()
+            && spec.export_to.iter().all(|it| it == "." || it == "~"),
         ..Service::named(name.namespace.clone(), host)
     }
 }
@@ -81,14 +82,19 @@ pub(crate) fn service(
 fn ports(spec: &ServiceEntrySpec, endpoint: Option<&WorkloadEntrySpec>) -> Vec<PortMapping> {
     let mapping = |port: &crate::manifest::istio::ServicePort| {
         let target = endpoint.and_then(|endpoint| endpoint.ports.get(&port.name)).copied();
-        let target = target.unwrap_or(if port.target_port == 0 { port.number } else { port.target_port });
+        let target =
+            target.unwrap_or(if port.target_port == 0 { port.number } else { port.target_port });
         PortMapping {
             service_port: u16::try_from(port.number).unwrap_or_default(),
             target_port: u16::try_from(target).unwrap_or_default(),
             app_protocol: app_protocol(Some(&port.protocol), Some(&port.name)),
         }
     };
-    spec.ports.iter().filter(|port| !port.protocol.eq_ignore_ascii_case("UDP")).map(mapping).collect()
+    spec.ports
+        .iter()
+        .filter(|port| !port.protocol.eq_ignore_ascii_case("UDP"))
+        .map(mapping)
+        .collect()
 }
 
 /// The ports on which a member that `entry` selects serves it.
@@ -102,8 +108,7 @@ pub(crate) fn member_ports(
 /// The workloads of the listed endpoints of `entry`, or of the names themselves when DNS finds them.
 pub(crate) fn endpoints(mesh: &Mesh, name: &ObjectName, entry: &ServiceEntry) -> Vec<Workload> {
     let spec = &entry.spec;
-    let resolves =
-        matches!(resolution(spec), Resolution::Dns | Resolution::DnsRoundRobin);
+    let resolves = matches!(resolution(spec), Resolution::Dns | Resolution::DnsRoundRobin);
     if spec.endpoints.is_empty() && spec.workload_selector.is_none() && resolves {
         let by_name = spec.hosts.iter().filter(|host| !host.starts_with('*'));
         let endpoint = |host: &String| WorkloadEntrySpec {
@@ -114,7 +119,10 @@ pub(crate) fn endpoints(mesh: &Mesh, name: &ObjectName, entry: &ServiceEntry) ->
             .map(|host| self::endpoint(mesh, name, entry, &endpoint(host), Some(host.as_str())))
             .collect();
     }
-    spec.endpoints.iter().map(|endpoint| self::endpoint(mesh, name, entry, endpoint, None)).collect()
+    spec.endpoints
+        .iter()
+        .map(|endpoint| self::endpoint(mesh, name, entry, endpoint, None))
+        .collect()
 }
 
 /// One endpoint, of all hosts or of `only`.
@@ -130,8 +138,14 @@ fn endpoint(
         "{}/networking.istio.io/ServiceEntry/{namespace}/{entry_name}/{}",
         mesh.cluster_id, spec.address
     );
-    let mut workload = of_spec(mesh, Workload::named(uid, namespace.clone(), entry_name.clone()), spec, &spec.labels);
-    let hosts = entry.spec.hosts.iter().filter(|host| only.is_none_or(|only| only == host.as_str()));
+    let mut workload = of_spec(
+        mesh,
+        Workload::named(uid, namespace.clone(), entry_name.clone()),
+        spec,
+        &spec.labels,
+    );
+    let hosts =
+        entry.spec.hosts.iter().filter(|host| only.is_none_or(|only| only == host.as_str()));
     for host in hosts {
         let key = ServiceName::new(namespace.clone(), host.as_str());
         workload.services.insert(key, ports(&entry.spec, Some(spec)));
@@ -142,8 +156,7 @@ fn endpoint(
 /// The workload of a WorkloadEntry, without what it serves.
 pub(crate) fn workload(mesh: &Mesh, name: &ObjectName, entry: &WorkloadEntry) -> Workload {
     let ObjectName { namespace, name } = name;
-    let uid =
-        format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);
+    let uid = format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);
     let workload = Workload::named(uid, namespace.clone(), name.clone());
     let labels = entry_labels(entry);
     let mut workload = of_spec(mesh, workload, &entry.spec, &labels);
@@ -185,7 +198,9 @@ fn locality(text: &str) -> Locality {
 
 /// Canonical service and revision, from the labels that Istio looks at.
 pub(crate) fn canonical(labels: &Labels, fallback: &Text) -> (Text, Text) {
-    let first = |keys: &[&str]| keys.iter().find_map(|key| labels.get(*key)).map(|it| Text::from(it.as_str()));
+    let first = |keys: &[&str]| {
+        keys.iter().find_map(|key| labels.get(*key)).map(|it| Text::from(it.as_str()))
+    };
     let name = first(&["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]);
     let revision =
         first(&["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"]);

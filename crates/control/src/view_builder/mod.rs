@@ -244,3 +244,6 @@ impl Builder {
         changes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,9 @@ use ambit_model::names::PolicyName;
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
 
 use super::records::ObjectName;
-use crate::manifest::istio::{MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec};
+use crate::manifest::istio::{
+    MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec,
+};
 
 /// Name of the policy that refuses plain text on all ports, in the root namespace.
 const STATIC_STRICT: &str = "istio_converted_static_strict";
@@ -31,7 +33,8 @@ impl Effective<'_> {
     /// Whether plain text is refused on ports of which nothing else is said.
     fn is_strict(&self) -> bool {
         let modes = [self.workload, self.namespace, self.mesh].into_iter().flatten();
-        let mut set = modes.map(|object| mode(object.spec.mtls)).filter(|mode| *mode != MutualTlsMode::Unset);
+        let mut set =
+            modes.map(|object| mode(object.spec.mtls)).filter(|mode| *mode != MutualTlsMode::Unset);
         set.next() == Some(MutualTlsMode::Strict)
     }
 
@@ -60,7 +63,8 @@ impl Effective<'_> {
         } else {
             ported.destination_ports = ports;
         }
-        let clauses = vec![Clause { matches: vec![no_identity()] }, Clause { matches: vec![ported] }];
+        let clauses =
+            vec![Clause { matches: vec![no_identity()] }, Clause { matches: vec![ported] }];
         let name = converted_name(&ObjectName::of(&object.metadata));
         Some(deny(name, Rule { clauses }))
     }
@@ -126,7 +130,12 @@ fn exceptions(spec: &PeerAuthenticationSpec, strict: bool) -> Vec<u16> {
 mod tests {
     use super::*;
 
-    fn object(name: &str, namespace: &str, mtls: &str, ports: &[(&str, &str)]) -> PeerAuthentication {
+    fn object(
+        name: &str,
+        namespace: &str,
+        mtls: &str,
+        ports: &[(&str, &str)],
+    ) -> PeerAuthentication {
         let ports: serde_json::Map<String, serde_json::Value> = ports
             .iter()
             .map(|(port, mode)| ((*port).to_owned(), serde_json::json!({"mode": mode})))
@@ -186,7 +195,13 @@ mod tests {
         check(None, None, Some(("STRICT", &[("80", "PERMISSIVE")])), own, Some((&[], &[80])));
         check(None, None, Some(("STRICT", &[("80", "STRICT")])), strict, None);
         check(Some("STRICT"), None, Some(("UNSET", &[("80", "DISABLE")])), own, Some((&[], &[80])));
-        check(None, None, Some(("UNSET", &[("80", "STRICT"), ("8", "STRICT")])), own, Some((&[8, 80], &[])));
+        check(
+            None,
+            None,
+            Some(("UNSET", &[("80", "STRICT"), ("8", "STRICT")])),
+            own,
+            Some((&[8, 80], &[])),
+        );
         check(None, None, Some(("PERMISSIVE", &[("80", "UNSET")])), None, None);
     }
 }

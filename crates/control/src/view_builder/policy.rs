@@ -248,10 +248,7 @@ fn unreadable(reading: Reading) -> Alternative {
 }
 
 /// The clause of a list of alternatives; `None` when it always holds. An empty list is unreadable.
-fn clause(
-    alternatives: impl IntoIterator<Item = Alternative>,
-    reading: Reading,
-) -> Option<Clause> {
+fn clause(alternatives: impl IntoIterator<Item = Alternative>, reading: Reading) -> Option<Clause> {
     let mut matches = Vec::new();
     let mut is_empty = true;
     for alternative in alternatives {

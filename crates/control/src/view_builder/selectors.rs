@@ -40,10 +40,9 @@ impl<K: Ord + Clone> Members<K> {
     /// Adds `key`, or replaces its labels.
     pub(crate) fn insert(&mut self, namespace: &Text, key: K, labels: Arc<Labels>) {
         self.remove(namespace, &key);
-        let members = self
-            .namespaces
-            .entry(namespace.clone())
-            .or_insert_with(|| NamespaceMembers { labels: BTreeMap::new(), by_label: HashMap::new() });
+        let members = self.namespaces.entry(namespace.clone()).or_insert_with(|| {
+            NamespaceMembers { labels: BTreeMap::new(), by_label: HashMap::new() }
+        });
         for label in labels.iter() {
             let label = (label.0.clone(), label.1.clone());
             members.by_label.entry(label).or_default().insert(key.clone());

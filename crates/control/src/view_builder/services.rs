@@ -143,7 +143,8 @@ fn load_balancing(spec: &ServiceSpec, distribution: Option<&str>) -> LoadBalanci
         }
     };
     let client_ip = spec.session_affinity.as_deref() == Some("ClientIP");
-    let timeout = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let timeout =
+        spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let seconds = timeout.and_then(|it| it.timeout_seconds).unwrap_or(DEFAULT_AFFINITY_SECONDS);
     LoadBalancing {
         routing_preference,

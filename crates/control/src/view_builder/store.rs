@@ -207,7 +207,9 @@ impl Store {
         let old = self.service_entries.get(&name).cloned();
         for entry in old.iter().chain(&entry) {
             let hosts = entry.spec.hosts.iter();
-            dirty.services.extend(hosts.map(|host| ServiceName::new(name.namespace.clone(), host.as_str())));
+            dirty
+                .services
+                .extend(hosts.map(|host| ServiceName::new(name.namespace.clone(), host.as_str())));
             if let Some(selector) = &entry.spec.workload_selector {
                 dirty.members.extend(self.members.select(&name.namespace, &selector.labels));
             }
@@ -357,7 +359,9 @@ impl Store {
     }
 
     /// All AuthorizationPolicies.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = (&ObjectName, &Arc<AuthorizationPolicy>)> {
+    pub(crate) fn policies(
+        &self,
+    ) -> impl Iterator<Item = (&ObjectName, &Arc<AuthorizationPolicy>)> {
         self.policies.iter()
     }
 
@@ -418,7 +422,8 @@ impl Store {
         name: &ObjectName,
         pod: &PodRecord,
     ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
-        let mut served = self.kubernetes_services(mesh, &name.namespace, &pod.labels, &pod.named_ports);
+        let mut served =
+            self.kubernetes_services(mesh, &name.namespace, &pod.labels, &pod.named_ports);
         for (host, entry) in self.entries_selecting(&name.namespace, &pod.labels) {
             served.entry(host).or_insert_with(|| entries::member_ports(&entry, None));
         }
@@ -434,7 +439,8 @@ impl Store {
     ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
         let labels = entry_labels(entry);
         let named = entry.spec.ports.iter();
-        let named = named.filter_map(|(name, port)| Some((name.clone(), u16::try_from(*port).ok()?)));
+        let named =
+            named.filter_map(|(name, port)| Some((name.clone(), u16::try_from(*port).ok()?)));
         let named: BTreeMap<String, u16> = named.collect();
         let mut served = self.kubernetes_services(mesh, &name.namespace, &labels, &named);
         for (host, owner) in self.entries_selecting(&name.namespace, &labels) {
@@ -466,7 +472,8 @@ impl Store {
         let selecting = self.service_entry_selectors.selecting(namespace, labels);
         let entries = selecting.iter().filter_map(|name| self.service_entries.get(name));
         let hosts = |entry: &Arc<ServiceEntry>| {
-            let host = |host: &String| (ServiceName::new(namespace.clone(), host.as_str()), entry.clone());
+            let host =
+                |host: &String| (ServiceName::new(namespace.clone(), host.as_str()), entry.clone());
             entry.spec.hosts.iter().map(host).collect::<Vec<_>>()
         };
         entries.flat_map(hosts).collect()
@@ -499,7 +506,8 @@ impl Store {
 
     fn effective(&self, mesh: &Mesh, namespace: &Text, labels: &Labels) -> Effective<'_> {
         let selecting = self.peer_selectors.selecting(namespace, labels);
-        let selecting = selecting.iter().filter_map(|name| self.peer_authentications.get_key_value(name));
+        let selecting =
+            selecting.iter().filter_map(|name| self.peer_authentications.get_key_value(name));
         let workload = selecting.min_by_key(|(name, object)| age(&object.metadata, name));
         Effective { workload: workload.map(|(_, object)| &**object), ..self.wider(mesh, namespace) }
     }
@@ -509,7 +517,8 @@ impl Store {
         let of = |namespace: &Text| {
             let all = in_namespace(&self.peer_authentications, namespace);
             let all = all.filter(|(_, object)| selector(object.spec.selector.as_ref()).is_none());
-            all.min_by_key(|(name, object)| age(&object.metadata, name)).map(|(_, object)| &**object)
+            all.min_by_key(|(name, object)| age(&object.metadata, name))
+                .map(|(_, object)| &**object)
         };
         let own = (*namespace != mesh.root_namespace).then(|| of(namespace)).flatten();
         Effective { mesh: of(&mesh.root_namespace), namespace: own, workload: None }

@@ -29,7 +29,9 @@ pub(crate) struct Vips {
 
 /// There are more hosts than addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("all 65534 addresses of 240.240.0.0/16 are taken; give ServiceEntries their own `addresses`")]
+#[error(
+    "all 65534 addresses of 240.240.0.0/16 are taken; give ServiceEntries their own `addresses`"
+)]
 pub(crate) struct VipsExhausted;
 
 impl Vips {

@@ -133,7 +133,8 @@ fn service_port(port: &ServicePort, at: &Path, issues: &mut Issues) {
 fn affinity(spec: &ServiceSpec, at: &Path, issues: &mut Issues) {
     let kinds = ["None", "ClientIP"];
     one_of(spec.session_affinity.as_deref(), &kinds, &at.field("sessionAffinity"), issues);
-    let client_ip = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let client_ip =
+        spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let Some(seconds) = client_ip.and_then(|client_ip| client_ip.timeout_seconds) else { return };
     if !(1..=AFFINITY_MAX_SECONDS).contains(&seconds) {
         issues.error(
@@ -161,10 +162,7 @@ pub(crate) fn secret(secret: &Secret, issues: &mut Issues) {
     data(texts.map(|(key, value)| ("stringData", key, value.len())), issues);
 }
 
-fn data<'a>(
-    entries: impl Iterator<Item = (&'static str, &'a String, usize)>,
-    issues: &mut Issues,
-) {
+fn data<'a>(entries: impl Iterator<Item = (&'static str, &'a String, usize)>, issues: &mut Issues) {
     let mut size = 0;
     let mut seen = BTreeSet::new();
     for (field, key, length) in entries {

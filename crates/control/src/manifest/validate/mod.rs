@@ -97,7 +97,9 @@ fn annotations(metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
     if size > ANNOTATIONS_SIZE_MAX_BYTES {
         issues.error(
             at,
-            format!("annotations have {size} bytes, at most {ANNOTATIONS_SIZE_MAX_BYTES} are allowed"),
+            format!(
+                "annotations have {size} bytes, at most {ANNOTATIONS_SIZE_MAX_BYTES} are allowed"
+            ),
             "move the data to a ConfigMap",
         );
     }

@@ -186,7 +186,11 @@ mod tests {
         check(qualified_name, &["app", "a.b/c_D", "x/y"], &["", "a/b/c", "/a", "a/", "-a", "A_/b"]);
         check(label_value, &["", "a", "A_b.c"], &["-a", "a-", "a b", &long]);
         check(port_name, &["http", "a-1"], &["", "80", "a--b", "-a", "HTTP", "sixteen-letters-"]);
-        check(host, &["a.com", "*.a.com", "a_b.c", "a."], &["", "*", "a.*.com", "*a.com", "-a", "a..b", "a b"]);
+        check(
+            host,
+            &["a.com", "*.a.com", "a_b.c", "a."],
+            &["", "*", "a.*.com", "*a.com", "-a", "a..b", "a b"],
+        );
         check(env_name, &["A", "a.b", "A B"], &["", "A=B", "é"]);
         check(data_key, &["a.b_c-d"], &["", "a/b", "..", "."]);
     }

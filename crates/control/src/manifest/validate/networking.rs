@@ -14,9 +14,8 @@ use crate::manifest::istio::{Resolution, ServiceEntrySpec, ServicePort, Workload
 /// Most hosts of one ServiceEntry, as in Istio's schema.
 const HOSTS_MAX: usize = 256;
 /// Protocols of a port, in upper case.
-const PROTOCOLS: &[&str] = &[
-    "TCP", "TLS", "HTTP", "HTTP2", "HTTPS", "GRPC", "GRPC-WEB", "MONGO", "MYSQL", "REDIS", "UDP",
-];
+const PROTOCOLS: &[&str] =
+    &["TCP", "TLS", "HTTP", "HTTP2", "HTTPS", "GRPC", "GRPC-WEB", "MONGO", "MYSQL", "REDIS", "UDP"];
 
 /// Checks a ServiceEntry.
 pub(crate) fn service_entry(spec: &ServiceEntrySpec, at: &Path, issues: &mut Issues) {
@@ -52,13 +51,12 @@ pub(crate) fn service_entry(spec: &ServiceEntrySpec, at: &Path, issues: &mut Iss
 fn hosts(spec: &ServiceEntrySpec, at: &Path, issues: &mut Issues) {
     let at = at.field("hosts");
     if spec.hosts.is_empty() || spec.hosts.len() > HOSTS_MAX {
-        let what = format!("a ServiceEntry has 1 to {HOSTS_MAX} hosts, here are {}", spec.hosts.len());
+        let what =
+            format!("a ServiceEntry has 1 to {HOSTS_MAX} hosts, here are {}", spec.hosts.len());
         issues.error(&at, what, "list its DNS names");
     }
-    let resolves = !matches!(
-        spec.resolution,
-        None | Some(Resolution::None | Resolution::DynamicDns)
-    );
+    let resolves =
+        !matches!(spec.resolution, None | Some(Resolution::None | Resolution::DynamicDns));
     for (index, host) in spec.hosts.iter().enumerate() {
         require(issues, &at.index(index), names::host, host);
         if host.starts_with("*.") && resolves {
@@ -170,6 +168,10 @@ fn endpoint(spec: &WorkloadEntrySpec, needs_ip: bool, at: &Path, issues: &mut Is
     }
     if spec.weight == Some(0) {
         let at = at.field("weight");
-        issues.error(&at, "a weight of 0 takes no traffic", "use 1 or more, or remove the endpoint");
+        issues.error(
+            &at,
+            "a weight of 0 takes no traffic",
+            "use 1 or more, or remove the endpoint",
+        );
     }
 }

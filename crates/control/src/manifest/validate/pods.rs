@@ -120,8 +120,16 @@ fn no_effect(spec: &PodSpec, at: &Path, issues: &mut Issues) {
     let set = |list: Option<usize>| list.is_some_and(|length| length > 0);
     let fields = [
         ("volumes", set(spec.volumes.as_ref().map(Vec::len)), "pods see the host's files"),
-        ("initContainers", set(spec.init_containers.as_ref().map(Vec::len)), "only `containers` are started"),
-        ("runtimeClassName", spec.runtime_class_name.is_some(), "pods are namespaces of this machine"),
+        (
+            "initContainers",
+            set(spec.init_containers.as_ref().map(Vec::len)),
+            "only `containers` are started",
+        ),
+        (
+            "runtimeClassName",
+            spec.runtime_class_name.is_some(),
+            "pods are namespaces of this machine",
+        ),
         ("tolerations", set(spec.tolerations.as_ref().map(Vec::len)), "nodes have no taints here"),
     ];
     for (field, is_set, reason) in fields {

@@ -8,8 +8,8 @@ use super::core::number;
 use super::names;
 use crate::manifest::finding::{Issues, Path};
 use crate::manifest::istio::{
-    Action, AuthorizationPolicySpec, Condition, MutualTlsMode, Operation, PeerAuthenticationSpec, Rule,
-    Source, Values, WorkloadSelector,
+    Action, AuthorizationPolicySpec, Condition, MutualTlsMode, Operation, PeerAuthenticationSpec,
+    Rule, Source, Values, WorkloadSelector,
 };
 
 /// Attributes that a condition may ask for, without those that take a key in brackets.
@@ -162,7 +162,12 @@ fn source(source: &Source, at: &Path, issues: &mut Issues) {
     ];
     for (field, values) in accounts {
         each(values, &at.field(field), issues, service_account);
-        let others = [&source.principals, &source.not_principals, &source.namespaces, &source.not_namespaces];
+        let others = [
+            &source.principals,
+            &source.not_principals,
+            &source.namespaces,
+            &source.not_namespaces,
+        ];
         if values.is_some() && others.iter().any(|other| other.is_some()) {
             issues.error(
                 &at.field(field),
@@ -197,13 +202,18 @@ fn condition(condition: &Condition, at: &Path, issues: &mut Issues) {
     let key = condition.key.as_str();
     let keyed = |prefix: &&str| {
         prefix.ends_with('.') && key.starts_with(*prefix)
-            || key.strip_prefix(*prefix).is_some_and(|rest| rest.starts_with('[') && rest.ends_with(']'))
+            || key
+                .strip_prefix(*prefix)
+                .is_some_and(|rest| rest.starts_with('[') && rest.ends_with(']'))
     };
     if !ATTRIBUTES.contains(&key) && !KEYED_ATTRIBUTES.iter().any(keyed) {
         issues.error(
             &at.field("key"),
             format!("the attribute `{key}` does not exist"),
-            format!("use one of {}, request.headers[..], request.auth.claims[..]", ATTRIBUTES.join(", ")),
+            format!(
+                "use one of {}, request.headers[..], request.auth.claims[..]",
+                ATTRIBUTES.join(", ")
+            ),
         );
     }
     if condition.values.is_none() && condition.not_values.is_none() {
@@ -319,4 +329,3 @@ pub(crate) fn peer_authentication(spec: &PeerAuthenticationSpec, at: &Path, issu
         );
     }
 }
-
