@@ -447,12 +447,13 @@ impl Draft<'_> {
             let number = port.get("port").cloned().unwrap_or_default();
             default_to(port, "/targetPort", number);
         }
+        let families = families(spec);
         let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
         if headless {
             spec["clusterIPs"] = json!(["None"]);
+            spec["ipFamilies"] = json!(families);
             return Ok(());
         }
-        let families = families(spec);
         let number = self.service_number(object, spec, old)?;
         let addresses: Vec<IpAddr> = addresses::service(number)
             .both()
@@ -521,16 +522,18 @@ fn family(address: &IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// The address families a service asks for; both when it leaves the choice.
+/// The address families of a service. As in Kubernetes one that leaves the choice gets IPv4 alone:
+/// most applications listen on one family only.
 fn families(spec: &Value) -> Vec<&'static str> {
     let asked = spec.get("ipFamilies").and_then(Value::as_array);
     let asks = |family| asked.is_some_and(|list| list.iter().any(|one| one == family));
-    let single = spec.get("ipFamilyPolicy").and_then(Value::as_str) == Some("SingleStack");
+    let policy = spec.get("ipFamilyPolicy").and_then(Value::as_str);
+    let is_dual = matches!(policy, Some("PreferDualStack" | "RequireDualStack"));
     match (asks("IPv4"), asks("IPv6")) {
-        (true, false) => vec!["IPv4"],
+        (true, true) => vec!["IPv4", "IPv6"],
+        _ if is_dual => vec!["IPv4", "IPv6"],
         (false, true) => vec!["IPv6"],
-        _ if single => vec!["IPv4"],
-        _ => vec!["IPv4", "IPv6"],
+        _ => vec!["IPv4"],
     }
 }
 
