@@ -58,6 +58,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
     // Keys are in memory: no other process of this user may look at it.
     ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;
+    // Each pod costs a handful of descriptors, each connection two.
+    ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
     let outcome =
         if args.worker { worker::run(config, levels.clone()) } else { supervisor::run(&config) };
     levels.flush();

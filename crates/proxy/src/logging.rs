@@ -101,7 +101,7 @@ impl Levels {
         let (written, wait) = sync_channel(1);
         if self.lines.send(Line::Flush(written)).is_ok() {
             // The writer is gone only when the process is.
-            drop(wait.recv());
+            let _gone = wait.recv();
         }
     }
 }
@@ -187,7 +187,7 @@ fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
         drop(out.write_all(&batch).and_then(|()| out.flush()));
         batch.clear();
         if let Some(done) = written {
-            drop(done.send(()));
+            let _gone = done.send(());
         }
     }
 }

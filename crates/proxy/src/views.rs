@@ -258,8 +258,11 @@ impl Views {
     fn ask(&mut self, demanded: Demanded) -> Option<DeltaDiscoveryRequest> {
         let Demanded { name, answered } = demanded;
         let request = match self.client.demand(ResourceType::Address, &name) {
-            // The one who waits may have given up by now.
-            Ok(Answer::Known) => return drop_none(answered.send(())),
+            Ok(Answer::Known) => {
+                // The one who waits may have given up by now.
+                let _gone = answered.send(());
+                return None;
+            }
             Ok(Answer::Pending) => None,
             Ok(Answer::Send(request)) => Some(*request),
             Err(error) => {
@@ -276,14 +279,9 @@ impl Views {
     fn answer(&mut self, name: &str) {
         for waiting in self.waiting.remove(name).into_iter().flatten() {
             // The one who waits may have given up by now.
-            drop(waiting.send(()));
+            let _gone = waiting.send(());
         }
     }
-}
-
-/// Ignores the outcome of a send whose receiver may be gone.
-fn drop_none(_outcome: Result<(), ()>) -> Option<DeltaDiscoveryRequest> {
-    None
 }
 
 async fn send(

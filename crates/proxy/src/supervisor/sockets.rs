@@ -7,7 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -191,7 +191,27 @@ fn open_dns(
 #[derive(Debug)]
 pub(super) struct OperatorSockets {
     sockets: Vec<(OperatorSocket, Arc<OwnedFd>)>,
-    unix_path: Option<PathBuf>,
+    #[expect(dead_code, reason = "held for the removal of the socket when it is dropped")]
+    unix: Option<UnixPath>,
+}
+
+/// A Unix socket's place in the file system, and which file that is.
+#[derive(Debug)]
+struct UnixPath {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for UnixPath {
+    /// Removes the socket, unless another proxy has put its own in this place.
+    fn drop(&mut self) {
+        let found = std::fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| found.ino() == self.inode)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            debug!(%error, path = %self.path.display(), "the admin socket is left behind");
+        }
+    }
 }
 
 impl OperatorSockets {
@@ -215,14 +235,16 @@ impl OperatorSockets {
                 |source| SocketError::Operator { address: address.to_string(), flag, source };
             sockets.push((kind, Arc::new(opened.map_err(failed)?.into())));
         }
+        let mut unix = None;
         if let Some(path) = &operator.admin_socket {
-            let listener = unix_listener(path).map_err(|source| {
+            let (listener, at) = unix_listener(path).map_err(|source| {
                 let address = path.display().to_string();
                 SocketError::Operator { address, flag: "--admin-socket", source }
             })?;
             sockets.push((OperatorSocket::AdminUnix, Arc::new(listener.into())));
+            unix = Some(at);
         }
-        Ok(Self { sockets, unix_path: operator.admin_socket.clone() })
+        Ok(Self { sockets, unix })
     }
 
     /// What a worker is told of them.
@@ -230,15 +252,10 @@ impl OperatorSockets {
         let (sockets, fds) = self.sockets.iter().cloned().unzip();
         Message { header: ToWorker::Operator { sockets }, fds }
     }
-
-    /// Where the admin API's Unix socket is, if anywhere.
-    pub(super) fn unix_path(&self) -> Option<&Path> {
-        self.unix_path.as_deref()
-    }
 }
 
 /// Listens at `path` for the current user alone, in place of a socket that was left there.
-fn unix_listener(path: &Path) -> io::Result<UnixListener> {
+fn unix_listener(path: &Path) -> io::Result<(UnixListener, UnixPath)> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         std::fs::remove_file(path)?;
     }
@@ -249,7 +266,8 @@ fn unix_listener(path: &Path) -> io::Result<UnixListener> {
     drop(std::fs::remove_file(&temporary));
     let listener = UnixListener::bind(&temporary)?;
     std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
+    let inode = std::fs::symlink_metadata(&temporary)?.ino();
     std::fs::rename(&temporary, path)?;
     listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok((listener, UnixPath { path: path.to_owned(), inode }))
 }

@@ -111,7 +111,7 @@ where
         metrics.watch_runtime(name, runtime.handle().clone());
         LocalSet::new().block_on(&runtime, work());
         // Nobody waits only when the worker has ended.
-        drop(ended.send(()));
+        let _gone = ended.send(());
     })?;
     Ok(running)
 }
