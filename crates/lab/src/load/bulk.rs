@@ -40,7 +40,8 @@ pub struct BulkResult {
 /// Sends, half-closes, reads to the end, compares.
 pub(super) async fn run(args: &BulkArgs) -> Result<BulkResult> {
     let address = super::resolve(&args.address).await?;
-    let stream = TcpStream::connect(address).await.context("connect to the echo server")?;
+    let connecting = tokio::time::timeout(STALL_TIMEOUT, TcpStream::connect(address)).await;
+    let stream = connecting.context("connecting stalled")?.context("connect to the echo server")?;
     let (mut from, mut to) = stream.into_split();
     let start = Instant::now();
     let bytes = args.bytes;
@@ -54,7 +55,10 @@ pub(super) async fn run(args: &BulkArgs) -> Result<BulkResult> {
             let size = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK_BYTES);
             hash.update(&chunk[..size]);
             let write = to.write_all(&chunk[..size]);
-            tokio::time::timeout(STALL_TIMEOUT, write).await.context("sending stalled")??;
+            tokio::time::timeout(STALL_TIMEOUT, write)
+                .await
+                .context("sending stalled")?
+                .context("send")?;
             left -= size as u64;
         }
         to.shutdown().await.context("close the sending half")?;
@@ -66,7 +70,8 @@ pub(super) async fn run(args: &BulkArgs) -> Result<BulkResult> {
         let mut total = 0;
         loop {
             let read = from.read(&mut chunk);
-            let count = tokio::time::timeout(STALL_TIMEOUT, read).await.context("receiving stalled")?;
+            let count =
+                tokio::time::timeout(STALL_TIMEOUT, read).await.context("receiving stalled")?;
             match count.context("receive")? {
                 0 => return Ok::<_, anyhow::Error>((hash, total)),
                 count => {
@@ -101,4 +106,41 @@ fn fill(chunk: &mut [u8], state: &mut u64) {
 
 fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::sample::tests::start;
+
+    /// Transfers through a sample.
+    async fn check(sample: &[&str], bytes: u64, see: impl FnOnce(Result<BulkResult>)) {
+        let running = async {
+            let (address, _drain) = start(sample, &[]);
+            see(run(&BulkArgs { address: address.to_string(), bytes }).await);
+        };
+        LocalSet::new().run_until(running).await;
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_is_what_was_sent() {
+        check(&["tcp-echo"], 3_000_001, |result| {
+            let result = result.unwrap();
+            assert_eq!(result.bytes_each_way, 3_000_001);
+            assert!(result.matching && result.sent_sha256 == result.received_sha256);
+            assert!(result.gigabits_per_second_each_way > 0.0);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_with_more_does_not_match() {
+        check(&["banner"], 1000, |result| {
+            let result = result.unwrap();
+            assert!(!result.matching && result.bytes_each_way > 1000);
+        })
+        .await;
+    }
 }

@@ -13,6 +13,8 @@ use tokio::time::Instant;
 
 /// The longest wait for a connection or an echo.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(10);
+/// As many cuts keep their moment.
+const MAX_CUT_AT: usize = 1000;
 const PING: &[u8; 8] = b"ambit-42";
 
 /// What to hold open.
@@ -23,7 +25,7 @@ pub struct LongArgs {
     /// How many connections.
     #[arg(long, default_value = "100", value_parser = super::connections)]
     pub connections: usize,
-    /// How many of them never send anything after the first ping.
+    /// How many of them send nothing between their first ping and their last, at the end.
     #[arg(long, default_value_t = 0)]
     pub idle: usize,
     /// How long.
@@ -44,13 +46,16 @@ pub struct LongResult {
     pub pings: u64,
     pub slowest_ping_us: u64,
     pub errors: BTreeMap<String, u64>,
+    /// When connections were cut, in milliseconds from the start; the first 1,000.
+    pub cut_at_ms: Vec<u64>,
 }
 
 /// Holds the connections open and pings.
 pub(super) async fn run(args: &LongArgs) -> Result<LongResult> {
     let address = super::resolve(&args.address).await?;
     let result = Rc::new(RefCell::new(LongResult::default()));
-    let end = Instant::now() + args.seconds;
+    let start = Instant::now();
+    let end = start + args.seconds;
     let local = tokio::task::LocalSet::new();
     for index in 0..args.connections {
         let (result, interval) = (result.clone(), args.interval);
@@ -65,9 +70,7 @@ pub(super) async fn run(args: &LongArgs) -> Result<LongResult> {
             result.borrow_mut().opened += 1;
             let pinging = hold(&mut stream, &result, idle, interval, end);
             if let Err(reason) = pinging.await {
-                let mut result = result.borrow_mut();
-                result.cut += 1;
-                *result.errors.entry(reason).or_default() += 1;
+                cut(&result, reason, start);
             }
         });
     }
@@ -80,6 +83,16 @@ fn failed(result: &RefCell<LongResult>, reason: &str) {
     let mut result = result.borrow_mut();
     result.failed_to_open += 1;
     *result.errors.entry(format!("connect: {reason}")).or_default() += 1;
+}
+
+fn cut(result: &RefCell<LongResult>, reason: String, start: Instant) {
+    let mut result = result.borrow_mut();
+    result.cut += 1;
+    *result.errors.entry(reason).or_default() += 1;
+    if result.cut_at_ms.len() < MAX_CUT_AT {
+        let at = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        result.cut_at_ms.push(at);
+    }
 }
 
 async fn hold(
@@ -126,4 +139,61 @@ async fn ping(stream: &mut TcpStream) -> std::io::Result<()> {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a foreign echo"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::sample::tests::start;
+
+    fn args(address: std::net::SocketAddr, idle: usize) -> LongArgs {
+        LongArgs {
+            address: address.to_string(),
+            connections: 20,
+            idle,
+            seconds: Duration::from_millis(400),
+            interval: Duration::from_millis(50),
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_that_last_are_not_counted_as_cut() {
+        let running = async {
+            let (address, _drain) = start(&["tcp-echo"], &[]);
+            let result = run(&args(address, 10)).await.unwrap();
+            assert_eq!((result.opened, result.failed_to_open, result.cut), (20, 0, 0));
+            // Idle ones ping at the start and at the end.
+            assert!(result.pings >= 10 * 2 + 10 * 4, "{}", result.pings);
+            assert!(result.slowest_ping_us > 0);
+        };
+        LocalSet::new().run_until(running).await;
+    }
+
+    #[tokio::test]
+    async fn cuts_are_counted_also_of_idle_connections() {
+        let running = async {
+            let (address, drain) = start(&["tcp-echo"], &[]);
+            let ending = async {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                drain.start(None);
+            };
+            let args = args(address, 10);
+            let (result, ()) = tokio::join!(run(&args), ending);
+            let result = result.unwrap();
+            assert_eq!((result.opened, result.cut), (20, 20));
+            assert_eq!(result.errors.values().sum::<u64>(), 20);
+            assert_eq!(result.cut_at_ms.len(), 20);
+        };
+        LocalSet::new().run_until(running).await;
+    }
+
+    #[tokio::test]
+    async fn refused_connections_are_no_cuts() {
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let result = run(&args(gone, 0)).await.unwrap();
+        assert_eq!((result.opened, result.failed_to_open, result.cut), (0, 20, 0));
+        assert_eq!(result.errors["connect: connection refused"], 20);
+    }
 }

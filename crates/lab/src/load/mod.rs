@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ambit_net::sys::process::raise_open_files_limit;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
@@ -50,15 +51,18 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
         Ok(args) => args,
         Err(error) => {
             error.print().context("print the usage")?;
-            return Ok(ExitCode::from(2));
+            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
         }
     };
+    raise_open_files_limit().context("raise the limit of open files")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match args.kind {
             Kind::Http(args) => Ok(serde_json::to_string(&http::run(&args).await?)?),
             Kind::Long(args) => Ok(serde_json::to_string(&long::run(&args).await?)?),
-            Kind::Bulk(args) => Ok::<_, anyhow::Error>(serde_json::to_string(&bulk::run(&args).await?)?),
+            Kind::Bulk(args) => {
+                Ok::<_, anyhow::Error>(serde_json::to_string(&bulk::run(&args).await?)?)
+            }
         }
     })?;
     println!("{result}");

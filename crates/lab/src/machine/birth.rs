@@ -210,6 +210,8 @@ fn is_foreign(root: &Path) -> io::Result<bool> {
 
 /// In the new namespaces: starts process 1, which takes over the pipes, and ends.
 pub(super) fn run_outer() -> anyhow::Result<ExitCode> {
+    // What the caller's caller left open is none of the machine's, let alone of its pods'.
+    process::close_on_exec_from(3).context("let go of inherited descriptors")?;
     Command::new("/proc/self/exe")
         .arg0(SHIPPED_BINARY)
         .args(["lab-machine", INNER])

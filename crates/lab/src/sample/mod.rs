@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ambit_net::drain::{Drain, Guard};
+use ambit_net::sys::process::raise_open_files_limit;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use tokio::net::TcpListener;
@@ -103,6 +104,7 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
         }
     };
+    raise_open_files_limit().context("raise the limit of open files")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;

@@ -271,6 +271,19 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Lets the process, and those it will start, open as many files as the kernel allows it without privileges.
+///
+/// The usual 1,024 exists for programs that call `select(2)`; each connection takes a descriptor. Returns the limit.
+pub fn raise_open_files_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the struct, which lives as long as the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the struct is initialised and only read.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    Ok(limit.rlim_max)
+}
+
 /// Sends a signal. Prefer [`send_signal`] with a pidfd where the process may already have been
 /// reaped.
 pub fn kill(pid: Pid, signal: Signal) -> io::Result<()> {
@@ -281,6 +294,14 @@ pub fn kill(pid: Pid, signal: Signal) -> io::Result<()> {
 /// Sends a signal to every process that this one may signal in its PID namespace (not to itself).
 pub fn kill_all(signal: Signal) -> io::Result<()> {
     kill(-1, signal)
+}
+
+/// Lets no descriptor from `first` on survive the next exec: a caller may have left some open without meaning to.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: integers only; with CLOSE_RANGE_CLOEXEC nothing is closed now, so that no owner is cheated.
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    check(result as libc::c_int).map(drop)
 }
 
 /// A descriptor for a process: becomes readable when it ends, and never stands for another one.

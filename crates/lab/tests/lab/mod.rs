@@ -1,0 +1,266 @@
+//! A machine for a test: started, asked, waited for, always taken down by its test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use ambit_lab::layout::Layout;
+use ambit_lab::machine::{self, Client, ExecRequest, Record, UpConfig};
+use ambit_lab::objects::ObjectRef;
+use ambit_net::sys::process::{self, Signal};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+/// How long anything may take to come about.
+const PATIENCE: Duration = Duration::from_secs(20);
+const INTERVAL: Duration = Duration::from_millis(20);
+/// The exit of a command that was not run at all.
+const NOT_RUN: u8 = 99;
+
+/// Runs the hidden subcommands, those of the crate and those of these tests.
+pub(crate) fn hidden(words: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    match words.get(1).and_then(|word| word.to_str()) {
+        Some("exec-helper") => Some(exec_helper(&words[2..])),
+        Some("rootless-helper") => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(super::rootless());
+            Some(ExitCode::SUCCESS)
+        }
+        _ => ambit_lab::hidden_command(words),
+    }
+}
+
+/// `STATE NAMESPACE POD COMMAND...`: what `ambit exec` does, in a process whose streams a test can see.
+fn exec_helper(words: &[OsString]) -> ExitCode {
+    let words: Vec<String> = words.iter().map(|word| word.to_str().unwrap().to_owned()).collect();
+    let [state, namespace, pod, command @ ..] = words.as_slice() else { panic!("{words:?}") };
+    let request = ExecRequest {
+        namespace: namespace.clone(),
+        pod: pod.clone(),
+        command: command.to_vec(),
+        ..ExecRequest::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    match runtime.block_on(machine::exec(&Layout::new(state), &request)) {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap()),
+        Err(error) => {
+            println!("{:#}", anyhow::Error::new(error));
+            ExitCode::from(NOT_RUN)
+        }
+    }
+}
+
+pub(crate) struct Lab {
+    pub(crate) config: UpConfig,
+    pub(crate) client: Client,
+    pub(crate) record_before: Record,
+}
+
+impl Lab {
+    /// Starts a machine without the mesh.
+    pub(crate) async fn up(name: &str, nodes: u8) -> Self {
+        let state = PathBuf::from(format!("/tmp/ambit-{name}-{}", std::process::id()));
+        let config = UpConfig {
+            state,
+            nodes,
+            binary: std::env::current_exe().unwrap(),
+            mesh: false,
+            images: super::images(),
+            proxies: BTreeMap::new(),
+            arguments: BTreeMap::new(),
+            environment: BTreeMap::new(),
+        };
+        let born = machine::up(&config, |_| {}).await.unwrap_or_else(|error| {
+            panic!("{:#}", anyhow::Error::new(error));
+        });
+        Self::of(config, born.record)
+    }
+
+    /// A machine that runs.
+    pub(crate) fn of(config: UpConfig, record: Record) -> Self {
+        Self { client: Client::new(Layout::new(&config.state)), config, record_before: record }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        self.client.layout()
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        Record::read(self.layout()).unwrap()
+    }
+
+    /// Takes the machine down and its logs away.
+    pub(crate) async fn down(self) {
+        let layout = self.layout().clone();
+        machine::down(&layout).await.unwrap();
+        if self.config.state.ends_with(format!("ambit-trace-{}", std::process::id())) {
+            return;
+        }
+        fs::remove_dir_all(layout.root()).unwrap();
+    }
+
+    /// Applies objects; the outcome of each.
+    pub(crate) async fn apply(&self, objects: Vec<Value>) -> Vec<String> {
+        let changes = self.client.apply(objects, false).await.unwrap();
+        let outcome = |change: &ambit_lab::objects::Change| format!("{:?}", change.outcome).to_lowercase();
+        changes.changes.iter().map(outcome).collect()
+    }
+
+    pub(crate) async fn apply_ready(&self, objects: Vec<Value>) {
+        self.apply(objects).await;
+        self.ready().await;
+    }
+
+    pub(crate) async fn ready(&self) {
+        self.client.wait_until_ready(PATIENCE, |_| {}).await.unwrap();
+    }
+
+    pub(crate) async fn delete(&self, plural: &str, names: &[&str]) {
+        let object = |name: &&str| ObjectRef {
+            plural: plural.to_owned(),
+            namespace: (plural != "namespaces").then(|| "default".to_owned()),
+            name: (*name).to_owned(),
+        };
+        let objects: Vec<ObjectRef> = names.iter().map(object).collect();
+        self.client.delete(&objects, false, false).await.unwrap();
+    }
+
+    pub(crate) async fn until_gone(&self, names: &[&str]) {
+        self.until("the pods are gone", async || {
+            let pods = self.client.pods().await.unwrap();
+            !pods.iter().any(|pod| names.contains(&pod.name.as_str()))
+        })
+        .await;
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+        let latest = Instant::now() + PATIENCE;
+        while !is_so().await {
+            if Instant::now() > latest {
+                let pods = self.client.pods().await;
+                panic!("waited {PATIENCE:?} in vain until {what}; pods: {pods:#?}");
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+
+    /// Waits until a container's log holds a text, and returns the log.
+    pub(crate) async fn log(&self, pod: &str, container: &str, text: &str) -> String {
+        let path = self.layout().pod_log("default", pod, container);
+        let read = || fs::read_to_string(&path).unwrap_or_default();
+        self.until(&format!("{} holds {text:?}", path.display()), async || read().contains(text)).await;
+        read()
+    }
+
+    fn exec_command(&self, pod: &str, command: &[&str]) -> Command {
+        let mut helper = Command::new(std::env::current_exe().unwrap());
+        helper.arg("exec-helper").arg(self.layout().root()).args(["default", pod]).args(command);
+        helper
+    }
+
+    /// Runs a command in a pod: what it wrote, and its exit.
+    pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> (String, i32) {
+        self.exec_with_input(pod, command, "")
+    }
+
+    pub(crate) fn exec_with_input(&self, pod: &str, command: &[&str], input: &str) -> (String, i32) {
+        let mut child = self
+            .exec_command(pod, command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+    }
+
+    pub(crate) fn sh(&self, pod: &str, command: &str) -> (String, i32) {
+        self.exec(pod, &["sh", "-c", command])
+    }
+
+    /// Starts a command in a pod and presses Ctrl-C when it runs.
+    pub(crate) fn interrupt_exec(&self, pod: &str, command: &[&str]) -> i32 {
+        let script = format!("echo begun; exec {}", command.join(" "));
+        let mut child =
+            self.exec_command(pod, &["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut begun = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut begun).unwrap();
+        process::kill(i32::try_from(child.id()).unwrap(), Signal::Interrupt).unwrap();
+        child.wait().unwrap().code().unwrap()
+    }
+}
+
+/// Kills a process of the host.
+pub(crate) fn kill(pid: i32) {
+    process::kill(pid, Signal::Kill).unwrap();
+}
+
+/// What a machine might leave on the host: mounts, network namespaces, processes of this binary.
+pub(crate) fn host_picture() -> (String, BTreeSet<u64>, usize) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let own_binary = fs::metadata(std::env::current_exe().unwrap()).unwrap().ino();
+    let (mut namespaces, mut processes) = (BTreeSet::new(), 0);
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let inode = |name: &str| fs::metadata(entry.path().join(name)).ok().map(|found| found.ino());
+        if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
+            namespaces.extend(inode("ns/net"));
+            processes += usize::from(inode("exe") == Some(own_binary));
+        }
+    }
+    (mounts, namespaces, processes)
+}
+
+/// Runs this binary as a user without privileges.
+pub(crate) fn as_user_nobody(word: &str) -> (String, i32) {
+    const NOBODY: u32 = 65534;
+    let binary = PathBuf::from(format!("/tmp/ambit-machine-test-{}", std::process::id()));
+    fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+    let output = Command::new(&binary).arg(word).uid(NOBODY).gid(NOBODY).current_dir("/tmp").output();
+    fs::remove_file(&binary).unwrap();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (said.into_owned(), output.status.code().unwrap_or(-1))
+}
+
+/// A pod of one container.
+pub(crate) fn pod(name: &str, command: &[&str]) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"containers": [container(command)]},
+    })
+}
+
+pub(crate) fn container(command: &[&str]) -> Value {
+    json!({"name": "c", "image": "busybox", "command": command})
+}
+
+pub(crate) fn deployment(name: &str, replicas: u32, container: Value) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {
+                "terminationGracePeriodSeconds": 1, "containers": [container],
+            }},
+        },
+    })
+}
+
+pub(crate) fn service(name: &str, selector: Value, ports: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"selector": selector, "ports": ports},
+    })
+}

@@ -1,0 +1,527 @@
+//! Machines of namespaces, end to end: started, used, disturbed and taken down. Needs root.
+//!
+//! This binary stands in for the shipped one: its `main` runs the hidden subcommands when it is asked to. It runs each
+//! case in turn, since they share what a machine cannot share: the host's process table. Words select cases by name.
+
+mod lab;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use ambit_lab::image::ImageMap;
+use ambit_lab::machine::{self, Liveness, Phase, UpError};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use serde_json::json;
+
+use lab::{Lab, container, deployment, pod, service};
+
+fn main() -> ExitCode {
+    if let Some(code) = lab::hidden(std::env::args_os()) {
+        return code;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    for (name, case) in CASES {
+        if !wanted.is_empty() && !wanted.iter().any(|word| name.contains(word.as_str())) {
+            continue;
+        }
+        let start = Instant::now();
+        runtime.block_on(case());
+        println!("test {name} ... ok ({:.2} s)", start.elapsed().as_secs_f64());
+    }
+    ExitCode::SUCCESS
+}
+
+type Case = fn() -> LocalBoxFuture<'static, ()>;
+
+const CASES: &[(&str, Case)] = &[
+    ("pods_are_set_apart", || pods_are_set_apart().boxed_local()),
+    ("commands_in_pods_behave", || commands_in_pods_behave().boxed_local()),
+    ("containers_get_their_environment", || containers_get_their_environment().boxed_local()),
+    ("containers_start_end_and_restart", || containers_start_end_and_restart().boxed_local()),
+    ("readiness_is_what_probes_say", || readiness_is_what_probes_say().boxed_local()),
+    ("services_lead_to_ready_endpoints", || services_lead_to_ready_endpoints().boxed_local()),
+    ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),
+    ("deployments_roll", || deployments_roll().boxed_local()),
+    ("wrong_objects_change_nothing", || wrong_objects_change_nothing().boxed_local()),
+    ("deletion_cascades", || deletion_cascades().boxed_local()),
+    ("crashes_disturb_nobody_else", || crashes_disturb_nobody_else().boxed_local()),
+    ("machines_end_without_trace", || machines_end_without_trace().boxed_local()),
+    ("machines_run_without_root", || machines_run_without_root().boxed_local()),
+];
+
+async fn pods_are_set_apart() {
+    let lab = Lab::up("apart", 1).await;
+    lab.apply_ready(vec![pod("a", &["sleep", "infinity"]), pod("b", &["sleep", "infinity"])]).await;
+    let run = |command: &str| lab.sh("a", command);
+    // Bit 13 is NET_RAW, bit 21 SYS_ADMIN.
+    let bounding = run("grep CapBnd /proc/self/status").0;
+    let bits = u64::from_str_radix(bounding.split_whitespace().nth(1).unwrap(), 16).unwrap();
+    assert_eq!(bits & (1 << 13 | 1 << 21), 0, "{bounding}");
+    assert_ne!(bits & 1, 0, "CHOWN is a default: {bounding}");
+    assert!(run("grep NoNewPrivs /proc/self/status").0.contains('1'));
+    assert_eq!(run("hostname").0, "a\n");
+    let resolv = run("cat /etc/resolv.conf").0;
+    assert!(resolv.contains("nameserver 10.96.0.10\n") && resolv.contains("ndots:5"), "{resolv}");
+    assert!(run("cat /etc/hosts").0.contains("10.244.1."));
+    let state = lab.layout().root().display().to_string();
+    let seen = run(&format!("ls -A {state} 2>&1; ls -A /tmp")).0;
+    assert!(!seen.contains("machine.json") && !seen.contains("registry"), "{seen}");
+    // Its own init, its container, this shell and what it runs; not the other pod's.
+    let processes = run("cat /proc/[0-9]*/comm").0;
+    assert!(processes.lines().count() <= 5, "{processes}");
+    assert_ne!(run("umount /etc/hosts").1, 0);
+    assert_ne!(run("mknod /root/.ambit-disk b 254 0 && cat /root/.ambit-disk").1, 0);
+    run("rm -f /root/.ambit-disk");
+    assert_ne!(run("ls -l /proc/1/cwd").1, 0, "the pod's init is closed to the pod");
+    run("echo only-here > /tmp/mark");
+    assert_ne!(lab.sh("b", "cat /tmp/mark").1, 0, "/tmp is a pod's own");
+    lab.down().await;
+}
+
+async fn commands_in_pods_behave() {
+    let lab = Lab::up("exec", 1).await;
+    lab.apply_ready(vec![pod("a", &["sleep", "infinity"]), deployment("web", 1, container(&["sleep", "infinity"]))])
+        .await;
+    assert_eq!(lab.sh("a", "exit 7").1, 7);
+    assert_eq!(lab.sh("a", "kill -9 $$").1, 137);
+    assert_eq!(lab.sh("web", "hostname").0.split('-').next(), Some("web"));
+    assert_eq!(lab.exec_with_input("a", &["cat"], "in and out\n").0, "in and out\n");
+    assert_eq!(lab.exec("a", &["no-such-program"]).1, 127);
+    let (said, code) = lab.exec("nobody", &["true"]);
+    assert!(code == 99 && said.contains("no pod default/nobody"), "{said}");
+    let start = Instant::now();
+    assert_eq!(lab.interrupt_exec("a", &["sleep", "60"]), 130);
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(lab.exec("a", &["ambit", "sample", "--help"]).1, 0, "the shipped binary is in every pod");
+    lab.down().await;
+}
+
+async fn containers_get_their_environment() {
+    let lab = Lab::up("env", 1).await;
+    let mut reader = pod("reader", &[]);
+    reader["spec"]["hostname"] = json!("host-of-reader");
+    reader["spec"]["initContainers"] = json!([{
+        "name": "first", "image": "busybox", "command": ["sh", "-c", "echo ready > /tmp/first"],
+    }]);
+    reader["spec"]["containers"] = json!([{
+        "name": "c", "image": "busybox",
+        "command": ["sh", "-c", "cat /tmp/first; pwd; id -u; id -g; env; echo \"$0 $1\"; exec sleep infinity"],
+        "args": ["$(GREETING)", "$$(GREETING)"],
+        "workingDir": "/usr",
+        "securityContext": {"runAsUser": 1234, "runAsGroup": 2345},
+        "envFrom": [{"prefix": "MAP_", "configMapRef": {"name": "settings"}}],
+        "env": [
+            {"name": "NAME", "value": "world"},
+            {"name": "GREETING", "value": "hello $(NAME)"},
+            {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}},
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": true}}},
+        ],
+    }]);
+    // The pod comes first and waits for what it names.
+    lab.apply(vec![reader]).await;
+    lab.until("the missing ConfigMap is named", async || {
+        let pods = lab.client.pods().await.unwrap();
+        pods[0].reason.contains("ConfigMap \"settings\" does not exist")
+    })
+    .await;
+    lab.apply_ready(vec![
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"color": "blue"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": {"password": "c2VzYW1l"}}),
+    ])
+    .await;
+    let log = lab.log("reader", "c", "hello world $(GREETING)").await;
+    for line in [
+        "ready", "/usr", "1234", "2345", "MAP_color=blue", "GREETING=hello world", "PASSWORD=sesame",
+        "NODE=node-1", "HOSTNAME=host-of-reader",
+    ] {
+        assert!(log.lines().any(|have| have == line), "{line:?} is not in {log}");
+    }
+    assert!(log.contains("POD_IP=10.244.1.") && !log.contains("ABSENT"), "{log}");
+    lab.down().await;
+}
+
+async fn containers_start_end_and_restart() {
+    let lab = Lab::up("restart", 1).await;
+    let once = |name: &str, policy: &str, command: &str| {
+        let mut pod = pod(name, &["sh", "-c", command]);
+        pod["spec"]["restartPolicy"] = json!(policy);
+        pod
+    };
+    let mut two = pod("two", &[]);
+    two["spec"]["containers"] = json!([
+        {"name": "server", "image": "ambit/sample", "args": ["echo", "--listen", "127.0.0.1:7000"]},
+        {"name": "client", "image": "busybox", "command": ["sh", "-c",
+            "until curl -s http://127.0.0.1:7000/; do sleep 0.1; done; echo reached; exec sleep infinity"]},
+    ]);
+    lab.apply(vec![
+        once("good", "Never", "exit 0"),
+        once("bad", "Never", "exit 3"),
+        once("again", "OnFailure", "exit 4"),
+        once("always", "Always", "exit 0"),
+        two,
+    ])
+    .await;
+    lab.log("two", "client", "reached").await;
+    lab.until("each pod is where its policy leads", async || {
+        let pods = lab.client.pods().await.unwrap();
+        let of = |name: &str| pods.iter().find(|pod| pod.name == name).unwrap().clone();
+        of("good").phase == Phase::Succeeded
+            && of("bad").phase == Phase::Failed
+            && of("bad").containers[0].last_exit == Some(3)
+            && of("again").restarts >= 2
+            && of("again").containers[0].last_exit == Some(4)
+            && of("always").restarts >= 2
+    })
+    .await;
+    // A polite end is waited for, an impolite one is not waited for longer than its grace.
+    let mut polite = pod("polite", &["sh", "-c", "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"]);
+    polite["spec"]["terminationGracePeriodSeconds"] = json!(20);
+    let mut deaf = pod("deaf", &["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]);
+    deaf["spec"]["terminationGracePeriodSeconds"] = json!(1);
+    lab.apply(vec![polite, deaf]).await;
+    lab.until("both run", async || {
+        lab.client.pods().await.unwrap().iter().filter(|pod| pod.ready).count() >= 3
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let start = Instant::now();
+    lab.delete("pods", &["polite", "deaf"]).await;
+    lab.until_gone(&["polite", "deaf"]).await;
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    lab.log("polite", "c", "bye").await;
+    lab.down().await;
+}
+
+async fn readiness_is_what_probes_say() {
+    let lab = Lab::up("probes", 1).await;
+    let probed = |name: &str, probe: serde_json::Value| {
+        let mut pod = pod(name, &[]);
+        pod["spec"]["containers"] = json!([{
+            "name": "c", "image": "busybox",
+            "command": ["sh", "-c", "sleep 0.3; exec ambit sample echo --listen '[::]:8000'"],
+            "ports": [{"name": "web", "containerPort": 8000}],
+            "readinessProbe": probe,
+        }]);
+        pod
+    };
+    let quick = |mut probe: serde_json::Value| {
+        probe["periodSeconds"] = json!(1);
+        probe["failureThreshold"] = json!(1);
+        probe
+    };
+    lab.apply(vec![
+        probed("tcp", quick(json!({"tcpSocket": {"port": "web"}}))),
+        probed("http", quick(json!({"httpGet": {"port": 8000, "path": "/?size=5"}}))),
+        probed("command", quick(json!({"exec": {"command": ["test", "-e", "/tmp/good"]}}))),
+        probed("wrong", quick(json!({"tcpSocket": {"port": 8001}}))),
+    ])
+    .await;
+    let ready = async |name: &str| {
+        let pods = lab.client.pods().await.unwrap();
+        pods.iter().any(|pod| pod.name == name && pod.ready)
+    };
+    lab.until("tcp and http answer", async || ready("tcp").await && ready("http").await).await;
+    assert!(!ready("command").await && !ready("wrong").await);
+    lab.sh("command", "touch /tmp/good");
+    lab.until("the command succeeds", async || ready("command").await).await;
+    lab.sh("command", "rm /tmp/good");
+    lab.until("the command fails", async || !ready("command").await).await;
+    let pods = lab.client.pods().await.unwrap();
+    let wrong = pods.iter().find(|pod| pod.name == "wrong").unwrap();
+    assert!(wrong.reason.contains("readiness probe"), "{}", wrong.reason);
+    lab.down().await;
+}
+
+async fn services_lead_to_ready_endpoints() {
+    let lab = Lab::up("services", 2).await;
+    let echo = container(&["ambit", "sample", "echo", "--listen", "[::]:8000"]);
+    lab.apply_ready(vec![
+        deployment("web", 4, echo.clone()),
+        service("web", json!({"app": "web"}), json!([{"name": "http", "port": 80, "targetPort": 8000}])),
+        service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}])),
+        service("empty", json!({"app": "nothing"}), json!([{"port": 80}])),
+        pod("client", &["sleep", "infinity"]),
+    ])
+    .await;
+    let mut sticky = service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}]));
+    sticky["spec"]["sessionAffinity"] = json!("ClientIP");
+    lab.apply(vec![sticky]).await;
+    let services = lab.client.objects("services").await.unwrap();
+    let web = services.iter().find(|one| one["metadata"]["name"] == "web").unwrap();
+    let [v4, v6] = [0, 1].map(|index| web["spec"]["clusterIPs"][index].as_str().unwrap().to_owned());
+    let pods = lab.client.pods().await.unwrap();
+    let nodes: std::collections::BTreeSet<_> =
+        pods.iter().filter(|pod| pod.owner == "web").map(|pod| pod.node.clone()).collect();
+    assert_eq!(nodes.len(), 2, "pods spread");
+    // Which of the endpoints answers shows in the name of the host that it logs; here: in the address it sees itself at.
+    let served_by = |url: &str| {
+        let loop_ = format!("for i in $(seq 40); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' {url}; done");
+        lab.sh("client", &loop_).0
+    };
+    lab.until("the service is in place", async || served_by(&format!("http://{v4}/")).contains("200")).await;
+    for host in [v4.clone(), format!("[{v6}]"), "web".to_owned(), "web.default.svc.cluster.local".to_owned()] {
+        let codes = served_by(&format!("http://{host}/"));
+        assert_eq!(codes.matches("200").count(), 40, "{host}: {codes}");
+    }
+    // Hairpin: an endpoint reaches its own service, and thereby itself.
+    let codes = lab.sh("web", &format!("for i in $(seq 30); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' http://{v4}/; done")).0;
+    assert_eq!(codes.matches("200").count(), 30, "{codes}");
+    let start = Instant::now();
+    let refused = |host: &str| lab.sh("client", &format!("curl -s -m 5 http://{host}/"));
+    assert_eq!(refused("empty").1, 7, "no endpoint: refused");
+    assert_eq!(refused(&format!("{v4}:81")).1, 7, "no such port: refused");
+    assert_eq!(refused(&format!("[{v6}]:81")).1, 7, "no such port: refused");
+    assert!(start.elapsed() < Duration::from_secs(3), "refusals come at once");
+    lab.down().await;
+}
+
+async fn cluster_dns_answers() {
+    let lab = Lab::up("dns", 2).await;
+    let mut named = pod("db-0", &["sleep", "infinity"]);
+    named["metadata"]["labels"] = json!({"app": "db"});
+    named["spec"]["hostname"] = json!("db-0");
+    named["spec"]["subdomain"] = json!("db");
+    let mut headless = service("db", json!({"app": "db"}), json!([{"name": "sql", "port": 5432}]));
+    headless["spec"]["clusterIP"] = json!("None");
+    lab.apply_ready(vec![
+        named,
+        headless,
+        pod("client", &["sleep", "infinity"]),
+        service("web", json!({"app": "web"}), json!([{"port": 80}])),
+    ])
+    .await;
+    let lookup = |name: &str| lab.exec("client", &["getent", "ahosts", name]);
+    let pods = lab.client.pods().await.unwrap();
+    let ip = pods.iter().find(|pod| pod.name == "db-0").unwrap().pod_ips[0].to_string();
+    lab.until("the headless service resolves", async || lookup("db").0.contains(&ip)).await;
+    assert!(lookup("db-0.db").0.contains(&ip));
+    assert!(lookup("web").0.contains("10.96.1.") && lookup("web.default").0.contains("fd00:10:96::1"));
+    let start = Instant::now();
+    assert_ne!(lookup("nothing").1, 0);
+    assert_ne!(lookup("www.example.com").1, 0);
+    assert!(start.elapsed() < Duration::from_secs(2), "absence is told, not waited for");
+    assert!(lab.exec("client", &["getent", "hosts", &ip]).0.contains("db-0.db.default"));
+    lab.down().await;
+}
+
+async fn deployments_roll() {
+    let lab = Lab::up("roll", 2).await;
+    let echo = |port: &str| container(&["ambit", "sample", "echo", "--listen", port]);
+    lab.apply_ready(vec![
+        deployment("web", 3, echo("[::]:8000")),
+        service("web", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}])),
+        pod("client", &["sleep", "infinity"]),
+    ])
+    .await;
+    let names = async || {
+        let pods = lab.client.pods().await.unwrap();
+        let mut names: Vec<String> =
+            pods.into_iter().filter(|pod| pod.owner == "web").map(|pod| pod.name).collect();
+        names.sort();
+        names
+    };
+    let before = names().await;
+    assert_eq!(before.len(), 3);
+    lab.client.scale("default", "web", 1).await.unwrap();
+    lab.until("one is left", async || names().await.len() == 1).await;
+    lab.client.scale("default", "web", 2).await.unwrap();
+    lab.ready().await;
+    let before = names().await;
+    lab.client.restart("default", "web").await.unwrap();
+    lab.until("all are new", async || {
+        let now = names().await;
+        now.len() == 2 && now.iter().all(|name| !before.contains(name))
+    })
+    .await;
+    // The same manifest again changes nothing, not even after a restart and a scale to the same number.
+    let changes = lab.apply(vec![deployment("web", 2, echo("[::]:8000"))]).await;
+    assert_eq!(changes, ["unchanged"]);
+    // A template that never becomes ready does not take the service down.
+    let mut broken = deployment("web", 2, echo("[::]:8000"));
+    broken["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] =
+        json!({"tcpSocket": {"port": 1}, "periodSeconds": 1});
+    broken["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
+    lab.apply(vec![broken]).await;
+    lab.until("a pod of the new template is there", async || names().await.len() == 3).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(lab.sh("client", "curl -s -m 5 -o /dev/null -w '%{http_code}' http://web/").0, "200");
+    lab.down().await;
+}
+
+async fn wrong_objects_change_nothing() {
+    let lab = Lab::up("wrong", 1).await;
+    lab.apply_ready(vec![pod("old", &["sleep", "infinity"])]).await;
+    let good = || pod("good", &["sleep", "infinity"]);
+    let mut elsewhere = good();
+    elsewhere["metadata"]["namespace"] = json!("nowhere");
+    let mut account = good();
+    account["spec"]["serviceAccountName"] = json!("nobody");
+    let image = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "i"},
+        "spec": {"containers": [{"name": "c", "image": "nginx:1"}]}});
+    let outside = service("s", json!({"app": "x"}), json!([{"port": 1}]));
+    let with = |mut value: serde_json::Value, pointer: &str, new: serde_json::Value| {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        value.pointer_mut(parent).unwrap()[field] = new;
+        value
+    };
+    let cases = [
+        (elsewhere, "Namespace nowhere, which does not exist"),
+        (account, "ServiceAccount default/nobody, which does not exist"),
+        (image, "--image nginx=COMMAND"),
+        (with(pod("old", &["sleep", "1"]), "/metadata/name", json!("old")), "cannot change on a live object"),
+        (with(good(), "/kind", json!("CronJob")), "no kind that a machine keeps"),
+        (with(good(), "/metadata/name", json!("../../etc")), "a name is at most 253"),
+        (with(good(), "/spec/containers", json!("none")), "not of the shape of its kind"),
+        (with(outside.clone(), "/spec/clusterIP", json!("1.2.3.4")), "1.2.3.4 is not in 10.96.0.0/16"),
+        (with(outside, "/spec/type", json!("ExternalName")), "ServiceEntry"),
+        (with(deployment("d", 1, container(&["true"])), "/spec/selector", json!({"matchLabels": {"a": "b"}})),
+            "does not match spec.template.metadata.labels"),
+        (json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-9"}}), "--nodes"),
+    ];
+    for (wrong, part) in cases {
+        let error = lab.client.apply(vec![good(), wrong], false).await.unwrap_err().to_string();
+        assert!(error.contains(part), "{error:?} does not say {part:?}");
+        let pods = lab.client.pods().await.unwrap();
+        assert_eq!(pods.len(), 1, "{part}: nothing was applied");
+    }
+    let twice = lab.client.apply(vec![good(), good()], false).await.unwrap_err().to_string();
+    assert!(twice.contains("given twice"), "{twice}");
+    let dry = lab.client.apply(vec![good()], true).await.unwrap();
+    assert_eq!(dry.changes.len(), 1);
+    assert_eq!(lab.client.pods().await.unwrap().len(), 1, "a dry run changes nothing");
+    lab.down().await;
+}
+
+async fn deletion_cascades() {
+    let lab = Lab::up("cascade", 2).await;
+    let in_shop = |mut value: serde_json::Value| {
+        value["metadata"]["namespace"] = json!("shop");
+        value
+    };
+    let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+    lab.apply_ready(vec![
+        shop.clone(),
+        in_shop(deployment("web", 2, container(&["sleep", "infinity"]))),
+        in_shop(service("web", json!({"app": "web"}), json!([{"port": 80}]))),
+        deployment("other", 1, container(&["sleep", "infinity"])),
+    ])
+    .await;
+    lab.delete("deployments", &["other"]).await;
+    lab.until("the deployment's pod is gone", async || {
+        lab.client.pods().await.unwrap().iter().all(|pod| pod.namespace == "shop")
+    })
+    .await;
+    lab.delete("namespaces", &["shop"]).await;
+    let again = lab.client.apply(vec![shop.clone()], false).await;
+    lab.until("the namespace is gone", async || {
+        let left = lab.client.objects("namespaces").await.unwrap();
+        left.iter().all(|namespace| namespace["metadata"]["name"] != "shop")
+    })
+    .await;
+    assert!(again.is_err_and(|error| error.to_string().contains("still being deleted")));
+    assert!(lab.client.pods().await.unwrap().is_empty());
+    let left = std::fs::read_dir(lab.layout().pod_statuses().join("shop"));
+    assert!(left.is_err() || left.unwrap().count() == 0, "no status is left");
+    lab.apply(vec![shop]).await;
+    lab.down().await;
+}
+
+async fn crashes_disturb_nobody_else() {
+    let lab = Lab::up("crashes", 2).await;
+    lab.apply_ready(vec![
+        deployment("web", 2, container(&["ambit", "sample", "echo", "--listen", "[::]:8000"])),
+        service("web", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}])),
+        pod("client", &["sleep", "infinity"]),
+    ])
+    .await;
+    let before = lab.client.pods().await.unwrap();
+    // The pod runners: their pods go on, and are known again afterwards.
+    for node in ["node-1", "node-2"] {
+        lab.client.kill(&format!("lab-node/{node}"), 9).await.unwrap();
+    }
+    lab.until("the runners are back", async || {
+        let status = lab.client.status().await.unwrap();
+        status.roles.iter().all(|role| role.restarts == 1 && role.waiting_for.is_none())
+    })
+    .await;
+    let after = lab.client.pods().await.unwrap();
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!((before.pid, before.restarts, after.ready), (after.pid, after.restarts, true));
+    }
+    assert_eq!(lab.sh("client", "curl -s -m 5 -o /dev/null -w '%{http_code}' http://web/").0, "200");
+    // A pod's init: the pod is started again where it was.
+    let victim = before.iter().find(|pod| pod.owner == "web").unwrap();
+    let processes = machine::processes(&lab.record(), &before).unwrap();
+    let init = processes.iter().find(|process| process.pid == victim.pid).unwrap();
+    assert_eq!(init.name, format!("pod default/{}", victim.name));
+    lab::kill(init.host_pid);
+    lab.until("the pod is back at its address", async || {
+        let pods = lab.client.pods().await.unwrap();
+        let now = pods.iter().find(|pod| pod.name == victim.name).unwrap();
+        now.ready && now.restarts == 1 && now.pod_ips == victim.pod_ips
+    })
+    .await;
+    // What was taken over can be taken down.
+    lab.delete("deployments", &["web"]).await;
+    lab.until("its pods are gone", async || lab.client.pods().await.unwrap().len() == 1).await;
+    lab.down().await;
+}
+
+async fn machines_end_without_trace() {
+    let before = lab::host_picture();
+    let lab = Lab::up("trace", 2).await;
+    lab.apply_ready(vec![deployment("web", 3, container(&["sleep", "infinity"]))]).await;
+    let error = machine::up(&lab.config, |_| {}).await.unwrap_err();
+    assert!(matches!(error, UpError::Running { .. }), "{error}");
+    lab.client.kill("lab-node/node-1", 9).await.unwrap();
+    // Process 1 is killed from outside: everything inside ends with it, and only files are left.
+    lab::kill(lab.record().pid);
+    lab.until("the machine is dead", async || {
+        machine::liveness(lab.layout()).unwrap() == Liveness::Dead
+    })
+    .await;
+    // The next one cleans up what is left.
+    let config = lab.config.clone();
+    let born = machine::up(&config, |_| {}).await.unwrap();
+    assert_ne!(born.record.pid, lab.record_before.pid);
+    let again = Lab::of(config, born.record);
+    again.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
+    let layout = again.layout().clone();
+    again.down().await;
+    let left: Vec<_> =
+        std::fs::read_dir(layout.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["logs"]);
+    let gone = machine::down(&layout).await.unwrap_err().to_string();
+    assert!(gone.contains("no machine at"), "{gone}");
+    assert_eq!(lab::host_picture(), before, "the host is as it was");
+    std::fs::remove_dir_all(layout.root()).unwrap();
+}
+
+async fn machines_run_without_root() {
+    let (said, code) = lab::as_user_nobody("rootless-helper");
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("a rootless machine ran a pod"), "{said}");
+}
+
+/// Runs as a user without privileges, in a process of its own.
+async fn rootless() {
+    let lab = Lab::up("rootless", 1).await;
+    assert!(lab.record().rootless);
+    lab.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
+    assert_eq!(lab.sh("a", "id -u; hostname").0, "0\na\n");
+    let mut other = pod("b", &["true"]);
+    other["spec"]["securityContext"] = json!({"runAsUser": 5});
+    let refused = lab.client.apply(vec![other], false).await.unwrap_err().to_string();
+    assert!(refused.contains("run `ambit up` as root"), "{refused}");
+    lab.down().await;
+    println!("a rootless machine ran a pod");
+}
+
+/// What [`Lab::up`] gives every machine.
+fn images() -> ImageMap {
+    ImageMap::default()
+}
