@@ -62,6 +62,11 @@ impl World {
     fn new(name: &str) -> Self {
         let mut bed = Testbed::new();
         bed.proxy_listens();
+        Self::with(bed, name)
+    }
+
+    /// With a proxy, or a place for one, on the pod's ports already.
+    fn with(mut bed: Testbed, name: &str) -> Self {
         bed.pod_listens("app", APP, None);
         let node = bed.node.clone();
         for addresses in both() {
@@ -434,4 +439,73 @@ async fn altered_rules_are_put_right_and_counted() {
     proxy.await.expect("no panic");
     assert!(world.is_reported());
     world.check_new("outbound", "inbound").await;
+}
+
+/// The path of a real ztunnel; the test below does not run without.
+const ZTUNNEL: &str = "AMBIT_TEST_ZTUNNEL";
+
+/// A process that is killed when the test ends.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().expect("kill the process");
+        self.0.wait().expect("the process ends");
+    }
+}
+
+#[tokio::test]
+async fn a_real_ztunnel_is_handed_the_pod() {
+    let Ok(program) = std::env::var(ZTUNNEL) else {
+        println!("not run: set {ZTUNNEL} to the path of a ztunnel");
+        return;
+    };
+    let mut world = World::with(Testbed::new(), "ztunnel");
+    world.label_namespace("ambient");
+    world.start_agent();
+    world.ready().await;
+    let [v4, _] = both();
+    let local = json!({
+        "workloads": [{
+            "uid": "Kubernetes//Pod/shop/web", "name": "web", "namespace": "shop",
+            "serviceAccount": "web", "workloadIps": [v4.pod], "protocol": "HBONE",
+            "node": "node-1", "network": "", "services": {},
+        }],
+        "policies": [], "services": [],
+    });
+    let start = || {
+        Command::new(&program)
+            .env("INPOD_UDS", world.directory.path("ztunnel.sock"))
+            .env("LOCAL_XDS", local.to_string())
+            // Nobody listens there: what is not HBONE needs no certificate.
+            .envs([("XDS_ADDRESS", ""), ("CA_ADDRESS", "http://127.0.0.1:1")])
+            .envs([("NODE_NAME", "node-1"), ("CLUSTER_ID", "Kubernetes"), ("RUST_LOG", "info")])
+            .stdout(Stdio::null())
+            .spawn()
+    };
+    let started = world.bed.node.run(start).expect("enter").expect("start ztunnel");
+    let _ztunnel = Process(started);
+    let answer = world.announce("web").await.expect("no panic");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut client = world.open().await;
+    assert!(client.greeting.starts_with("remote"), "{}", client.greeting);
+    assert_eq!(capture::connections(&world.bed.pod).expect("count"), 1, "by way of ztunnel");
+    client.echo().await.expect("both ways");
+    // Root on the node counts as the kubelet: never captured.
+    let inbound = SocketAddr::new(v4.pod, APP);
+    let options = DialOptions::default();
+    let mut inbound = Client::connect(&world.bed.node, inbound, &options).await.expect("connects");
+    assert_eq!(inbound.greeting.split(' ').next(), Some("app"));
+    assert_eq!(inbound.greeting.rsplit(' ').next(), Some(v4.probe.to_string().as_str()));
+    inbound.echo().await.expect("both ways");
+
+    world.write_status();
+    world.label_namespace("none");
+    world.reported(false).await;
+    client.echo().await.expect("captured");
+    tokio::time::sleep(DRAIN_GRACE + Duration::from_millis(1500)).await;
+    client.echo().await.expect("captured");
+    drop(client);
+    eventually("nothing is left", || world.footprint() == Footprint::None).await;
+    inbound.echo().await.expect("a probe is never captured");
 }
