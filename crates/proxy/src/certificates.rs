@@ -150,9 +150,6 @@ impl Certificates {
                 if let Some(credentials) = self.cached(identity) {
                     return Ok(credentials);
                 }
-                if !self.inner.enrolled.load().contains_key(identity) {
-                    return Err(CertificateError::NotEnrolled(identity.clone()));
-                }
                 if changed.changed().await.is_err() {
                     return Err(CertificateError::Timeout(identity.clone()));
                 }
@@ -168,7 +165,8 @@ impl Certificates {
         let identity = identity.clone();
         match self.inner.enrolled.load().get(&identity) {
             Some(Some(reason)) => CertificateError::Refused { identity, reason: reason.clone() },
-            _ => CertificateError::Timeout(identity),
+            Some(None) => CertificateError::Timeout(identity),
+            None => CertificateError::NotEnrolled(identity),
         }
     }
 

@@ -34,6 +34,8 @@ use crate::{inbound, outbound, plaintext};
 const MAX_HANDSHAKES: usize = 256;
 /// Connections that may wait for an HBONE connection to one destination.
 const MAX_POOL_WAITERS: usize = 4096;
+/// How often the remaining connections of a pod that is gone are cut.
+const CUT_INTERVAL: Duration = Duration::from_millis(100);
 /// First and last pause of an accept loop that cannot accept.
 const ACCEPT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
@@ -250,8 +252,14 @@ impl Thread {
             if finished && plane.connections.hold(&served.pod.uid) {
                 sleep_until(until).await;
             }
-            plane.connections.cut_pod(&served.pod.uid);
-            served.drain.finished().await;
+            loop {
+                plane.connections.cut_pod(&served.pod.uid);
+                // One that was still dialling may stand now.
+                let rest = tokio::time::timeout(CUT_INTERVAL, served.drain.finished());
+                if rest.await.is_ok() {
+                    return;
+                }
+            }
         });
     }
 }
