@@ -1,13 +1,14 @@
 //! `ambit lab-load`: enough load to drive a demonstration and to count what it loses.
 //!
-//! Three kinds: HTTP requests at a constant rate or as fast as they go, long-lived connections that
-//! ping and count how many are cut, and bulk transfer with checksums. Latency is counted from the
-//! intended moment of sending, so a stalled server cannot hide. Every run is bounded in time and
-//! count; the result is one JSON object on standard output.
+//! Four kinds: HTTP requests at a constant rate or as fast as they go, long-lived connections that
+//! ping and count how many are cut, bulk transfer with checksums, and one stream to a sink. Latency
+//! is counted from the intended moment of sending, so a stalled server cannot hide. Every run is
+//! bounded in time and count; the result is one JSON object on standard output.
 
 mod bulk;
 mod http;
 mod long;
+mod stream;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use clap::{Parser, Subcommand};
 pub use bulk::{BulkArgs, BulkResult};
 pub use http::{HttpArgs, HttpResult};
 pub use long::{LongArgs, LongResult};
+pub use stream::{StreamArgs, StreamResult};
 
 /// The longest a run may take.
 const MAX_SECONDS: u64 = 3600;
@@ -42,6 +44,8 @@ enum Kind {
     Long(LongArgs),
     /// Sends and receives bytes and compares checksums.
     Bulk(BulkArgs),
+    /// One stream, one way, as fast as it goes, to a sink.
+    Stream(StreamArgs),
 }
 
 /// Runs the load that the words ask for and prints its result.
@@ -60,6 +64,7 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
         match args.kind {
             Kind::Http(args) => Ok(serde_json::to_string(&http::run(&args).await?)?),
             Kind::Long(args) => Ok(serde_json::to_string(&long::run(&args).await?)?),
+            Kind::Stream(args) => Ok(serde_json::to_string(&stream::run(&args).await?)?),
             Kind::Bulk(args) => {
                 Ok::<_, anyhow::Error>(serde_json::to_string(&bulk::run(&args).await?)?)
             }

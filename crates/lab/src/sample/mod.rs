@@ -10,6 +10,7 @@ mod echo;
 mod fake_service;
 mod raw_echo;
 mod server;
+mod sink;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -65,6 +66,8 @@ pub(crate) enum Sample {
         #[arg(long)]
         two_writes: bool,
     },
+    /// TCP: takes what it is sent; at the end of the input it says how many bytes that were.
+    Sink(Listen),
     /// Nothing, until SIGTERM.
     Sleep,
 }
@@ -90,6 +93,8 @@ pub(crate) enum Ready {
     Banner(TcpListener, String),
     /// [`Sample::Details`] and whether it writes twice.
     Details(TcpListener, bool),
+    /// [`Sample::Sink`].
+    Sink(TcpListener),
     /// [`Sample::Sleep`].
     Sleep,
 }
@@ -145,6 +150,7 @@ impl Sample {
             Self::Details { listen, two_writes } => {
                 Ready::Details(server::listen(&listen.address)?, two_writes)
             }
+            Self::Sink(listen) => Ready::Sink(server::listen(&listen.address)?),
             Self::Sleep => Ready::Sleep,
         })
     }
@@ -158,6 +164,7 @@ impl Ready {
             | Self::Echo(listener)
             | Self::TcpEcho(listener)
             | Self::Banner(listener, _)
+            | Self::Sink(listener)
             | Self::Details(listener, _) => Some(listener),
             Self::Sleep => None,
         }
@@ -170,6 +177,7 @@ impl Ready {
             Self::Echo(listener) => echo::serve(listener, guard).await,
             Self::TcpEcho(listener) => raw_echo::serve(listener, guard).await,
             Self::Banner(listener, line) => banner::serve(listener, guard, &line).await,
+            Self::Sink(listener) => sink::serve(listener, guard).await,
             Self::Details(listener, two_writes) => {
                 details::serve(listener, guard, two_writes).await;
             }
