@@ -1,25 +1,12 @@
-//! The socket below TLS, read in large pieces.
-//!
-//! A TLS library asks for a few kilobytes at a time, which costs a system call each. The transport
-//! reads what the socket has, up to one large buffer, which is lent by the thread and given back as
-//! soon as it is empty. It also notes that bytes arrive, for the keepalive.
+//! The socket below TLS, and the note it takes of arriving bytes for the keepalive.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-/// What one read takes at most: four full TLS records and a little.
-const INTAKE_BYTES: usize = 66 * 1024;
-/// Empty buffers a thread keeps for the next read.
-const MAX_KEPT: usize = 16;
-
-thread_local! {
-    static KEPT: RefCell<Vec<Intake>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Bytes seen from the peer, shared between a transport and its keepalive. Belongs to one thread.
 #[derive(Clone, Debug, Default)]
@@ -32,50 +19,17 @@ impl Activity {
     }
 }
 
-/// Bytes read from the socket and not yet asked for.
-#[derive(Debug)]
-struct Intake {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Intake {
-    fn lend() -> Self {
-        KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self {
-            bytes: vec![0; INTAKE_BYTES].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        })
-    }
-
-    fn give_back(mut self) {
-        (self.start, self.end) = (0, 0);
-        KEPT.with_borrow_mut(|kept| {
-            if kept.len() < MAX_KEPT {
-                kept.push(self);
-            }
-        });
-    }
-}
-
-/// A byte stream that is read in large pieces.
+/// A byte stream that notes the arrival of bytes.
 #[derive(Debug)]
 pub struct Transport<IO> {
     io: IO,
-    intake: Option<Intake>,
     activity: Activity,
 }
 
 impl<IO> Transport<IO> {
     /// Takes over a connected stream.
     pub fn new(io: IO) -> Self {
-        Self { io, intake: None, activity: Activity::default() }
-    }
-
-    /// The stream below.
-    pub fn io(&self) -> &IO {
-        &self.io
+        Self { io, activity: Activity::default() }
     }
 
     /// Where the arrival of bytes is noted.
@@ -90,31 +44,11 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Transport<IO> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut intake = match self.intake.take() {
-            Some(intake) => intake,
-            None => {
-                let mut intake = Intake::lend();
-                let mut room = ReadBuf::new(&mut intake.bytes);
-                let read = Pin::new(&mut self.io).poll_read(cx, &mut room);
-                intake.end = room.filled().len();
-                if !matches!(read, Poll::Ready(Ok(()))) {
-                    intake.give_back();
-                    return read;
-                }
-                let count = &self.activity.0;
-                count.set(count.get().wrapping_add(intake.end as u64));
-                intake
-            }
-        };
-        let bytes = buf.remaining().min(intake.end - intake.start);
-        buf.put_slice(&intake.bytes[intake.start..intake.start + bytes]);
-        intake.start += bytes;
-        if intake.start == intake.end {
-            intake.give_back();
-        } else {
-            self.intake = Some(intake);
-        }
-        Poll::Ready(Ok(()))
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        let arrived = (buf.filled().len() - before) as u64;
+        self.activity.0.set(self.activity.0.get().wrapping_add(arrived));
+        read
     }
 }
 
