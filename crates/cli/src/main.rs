@@ -35,9 +35,23 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs a long-lived role whose work is control, not data: one thread is enough.
+/// Runs a long-lived role whose work is control, not data: two threads are enough.
 fn role(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    start_log();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build()?.block_on(work)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Log lines to standard error, at `RUST_LOG`'s level, as JSON with `LOG_FORMAT=json`.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing_subscriber::filter::LevelFilter::INFO.into())
+        .from_env_lossy();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::env::var_os("LOG_FORMAT").is_some_and(|format| format == "json") {
+        log.json().init();
+    } else {
+        log.with_ansi(false).init();
+    }
 }

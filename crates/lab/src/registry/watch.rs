@@ -42,6 +42,8 @@ pub(crate) struct Watch {
     events: EventStream<Vec<u8>>,
     directories: HashMap<WatchDescriptor, PathBuf>,
     changed: BTreeSet<PathBuf>,
+    /// When the oldest of the changes was seen.
+    since: Option<Instant>,
 }
 
 impl Watch {
@@ -52,17 +54,20 @@ impl Watch {
             .into_event_stream(vec![0; EVENT_BUFFER_SIZE_BYTES])
             .map_err(WatchError::Broken)?;
         let (directories, changed) = (HashMap::new(), BTreeSet::new());
-        let mut watch = Self { roots: roots.to_vec(), events, directories, changed };
+        let mut watch = Self { roots: roots.to_vec(), events, directories, changed, since: None };
         watch.scan()?;
         Ok(watch)
     }
 
     /// Waits for changes and returns the paths of the files, each once.
+    ///
+    /// Dropping the future loses nothing and does not put the answer off: the wait goes on where
+    /// it was.
     pub(crate) async fn changes(&mut self) -> Result<Vec<PathBuf>, WatchError> {
         while self.changed.is_empty() {
             self.one_event().await?;
         }
-        let latest = Instant::now() + DELAY_MAX;
+        let latest = *self.since.get_or_insert_with(Instant::now) + DELAY_MAX;
         loop {
             let quiet = (Instant::now() + QUIET).min(latest);
             match timeout_at(quiet, self.one_event()).await {
@@ -70,6 +75,7 @@ impl Watch {
                 Err(_elapsed) => break,
             }
         }
+        self.since = None;
         Ok(std::mem::take(&mut self.changed).into_iter().collect())
     }
 
