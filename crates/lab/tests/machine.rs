@@ -21,7 +21,8 @@ fn main() -> ExitCode {
         return code;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     for (name, case) in CASES {
         if !wanted.is_empty() && !wanted.iter().any(|word| name.contains(word.as_str())) {
             continue;
@@ -82,8 +83,11 @@ async fn pods_are_set_apart() {
 
 async fn commands_in_pods_behave() {
     let lab = Lab::up("exec", 1).await;
-    lab.apply_ready(vec![pod("a", &["sleep", "infinity"]), deployment("web", 1, container(&["sleep", "infinity"]))])
-        .await;
+    lab.apply_ready(vec![
+        pod("a", &["sleep", "infinity"]),
+        deployment("web", 1, container(&["sleep", "infinity"])),
+    ])
+    .await;
     assert_eq!(lab.sh("a", "exit 7").1, 7);
     assert_eq!(lab.sh("a", "kill -9 $$").1, 137);
     assert_eq!(lab.sh("web", "hostname").0.split('-').next(), Some("web"));
@@ -94,7 +98,11 @@ async fn commands_in_pods_behave() {
     let start = Instant::now();
     assert_eq!(lab.interrupt_exec("a", &["sleep", "60"]), 130);
     assert!(start.elapsed() < Duration::from_secs(10));
-    assert_eq!(lab.exec("a", &["ambit", "sample", "--help"]).1, 0, "the shipped binary is in every pod");
+    assert_eq!(
+        lab.exec("a", &["ambit", "sample", "--help"]).1,
+        0,
+        "the shipped binary is in every pod"
+    );
     lab.down().await;
 }
 
@@ -135,8 +143,15 @@ async fn containers_get_their_environment() {
     .await;
     let log = lab.log("reader", "c", "hello world $(GREETING)").await;
     for line in [
-        "ready", "/usr", "1234", "2345", "MAP_color=blue", "GREETING=hello world", "PASSWORD=sesame",
-        "NODE=node-1", "HOSTNAME=host-of-reader",
+        "ready",
+        "/usr",
+        "1234",
+        "2345",
+        "MAP_color=blue",
+        "GREETING=hello world",
+        "PASSWORD=sesame",
+        "NODE=node-1",
+        "HOSTNAME=host-of-reader",
     ] {
         assert!(log.lines().any(|have| have == line), "{line:?} is not in {log}");
     }
@@ -178,7 +193,8 @@ async fn containers_start_end_and_restart() {
     })
     .await;
     // A polite end is waited for, an impolite one is not waited for longer than its grace.
-    let mut polite = pod("polite", &["sh", "-c", "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"]);
+    let mut polite =
+        pod("polite", &["sh", "-c", "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"]);
     polite["spec"]["terminationGracePeriodSeconds"] = json!(20);
     let mut deaf = pod("deaf", &["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]);
     deaf["spec"]["terminationGracePeriodSeconds"] = json!(1);
@@ -202,7 +218,7 @@ async fn readiness_is_what_probes_say() {
         let mut pod = pod(name, &[]);
         pod["spec"]["containers"] = json!([{
             "name": "c", "image": "busybox",
-            "command": ["sh", "-c", "sleep 0.3; exec ambit sample echo --listen '[::]:8000'"],
+            "command": ["ambit", "sample", "echo", "--listen", "[::]:8000"],
             "ports": [{"name": "web", "containerPort": 8000}],
             "readinessProbe": probe,
         }]);
@@ -239,31 +255,44 @@ async fn readiness_is_what_probes_say() {
 async fn services_lead_to_ready_endpoints() {
     let lab = Lab::up("services", 2).await;
     let echo = container(&["ambit", "sample", "echo", "--listen", "[::]:8000"]);
+    let ports = json!([{"name": "http", "port": 80, "targetPort": 8000}]);
     lab.apply_ready(vec![
         deployment("web", 4, echo.clone()),
-        service("web", json!({"app": "web"}), json!([{"name": "http", "port": 80, "targetPort": 8000}])),
+        dual_stack(service("web", json!({"app": "web"}), ports)),
         service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}])),
         service("empty", json!({"app": "nothing"}), json!([{"port": 80}])),
         pod("client", &["sleep", "infinity"]),
     ])
     .await;
-    let mut sticky = service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}]));
+    let mut sticky =
+        service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}]));
     sticky["spec"]["sessionAffinity"] = json!("ClientIP");
     lab.apply(vec![sticky]).await;
     let services = lab.client.objects("services").await.unwrap();
     let web = services.iter().find(|one| one["metadata"]["name"] == "web").unwrap();
-    let [v4, v6] = [0, 1].map(|index| web["spec"]["clusterIPs"][index].as_str().unwrap().to_owned());
+    let [v4, v6] =
+        [0, 1].map(|index| web["spec"]["clusterIPs"][index].as_str().unwrap().to_owned());
     let pods = lab.client.pods().await.unwrap();
     let nodes: std::collections::BTreeSet<_> =
         pods.iter().filter(|pod| pod.owner == "web").map(|pod| pod.node.clone()).collect();
     assert_eq!(nodes.len(), 2, "pods spread");
     // Which of the endpoints answers shows in the name of the host that it logs; here: in the address it sees itself at.
     let served_by = |url: &str| {
-        let loop_ = format!("for i in $(seq 40); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' {url}; done");
+        let loop_ = format!(
+            "for i in $(seq 40); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' {url}; done"
+        );
         lab.sh("client", &loop_).0
     };
-    lab.until("the service is in place", async || served_by(&format!("http://{v4}/")).contains("200")).await;
-    for host in [v4.clone(), format!("[{v6}]"), "web".to_owned(), "web.default.svc.cluster.local".to_owned()] {
+    lab.until("the service is in place", async || {
+        served_by(&format!("http://{v4}/")).contains("200")
+    })
+    .await;
+    for host in [
+        v4.clone(),
+        format!("[{v6}]"),
+        "web".to_owned(),
+        "web.default.svc.cluster.local".to_owned(),
+    ] {
         let codes = served_by(&format!("http://{host}/"));
         assert_eq!(codes.matches("200").count(), 40, "{host}: {codes}");
     }
@@ -279,6 +308,11 @@ async fn services_lead_to_ready_endpoints() {
     lab.down().await;
 }
 
+fn dual_stack(mut service: serde_json::Value) -> serde_json::Value {
+    service["spec"]["ipFamilyPolicy"] = json!("PreferDualStack");
+    service
+}
+
 async fn cluster_dns_answers() {
     let lab = Lab::up("dns", 2).await;
     let mut named = pod("db-0", &["sleep", "infinity"]);
@@ -291,7 +325,7 @@ async fn cluster_dns_answers() {
         named,
         headless,
         pod("client", &["sleep", "infinity"]),
-        service("web", json!({"app": "web"}), json!([{"port": 80}])),
+        dual_stack(service("web", json!({"app": "web"}), json!([{"port": 80}]))),
     ])
     .await;
     let lookup = |name: &str| lab.exec("client", &["getent", "ahosts", name]);
@@ -299,7 +333,9 @@ async fn cluster_dns_answers() {
     let ip = pods.iter().find(|pod| pod.name == "db-0").unwrap().pod_ips[0].to_string();
     lab.until("the headless service resolves", async || lookup("db").0.contains(&ip)).await;
     assert!(lookup("db-0.db").0.contains(&ip));
-    assert!(lookup("web").0.contains("10.96.1.") && lookup("web.default").0.contains("fd00:10:96::1"));
+    assert!(
+        lookup("web").0.contains("10.96.1.") && lookup("web.default").0.contains("fd00:10:96::1")
+    );
     let start = Instant::now();
     assert_ne!(lookup("nothing").1, 0);
     assert_ne!(lookup("www.example.com").1, 0);
@@ -348,7 +384,10 @@ async fn deployments_roll() {
     lab.apply(vec![broken]).await;
     lab.until("a pod of the new template is there", async || names().await.len() == 3).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(lab.sh("client", "curl -s -m 5 -o /dev/null -w '%{http_code}' http://web/").0, "200");
+    assert_eq!(
+        lab.sh("client", "curl -s -m 5 -o /dev/null -w '%{http_code}' http://web/").0,
+        "200"
+    );
     lab.down().await;
 }
 
@@ -356,9 +395,10 @@ async fn wrong_objects_change_nothing() {
     let lab = Lab::up("wrong", 1).await;
     lab.apply_ready(vec![pod("old", &["sleep", "infinity"])]).await;
     let good = || pod("good", &["sleep", "infinity"]);
-    let mut elsewhere = good();
+    let fresh = || pod("wrong", &["sleep", "infinity"]);
+    let mut elsewhere = fresh();
     elsewhere["metadata"]["namespace"] = json!("nowhere");
-    let mut account = good();
+    let mut account = fresh();
     account["spec"]["serviceAccountName"] = json!("nobody");
     let image = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "i"},
         "spec": {"containers": [{"name": "c", "image": "nginx:1"}]}});
@@ -372,14 +412,26 @@ async fn wrong_objects_change_nothing() {
         (elsewhere, "Namespace nowhere, which does not exist"),
         (account, "ServiceAccount default/nobody, which does not exist"),
         (image, "--image nginx=COMMAND"),
-        (with(pod("old", &["sleep", "1"]), "/metadata/name", json!("old")), "cannot change on a live object"),
-        (with(good(), "/kind", json!("CronJob")), "no kind that a machine keeps"),
-        (with(good(), "/metadata/name", json!("../../etc")), "a name is at most 253"),
-        (with(good(), "/spec/containers", json!("none")), "not of the shape of its kind"),
-        (with(outside.clone(), "/spec/clusterIP", json!("1.2.3.4")), "1.2.3.4 is not in 10.96.0.0/16"),
+        (
+            with(pod("old", &["sleep", "1"]), "/metadata/name", json!("old")),
+            "cannot change on a live object",
+        ),
+        (with(fresh(), "/kind", json!("CronJob")), "no kind that a machine keeps"),
+        (with(fresh(), "/metadata/name", json!("../../etc")), "a name is at most 253"),
+        (with(fresh(), "/spec/containers", json!("none")), "not of the shape of its kind"),
+        (
+            with(outside.clone(), "/spec/clusterIP", json!("1.2.3.4")),
+            "1.2.3.4 is not in 10.96.0.0/16",
+        ),
         (with(outside, "/spec/type", json!("ExternalName")), "ServiceEntry"),
-        (with(deployment("d", 1, container(&["true"])), "/spec/selector", json!({"matchLabels": {"a": "b"}})),
-            "does not match spec.template.metadata.labels"),
+        (
+            with(
+                deployment("d", 1, container(&["true"])),
+                "/spec/selector",
+                json!({"matchLabels": {"a": "b"}}),
+            ),
+            "does not match spec.template.metadata.labels",
+        ),
         (json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-9"}}), "--nodes"),
     ];
     for (wrong, part) in cases {
@@ -452,7 +504,10 @@ async fn crashes_disturb_nobody_else() {
     for (before, after) in before.iter().zip(&after) {
         assert_eq!((before.pid, before.restarts, after.ready), (after.pid, after.restarts, true));
     }
-    assert_eq!(lab.sh("client", "curl -s -m 5 -o /dev/null -w '%{http_code}' http://web/").0, "200");
+    assert_eq!(
+        lab.sh("client", "curl -s -m 5 -o /dev/null -w '%{http_code}' http://web/").0,
+        "200"
+    );
     // A pod's init: the pod is started again where it was.
     let victim = before.iter().find(|pod| pod.owner == "web").unwrap();
     let processes = machine::processes(&lab.record(), &before).unwrap();

@@ -17,6 +17,9 @@ const CASES: [(&str, &str, &str, &str); 4] = [
     ("tier-3-app-a-viewer", "ns-1/tier-2-app-a-v1", "client/load", "tier-3-app-a"),
 ];
 
+/// What a client outside the mesh can prove.
+const NO_IDENTITY: &str = "no identity";
+
 /// How long pods may take to start.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -97,8 +100,7 @@ async fn attempt(stage: &Stage, from: &str, service: &str) -> Result<Attempt> {
         _ => (8080, "/"),
     };
     let url = format!("http://{service}.ns-1:{port}{path}");
-    let words =
-        ["lab-load", "http", &url, "--rate", "1", "--connections", "1", "--seconds", "0.5"];
+    let words = ["lab-load", "http", &url, "--rate", "1", "--connections", "1", "--seconds", "0.5"];
     let result = stage.in_pod(from, &words, "").await?;
     let result: HttpResult = serde_json::from_value(result).context("read the load's result")?;
     let (namespace, name) = from.split_once('/').context("a pod has a namespace")?;
@@ -107,15 +109,15 @@ async fn attempt(stage: &Stage, from: &str, service: &str) -> Result<Attempt> {
     let destination = format!("ns-1/{service}:{port}");
     let why = stage.ambit(&["why", &source, &destination, "-o", "json"]).await?;
     let why: Value = serde_json::from_str(&why).context("read why")?;
-    let text = |pointer: &str| {
-        why.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
+    let text =
+        |pointer: &str| why.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     // A refusal by the mesh is a connection that ends before any answer; a status would be the
     // application's own word.
     let by_application = result.errors.keys().any(|reason| reason.starts_with("status"));
+    let is_captured = why["source"]["captured"] == true;
     Ok(Attempt {
         from: source,
-        identity: text("/source/identity"),
+        identity: if is_captured { text("/source/identity") } else { NO_IDENTITY.to_owned() },
         to: destination,
         connected: result.failed == 0 || by_application,
         seen: result.errors.into_keys().collect::<Vec<_>>().join(", "),

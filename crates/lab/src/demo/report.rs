@@ -142,7 +142,10 @@ impl DemoReport {
         let (off, on) = (&self.off.wire, &self.on.wire);
         let ports: Vec<u16> = on.bytes_between_pods_by_port.keys().copied().collect();
         vec![
-            ("no frame is missing from either capture", off.frames_missing + on.frames_missing == 0),
+            (
+                "no frame is missing from either capture",
+                off.frames_missing + on.frames_missing == 0,
+            ),
             ("with the mesh off the marker is on the wire", off.marker_seen > 0),
             ("with the mesh on the marker never occurs", on.marker_seen == 0),
             ("between pods there is port 15008 alone", ports == [15008]),

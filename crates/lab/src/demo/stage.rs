@@ -182,9 +182,9 @@ impl Stage {
     /// The pod of this name, or the first of this Deployment.
     pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<PodInfo> {
         let pods = self.client().pods().await?;
-        let mut matching = pods.into_iter().filter(|pod| {
-            pod.namespace == namespace && (pod.name == name || pod.owner == name)
-        });
+        let mut matching = pods
+            .into_iter()
+            .filter(|pod| pod.namespace == namespace && (pod.name == name || pod.owner == name));
         matching.next().with_context(|| format!("find the pod {namespace}/{name}"))
     }
 }

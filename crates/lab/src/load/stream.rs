@@ -38,17 +38,22 @@ pub struct StreamResult {
 pub(super) async fn run(args: &StreamArgs) -> Result<StreamResult> {
     let address = super::resolve(&args.address).await?;
     let connecting = timeout(STALL_TIMEOUT, TcpStream::connect(address)).await;
-    let mut stream = connecting.context("connecting stalled")?.context("connect to the sink")?;
+    let stream = connecting.context("connecting stalled")?.context("connect to the sink")?;
+    let (mut from, mut to) = stream.into_split();
     let chunk = vec![0x5a; CHUNK_BYTES];
     let start = Instant::now();
     let mut sent: u64 = 0;
     while start.elapsed() < args.seconds {
-        let write = timeout(STALL_TIMEOUT, stream.write(&chunk)).await;
+        let write = tokio::select! {
+            biased;
+            write = timeout(STALL_TIMEOUT, to.write(&chunk)) => write,
+            _ = from.readable() => bail!("the server answers before everything is sent; it is no sink"),
+        };
         sent += write.context("sending stalled")?.context("send")? as u64;
     }
-    stream.shutdown().await.context("close the sending half")?;
+    to.shutdown().await.context("close the sending half")?;
     let mut answer = [0; 8];
-    let read = timeout(STALL_TIMEOUT, stream.read_exact(&mut answer)).await;
+    let read = timeout(STALL_TIMEOUT, from.read_exact(&mut answer)).await;
     read.context("the sink's answer stalled")?.context("read the sink's answer")?;
     let seconds = start.elapsed().as_secs_f64();
     let arrived = u64::from_be_bytes(answer);

@@ -11,7 +11,7 @@ use ambit_net::netlink::{NetlinkError, Route, RouteSocket};
 
 use crate::addresses::{CONTROL, Dual, FABRIC, FABRIC_PREFIX, NodeNetwork, POD_PREFIX};
 use crate::layout::Layout;
-use crate::node::network::{NetworkError, set_parameters, with_prefix};
+use crate::node::network::{NetworkError, prepare_namespace, set_parameters, with_prefix};
 
 /// The bridge's name; packet captures name it too.
 pub(super) const BRIDGE: &str = "fabric";
@@ -47,6 +47,7 @@ impl From<NetlinkError> for FabricError {
 /// Makes the bridge and a namespace for each member, and pins these below the state directory.
 pub(super) fn create(layout: &Layout, nodes: u8) -> Result<BTreeMap<String, NetNs>, FabricError> {
     let networks: Vec<NodeNetwork> = (1..=nodes).map(NodeNetwork::new).collect();
+    prepare_namespace()?;
     let mut route = RouteSocket::open()?;
     route.set_up("lo")?;
     route.ensure_bridge(BRIDGE)?;
@@ -77,6 +78,7 @@ fn create_member(route: &mut RouteSocket, path: &Path, name: &str) -> Result<Net
         |operation, source| FabricError::Namespace { operation, path: path.to_owned(), source };
     let netns = NetNs::create().map_err(|source| failed("make", source))?;
     netns.pin(path).map_err(|source| failed("keep", source))?;
+    netns.run(prepare_namespace).map_err(|source| failed("enter", source))??;
     let cable = format!("f-{name}");
     route.ensure_veth(&cable, MEMBER_LINK, Some(&netns))?;
     route.set_master(&cable, BRIDGE)?;

@@ -65,6 +65,24 @@ pub(crate) fn set_parameters(parameters: &[(&str, &str)]) -> Result<(), NetworkE
     Ok(())
 }
 
+/// What holds for a namespace before it gets its first interface.
+///
+/// The machine hands out each address once, so that nobody has to look for doubles: until that were done, a second
+/// or two, an interface could not even ask for its neighbours. Nor may anything else configure addresses.
+pub(crate) fn prepare_namespace() -> Result<(), NetworkError> {
+    set_parameters(&[
+        ("net.ipv6.conf.all.accept_dad", "0"),
+        ("net.ipv6.conf.default.accept_dad", "0"),
+        ("net.ipv6.conf.all.accept_ra", "0"),
+        ("net.ipv6.conf.default.accept_ra", "0"),
+        // A redirect would lead packets around the node, past the translation of service addresses.
+        ("net.ipv4.conf.all.accept_redirects", "0"),
+        ("net.ipv4.conf.default.accept_redirects", "0"),
+        ("net.ipv6.conf.all.accept_redirects", "0"),
+        ("net.ipv6.conf.default.accept_redirects", "0"),
+    ])
+}
+
 /// Sets up the node's own side, in the calling thread's namespace.
 pub(crate) fn set_up_node(network: NodeNetwork) -> Result<(), NetworkError> {
     set_parameters(&[
@@ -117,6 +135,7 @@ pub(crate) fn set_up_pod(
             netns
         }
     };
+    netns.run(prepare_namespace).map_err(|source| failed("enter", source))??;
     let mut route = RouteSocket::open()?;
     let link = link_name(pod);
     route.ensure_veth(&link, POD_LINK, Some(&netns))?;
@@ -129,13 +148,6 @@ pub(crate) fn set_up_pod(
 
 fn set_up_inside(addresses: Dual, gateway: Dual) -> Result<(), NetworkError> {
     set_parameters(&[
-        // A redirect would lead packets around the node, past the translation of service addresses.
-        ("net.ipv4.conf.all.accept_redirects", "0"),
-        ("net.ipv4.conf.default.accept_redirects", "0"),
-        ("net.ipv6.conf.all.accept_redirects", "0"),
-        ("net.ipv6.conf.default.accept_redirects", "0"),
-        ("net.ipv6.conf.all.accept_ra", "0"),
-        ("net.ipv6.conf.default.accept_ra", "0"),
         // As container runtimes have it: any user may listen on any port, and ping.
         ("net.ipv4.ip_unprivileged_port_start", "0"),
     ])?;

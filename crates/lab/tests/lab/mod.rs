@@ -29,7 +29,8 @@ pub(crate) fn hidden(words: impl IntoIterator<Item = OsString>) -> Option<ExitCo
     match words.get(1).and_then(|word| word.to_str()) {
         Some("exec-helper") => Some(exec_helper(&words[2..])),
         Some("rootless-helper") => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(super::rootless());
             Some(ExitCode::SUCCESS)
         }
@@ -109,7 +110,8 @@ impl Lab {
     /// Applies objects; the outcome of each.
     pub(crate) async fn apply(&self, objects: Vec<Value>) -> Vec<String> {
         let changes = self.client.apply(objects, false).await.unwrap();
-        let outcome = |change: &ambit_lab::objects::Change| format!("{:?}", change.outcome).to_lowercase();
+        let outcome =
+            |change: &ambit_lab::objects::Change| format!("{:?}", change.outcome).to_lowercase();
         changes.changes.iter().map(outcome).collect()
     }
 
@@ -156,7 +158,8 @@ impl Lab {
     pub(crate) async fn log(&self, pod: &str, container: &str, text: &str) -> String {
         let path = self.layout().pod_log("default", pod, container);
         let read = || fs::read_to_string(&path).unwrap_or_default();
-        self.until(&format!("{} holds {text:?}", path.display()), async || read().contains(text)).await;
+        self.until(&format!("{} holds {text:?}", path.display()), async || read().contains(text))
+            .await;
         read()
     }
 
@@ -171,7 +174,12 @@ impl Lab {
         self.exec_with_input(pod, command, "")
     }
 
-    pub(crate) fn exec_with_input(&self, pod: &str, command: &[&str], input: &str) -> (String, i32) {
+    pub(crate) fn exec_with_input(
+        &self,
+        pod: &str,
+        command: &[&str],
+        input: &str,
+    ) -> (String, i32) {
         let mut child = self
             .exec_command(pod, command)
             .stdin(Stdio::piped())
@@ -211,7 +219,8 @@ pub(crate) fn host_picture() -> (String, BTreeSet<u64>, usize) {
     let own_binary = fs::metadata(std::env::current_exe().unwrap()).unwrap().ino();
     let (mut namespaces, mut processes) = (BTreeSet::new(), 0);
     for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let inode = |name: &str| fs::metadata(entry.path().join(name)).ok().map(|found| found.ino());
+        let inode =
+            |name: &str| fs::metadata(entry.path().join(name)).ok().map(|found| found.ino());
         if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
             namespaces.extend(inode("ns/net"));
             processes += usize::from(inode("exe") == Some(own_binary));
@@ -225,7 +234,8 @@ pub(crate) fn as_user_nobody(word: &str) -> (String, i32) {
     const NOBODY: u32 = 65534;
     let binary = PathBuf::from(format!("/tmp/ambit-machine-test-{}", std::process::id()));
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
-    let output = Command::new(&binary).arg(word).uid(NOBODY).gid(NOBODY).current_dir("/tmp").output();
+    let output =
+        Command::new(&binary).arg(word).uid(NOBODY).gid(NOBODY).current_dir("/tmp").output();
     fs::remove_file(&binary).unwrap();
     let output = output.unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
