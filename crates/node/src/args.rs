@@ -45,8 +45,9 @@ pub struct Args {
     #[arg(long, default_value = "127.0.0.1:8000")]
     pub readiness_address: SocketAddr,
 
-    /// How often each pod's capture rules are compared with what they should be (50ms to 5s)
-    #[arg(long, default_value = "2s", value_parser = parse_interval, value_name = "DURATION")]
+    /// How often each pod's capture is compared with what it should be, beside whenever the kernel
+    /// tells of a change of its rules (50ms to 5s)
+    #[arg(long, default_value = "5s", value_parser = parse_interval, value_name = "DURATION")]
     pub repair_interval: Duration,
 }
 

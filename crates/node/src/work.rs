@@ -270,7 +270,7 @@ impl Tools {
         match self.node_side.mend() {
             Ok(differences) if differences.is_empty() => {}
             Ok(differences) => {
-                tracing::info!(?differences, "the node's own table was put right");
+                tracing::info!(?differences, "the node's own table was brought in line");
             }
             Err(error) => {
                 count(&self.health.metrics.failures);

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 
 use ambit_net::namespace::{self, NetNs};
-use ambit_net::netlink::{NetlinkError, RouteSocket};
+use ambit_net::netlink::{MAIN_TABLE, NetlinkError, Route, RouteSocket};
 use ambit_net::nftables::{Difference, Nftables, Table};
 use ambit_net::procnet;
 
@@ -157,7 +157,9 @@ pub(crate) fn connections(netns: &NetNs) -> Result<usize, CaptureError> {
 /// The calling thread's namespace, open for work.
 struct Pod {
     nftables: Nftables,
-    routes: RouteSocket,
+    routing: RouteSocket,
+    /// Every route, as found when the namespace was opened.
+    routes: Vec<Route>,
     tables: Vec<(IpVersion, Table)>,
     /// The IP versions that have policy routing: IPv6 may be switched off in the pod.
     routed: Vec<IpVersion>,
@@ -166,7 +168,8 @@ struct Pod {
 impl Pod {
     fn open(options: CaptureOptions, extent: Extent) -> Result<Self, CaptureError> {
         let mut nftables = Nftables::open().map_err(kernel("open nftables"))?;
-        let mut routes = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
+        let mut routing = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
+        let routes = routing.routes().map_err(kernel("list routes"))?;
         let mut extents = vec![(IpVersion::V4, extent)];
         if options.ipv6 {
             extents.push((IpVersion::V6, extent));
@@ -174,14 +177,14 @@ impl Pod {
             // Captured by an agent that ran with IPv6: those connections go on.
             extents.push((IpVersion::V6, Extent::Remains));
         }
-        let mut tables = Vec::new();
-        for &(version, extent) in &extents {
-            let uplink = uplink(&mut routes, version)?;
-            tables.push((version, rules::table(version, options, extent, &uplink)));
-        }
+        let table = |(version, extent): &(IpVersion, Extent)| {
+            let uplink = uplink(&routes, *version);
+            (*version, rules::table(*version, options, *extent, &uplink))
+        };
+        let tables = extents.iter().map(table).collect();
         let routed = extents.iter().map(|(version, _)| *version);
         let routed = routed.filter(|v| *v == IpVersion::V4 || ipv6_enabled()).collect();
-        Ok(Self { nftables, routes, tables, routed })
+        Ok(Self { nftables, routing, routes, tables, routed })
     }
 
     fn drifts(&mut self) -> Result<Vec<Drift>, CaptureError> {
@@ -190,14 +193,13 @@ impl Pod {
             let differences = self.nftables.verify(table).map_err(kernel("compare the table"))?;
             drifts.extend(differences.into_iter().map(|d| Drift::Rules(*version, d)));
         }
-        let policy_rules = self.routes.rules().map_err(kernel("list policy routing rules"))?;
-        let routes = self.routes.routes().map_err(kernel("list routes"))?;
+        let policy_rules = self.routing.rules().map_err(kernel("list policy routing rules"))?;
         for &version in &self.routed {
             if !policy_rules.contains(&rules::policy_rule(version)) {
                 drifts.push(Drift::PolicyRule(version));
             }
             let wanted = rules::route(version);
-            let found = routes.iter().any(|route| {
+            let found = self.routes.iter().any(|route| {
                 (route.destination, route.table, route.kind)
                     == (wanted.destination, wanted.table, wanted.kind)
             });
@@ -217,11 +219,11 @@ impl Pod {
         for drift in &drifts {
             match drift {
                 Drift::PolicyRule(version) => self
-                    .routes
+                    .routing
                     .ensure_rule(&rules::policy_rule(*version))
                     .map_err(kernel("add the policy routing rule"))?,
                 Drift::Route(version) => self
-                    .routes
+                    .routing
                     .ensure_route(&rules::route(*version))
                     .map_err(kernel("add the local route"))?,
                 Drift::Parameter => set_parameter(),
@@ -243,13 +245,11 @@ fn has_table(nftables: &mut Nftables, version: IpVersion) -> Result<bool, Captur
 }
 
 /// The interface of the default route, by which the node's own packets come in.
-fn uplink(routes: &mut RouteSocket, version: IpVersion) -> Result<Uplink, CaptureError> {
+fn uplink(routes: &[Route], version: IpVersion) -> Uplink {
     let everything = rules::route(version).destination;
-    let routes = routes.routes().map_err(kernel("list routes"))?;
-    let default = routes.into_iter().find(|route| {
-        route.table == ambit_net::netlink::MAIN_TABLE && route.destination == everything
-    });
-    Ok(default.and_then(|route| route.link).map_or(Uplink::NotLoopback, Uplink::Named))
+    let default = |route: &&Route| route.table == MAIN_TABLE && route.destination == everything;
+    let link = routes.iter().find(default).and_then(|route| route.link.clone());
+    link.map_or(Uplink::NotLoopback, Uplink::Named)
 }
 
 /// Whether loopback of the calling thread's namespace takes IPv6; without there are no routes.
