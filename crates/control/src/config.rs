@@ -1,8 +1,9 @@
 //! The control plane's flags as written by the user, and the settings as it uses them.
 //!
-//! Environment names are istiod's where they mean the same thing. [`Args`] may hold anything that clap accepts;
-//! [`Config`] holds only what has been checked. A setting that is given twice, as a flag and in the mesh
-//! configuration, must agree. Nothing but this file reads the mesh configuration.
+//! Environment names are istiod's where they mean the same thing. [`Args`] may hold anything that
+//! clap accepts; [`Config`] holds only what has been checked. A setting that is given twice, as a
+//! flag and in the mesh configuration, must agree. Nothing but this file reads the mesh
+//! configuration.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use serde::Deserialize;
 
 use crate::view_builder::Mesh;
 
-/// Shortest lifetime of a workload certificate that makes sense: half of it must suffice for a renewal.
+/// Shortest lifetime of a workload certificate that makes sense: half of it must suffice for a
+/// renewal.
 const CERT_TTL_MIN: Duration = Duration::from_secs(5);
 
 /// Flags of `ambit control`, the control plane in istiod's place.
@@ -31,7 +33,8 @@ pub struct Args {
     #[arg(long, default_value = "/var/run/ambit/control.sock", value_name = "PATH")]
     pub admin_socket: PathBuf,
 
-    /// Directory into which each node's token, roots and revocation list are written, as DIR/NODE/...
+    /// Directory into which each node's token, roots and revocation list are written, as
+    /// DIR/NODE/...
     #[arg(long, value_name = "DIR")]
     pub node_credentials: Option<PathBuf>,
 
@@ -51,12 +54,14 @@ pub struct Args {
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,
 
-    /// Directory of a plugged-in authority with Istio's names: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem
+    /// Directory of a plugged-in authority with Istio's names: ca-cert.pem ca-key.pem
+    /// cert-chain.pem root-cert.pem
     #[arg(long, value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
 
     /// Lifetime of workload certificates
-    #[arg(long, env = "DEFAULT_WORKLOAD_CERT_TTL", default_value = "24h", value_parser = duration, value_name = "DURATION")]
+    #[arg(long, env = "DEFAULT_WORKLOAD_CERT_TTL", default_value = "24h",
+        value_parser = duration, value_name = "DURATION")]
     pub workload_cert_ttl: Duration,
 
     /// Longest lifetime that proxies may ask for instead [default: the --workload-cert-ttl]
@@ -79,7 +84,8 @@ pub struct Args {
     #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local", value_name = "DOMAIN")]
     pub cluster_domain: String,
 
-    /// Service accounts that may ask for certificates of pods on their node, as NAMESPACE/NAME [default: ztunnel of the root namespace]
+    /// Service accounts that may ask for certificates of pods on their node, as NAMESPACE/NAME
+    /// [default: ztunnel of the root namespace]
     #[arg(long, env = "CA_TRUSTED_NODE_ACCOUNTS", value_delimiter = ',', value_name = "ACCOUNT")]
     pub trusted_node_accounts: Vec<String>,
 
@@ -113,7 +119,8 @@ pub enum ConfigError {
     },
     /// A lifetime is out of range.
     #[error(
-        "{flag} is {given:?}; write at least {CERT_TTL_MIN:?} and at most the --max-workload-cert-ttl"
+        "{flag} is {given:?}; write at least {CERT_TTL_MIN:?} and at most the \
+         --max-workload-cert-ttl"
     )]
     Lifetime {
         /// The flag.

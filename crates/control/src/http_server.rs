@@ -143,7 +143,8 @@ async fn respond(request: Request<Incoming>, handler: Handler) -> Response<Full<
                 query: query(head.uri.query().unwrap_or_default()),
                 body: body.to_bytes(),
             };
-            // Answers read shared state and write small files: short, but not for the async threads.
+            // Answers read shared state and write small files: short, but not for the async
+            // threads.
             let answered = tokio::task::spawn_blocking(move || handler(question)).await;
             answered.unwrap_or_else(|_| {
                 Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "answering failed, see the log")

@@ -1,7 +1,8 @@
 //! Role: the control plane: registry, view, delta xDS and certificate authority.
 //!
-//! It reads objects, makes the view of them, tells proxies about it, signs their pods' certificates and answers
-//! administrators. It never touches a pod's traffic, and a mesh goes on without it until certificates end.
+//! It reads objects, makes the view of them, tells proxies about it, signs their pods' certificates
+//! and answers administrators. It never touches a pod's traffic, and a mesh goes on without it
+//! until certificates end.
 //!
 //! | module | does |
 //! |---|---|

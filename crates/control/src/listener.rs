@@ -1,7 +1,8 @@
 //! TCP and TLS below discovery and certificates.
 //!
-//! Handshakes run beside one another, each with a deadline, so that one client that says nothing delays nobody. The
-//! server certificate can be replaced while connections live. Nothing here knows what is served.
+//! Handshakes run beside one another, each with a deadline, so that one client that says nothing
+//! delays nobody. The server certificate can be replaced while connections live. Nothing here knows
+//! what is served.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +26,8 @@ const HANDSHAKES_MAX: usize = 1024;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that are established and not yet taken by the server.
 const ESTABLISHED_QUEUE: usize = 64;
-/// Pause after the kernel could not give a connection (out of file descriptors), so that it can recover.
+/// Pause after the kernel could not give a connection (out of file descriptors), so that it can
+/// recover.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where a client connects from.
@@ -89,7 +91,8 @@ pub(crate) fn accept(
             drain.spawn(async move {
                 match establish(stream, &security).await {
                     Ok(transport) => {
-                        // The server is gone when nobody takes it; then the client is told by the close.
+                        // The server is gone when nobody takes it; then the client is told by the
+                        // close.
                         let _ = sender.send(Ok(Connection { transport, remote })).await;
                     }
                     Err(error) => {

@@ -1,6 +1,7 @@
 //! `/metrics`, `/ready` and `/debug/syncz` on the monitoring port.
 //!
-//! Open to the network like istiod's 15014: nothing here may show more than names, counts and states.
+//! Open to the network like istiod's 15014: nothing here may show more than names, counts and
+//! states.
 
 use std::sync::Arc;
 use std::time::SystemTime;

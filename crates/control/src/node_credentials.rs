@@ -1,8 +1,8 @@
 //! What each node's proxy needs to join: a token, the roots, the revocation list.
 //!
-//! Written for every Node object into a directory of its own: `token` (private, bound to the node, replaced at half
-//! its life), `root-cert.pem`, and `ca-crl.pem` once anything was revoked. The token of a node that is gone is
-//! removed. Nothing here may write outside of the node's directory.
+//! Written for every Node object into a directory of its own: `token` (private, bound to the node,
+//! replaced at half its life), `root-cert.pem`, and `ca-crl.pem` once anything was revoked. The
+//! token of a node that is gone is removed. Nothing here may write outside of the node's directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +65,8 @@ impl NodeCredentials {
         }
     }
 
-    /// Writes for all nodes, removes the tokens of those that are gone; answers with the nodes that were written.
+    /// Writes for all nodes, removes the tokens of those that are gone; answers with the nodes that
+    /// were written.
     fn write_all(&self, before: &[Text], now: SystemTime) -> Vec<Text> {
         let nodes = self.world.nodes();
         for node in before.iter().filter(|node| !nodes.contains(node)) {

@@ -1,7 +1,7 @@
 //! The life of the control plane: set up, serve, end in good order.
 //!
-//! Nothing is served before the registry was read, and every task ends before the process does. What this file
-//! starts is all there is.
+//! Nothing is served before the registry was read, and every task ends before the process does.
+//! What this file starts is all there is.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use ambit_net::netlink::{NetlinkError, RouteSocket};
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::service::ServiceAcceptor;
 use ambit_tls::token::{TokenError, TokenSigner};
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server::IstioCertificateServiceServer;
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server as ads;
+use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server as certificates;
 use ambit_wire::xds::MAX_MESSAGE_BYTES;
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
@@ -116,6 +116,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
     let drain = Drain::new();
     let mut control = Control::set_up(config, drain.guard()).await?;
+    let Ports { xds, plaintext_xds, monitoring } = control.ports;
+    tracing::info!(%xds, ?plaintext_xds, %monitoring, "the control plane is ready");
     let ended = tokio::select! {
         ended = &mut control.registry => Some(ended),
         _ = terminate.recv() => None,
@@ -145,7 +147,7 @@ struct Control {
 }
 
 /// The ports as they were opened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Ports {
     xds: SocketAddr,
     plaintext_xds: Option<SocketAddr>,
@@ -194,7 +196,6 @@ impl Control {
             };
             guard.spawn(credentials.run(guard.clone()));
         }
-        tracing::info!(?ports, "the control plane is ready");
         Ok(Self { registry, admin_socket, ports })
     }
 }
@@ -273,7 +274,7 @@ async fn serve_proxies(
         metrics: parts.metrics.clone(),
         guard: guard.clone(),
     };
-    let certificates = CertificateService {
+    let signing = CertificateService {
         authority: parts.authority.clone(),
         tokens: parts.signer.verifier(),
         world: parts.world.clone(),
@@ -286,7 +287,7 @@ async fn serve_proxies(
     let (secured, xds) = listen("--xds-address", config.xds_address).await?;
     let router = grpc()
         .add_service(discovery_server(discovery(Some(parts.signer.verifier()))))
-        .add_service(IstioCertificateServiceServer::new(certificates));
+        .add_service(certificates::IstioCertificateServiceServer::new(signing));
     serve_grpc(router, secured, Security::Tls(acceptor), guard);
     let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
     let (plain, bound) = listen("--plaintext-xds-address", address).await?;
@@ -295,8 +296,8 @@ async fn serve_proxies(
     Ok((xds, Some(bound)))
 }
 
-fn discovery_server(discovery: Discovery) -> AggregatedDiscoveryServiceServer<Discovery> {
-    AggregatedDiscoveryServiceServer::new(discovery)
+fn discovery_server(discovery: Discovery) -> ads::AggregatedDiscoveryServiceServer<Discovery> {
+    ads::AggregatedDiscoveryServiceServer::new(discovery)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }

@@ -1,8 +1,8 @@
 //! What the control plane knows at this moment, shared by everything that answers questions.
 //!
-//! One task feeds it with the registry's events; discovery streams wait for its resources, the authority and the
-//! administration read its objects. It is complete before anybody is served: a proxy must never take a registry
-//! that is still being read for a mesh without workloads.
+//! One task feeds it with the registry's events; discovery streams wait for its resources, the
+//! authority and the administration read its objects. It is complete before anybody is served: a
+//! proxy must never take a registry that is still being read for a mesh without workloads.
 
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -150,7 +150,8 @@ fn serve(resources: &mut Resources, change: &Change) {
             resources.put_policy(policy);
         }
         Change::RemoveAddress(name) => {
-            // A service's name and a workload's uid cannot be mistaken: only uids hold several slashes.
+            // A service's name and a workload's uid cannot be mistaken: only uids hold several
+            // slashes.
             if !resources.remove_workload(name)
                 && let Ok(name) = name.parse()
             {

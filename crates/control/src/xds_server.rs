@@ -1,9 +1,10 @@
 //! Delta discovery: one task for each connected proxy.
 //!
-//! What to send is the business of the stream's state machine; this file feeds it with requests and with the newest
-//! resources, and carries what it answers. A change is sent as soon as the client can take it: there is no timer
-//! that churn could extend, and whatever changed while the client was busy goes out in the next response.
-//! Nothing here may serve a client that has not proven to be a node's proxy.
+//! What to send is the business of the stream's state machine; this file feeds it with requests and
+//! with the newest resources, and carries what it answers. A change is sent as soon as the client
+//! can take it: there is no timer that churn could extend, and whatever changed while the client
+//! was busy goes out in the next response. Nothing here may serve a client that has not proven to
+//! be a node's proxy.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use ambit_model::Text;
 use ambit_net::drain::Guard;
 use ambit_tls::token::{Claims, TokenVerifier};
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryService;
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
@@ -122,7 +123,7 @@ fn type_name(resource_type: ResourceType) -> &'static str {
 }
 
 #[tonic::async_trait]
-impl AggregatedDiscoveryService for Discovery {
+impl ads::AggregatedDiscoveryService for Discovery {
     type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
 
     async fn stream_aggregated_resources(

@@ -1,7 +1,8 @@
 //! The certificate authority's part of the administration API.
 //!
-//! `POST /ca/revoke` takes `{"serial": ...}`, `{"pod": "namespace/name"}` or `{"identity": "spiffe://..."}`;
-//! `POST /ca/rotate` begins a rotation, with `?finish=true` ends it. Nothing here may show a key.
+//! `POST /ca/revoke` takes `{"serial": ...}`, `{"pod": "namespace/name"}` or `{"identity":
+//! "spiffe://..."}`; `POST /ca/rotate` begins a rotation, with `?finish=true` ends it. Nothing here
+//! may show a key.
 
 use std::time::SystemTime;
 
@@ -78,7 +79,8 @@ impl Admin {
     }
 
     fn which(&self, body: &[u8]) -> Result<Which, String> {
-        let usage = "write {\"serial\": HEX}, {\"pod\": \"NAMESPACE/NAME\"} or {\"identity\": \"spiffe://...\"}";
+        let usage = "write {\"serial\": HEX}, {\"pod\": \"NAMESPACE/NAME\"} or {\"identity\": \
+                     \"spiffe://...\"}";
         let asked: Revocation =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {usage}"))?;
         match asked {
@@ -95,7 +97,8 @@ impl Admin {
         }
     }
 
-    /// A pod's certificate is its identity's on its node; other pods there with that identity share it.
+    /// A pod's certificate is its identity's on its node; other pods there with that identity share
+    /// it.
     fn holder(&self, pod: &str) -> Result<Which, String> {
         let builder = self.world.read();
         let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));

@@ -1,6 +1,7 @@
 //! Objects and the view as JSON lists, for `ambit get` and `ambit status`.
 //!
-//! Names of fields are Kubernetes' where it has one. Nothing here decides anything; it shows what was decided.
+//! Names of fields are Kubernetes' where it has one. Nothing here decides anything; it shows what
+//! was decided.
 
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::service::{Mode, Service, VirtualAddress};
@@ -108,9 +109,10 @@ fn balancing(service: &Service) -> Value {
         Mode::Failover => "failover",
         Mode::Passthrough => "passthrough",
     };
+    let preference = it.routing_preference.iter().map(|it| format!("{it:?}").to_lowercase());
     json!({
         "mode": mode,
-        "preference": it.routing_preference.iter().map(|it| format!("{it:?}").to_lowercase()).collect::<Vec<_>>(),
+        "preference": preference.collect::<Vec<_>>(),
         "allowUnready": it.allow_unhealthy,
         "clientAffinitySeconds": it.client_affinity_seconds,
     })

@@ -1,8 +1,10 @@
 //! The administration API: JSON over a private socket.
 //!
-//! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET /why?src=&dst=`, `GET /status`,
-//! `GET /ca/{rotation,certificates}`, `POST /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`.
-//! Lists are `{"items": [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may show a key or a token.
+//! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET
+//! /why?src=&dst=`, `GET /status`, `GET /ca/{rotation,certificates}`, `POST
+//! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`. Lists are `{"items":
+//! [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may show a key or a
+//! token.
 
 mod authority;
 mod lists;

@@ -1,7 +1,8 @@
 //! What happens to a connection, what decides it, and what would have to change.
 //!
-//! The answer comes from the same functions that proxies call, over the view that proxies were sent, for a proxy
-//! on the client's node with no other connection open. Nothing here may judge by rules of its own.
+//! The answer comes from the same functions that proxies call, over the view that proxies were
+//! sent, for a proxy on the client's node with no other connection open. Nothing here may judge by
+//! rules of its own.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +28,8 @@ pub(super) enum WhyError {
     NoSource(String),
     /// The destination is nothing that is known.
     #[error(
-        "{0:?} is no destination; write NAMESPACE/POD, NAMESPACE/SERVICE, a host name or an address, \
+        "{0:?} is no destination; write NAMESPACE/POD, NAMESPACE/SERVICE, a host name or an \
+         address, \
          each with :PORT"
     )]
     NoDestination(String),
@@ -90,7 +92,8 @@ pub(super) fn explain(
         builder.view().plan(&flow, &mut quiet(builder, client))
     } else {
         notes.push(format!(
-            "{}/{} is not captured: the connection does not pass a proxy on its side and proves no identity",
+            "{}/{} is not captured: the connection does not pass a proxy on its side and proves \
+             no identity",
             client.namespace, client.name
         ));
         uncaptured(builder, &target)
@@ -131,7 +134,8 @@ fn quiet(builder: &Builder, client: &Workload) -> Quiet {
     Quiet { enrolled: enrolled.collect() }
 }
 
-/// Where a client that no proxy helps ends up: at the address, behind a service at one of its endpoints.
+/// Where a client that no proxy helps ends up: at the address, behind a service at one of its
+/// endpoints.
 fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
     let view = builder.view();
     let network = "".into();

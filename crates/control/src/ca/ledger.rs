@@ -1,8 +1,8 @@
 //! What the authority signed and what it took back.
 //!
-//! A revocation names a pod, an identity or a serial; the ledger knows the serials of the first two. It also tells
-//! whether every holder has fetched a certificate since a moment, which is when a root may be rotated further.
-//! Entries end with their certificates. Nothing here signs anything.
+//! A revocation names a pod, an identity or a serial; the ledger knows the serials of the first
+//! two. It also tells whether every holder has fetched a certificate since a moment, which is when
+//! a root may be rotated further. Entries end with their certificates. Nothing here signs anything.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
@@ -85,7 +85,8 @@ pub(crate) fn unix(time: SystemTime) -> u64 {
 }
 
 impl Ledger {
-    /// The ledger kept in `directory`. A line that cannot be read was cut off by a crash and is left out.
+    /// The ledger kept in `directory`. A line that cannot be read was cut off by a crash and is
+    /// left out.
     pub(crate) fn open(directory: &Path, now: SystemTime) -> Result<Self, FileError> {
         let mut ledger = Self {
             issued_path: directory.join("issued.jsonl"),

@@ -1,9 +1,10 @@
 //! The certificate authority's state: keys, ledger, revocations, rotation.
 //!
-//! Everything it must know after a restart is in one private directory:
-//! `root-cert.pem root-key.pem` (its own root), `next-*` and `earlier-*` (while a root is rotated), `rotation.json`,
-//! `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay where the operator put them.
-//! A certificate is written down before it is handed out. Keys never leave this directory and this process.
+//! Everything it must know after a restart is in one private directory: `root-cert.pem
+//! root-key.pem` (its own root), `next-*` and `earlier-*` (while a root is rotated),
+//! `rotation.json`, `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay
+//! where the operator put them. A certificate is written down before it is handed out. Keys never
+//! leave this directory and this process.
 
 mod ledger;
 pub(crate) mod service;
@@ -24,7 +25,8 @@ pub(crate) use self::ledger::{Issued, Revoked, Which};
 use self::ledger::{Ledger, unix};
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 
-/// How long a revocation list is valid. It bounds how long a mesh with revocations lives without its control plane.
+/// How long a revocation list is valid. It bounds how long a mesh with revocations lives without
+/// its control plane.
 const CRL_VALIDITY: Duration = Duration::from_secs(7 * 86_400);
 /// How long a server certificate is valid; it is renewed long before.
 pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
@@ -37,12 +39,14 @@ pub enum CaError {
     File(#[from] FileError),
     /// A file that must be there is not.
     #[error(
-        "{0} is missing; a plugged-in authority needs ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem"
+        "{0} is missing; a plugged-in authority needs ca-cert.pem, ca-key.pem, cert-chain.pem and \
+         root-cert.pem"
     )]
     Missing(PathBuf),
     /// A file is no text.
     #[error(
-        "{0} is not PEM text; restore it from a backup or remove the state directory's keys to start anew"
+        "{0} is not PEM text; restore it from a backup or remove the state directory's keys to \
+         start anew"
     )]
     NotText(PathBuf),
     /// Keys and certificates cannot be used.
@@ -51,20 +55,32 @@ pub enum CaError {
         /// Where they are.
         path: PathBuf,
         /// Why not.
-        source: AuthorityError,
+        source: Box<AuthorityError>,
     },
     /// A request cannot be signed.
     #[error("cannot sign")]
-    Sign(#[from] AuthorityError),
+    Sign(#[source] Box<AuthorityError>),
     /// What was signed cannot be read back.
     #[error("cannot read what was signed")]
-    Signed(#[from] CertificateError),
+    Signed(#[source] Box<CertificateError>),
     /// The rotation cannot go on.
     #[error("{0}")]
     Rotation(&'static str),
     /// Holders have not fetched the new roots yet.
     #[error("{0} certificate holders have not renewed yet; wait for their half-life or force it")]
     NotSpread(usize),
+}
+
+impl From<AuthorityError> for CaError {
+    fn from(error: AuthorityError) -> Self {
+        Self::Sign(Box::new(error))
+    }
+}
+
+impl From<CertificateError> for CaError {
+    fn from(error: CertificateError) -> Self {
+        Self::Signed(Box::new(error))
+    }
 }
 
 /// How far a rotation of the root has come.
@@ -225,7 +241,8 @@ impl CertificateAuthority {
         Ok(revoked)
     }
 
-    /// What must be done as time passes: a list is signed anew, a rotation goes on once all holders know the new root.
+    /// What must be done as time passes: a list is signed anew, a rotation goes on once all holders
+    /// know the new root.
     pub(crate) fn maintain(&self, holders: &[Holder], now: SystemTime) -> Result<(), CaError> {
         let mut inner = self.inner();
         let shorter = inner.ledger.forget_expired(now);
@@ -259,7 +276,8 @@ impl CertificateAuthority {
     ) -> Result<RotationStatus, CaError> {
         if self.is_plugged_in {
             return Err(CaError::Rotation(
-                "the authority is plugged in: put the old and the new root into root-cert.pem, restart \
+                "the authority is plugged in: put the old and the new root into root-cert.pem, \
+                 restart \
                  control, replace the other files a certificate lifetime later, and restart again",
             ));
         }
@@ -276,7 +294,8 @@ impl CertificateAuthority {
         Ok(inner.status(holders))
     }
 
-    /// Ends the rotation: the old root is no longer trusted. With `force`, holders that did not renew are cut off.
+    /// Ends the rotation: the old root is no longer trusted. With `force`, holders that did not
+    /// renew are cut off.
     pub(crate) fn finish_rotation(
         &self,
         holders: &[Holder],
@@ -345,7 +364,8 @@ impl Inner {
 
     fn activate(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {
         let Some(next) = self.next.take() else { return Ok(()) };
-        // In this order a crash at any point loses no key: once the phase is written, the next start completes it.
+        // In this order a crash at any point loses no key: once the phase is written, the next
+        // start completes it.
         write_authority(directory, "earlier", self.bundle.active())?;
         self.enter(directory, Phase::Active, now)?;
         promote(directory, &next)?;
@@ -373,7 +393,7 @@ fn plugged_in(directory: &Path, now: SystemTime) -> Result<Authority, CaError> {
     let (certificate, key) = (text("ca-cert.pem")?, text("ca-key.pem")?);
     let (chain, root) = (text("cert-chain.pem")?, text("root-cert.pem")?);
     Authority::from_intermediate_pem(&certificate, &key, &chain, &root, now)
-        .map_err(|source| CaError::Authority { path: directory.to_owned(), source })
+        .map_err(|error| unusable(directory, error))
 }
 
 /// Our own root as it was left: possibly in the middle of a rotation.
@@ -447,8 +467,12 @@ fn read_authority(
     let Some(key) = text(&key_path)? else { return Ok(None) };
     let key = zeroize::Zeroizing::new(key);
     let authority = Authority::from_root_pem(&certificate, &key, now)
-        .map_err(|source| CaError::Authority { path, source })?;
+        .map_err(|error| unusable(&path, error))?;
     Ok(Some(authority))
+}
+
+fn unusable(path: &Path, error: AuthorityError) -> CaError {
+    CaError::Authority { path: path.to_owned(), source: Box::new(error) }
 }
 
 fn write_authority(directory: &Path, name: &str, authority: &Authority) -> Result<(), CaError> {

@@ -1,8 +1,8 @@
 //! CreateCertificate: who may have which certificate.
 //!
-//! The caller is a node's proxy, known by its token. It may have certificates of identities whose pods run on its
-//! node, and of no others: a stolen node token is worth that node's pods. Every refusal says why, to the caller
-//! and in the log; the token itself is never part of it.
+//! The caller is a node's proxy, known by its token. It may have certificates of identities whose
+//! pods run on its node, and of no others: a stolen node token is worth that node's pods. Every
+//! refusal says why, to the caller and in the log; the token itself is never part of it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -179,13 +179,14 @@ impl CertificateService {
 
 fn refused(error: &CaError) -> Refusal {
     let text = chain(error);
-    match error {
-        CaError::Sign(AuthorityError::Request(RequestError::OtherIdentity { .. })) => {
+    let CaError::Sign(cause) = error else {
+        return Refusal("internal", Status::internal(text));
+    };
+    match &**cause {
+        AuthorityError::Request(RequestError::OtherIdentity { .. }) => {
             Refusal("denied", Status::permission_denied(text))
         }
-        CaError::Sign(AuthorityError::Request(_)) => {
-            Refusal("malformed", Status::invalid_argument(text))
-        }
+        AuthorityError::Request(_) => Refusal("malformed", Status::invalid_argument(text)),
         _ => Refusal("internal", Status::internal(text)),
     }
 }

@@ -1,8 +1,10 @@
-//! How objects refer to one another and to what is already there: checked before anything is applied.
+//! How objects refer to one another and to what is already there: checked before anything is
+//! applied.
 //!
-//! A reference that a cluster would refuse or wait for for ever (a namespace, a service account) is an error; what
-//! works differently from what its author may expect is a warning: a policy that only layer 7 could enforce, with
-//! whom it cuts off; a Service that selects nothing. Nothing here may look at a single object's own syntax.
+//! A reference that a cluster would refuse or wait for for ever (a namespace, a service account) is
+//! an error; what works differently from what its author may expect is a warning: a policy that
+//! only layer 7 could enforce, with whom it cuts off; a Service that selects nothing. Nothing here
+//! may look at a single object's own syntax.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,35 +15,37 @@ use super::istio::{AuthorizationPolicy, Resolution};
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
 use crate::view_builder::policy;
 
+/// The namespace whose policies hold everywhere, unless control is told otherwise.
+const ROOT_NAMESPACE: &str = "istio-system";
 /// Namespaces that every cluster has.
-const BUILT_IN_NAMESPACES: [&str; 4] = ["default", "istio-system", "kube-public", "kube-system"];
+const BUILT_IN_NAMESPACES: [&str; 4] = ["default", ROOT_NAMESPACE, "kube-public", "kube-system"];
 /// The label that names a waypoint.
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// Names that a warning lists; the rest is counted.
 const NAMES_MAX: usize = 5;
 
 impl Manifests {
-    /// Checks the objects against one another and against `existing` ones, of which those with the same key are
-    /// about to be replaced. Answers with warnings, the loader's first.
+    /// Checks the objects against one another and against `existing` ones, of which those with the
+    /// same key are about to be replaced. Answers with what may surprise, beside the warnings that
+    /// loading gave.
     ///
     /// # Errors
     /// References to namespaces and service accounts that neither the input nor `existing` holds.
-    pub fn check(&self, existing: &[Typed], root_namespace: &str) -> Result<Vec<Finding>, Errors> {
-        let all = All::new(&self.objects, existing, root_namespace);
+    pub fn check(&self, existing: &[Typed]) -> Result<Vec<Finding>, Errors> {
+        let all = All::new(&self.objects, existing);
         let mut errors = Vec::new();
-        let mut warnings = self.warnings.clone();
+        let mut surprises = Vec::new();
         for object in &self.objects {
             all.references(object, &mut errors);
-            all.surprises(object, &mut warnings);
+            all.surprises(object, &mut surprises);
         }
-        if errors.is_empty() { Ok(warnings) } else { Err(Errors(errors)) }
+        if errors.is_empty() { Ok(surprises) } else { Err(Errors(errors)) }
     }
 }
 
 /// What is there once the input is applied.
 struct All<'a> {
     objects: BTreeMap<ObjectKey, &'a Typed>,
-    root_namespace: &'a str,
 }
 
 /// A pod, or the template of many.
@@ -53,10 +57,10 @@ struct Pods<'a> {
 }
 
 impl<'a> All<'a> {
-    fn new(input: &'a [Object], existing: &'a [Typed], root_namespace: &'a str) -> Self {
+    fn new(input: &'a [Object], existing: &'a [Typed]) -> Self {
         let existing = existing.iter().map(|typed| (typed.key(), typed));
         let input = input.iter().map(|object| (object.key.clone(), &object.typed));
-        Self { objects: existing.chain(input).collect(), root_namespace }
+        Self { objects: existing.chain(input).collect() }
     }
 
     fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
@@ -74,7 +78,6 @@ impl<'a> All<'a> {
         let namespace = &object.key.namespace;
         let is_known = namespace.is_empty()
             || BUILT_IN_NAMESPACES.contains(&&**namespace)
-            || **namespace == *self.root_namespace
             || self.has(Kind::Namespace, "", namespace);
         if !is_known {
             errors.push(finding(
@@ -123,7 +126,8 @@ impl<'a> All<'a> {
                 warnings.push(finding(
                     object,
                     "spec.resolution",
-                    "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the client found",
+                    "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the \
+                     client found",
                     "use NONE to say the same, or DNS",
                 ));
             }
@@ -133,7 +137,8 @@ impl<'a> All<'a> {
                     warnings.push(finding(
                         object,
                         field(&object.typed, "hostNetwork"),
-                        "a pod in its node's network cannot be captured and stays outside of the mesh",
+                        "a pod in its node's network cannot be captured and stays outside of the \
+                         mesh",
                         "remove hostNetwork to bring it in",
                     ));
                 }
@@ -176,12 +181,12 @@ impl<'a> All<'a> {
 
     /// A policy that is not enforced as it is written, and whom that concerns.
     fn policy(&self, object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
-        let converted = policy::convert(policy, self.root_namespace);
+        let converted = policy::convert(policy, ROOT_NAMESPACE);
         if converted.condition.status == "True" {
             return;
         }
         let namespace = &*object.key.namespace;
-        let scope = (namespace != self.root_namespace).then_some(namespace);
+        let scope = (namespace != ROOT_NAMESPACE).then_some(namespace);
         let selector = policy.spec.selector.as_ref().map(|selector| &selector.match_labels);
         let held = self.pods(scope).into_iter();
         let held =
@@ -196,8 +201,13 @@ impl<'a> All<'a> {
         warnings.push(finding(
             object,
             "spec",
-            format!("will be Accepted=False ({}): {}{whom}", converted.condition.reason, converted.condition.message),
-            "write it with source and destination.port only, or attach it to a waypoint once there is one",
+            format!(
+                "will be Accepted=False ({}): \
+                     {}{whom}",
+                converted.condition.reason, converted.condition.message
+            ),
+            "write it with source and destination.port only, or attach it to a waypoint once \
+             there is one",
         ));
     }
 }

@@ -1,9 +1,9 @@
 //! YAML and JSON text to values that remember their lines.
 //!
-//! Every later step (typed decoding, validation, references) names a field by its path; the line comes
-//! from here, once, so that no step has to carry positions around. JSON is read by the same parser: it is
-//! a subset of YAML, and duplicate keys are errors in both.
-//! This file must never interpret a value: what a field means is for `decode` and `validate`.
+//! Every later step (typed decoding, validation, references) names a field by its path; the line
+//! comes from here, once, so that no step has to carry positions around. JSON is read by the same
+//! parser: it is a subset of YAML, and duplicate keys are errors in both. This file must never
+//! interpret a value: what a field means is for `decode` and `validate`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -115,7 +115,8 @@ fn document(tree: Spanned<Tree>) -> Document {
     Document { value, lines: FieldLines(lines) }
 }
 
-/// A YAML node with the line of every child; a map's line is its key's, which is what a reader looks for.
+/// A YAML node with the line of every child; a map's line is its key's, which is what a reader
+/// looks for.
 enum Tree {
     Scalar(Value),
     List(Vec<Spanned<Tree>>),
@@ -244,7 +245,8 @@ mod tests {
 
     #[test]
     fn lists_are_flattened_with_their_lines() {
-        let text = "kind: List\napiVersion: v1\nitems:\n- kind: A\n  x: 1\n- kind: List\n  items:\n  - kind: B\n";
+        let text = "kind: List\napiVersion: v1\nitems:\n- kind: A\n  x: 1\n- kind: List\n  \
+                    items:\n  - kind: B\n";
         let flat: Vec<Document> =
             parse(text).expect("valid").into_iter().flat_map(Document::flatten).collect();
         assert_eq!(flat.len(), 2);

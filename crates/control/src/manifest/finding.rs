@@ -1,8 +1,8 @@
 //! What is wrong (or doubtful) with an input: file, line, object, field, problem, remedy.
 //!
 //! One shape for errors and warnings, because both are read by the same person at the same moment.
-//! A finding must never exist without a remedy: whoever cannot say what to do instead has not understood
-//! the rule being checked.
+//! A finding must never exist without a remedy: whoever cannot say what to do instead has not
+//! understood the rule being checked.
 
 use std::fmt;
 
@@ -28,7 +28,8 @@ impl fmt::Display for Location {
 
 /// One problem at one place of the input.
 ///
-/// Reads `file:line: Kind ns/name: field: what is wrong; remedy`; parts that do not apply are left out.
+/// Reads `file:line: Kind ns/name: field: what is wrong; remedy`; parts that do not apply are left
+/// out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The file and line the problem is at.

@@ -1,16 +1,18 @@
-//! The Istio resources that Ambit reads: AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry.
+//! The Istio resources that Ambit reads: AuthorizationPolicy, PeerAuthentication, ServiceEntry,
+//! WorkloadEntry.
 //!
-//! The structs follow the CRDs field by field, L7 fields included, because a policy that cannot be enforced
-//! must still be understood well enough to say so. Lists are `Option<Vec<_>>` where Istio tells an absent list
-//! from an empty one: an absent `from` matches every source, and an empty one must never be taken for that.
-//! Nothing here may change a value while reading it.
+//! The structs follow the CRDs field by field, L7 fields included, because a policy that cannot be
+//! enforced must still be understood well enough to say so. Lists are `Option<Vec<_>>` where Istio
+//! tells an absent list from an empty one: an absent `from` matches every source, and an empty one
+//! must never be taken for that. Nothing here may change a value while reading it.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-/// An Istio object: type, metadata, specification. `status` is the control plane's and only kept as text.
+/// An Istio object: type, metadata, specification. `status` is the control plane's and only kept as
+/// text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IstioObject<S> {

@@ -1,9 +1,10 @@
 //! Manifests: the YAML and JSON that users write, read strictly.
 //!
-//! [`load`] turns files, directories and streams into typed objects, or into a list of all that is wrong with
-//! file, line, field and remedy: nothing is returned to be applied when anything is wrong.
-//! [`Manifests::check`] then looks at how the objects refer to one another and to what is already there.
-//! Nothing here may drop an object silently: a kind that Ambit does not read is named in a warning.
+//! [`load`] turns files, directories and streams into typed objects, or into a list of all that is
+//! wrong with file, line, field and remedy: nothing is returned to be applied when anything is
+//! wrong. [`Manifests::check`] then looks at how the objects refer to one another and to what is
+//! already there. Nothing here may drop an object silently: a kind that Ambit does not read is
+//! named in a warning.
 
 pub(crate) mod check;
 mod decode;
@@ -30,7 +31,8 @@ pub use self::object::{Kind, Object, ObjectKey, Typed};
 /// Where manifests are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// A file, or a directory whose `*.yaml`, `*.yml` and `*.json` are read in order of their names.
+    /// A file, or a directory whose `*.yaml`, `*.yml` and `*.json` are read in order of their
+    /// names.
     Path(PathBuf),
     /// Standard input, `-` on the command line.
     Stdin,
@@ -69,14 +71,14 @@ pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
                     loader.source(&source.name, &source.text);
                 }
             }
-            Err(finding) => loader.errors.push(finding),
+            Err(finding) => loader.errors.push(*finding),
         }
     }
     loader.finish()
 }
 
-/// Decodes an object that was stored by Ambit or a Kubernetes API server: unknown fields are newer than this
-/// program and not the user's mistake.
+/// Decodes an object that was stored by Ambit or a Kubernetes API server: unknown fields are newer
+/// than this program and not the user's mistake.
 pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
     fn typed<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<Arc<T>, serde_json::Error> {
         serde_json::from_slice(json).map(Arc::new)
@@ -245,7 +247,8 @@ fn unread_remedy(api_version: &str) -> &'static str {
     }
 }
 
-/// The API server moves stringData to data when a Secret is written; so do we, so that readers know one place.
+/// The API server moves stringData to data when a Secret is written; so do we, so that readers know
+/// one place.
 fn merge_string_data(typed: Typed) -> Typed {
     let Typed::Secret(secret) = typed else { return typed };
     let mut secret = Arc::unwrap_or_clone(secret);

@@ -1,7 +1,7 @@
 //! The objects Ambit reads: kinds, keys and typed contents.
 //!
-//! One table (`KINDS`) says how each kind is called in its API, in paths and in URLs; everything that must
-//! tell kinds apart goes through it. Nothing here may know how an object is used.
+//! One table (`KINDS`) says how each kind is called in its API, in paths and in URLs; everything
+//! that must tell kinds apart goes through it. Nothing here may know how an object is used.
 
 use std::fmt;
 use std::sync::Arc;

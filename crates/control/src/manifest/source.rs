@@ -1,6 +1,7 @@
 //! Files, directories and standard input to text.
 //!
-//! The order is that of the names, so that a run can be repeated. Nothing here may look into the text.
+//! The order is that of the names, so that a run can be repeated. Nothing here may look into the
+//! text.
 
 use std::fs;
 use std::io::{self, Read};
@@ -24,7 +25,7 @@ pub(crate) struct Source {
 }
 
 /// Reads all texts of one input.
-pub(crate) fn read(input: &Input) -> Result<Vec<Source>, Finding> {
+pub(crate) fn read(input: &Input) -> Result<Vec<Source>, Box<Finding>> {
     match input {
         Input::Text { name, text } => Ok(vec![Source { name: name.clone(), text: text.clone() }]),
         Input::Stdin => {
@@ -36,20 +37,20 @@ pub(crate) fn read(input: &Input) -> Result<Vec<Source>, Finding> {
             let mut files = Vec::new();
             collect(path, 0, &mut files)?;
             if files.is_empty() {
-                return Err(Finding {
+                return Err(Box::new(Finding {
                     location: Location { file: path.display().to_string(), line: 0 },
                     object: String::new(),
                     field: String::new(),
                     what: "the directory holds no *.yaml, *.yml or *.json".to_owned(),
                     remedy: "name a directory or file with manifests".to_owned(),
-                });
+                }));
             }
             files.iter().map(|file| read_file(file)).collect()
         }
     }
 }
 
-fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Finding> {
+fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Box<Finding>> {
     let name = path.display().to_string();
     let metadata = fs::metadata(path).map_err(|error| unreadable(&name, &error))?;
     if !metadata.is_dir() {
@@ -76,7 +77,7 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fi
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<Source, Finding> {
+fn read_file(path: &Path) -> Result<Source, Box<Finding>> {
     let name = path.display().to_string();
     let text =
         fs::File::open(path).and_then(read_text).map_err(|error| unreadable(&name, &error))?;
@@ -93,18 +94,18 @@ fn read_text(reader: impl Read) -> io::Result<String> {
     Ok(text)
 }
 
-fn unreadable(name: &str, error: &io::Error) -> Finding {
+fn unreadable(name: &str, error: &io::Error) -> Box<Finding> {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => "check the path",
         io::ErrorKind::PermissionDenied => "make it readable for this user",
         io::ErrorKind::InvalidData => "save it as UTF-8 text",
         _ => "make it a readable file of YAML or JSON",
     };
-    Finding {
+    Box::new(Finding {
         location: Location { file: name.to_owned(), line: 0 },
         object: String::new(),
         field: String::new(),
         what: format!("cannot be read: {error}"),
         remedy: remedy.to_owned(),
-    }
+    })
 }

@@ -1,9 +1,10 @@
 //! The registry of one machine: a directory of objects, watched.
 //!
-//! `registry/objects/<plural>/<namespace or _>/<name>.json` are the objects, `registry/status/pods` what nodes say,
-//! `registry/captured` what agents captured. Writers replace files by renaming, so a file is never half there.
-//! Changes are gathered for a moment that churn cannot extend. An object that cannot be read keeps its last good
-//! version and is reported; one that is gone is gone. Nothing here ever writes to the registry.
+//! `registry/objects/<plural>/<namespace or _>/<name>.json` are the objects, `registry/status/pods`
+//! what nodes say, `registry/captured` what agents captured. Writers replace files by renaming, so
+//! a file is never half there. Changes are gathered for a moment that churn cannot extend. An
+//! object that cannot be read keeps its last good version and is reported; one that is gone is
+//! gone. Nothing here ever writes to the registry.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -100,7 +101,8 @@ impl FilesRegistry {
         }
     }
 
-    /// The paths that changed within [`GATHER_MAX`] after the first change; `None` when the kernel lost count.
+    /// The paths that changed within [`GATHER_MAX`] after the first change; `None` when the kernel
+    /// lost count.
     async fn gather(&mut self) -> Result<Option<BTreeSet<PathBuf>>, RegistryError> {
         let mut paths = BTreeSet::new();
         let mut is_complete = true;
@@ -155,7 +157,8 @@ impl FilesRegistry {
         Ok(self.read_files(&found))
     }
 
-    /// Watches `directory` and all below, then lists the files there: in this order, so that none is missed.
+    /// Watches `directory` and all below, then lists the files there: in this order, so that none
+    /// is missed.
     fn scan(
         &mut self,
         directory: &Path,

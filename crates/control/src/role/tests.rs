@@ -1,7 +1,7 @@
 //! The control plane as its clients see it: real sockets on loopback, real TLS, real tokens.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_model::identity::Identity;
@@ -12,12 +12,12 @@ use ambit_tls::service::ServiceConnector;
 use ambit_tls::token::{Claims, ISSUER};
 use ambit_wire::ca::request_for;
 use ambit_wire::proto::envoy::config::core::v3::Node;
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
 use ambit_wire::proto::google::rpc::Status as RpcStatus;
-use ambit_wire::proto::istio::v1::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use ambit_wire::proto::istio::v1::auth::istio_certificate_service_client as certificates;
 use ambit_wire::xds::ResourceType;
 use ambit_wire::xds::node::ProxyNode;
 use bytes::Bytes;
@@ -51,16 +51,17 @@ impl Fixture {
             std::env::temp_dir().join(format!("ambit-control-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);
         std::fs::create_dir_all(&root).unwrap();
-        let fixture = Self::restart(root, flags, mesh).await;
-        fixture
+        Self::restart(root, flags, mesh).await
     }
 
-    async fn restart(root: PathBuf, flags: &str, prepare: impl FnOnce(&PathBuf)) -> Self {
+    async fn restart(root: PathBuf, flags: &str, prepare: impl FnOnce(&Path)) -> Self {
         prepare(&root);
         let at = root.display();
         let words = format!(
-            "control --registry files:{at}/registry --state {at}/control --admin-socket {at}/control.sock \
-             --node-credentials {at}/nodes --xds-address 127.0.0.1:0 --monitoring-address 127.0.0.1:0 {flags}"
+            "control --registry files:{at}/registry --state {at}/control --admin-socket \
+             {at}/control.sock \
+             --node-credentials {at}/nodes --xds-address 127.0.0.1:0 --monitoring-address \
+             127.0.0.1:0 {flags}"
         );
         let args = Command::try_parse_from(words.split_whitespace()).unwrap().args;
         let config = Config::try_from(args).unwrap();
@@ -135,12 +136,12 @@ impl Fixture {
             let value = format!("Bearer {token}").parse().unwrap();
             request.metadata_mut().insert("authorization", value);
         }
-        let mut client = IstioCertificateServiceClient::new(self.channel().await);
+        let mut client = certificates::IstioCertificateServiceClient::new(self.channel().await);
         client.create_certificate(request).await.map(|answer| answer.into_inner().cert_chain)
     }
 }
 
-fn put(root: &PathBuf, path: &str, object: &Value) {
+fn put(root: &Path, path: &str, object: &Value) {
     let path = root.join("registry").join(path);
     let directory = path.parent().unwrap();
     std::fs::create_dir_all(directory).unwrap();
@@ -149,14 +150,15 @@ fn put(root: &PathBuf, path: &str, object: &Value) {
     std::fs::rename(beside, path).unwrap();
 }
 
-fn put_pod(root: &PathBuf, name: &str, account: &str, node: &str, ip: &str, phase: &str) {
+fn put_pod(root: &Path, name: &str, account: &str, node: &str, ip: &str, phase: &str) {
     let uid = format!("uid-{name}");
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "shop", "name": name, "uid": uid, "labels": {"app": name}},
         "spec": {
             "serviceAccountName": account, "nodeName": node,
-            "containers": [{"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 8080}]}],
+            "containers": [{"name": "c", "image": "i", "ports": [{"name": "http",
+                "containerPort": 8080}]}],
         },
     });
     put(root, &format!("objects/pods/shop/{name}.json"), &pod);
@@ -168,7 +170,7 @@ fn put_pod(root: &PathBuf, name: &str, account: &str, node: &str, ip: &str, phas
 }
 
 /// Two nodes; `client` and `web` on the first, `db` on the second, `old` has failed.
-fn mesh(root: &PathBuf) {
+fn mesh(root: &Path) {
     for node in ["node-1", "node-2"] {
         let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
         put(root, &format!("objects/nodes/_/{node}.json"), &object);
@@ -185,7 +187,8 @@ fn mesh(root: &PathBuf) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"namespace": "shop", "name": "db"},
-        "spec": {"clusterIP": "10.96.0.20", "selector": {"app": "db"}, "ports": [{"port": 80, "targetPort": "http"}]},
+        "spec": {"clusterIP": "10.96.0.20", "selector": {"app": "db"}, "ports": [{"port": 80,
+            "targetPort": "http"}]},
     });
     put(root, "objects/services/shop/db.json", &service);
 }
@@ -237,7 +240,7 @@ impl Proxy {
             let node = (index == 0).then(|| node.clone());
             requests.send(subscribe(resource_type, node)).await.unwrap();
         }
-        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let mut client = ads::AggregatedDiscoveryServiceClient::new(channel);
         let responses = client.delta_aggregated_resources(request).await?.into_inner();
         Ok(Self { requests, responses })
     }
@@ -378,7 +381,7 @@ async fn plain_text_discovery_is_for_loopback() {
     let channel = connect(&Target { uri, tls: None, mark: None }).await.unwrap();
     let mut proxy = Proxy::over(channel.clone(), None, "node-1").await.unwrap();
     proxy.see(&["+Kubernetes//Pod/shop/web"]).await;
-    let mut authority = IstioCertificateServiceClient::new(channel);
+    let mut authority = certificates::IstioCertificateServiceClient::new(channel);
     let refused = authority.create_certificate(request_for(
         &identity("web").parse().unwrap(),
         String::new(),
@@ -469,7 +472,7 @@ async fn certificates_are_for_pods_of_the_callers_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_requests_are_refused() {
     let fixture = Fixture::start("ca-malformed", "").await;
-    let mut client = IstioCertificateServiceClient::new(fixture.channel().await);
+    let mut client = certificates::IstioCertificateServiceClient::new(fixture.channel().await);
     let bearer: tonic::metadata::MetadataValue<_> =
         format!("Bearer {}", fixture.token()).parse().unwrap();
     let identity = identity("web").parse().unwrap();
@@ -520,8 +523,8 @@ async fn revocations_reach_the_nodes_and_survive() {
 
     let root = fixture.stop().await;
     let fixture = Fixture::restart(root, "", |_| {}).await;
-    let (_, certificates) = fixture.admin(Method::GET, "/ca/certificates", &Value::Null).await;
-    assert_eq!(certificates["revoked"].as_array().unwrap().len(), 2, "{certificates}");
+    let (_, held) = fixture.admin(Method::GET, "/ca/certificates", &Value::Null).await;
+    assert_eq!(held["revoked"].as_array().unwrap().len(), 2, "{held}");
     assert_eq!(fixture.read("nodes/node-1/root-cert.pem").unwrap(), roots);
     fixture.certificate(Some(&token), &web, &web, 60).await.expect("tokens survive too");
     fixture.end().await;

@@ -1,8 +1,8 @@
 //! ServiceEntry and WorkloadEntry to services and workloads.
 //!
-//! A ServiceEntry is one service for each of its hosts, and one workload for each listed endpoint; endpoints that
-//! it selects are members with records of their own. Names of workloads are Istio's. Nothing here may resolve
-//! a DNS name: an endpoint with a hostname is the proxy's to look up.
+//! A ServiceEntry is one service for each of its hosts, and one workload for each listed endpoint;
+//! endpoints that it selects are members with records of their own. Names of workloads are Istio's.
+//! Nothing here may resolve a DNS name: an endpoint with a hostname is the proxy's to look up.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -105,7 +105,8 @@ pub(crate) fn member_ports(
     ports(&entry.spec, endpoint)
 }
 
-/// The workloads of the listed endpoints of `entry`, or of the names themselves when DNS finds them.
+/// The workloads of the listed endpoints of `entry`, or of the names themselves when DNS finds
+/// them.
 pub(crate) fn endpoints(mesh: &Mesh, name: &ObjectName, entry: &ServiceEntry) -> Vec<Workload> {
     let spec = &entry.spec;
     let resolves = matches!(resolution(spec), Resolution::Dns | Resolution::DnsRoundRobin);

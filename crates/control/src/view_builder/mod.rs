@@ -1,9 +1,10 @@
 //! From objects to the view that proxies get, one change at a time.
 //!
-//! [`Builder::apply`] takes events of the registry and answers with the changes of the view, and with nothing for
-//! whatever came out the same. It keeps indexes by namespace, label, node and owner, so that a changed object
-//! costs what depends on it and not the mesh. Names and meanings are istiod's, except where a policy would fail
-//! open (see [`policy`]). Nothing here reads a file or a clock, or speaks to anybody.
+//! [`Builder::apply`] takes events of the registry and answers with the changes of the view, and
+//! with nothing for whatever came out the same. It keeps indexes by namespace, label, node and
+//! owner, so that a changed object costs what depends on it and not the mesh. Names and meanings
+//! are istiod's, except where a policy would fail open (see [`policy`]). Nothing here reads a file
+//! or a clock, or speaks to anybody.
 
 mod entries;
 mod peer_auth;
@@ -108,8 +109,8 @@ impl Builder {
         self.conditions.get(policy)
     }
 
-    /// Takes events in order; answers with what changed in the view. A policy comes before the workloads that name
-    /// it, and goes after them.
+    /// Takes events in order; answers with what changed in the view. A policy comes before the
+    /// workloads that name it, and goes after them.
     pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Change> {
         let mut dirty = Dirty::default();
         for event in events {
@@ -171,7 +172,8 @@ impl Builder {
         }
     }
 
-    /// The service of this name: a Kubernetes Service before a ServiceEntry, an older entry before a younger.
+    /// The service of this name: a Kubernetes Service before a ServiceEntry, an older entry before
+    /// a younger.
     fn service(&mut self, name: &ServiceName) -> Option<Service> {
         let namespace = self.store.namespace(&name.namespace);
         if let Some((object, record)) = self.store.kubernetes_service(&self.mesh, name) {

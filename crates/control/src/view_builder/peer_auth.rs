@@ -1,8 +1,9 @@
 //! PeerAuthentication to policies that refuse plain text.
 //!
-//! STRICT is a DENY of connections without an identity: one static policy for "all ports", one converted policy
-//! for each PeerAuthentication whose ports differ from the rest. The oldest object of a scope wins, and UNSET
-//! asks the next wider scope. Nothing here may let plain text in where the effective mode is STRICT.
+//! STRICT is a DENY of connections without an identity: one static policy for "all ports", one
+//! converted policy for each PeerAuthentication whose ports differ from the rest. The oldest object
+//! of a scope wins, and UNSET asks the next wider scope. Nothing here may let plain text in where
+//! the effective mode is STRICT.
 
 use ambit_model::Text;
 use ambit_model::names::PolicyName;

@@ -1,10 +1,11 @@
 //! AuthorizationPolicy to what a layer-4 proxy can enforce, and never less than it says.
 //!
-//! A condition on layer 7 cannot be judged by a node proxy. It gets its strictest reading: in an ALLOW it never
-//! matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be asked, refuses what it
-//! matches. The policy is then `Accepted=False` with the reason, so that nobody takes a closed door for
-//! a working one. Rules keep their index, so that a verdict names the rule that the user wrote.
-//! Nothing here may ever make a policy match less of what it denies or more of what it allows.
+//! A condition on layer 7 cannot be judged by a node proxy. It gets its strictest reading: in an
+//! ALLOW it never matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be
+//! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so that
+//! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
+//! the rule that the user wrote. Nothing here may ever make a policy match less of what it denies
+//! or more of what it allows.
 
 use ambit_model::Text;
 use ambit_model::names::PolicyName;
@@ -58,7 +59,8 @@ enum Reading {
 pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
     let spec = &policy.spec;
     if is_attached(spec) {
-        let message = "it is attached to a waypoint or service, whose waypoint enforces it; none exists, \
+        let message = "it is attached to a waypoint or service, whose waypoint enforces it; none \
+                       exists, \
                        so traffic that must pass one is refused";
         return Converted { policy: None, condition: rejected("TargetNotFound", message) };
     }
@@ -207,7 +209,7 @@ fn is_l4(condition: &Condition) -> bool {
 /// What a match of the list is, once layer 7 is read strictly.
 enum Alternative {
     /// It can be judged.
-    Judged(Match),
+    Judged(Box<Match>),
     /// It holds whatever comes.
     Always,
     /// It never holds.
@@ -254,7 +256,7 @@ fn clause(alternatives: impl IntoIterator<Item = Alternative>, reading: Reading)
     for alternative in alternatives {
         is_empty = false;
         match alternative {
-            Alternative::Judged(one) => matches.push(one),
+            Alternative::Judged(one) => matches.push(*one),
             Alternative::Always => return None,
             Alternative::Never => {}
         }
@@ -263,7 +265,8 @@ fn clause(alternatives: impl IntoIterator<Item = Alternative>, reading: Reading)
         return None;
     }
     if matches.is_empty() {
-        // A match without any field holds for nothing, here and in ztunnel; a clause without matches would hold.
+        // A match without any field holds for nothing, here and in ztunnel; a clause without
+        // matches would hold.
         matches.push(Match::default());
     }
     Some(Clause { matches })
@@ -337,13 +340,15 @@ fn alternative(converted: Option<Match>, is_l7: bool, reading: Reading) -> Alter
         (None, Reading::NeverMatches) => Alternative::Never,
         (None, Reading::AlwaysMatches) => Alternative::Always,
         (Some(_), Reading::NeverMatches) if is_l7 => Alternative::Never,
-        // What is left of a DENY holds for more connections than the whole of it, which is the strict side.
+        // What is left of a DENY holds for more connections than the whole of it, which is the
+        // strict side.
         (Some(one), Reading::AlwaysMatches) if one == Match::default() => Alternative::Always,
-        (Some(one), _) => Alternative::Judged(one),
+        (Some(one), _) => Alternative::Judged(Box::new(one)),
     }
 }
 
-/// The values, none when absent; `None` when they are there and empty, or one of them cannot be read.
+/// The values, none when absent; `None` when they are there and empty, or one of them cannot be
+/// read.
 fn read<T>(values: &Values, one: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
     match values {
         None => Some(Vec::new()),

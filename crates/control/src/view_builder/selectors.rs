@@ -1,8 +1,8 @@
 //! Labels and what they select, indexed both ways.
 //!
-//! [`Members`] answers "whom does this selector select", [`Selectors`] answers "which selectors select this".
-//! Both look only at what shares a label, so that one changed object does not cost a walk over a namespace.
-//! Neither may know what it indexes.
+//! [`Members`] answers "whom does this selector select", [`Selectors`] answers "which selectors
+//! select this". Both look only at what shares a label, so that one changed object does not cost a
+//! walk over a namespace. Neither may know what it indexes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -109,8 +109,8 @@ impl<K> Default for Selectors<K> {
 }
 
 impl<K: Ord + Clone + Hash> Selectors<K> {
-    /// Adds the selector of `key`, or replaces it. An empty selector selects nothing here: what it means
-    /// (nothing for a Service, all for a policy) is its owner's business.
+    /// Adds the selector of `key`, or replaces it. An empty selector selects nothing here: what it
+    /// means (nothing for a Service, all for a policy) is its owner's business.
     pub(crate) fn insert(&mut self, namespace: &Text, key: K, selector: Arc<Labels>) {
         self.remove(&key);
         if let Some(slot) = slot(namespace, &selector) {
@@ -146,7 +146,8 @@ impl<K: Ord + Clone + Hash> Selectors<K> {
     }
 }
 
-/// Any label of the selector would do; the last is seldom a common one such as `app.kubernetes.io/part-of`.
+/// Any label of the selector would do; the last is seldom a common one such as
+/// `app.kubernetes.io/part-of`.
 fn slot(namespace: &Text, selector: &Labels) -> Option<(Text, String, String)> {
     let (key, value) = selector.last_key_value()?;
     Some((namespace.clone(), key.clone(), value.clone()))

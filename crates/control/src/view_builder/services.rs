@@ -1,7 +1,8 @@
 //! Kubernetes Services to the services of the view, and the ports on which a member serves them.
 //!
-//! A waypoint that is named is written down whether or not it exists: proxies refuse what must pass a waypoint
-//! that is not there. Nothing here may look at endpoints; those are the members' own records.
+//! A waypoint that is named is written down whether or not it exists: proxies refuse what must pass
+//! a waypoint that is not there. Nothing here may look at endpoints; those are the members' own
+//! records.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -92,7 +93,8 @@ fn service_port(port: &ServicePort) -> PortMapping {
     }
 }
 
-/// The ports on which a member with these named ports serves `record`; a name that it lacks serves nothing.
+/// The ports on which a member with these named ports serves `record`; a name that it lacks serves
+/// nothing.
 pub(crate) fn member_ports(
     record: &ServiceRecord,
     named_ports: &BTreeMap<String, u16>,

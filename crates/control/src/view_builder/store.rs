@@ -1,7 +1,8 @@
 //! The objects that the view is made of, and who depends on whom.
 //!
-//! [`Store::ingest`] takes one event and marks what must be built again; the rest are questions that building
-//! asks. Nothing here builds anything, and an event never marks more than what its object can affect.
+//! [`Store::ingest`] takes one event and marks what must be built again; the rest are questions
+//! that building asks. Nothing here builds anything, and an event never marks more than what its
+//! object can affect.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -488,7 +489,8 @@ impl Store {
         }
     }
 
-    /// The policies that a workload must name: those that select it, and that of its mutual TLS mode.
+    /// The policies that a workload must name: those that select it, and that of its mutual TLS
+    /// mode.
     pub(super) fn policies_of(&self, mesh: &Mesh, member: &Member) -> Vec<PolicyName> {
         let Some(labels) = self.labels_of(member) else { return Vec::new() };
         let mut names = BTreeSet::new();

@@ -103,14 +103,17 @@ fn the_service(builder: &Builder, key: &str) -> Service {
 fn a_pod_becomes_a_workload() {
     let mut builder = builder();
     let node = json!({"metadata": {"name": "node-1", "labels": {
-        "topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "a", "topology.istio.io/subzone": "r1",
+        "topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "a",
+            "topology.istio.io/subzone": "r1",
     }}});
     let mut object = json!({
-        "metadata": meta("shop", "web-5d-x", &json!({"app": "web", "version": "v2", "pod-template-hash": "5d"})),
+        "metadata": meta("shop", "web-5d-x", &json!({"app": "web", "version": "v2",
+            "pod-template-hash": "5d"})),
         "spec": {"nodeName": "node-1", "containers": [{"name": "c", "image": "i"}]},
     });
     object["metadata"]["ownerReferences"] = json!([
-        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d", "uid": "u", "controller": true},
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d", "uid": "u",
+            "controller": true},
     ]);
     let unready = PodStatus {
         uid: "uid-web-5d-x".to_owned(),
@@ -165,7 +168,8 @@ fn a_service_becomes_a_service() {
     };
     check(
         json!({"clusterIPs": ["10.96.0.1", "fd00::1"], "ports": [
-        {"name": "grpc-a", "port": 80, "targetPort": "http"}, {"name": "b", "port": 81, "appProtocol": "kubernetes.io/h2c"},
+        {"name": "grpc-a", "port": 80, "targetPort": "http"}, {"name": "b", "port": 81,
+            "appProtocol": "kubernetes.io/h2c"},
         {"name": "c", "port": 53, "protocol": "UDP"},
     ], "ipFamilies": ["IPv4", "IPv6"]}),
         &|service| {
@@ -196,7 +200,8 @@ fn a_service_becomes_a_service() {
         assert_eq!(it.routing_preference, expected);
     });
     check(
-        json!({"ports": [{"port": 80}], "trafficDistribution": "PreferClose", "internalTrafficPolicy": "Local"}),
+        json!({"ports": [{"port": 80}], "trafficDistribution": "PreferClose",
+            "internalTrafficPolicy": "Local"}),
         &|service| {
             assert_eq!(service.load_balancing.mode, Mode::Strict);
             assert_eq!(service.load_balancing.routing_preference, [Scope::Node]);
@@ -246,10 +251,15 @@ fn endpoints_serve_the_ports_they_have() {
     let mut builder = builder();
     builder.apply(pod("shop", "web", &json!({"app": "web"}), "10.0.0.2"));
     builder.apply([
-        service("shop", "web", &json!({"selector": {"app": "web"}, "ports": [
-            {"name": "a", "port": 80, "targetPort": "http"}, {"name": "b", "port": 81, "targetPort": 9000},
-            {"name": "c", "port": 82, "targetPort": "absent"},
-        ]})),
+        service(
+            "shop",
+            "web",
+            &json!({"selector": {"app": "web"}, "ports": [
+                {"name": "a", "port": 80, "targetPort": "http"}, {"name": "b", "port": 81,
+                    "targetPort": 9000},
+                {"name": "c", "port": 82, "targetPort": "absent"},
+            ]}),
+        ),
         service("shop", "all", &json!({"ports": [{"port": 80}]})),
         service("other", "web", &json!({"selector": {"app": "web"}, "ports": [{"port": 80}]})),
     ]);
@@ -281,7 +291,8 @@ fn one_change_costs_what_depends_on_it() {
         "the service and 25 endpoints"
     );
     assert_eq!(names(&builder.apply([service("shop", "web", &web)])), [""; 0], "nothing changed");
-    let affinity = json!({"selector": {"app": "even"}, "ports": [{"port": 80}], "sessionAffinity": "ClientIP"});
+    let affinity = json!({"selector": {"app": "even"}, "ports": [{"port": 80}],
+        "sessionAffinity": "ClientIP"});
     assert_eq!(builder.apply([service("shop", "web", &affinity)]).len(), 1, "the service alone");
     assert_eq!(names(&builder.apply([status("shop", "pod-1", "10.0.0.2", false)])), ["+pod-1"]);
     assert_eq!(names(&builder.apply([status("shop", "pod-1", "10.0.0.2", false)])), [""; 0]);
@@ -325,7 +336,8 @@ fn mutual_tls_modes_reach_their_workloads() {
     let own = "shop/converted_peer_authentication_web";
     builder.apply([peer("istio-system", "default", &json!({"mtls": {"mode": "STRICT"}}))]);
     assert_eq!(policies(&builder), [strict]);
-    let ports = json!({"selector": {"matchLabels": {"app": "web"}}, "portLevelMtls": {"8080": {"mode": "PERMISSIVE"}}});
+    let ports = json!({"selector": {"matchLabels": {"app": "web"}},
+        "portLevelMtls": {"8080": {"mode": "PERMISSIVE"}}});
     let changes = builder.apply([peer("shop", "web", &ports)]);
     assert_eq!(names(&changes), [format!("+{own}"), "+web".to_owned()]);
     assert_eq!(policies(&builder), [own]);
@@ -348,7 +360,8 @@ fn entries_become_services_and_workloads() {
     let changes = builder.apply([entry(json!({
         "hosts": ["a.example", "b.example"], "resolution": "STATIC",
         "ports": [{"number": 80, "name": "http", "protocol": "HTTP", "targetPort": 8080}],
-        "endpoints": [{"address": "192.0.2.1", "ports": {"http": 9090}, "weight": 3}, {"address": "192.0.2.2", "locality": "eu/a"}],
+        "endpoints": [{"address": "192.0.2.1", "ports": {"http": 9090}, "weight": 3},
+            {"address": "192.0.2.2", "locality": "eu/a"}],
     }))]);
     assert_eq!(names(&changes), ["+shop/a.example", "+shop/b.example", "+ext", "+ext"]);
     let uid = "Kubernetes/networking.istio.io/ServiceEntry/shop/ext/192.0.2.1";
@@ -361,7 +374,8 @@ fn entries_become_services_and_workloads() {
     assert!(first.to_string().starts_with("240.240.") && first != other, "{first} {other}");
     assert!(builder.changed_vips().is_some() && builder.changed_vips().is_none());
     let changes = builder.apply([entry(json!({
-        "hosts": ["a.example"], "resolution": "DNS", "ports": [{"number": 80, "name": "http", "protocol": "HTTP"}],
+        "hosts": ["a.example"], "resolution": "DNS", "ports": [{"number": 80, "name": "http",
+            "protocol": "HTTP"}],
     }))]);
     let gone = ["1", "2"].map(|last| {
         format!("-Kubernetes/networking.istio.io/ServiceEntry/shop/ext/192.0.2.{last}")
@@ -371,7 +385,8 @@ fn entries_become_services_and_workloads() {
     assert_eq!(&*workload(&builder, "ext").hostname, "a.example");
     assert_eq!(address(&builder, "shop/a.example"), first, "a host keeps its address");
     builder.apply([entry(json!({
-        "hosts": ["a.example"], "addresses": ["198.51.100.0/24"], "ports": [{"number": 80, "name": "http"}],
+        "hosts": ["a.example"], "addresses": ["198.51.100.0/24"], "ports": [{"number": 80,
+            "name": "http"}],
     }))]);
     let service = the_service(&builder, "shop/a.example");
     assert_eq!(service.addresses[0].prefix_len, Some(24));
@@ -384,15 +399,23 @@ fn entries_select_pods_and_workload_entries() {
     let mut builder = builder();
     builder.apply(pod("shop", "web", &json!({"app": "db"}), "10.0.0.2"));
     let changes = builder.apply([
-        put(Kind::WorkloadEntry, &json!({
-            "metadata": meta("shop", "vm", &json!({})),
-            "spec": {"address": "192.0.2.7", "labels": {"app": "db"}, "serviceAccount": "db", "ports": {"tcp": 5433}},
-        })),
-        put(Kind::ServiceEntry, &json!({
-            "metadata": meta("shop", "db", &json!({})),
-            "spec": {"hosts": ["db.example"], "resolution": "STATIC", "workloadSelector": {"labels": {"app": "db"}},
-                     "ports": [{"number": 5432, "name": "tcp", "protocol": "TCP"}]},
-        })),
+        put(
+            Kind::WorkloadEntry,
+            &json!({
+                "metadata": meta("shop", "vm", &json!({})),
+                "spec": {"address": "192.0.2.7", "labels": {"app": "db"}, "serviceAccount": "db",
+                    "ports": {"tcp": 5433}},
+            }),
+        ),
+        put(
+            Kind::ServiceEntry,
+            &json!({
+                "metadata": meta("shop", "db", &json!({})),
+                "spec": {"hosts": ["db.example"], "resolution": "STATIC",
+                    "workloadSelector": {"labels": {"app": "db"}},
+                         "ports": [{"number": 5432, "name": "tcp", "protocol": "TCP"}]},
+            }),
+        ),
     ]);
     assert_eq!(names(&changes), ["+shop/db.example", "+web", "+vm"]);
     let key = "shop/db.example".parse().unwrap();
@@ -419,7 +442,8 @@ fn layer_4_policies_are_accepted_as_written() {
     let (got, shape) = converted(&json!({"selector": {"matchLabels": {"a": "b"}}, "rules": [
         {"from": [{"source": {"principals": ["*"]}}, {"source": {"notNamespaces": ["x*"]}}],
          "to": [{"operation": {"ports": ["80", "81"]}}],
-         "when": [{"key": "source.ip", "notValues": ["10.0.0.0/8"]}, {"key": "destination.port", "values": ["1"]}]},
+         "when": [{"key": "source.ip", "notValues": ["10.0.0.0/8"]}, {"key": "destination.port",
+             "values": ["1"]}]},
         {},
     ]}));
     assert_eq!((got.condition.status, shape), ("True", vec![vec![2, 1, 1, 1], vec![]]));
@@ -456,7 +480,8 @@ fn layer_7_gets_its_strictest_reading() {
     let both = json!({"operation": {"ports": ["80"], "methods": ["GET"]}});
     let header = json!([{"key": "request.headers[x]", "values": ["y"]}]);
     let source = json!([{"source": {"namespaces": ["a"]}}]);
-    // An ALLOW never matches where it asks for layer 7; other alternatives and rules stay, with their index.
+    // An ALLOW never matches where it asks for layer 7; other alternatives and rules stay, with
+    // their index.
     check(json!({"rules": [{"to": [get]}]}), Action::Allow, &[&[1]], true);
     check(json!({"rules": [{"to": [both]}]}), Action::Allow, &[&[1]], true);
     check(json!({"rules": [{"to": [get, port]}]}), Action::Allow, &[&[1]], false);
@@ -536,7 +561,8 @@ fn policies_that_are_not_sent_are_not_named() {
 fn a_policy_on_trial_is_marked() {
     let mut builder = builder();
     let object = json!({
-        "metadata": {"namespace": "istio-system", "name": "p", "annotations": {"istio.io/dry-run": "true"}},
+        "metadata": {"namespace": "istio-system", "name": "p",
+            "annotations": {"istio.io/dry-run": "true"}},
         "spec": {"rules": [{}]},
     });
     builder.apply([put(Kind::AuthorizationPolicy, &object)]);

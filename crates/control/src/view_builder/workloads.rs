@@ -1,7 +1,8 @@
 //! Pods to workloads.
 //!
-//! A pod is offered HBONE only when the node agent says that it captured this very incarnation; a captured
-//! file of an earlier pod with the same name means nothing. Nothing here may invent an address or a readiness.
+//! A pod is offered HBONE only when the node agent says that it captured this very incarnation; a
+//! captured file of an earlier pod with the same name means nothing. Nothing here may invent an
+//! address or a readiness.
 
 use std::net::IpAddr;
 
@@ -51,7 +52,8 @@ fn is_terminal(phase: &str) -> bool {
     matches!(phase, "Succeeded" | "Failed")
 }
 
-/// The workload of a pod, without services and policies; `None` while it has no address or when it has ended.
+/// The workload of a pod, without services and policies; `None` while it has no address or when it
+/// has ended.
 pub(crate) fn build(
     mesh: &Mesh,
     name: &ObjectName,

@@ -1,7 +1,8 @@
 //! Rules for Service, ConfigMap and Secret.
 //!
-//! A Service that Kubernetes would refuse is refused; one that Kubernetes accepts and the mesh cannot carry
-//! (ExternalName) is refused too, in words, because it would silently go around the mesh.
+//! A Service that Kubernetes would refuse is refused; one that Kubernetes accepts and the mesh
+//! cannot carry (ExternalName) is refused too, in words, because it would silently go around the
+//! mesh.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,7 +27,8 @@ pub(crate) fn service(service: &Service, issues: &mut Issues) {
     if spec.type_.as_deref() == Some("ExternalName") {
         return issues.error(
             &at.field("type"),
-            "an ExternalName is a DNS alias: its traffic has no Service address that the mesh could carry",
+            "an ExternalName is a DNS alias: its traffic has no Service address that the mesh \
+             could carry",
             "use a ServiceEntry with `resolution: DNS`, or let clients use the name itself",
         );
     }
@@ -54,7 +56,8 @@ fn service_kind(spec: &ServiceSpec, at: &Path, issues: &mut Issues) {
     if matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer")) {
         issues.warn(
             &at.field("type"),
-            "there is nothing outside of this machine that could reach a node port or load balancer",
+            "there is nothing outside of this machine that could reach a node port or load \
+             balancer",
             "the Service works inside the mesh as a ClusterIP",
         );
     }

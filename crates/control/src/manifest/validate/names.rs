@@ -1,6 +1,8 @@
-//! The syntax of names, labels, hosts, ports and address blocks, as Kubernetes' and Istio's API servers check it.
+//! The syntax of names, labels, hosts, ports and address blocks, as Kubernetes' and Istio's API
+//! servers check it.
 //!
-//! Each rule answers with what is wrong in words, or nothing. No rule may look at more than the text it is given.
+//! Each rule answers with what is wrong in words, or nothing. No rule may look at more than the
+//! text it is given.
 
 use std::net::IpAddr;
 
@@ -67,7 +69,8 @@ pub(crate) fn qualified_name(text: &str) -> Option<String> {
     (name.is_empty() || label_value(name).is_some()).then(|| {
         format!(
             "the key `{text}` must be `name` or `prefix/name`, where name has 1 to \
-             {LABEL_LENGTH_MAX} letters, digits, `-`, `_` or `.` and starts and ends with a letter or digit"
+             {LABEL_LENGTH_MAX} letters, digits, `-`, `_` or `.` and starts and ends with a \
+             letter or digit"
         )
     })
 }
@@ -83,7 +86,8 @@ pub(crate) fn label_value(text: &str) -> Option<String> {
         && edge(bytes.last());
     (!fine).then(|| {
         format!(
-            "the label value `{text}` must have at most {LABEL_LENGTH_MAX} letters, digits, `-`, `_` or `.`, \
+            "the label value `{text}` must have at most {LABEL_LENGTH_MAX} letters, digits, `-`, \
+             `_` or `.`, \
              and start and end with a letter or digit"
         )
     })
@@ -100,7 +104,8 @@ pub(crate) fn port_name(text: &str) -> Option<String> {
         && !text.contains("--");
     (!fine).then(|| {
         format!(
-            "the port name `{text}` must have 1 to {PORT_NAME_LENGTH_MAX} lower case letters, digits \
+            "the port name `{text}` must have 1 to {PORT_NAME_LENGTH_MAX} lower case letters, \
+             digits \
              or single `-`, with at least one letter"
         )
     })

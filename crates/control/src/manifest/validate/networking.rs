@@ -1,7 +1,7 @@
 //! Rules for ServiceEntry and WorkloadEntry.
 //!
-//! Hosts, resolution and endpoints must fit one another; a combination that Istio accepts and that cannot work
-//! without a sidecar is refused with the alternative.
+//! Hosts, resolution and endpoints must fit one another; a combination that Istio accepts and that
+//! cannot work without a sidecar is refused with the alternative.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,8 +1,7 @@
 //! Rules for Pod and Deployment.
 //!
-//! Besides Kubernetes' rules, fields that mean something to Kubernetes and nothing to a machine of network
-//! namespaces are named in warnings: an ignored `resources` is harmless, an ignored `volumes` is not, and
-//! only the user can tell which it is.
+//! They are Kubernetes'. Which fields take effect on a machine is the machine's own knowledge, and
+//! it says so when pods are admitted; nothing here may guess it.
 
 use std::collections::BTreeSet;
 
@@ -100,9 +99,25 @@ fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
     if let Some(account) = &spec.service_account_name {
         require(issues, &at.field("serviceAccountName"), names::dns_subdomain, account);
     }
+    if let Some(account) = &spec.service_account
+        && spec.service_account_name.as_ref() != Some(account)
+    {
+        issues.error(
+            &at.field("serviceAccount"),
+            "the field is the old name of serviceAccountName and does not agree with it",
+            "write serviceAccountName only",
+        );
+    }
     let mut names_seen = BTreeSet::new();
-    for (index, container) in spec.containers.iter().enumerate() {
-        let at = at.field("containers").index(index);
+    let lists = [
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
+        ("containers", &spec.containers),
+    ];
+    let containers = lists.iter().flat_map(|(list, containers)| {
+        let at = at.field(list);
+        containers.iter().enumerate().map(move |(index, it)| (at.index(index), it))
+    });
+    for (at, container) in containers {
         self::container(container, &at, issues);
         if !names_seen.insert(&container.name) {
             issues.error(
@@ -110,32 +125,6 @@ fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
                 format!("two containers are called `{}`", container.name),
                 "give each container its own name",
             );
-        }
-    }
-    no_effect(spec, at, issues);
-}
-
-/// Names fields that the machine does not act on.
-fn no_effect(spec: &PodSpec, at: &Path, issues: &mut Issues) {
-    let set = |list: Option<usize>| list.is_some_and(|length| length > 0);
-    let fields = [
-        ("volumes", set(spec.volumes.as_ref().map(Vec::len)), "pods see the host's files"),
-        (
-            "initContainers",
-            set(spec.init_containers.as_ref().map(Vec::len)),
-            "only `containers` are started",
-        ),
-        (
-            "runtimeClassName",
-            spec.runtime_class_name.is_some(),
-            "pods are namespaces of this machine",
-        ),
-        ("tolerations", set(spec.tolerations.as_ref().map(Vec::len)), "nodes have no taints here"),
-    ];
-    for (field, is_set, reason) in fields {
-        if is_set {
-            let what = "the field has no effect on one machine";
-            issues.warn(&at.field(field), what, format!("remove it if you can: {reason}"));
         }
     }
 }
@@ -168,13 +157,6 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
         if let Some(probe) = probe {
             self::probe(probe, ports, &at.field(field), issues);
         }
-    }
-    if container.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
-        issues.warn(
-            &at.field("volumeMounts"),
-            "the field has no effect on one machine",
-            "remove it if you can: pods see the host's files",
-        );
     }
 }
 
