@@ -359,5 +359,24 @@ impl Served {
     }
 }
 
+/// What the fuzzer drives: reads any bytes as a query and writes every kind of answer to it.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    use hickory_proto::op::Message;
+
+    let addresses: Vec<std::net::IpAddr> =
+        (0..200u8).map(|last| std::net::Ipv4Addr::new(10, 0, 0, last).into()).collect();
+    match message::read(bytes) {
+        Ok(asked) => {
+            for transport in [forward::Transport::Udp, forward::Transport::Tcp] {
+                let answer = message::answer(&asked, &addresses, 30, transport);
+                Message::from_vec(&answer).expect("an answer is a message");
+            }
+        }
+        Err(message::Outcome::Answer(refusal)) => assert!(refusal.len() >= message::HEADER_BYTES),
+        Err(message::Outcome::Ignore | message::Outcome::Forward) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests;

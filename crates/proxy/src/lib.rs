@@ -47,6 +47,10 @@ mod worker;
 
 pub use config::Args;
 
+/// The parser of DNS messages, for the fuzzer: no bytes may panic, and every refusal is a message.
+#[cfg(fuzzing)]
+pub use dns::fuzz as fuzz_dns;
+
 use anyhow::Context as _;
 
 use config::{Config, Environment};

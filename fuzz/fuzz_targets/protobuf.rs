@@ -1,0 +1,32 @@
+//! Discovery resources and policies from a control plane: no bytes may panic, and what converts
+//! must convert back to something equal.
+#![no_main]
+
+use ambit_model::service::Service;
+use ambit_model::workload::Workload;
+use ambit_wire::convert::policy;
+use ambit_wire::proto::istio::{security, workload};
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(message) = workload::Workload::decode(bytes)
+        && let Ok(value) = Workload::try_from(message)
+    {
+        let again = Workload::try_from(workload::Workload::from(&value));
+        assert_eq!(again.as_ref(), Ok(&value));
+    }
+    if let Ok(message) = workload::Service::decode(bytes)
+        && let Ok(value) = Service::try_from(message)
+    {
+        let again = Service::try_from(workload::Service::from(&value));
+        assert_eq!(again.as_ref(), Ok(&value));
+    }
+    if let Ok(reading) = policy::read(bytes)
+        && reading.unreadable.is_empty()
+    {
+        let encoded = security::Authorization::from(&reading.policy).encode_to_vec();
+        let again = policy::read(&encoded).map(|reading| reading.policy);
+        assert_eq!(again.as_ref(), Ok(&reading.policy));
+    }
+});
