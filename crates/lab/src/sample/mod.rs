@@ -84,7 +84,7 @@ pub(crate) struct Listen {
 #[derive(Debug)]
 pub(crate) enum Ready {
     /// [`Sample::FakeService`].
-    FakeService(TcpListener, FakeService),
+    FakeService(TcpListener, Box<FakeService>),
     /// [`Sample::Echo`].
     Echo(TcpListener),
     /// [`Sample::TcpEcho`].
@@ -142,7 +142,7 @@ impl Sample {
                     eprintln!("{notice}");
                 }
                 let address = listen.as_deref().unwrap_or(service.listen_address());
-                Ready::FakeService(server::listen(address)?, service)
+                Ready::FakeService(server::listen(address)?, Box::new(service))
             }
             Self::Echo(listen) => Ready::Echo(server::listen(&listen.address)?),
             Self::TcpEcho(listen) => Ready::TcpEcho(server::listen(&listen.address)?),
