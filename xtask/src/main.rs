@@ -1,7 +1,9 @@
-//! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style.
+//! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style,
+//! `cargo xtask bench` measures.
 //!
 //! Nothing here ships. A chore fails with one line that names the place and what to do.
 
+mod bench;
 mod ci;
 mod tidy;
 
@@ -11,7 +13,9 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
 cargo xtask ci      everything CI runs: fmt, clippy, tidy, docs, all tests
-cargo xtask tidy    the house style and its scoreboard, licences and crate edges";
+cargo xtask tidy    the house style and its scoreboard, licences and crate edges
+cargo xtask bench peers --ztunnel PATH [--repetitions 6] [--seconds 6] [--ambit PATH] [--no-keep]
+                    Ambit's proxy against a real ztunnel; kept in bench/runs";
 
 fn main() -> ExitCode {
     match run() {
@@ -31,6 +35,7 @@ fn run() -> Result<()> {
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
+        ["bench", "peers", words @ ..] => bench::peers(words),
         _ => bail!("usage:\n{USAGE}"),
     }
 }
