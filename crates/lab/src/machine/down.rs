@@ -153,7 +153,8 @@ pub(crate) fn left(record: &Record, layout: &Layout) -> Vec<String> {
         let network = inode(namespaces.join("net"));
         let inside = inode(namespaces.join("pid")) == Some(record.pid_namespace)
             || record.network_namespaces.values().any(|member| Some(*member) == network);
-        if inside {
+        // A dead process that its parent, the host's init, has not looked at yet holds nothing.
+        if inside && !is_dead(&process.path()) {
             left.push(format!("process {pid}"));
         }
     }
@@ -164,6 +165,15 @@ pub(crate) fn left(record: &Record, layout: &Layout) -> Vec<String> {
         }
     }
     left
+}
+
+fn is_dead(process: &Path) -> bool {
+    match fs::read_to_string(process.join("stat")) {
+        Ok(text) => {
+            text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+        }
+        Err(_gone) => true,
+    }
 }
 
 /// Removes all files of a dead machine but its logs.
