@@ -42,7 +42,8 @@ pub struct Args {
     /// Socket of the node agent, which says which pods to serve (ZDS)
     #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
     pub zds_socket: PathBuf,
-    /// Control plane for discovery, https://HOST:PORT, or http:// for plain text [default: https://istiod.istio-system.svc:15012 in a cluster, else https://localhost:15012]
+    /// Control plane for discovery, https://HOST:PORT, or http:// for plain text [default:
+    /// https://istiod.istio-system.svc:15012 in a cluster, else https://localhost:15012]
     #[arg(long, env = "XDS_ADDRESS", value_name = "URI")]
     pub xds_address: Option<String>,
     /// Certificate authority, https:// or http:// [default: as without --xds-address]
@@ -54,7 +55,8 @@ pub struct Args {
     /// Root certificate that proves the certificate authority: a file, PEM text, or SYSTEM
     #[arg(long, env = "CA_ROOT_CA", default_value = ROOT_CERTIFICATE, value_name = "ROOT")]
     pub ca_root_ca: String,
-    /// Token shown to the control plane: a file (read again at each connection) or the token itself [default: ./var/run/secrets/tokens/istio-token if it exists]
+    /// Token shown to the control plane: a file (read again at each connection) or the token
+    /// itself [default: ./var/run/secrets/tokens/istio-token if it exists]
     #[arg(long, env = "AUTH_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub auth_token: Option<String>,
     /// Name that the certificates of both control plane and authority must hold, if not the host's
@@ -106,7 +108,12 @@ pub struct Args {
     #[arg(long, env = "KEEPALIVE_RETRIES", default_value = "9")]
     pub keepalive_retries: u32,
     /// Give up connections whose data stays unacknowledged as long as all probes would take
-    #[arg(long, env = "USER_TIMEOUT_ENABLED", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(
+        long,
+        env = "USER_TIMEOUT_ENABLED",
+        default_value_t = false,
+        action = clap::ArgAction::Set,
+    )]
     pub user_timeout: bool,
     /// Flow-control window of an HBONE stream, bytes
     #[arg(long, env = "HTTP2_STREAM_WINDOW_SIZE", default_value = "4194304", value_name = "BYTES")]
@@ -126,7 +133,12 @@ pub struct Args {
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value = "100", value_name = "N")]
     pub pool_max_streams: u16,
     /// How long an unused HBONE connection is kept
-    #[arg(long, env = "POOL_UNUSED_RELEASE_TIMEOUT", default_value = "5m", value_parser = parse::duration)]
+    #[arg(
+        long,
+        env = "POOL_UNUSED_RELEASE_TIMEOUT",
+        default_value = "5m",
+        value_parser = parse::duration,
+    )]
     pub pool_unused_release: Duration,
     /// What happens between two pods of this node
     #[arg(long, env = "AMBIT_SAME_NODE", value_enum, default_value = "join")]
@@ -135,40 +147,83 @@ pub struct Args {
     #[arg(long, env = "ENABLE_ORIG_SRC", default_value_t = true, action = clap::ArgAction::Set)]
     pub original_source: bool,
     /// Answer HBONE requests with the destination's baggage
-    #[arg(long, env = "ENABLE_RESPONSE_BAGGAGE", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(
+        long,
+        env = "ENABLE_RESPONSE_BAGGAGE",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+    )]
     pub response_baggage: bool,
     /// Hand application tunnels over on localhost
-    #[arg(long, env = "LOCALHOST_APP_TUNNEL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(
+        long,
+        env = "LOCALHOST_APP_TUNNEL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+    )]
     pub localhost_app_tunnel: bool,
     /// Log each decision of a policy at INFO instead of DEBUG
-    #[arg(long, env = "AUTHZ_POLICY_INFO_LOGGING", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(
+        long,
+        env = "AUTHZ_POLICY_INFO_LOGGING",
+        default_value_t = false,
+        action = clap::ArgAction::Set,
+    )]
     pub policy_info_logging: bool,
-    /// How long connections may go on after SIGTERM or after their pod is deleted [default: from the grace period, else 30m and 5s]
-    #[arg(long, env = "CONNECTION_TERMINATION_DEADLINE", value_parser = parse::duration, value_name = "DURATION")]
+    /// How long connections may go on after SIGTERM or after their pod is deleted [default: from
+    /// the grace period, else 30m and 5s]
+    #[arg(
+        long,
+        env = "CONNECTION_TERMINATION_DEADLINE",
+        value_parser = parse::duration,
+        value_name = "DURATION",
+    )]
     pub termination_deadline: Option<Duration>,
     /// Kubernetes' grace period in seconds, of which the proxy uses all but the last five
     #[arg(long, env = "TERMINATION_GRACE_PERIOD_SECONDS", value_name = "SECONDS")]
     pub termination_grace_period: Option<u64>,
-    /// Data-plane threads: a number, a percentage of the cores, or 0 for all [default: the larger of 2 and a quarter of the cores]
+    /// Data-plane threads: a number, a percentage of the cores, or 0 for all [default: the larger
+    /// of 2 and a quarter of the cores]
     #[arg(long, env = "ZTUNNEL_WORKER_THREADS", value_name = "N|N%")]
     pub worker_threads: Option<Threads>,
     /// Cores that may be used
     #[arg(long, env = "ZTUNNEL_CPU_LIMIT", value_name = "N")]
     pub cpu_limit: Option<usize>,
     /// Explicit CPU limit, a Kubernetes quantity
-    #[arg(long, env = "ZTUNNEL_RESOURCE_CPU_LIMIT", value_parser = parse::cpu_quantity, value_name = "CPU")]
+    #[arg(
+        long,
+        env = "ZTUNNEL_RESOURCE_CPU_LIMIT",
+        value_parser = parse::cpu_quantity,
+        value_name = "CPU",
+    )]
     pub resource_cpu_limit: Option<usize>,
     /// Explicit CPU request, a Kubernetes quantity
-    #[arg(long, env = "ZTUNNEL_RESOURCE_CPU_REQUEST", value_parser = parse::cpu_quantity, value_name = "CPU")]
+    #[arg(
+        long,
+        env = "ZTUNNEL_RESOURCE_CPU_REQUEST",
+        value_parser = parse::cpu_quantity,
+        value_name = "CPU",
+    )]
     pub resource_cpu_request: Option<usize>,
     /// Keep the last view in this file, so that the proxy starts without the control plane
     #[arg(long, env = "AMBIT_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
     /// Age beyond which a snapshot is refused
-    #[arg(long, env = "AMBIT_SNAPSHOT_MAX_AGE", default_value = "24h", value_parser = parse::duration)]
+    #[arg(
+        long,
+        env = "AMBIT_SNAPSHOT_MAX_AGE",
+        default_value = "24h",
+        value_parser = parse::duration,
+    )]
     pub snapshot_max_age: Duration,
     /// DNS servers for names outside the mesh [default: those of this node's /etc/resolv.conf]
-    #[arg(long, env = "AMBIT_DNS_UPSTREAM", value_delimiter = ',', value_name = "IP[:PORT]", value_parser = parse::dns_server)]
+    #[arg(
+        long,
+        env = "AMBIT_DNS_UPSTREAM",
+        value_delimiter = ',',
+        value_name = "IP[:PORT]",
+        value_parser = parse::dns_server,
+    )]
     pub dns_upstream: Vec<SocketAddr>,
     /// Admin API (loopback only)
     #[arg(long, env = "AMBIT_ADMIN_ADDRESS", default_value = "127.0.0.1:15000")]
@@ -183,7 +238,12 @@ pub struct Args {
     #[arg(long, env = "AMBIT_READINESS_ADDRESS", default_value = "[::]:15021")]
     pub readiness_address: SocketAddr,
     /// Sample allocations, for /debug/pprof/heap
-    #[arg(long, env = "AMBIT_HEAP_PROFILING", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(
+        long,
+        env = "AMBIT_HEAP_PROFILING",
+        default_value_t = false,
+        action = clap::ArgAction::Set,
+    )]
     pub heap_profiling: bool,
     /// What to log: a level, or levels by target, such as info,access=off
     #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]

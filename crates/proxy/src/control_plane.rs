@@ -45,7 +45,7 @@ pub(crate) enum ControlPlaneError {
         server: String,
         /// What is wrong with it.
         #[source]
-        source: ambit_tls::certificate::CertificateError,
+        source: Box<ambit_tls::certificate::CertificateError>,
     },
     /// The token cannot be read.
     #[error("read the token {path} (--auth-token)")]
@@ -66,19 +66,17 @@ pub(crate) enum ControlPlaneError {
 
 /// Where to connect, and how to prove who answers.
 pub(crate) fn target(service: &ControlPlane, mark: u32) -> Result<Target, ControlPlaneError> {
-    let tls =
-        match service.uri.scheme_str() {
-            Some("https") => {
-                let roots = roots_pem(&service.root)?;
-                let connector = ServiceConnector::new(&roots, &service.server_name, None);
-                let server = || service.server_name.clone();
-                Some(connector.map_err(|source| ControlPlaneError::Certificate {
-                    server: server(),
-                    source,
-                })?)
-            }
-            _ => None,
-        };
+    let tls = match service.uri.scheme_str() {
+        Some("https") => {
+            let roots = roots_pem(&service.root)?;
+            let connector = ServiceConnector::new(&roots, &service.server_name, None);
+            Some(connector.map_err(|source| {
+                let server = service.server_name.clone();
+                ControlPlaneError::Certificate { server, source: Box::new(source) }
+            })?)
+        }
+        _ => None,
+    };
     Ok(Target { uri: service.uri.clone(), tls, mark: Some(mark) })
 }
 

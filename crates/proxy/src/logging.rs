@@ -9,7 +9,7 @@ mod line;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use tracing_subscriber::filter::EnvFilter;
@@ -39,7 +39,8 @@ pub(crate) enum LevelError {
     Length(usize),
     /// It is no filter.
     #[error(
-        "a filter is a level (off, error, warn, info, debug, trace), or levels by target such as info,access=off"
+        "a filter is a level (off, error, warn, info, debug, trace), or levels by target such as \
+         info,access=off"
     )]
     Parse(#[source] tracing_subscriber::filter::ParseError),
     /// The subscriber is gone.
@@ -174,10 +175,7 @@ fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
             if batch.len() >= MAX_BATCH_BYTES {
                 break;
             }
-            next = match waiting.try_recv() {
-                Ok(line) => Some(line),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            };
+            next = waiting.try_recv().ok();
         }
         let gap = dropped.swap(0, Ordering::Relaxed);
         if gap > 0 {

@@ -40,7 +40,8 @@ pub(crate) enum SnapshotError {
     },
     /// Others could have changed it.
     #[error(
-        "the snapshot {path} has mode {mode:o} and owner {owner}; only the proxy's own user may have access (chmod 600)"
+        "the snapshot {path} has mode {mode:o} and owner {owner}; only the proxy's own user may \
+         have access (chmod 600)"
     )]
     Exposed {
         /// The file.
@@ -69,7 +70,8 @@ pub(crate) enum SnapshotError {
     },
     /// It is too old, or from the future.
     #[error(
-        "the snapshot {path} was written {age_seconds} s ago, outside of the {max_seconds} s allowed (--snapshot-max-age)"
+        "the snapshot {path} was written {age_seconds} s ago, outside of the {max_seconds} s \
+         allowed (--snapshot-max-age)"
     )]
     Age {
         /// The file.

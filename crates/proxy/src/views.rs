@@ -11,7 +11,7 @@ use std::time::Duration;
 use ambit_net::grpc;
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
 use ambit_wire::proto::envoy::config::core::v3::Node;
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
@@ -185,8 +185,7 @@ impl Views {
         loop {
             tokio::select! {
                 response = responses.message() => {
-                    let response = response.map_err(|status| StreamError::Status(Box::new(status)))?;
-                    let response = response.ok_or(StreamError::Ended)?;
+                    let response = response.map_err(refused)?.ok_or(StreamError::Ended)?;
                     *worked = true;
                     let reply = self.take(response).await;
                     send(&requests, reply).await?;
@@ -215,12 +214,11 @@ impl Views {
         let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
         control_plane::introduce(request.metadata_mut(), discovery, token, &node.cluster_id)
             .map_err(StreamError::Connect)?;
-        let mut service = AggregatedDiscoveryServiceClient::new(channel)
+        let mut service = ads::AggregatedDiscoveryServiceClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let opening = service.delta_aggregated_resources(request).await;
-        let opened = opening.map_err(|status| StreamError::Status(Box::new(status)))?;
-        Ok(opened.into_inner())
+        Ok(opening.map_err(refused)?.into_inner())
     }
 
     /// Puts a response into force and returns its acknowledgement or refusal.
@@ -241,10 +239,8 @@ impl Views {
             warn!(name = refusal.name, reason = %refusal.reason, "resource not taken as it came");
         }
         if refused.len() > MAX_LOGGED_REFUSALS {
-            warn!(
-                further = refused.len() - MAX_LOGGED_REFUSALS,
-                "resources not taken as they came"
-            );
+            let further = refused.len() - MAX_LOGGED_REFUSALS;
+            warn!(further, "resources not taken as they came");
         }
         debug!(%type_url, resources, complete, "view published");
         self.link.view(delta, complete).await;
@@ -282,6 +278,10 @@ impl Views {
             let _gone = waiting.send(());
         }
     }
+}
+
+fn refused(status: tonic::Status) -> StreamError {
+    StreamError::Status(Box::new(status))
 }
 
 async fn send(

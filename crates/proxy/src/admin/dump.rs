@@ -116,6 +116,7 @@ fn workload(workload: &Workload) -> Value {
         };
         json!({ "protocol": protocol, "port": tunnel.port })
     });
+    let policies: Vec<_> = workload.policies.iter().map(ToString::to_string).collect();
     json!({
         "uid": workload.uid,
         "name": workload.name,
@@ -136,7 +137,7 @@ fn workload(workload: &Workload) -> Value {
         "workloadName": workload.workload_name,
         "nativeTunnel": workload.native_tunnel,
         "applicationTunnel": tunnel,
-        "authorizationPolicies": workload.policies.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "authorizationPolicies": policies,
         "services": workload.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
         "status": health(workload.healthy),
         "clusterId": workload.cluster_id,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ambit_model::identity::Identity;
 use ambit_net::grpc;
 use ambit_wire::proto::istio::v1::auth::IstioCertificateRequest;
-use ambit_wire::proto::istio::v1::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use ambit_wire::proto::istio::v1::auth::istio_certificate_service_client as service;
 use futures::future::BoxFuture;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
@@ -97,7 +97,8 @@ impl Client {
         control_plane::introduce(request.metadata_mut(), authority, token, &node.cluster_id)
             .map_err(SignError::Connect)?;
         let channel = self.channel().await.map_err(SignError::Connect)?;
-        let answer = IstioCertificateServiceClient::new(channel).create_certificate(request).await;
+        let answer =
+            service::IstioCertificateServiceClient::new(channel).create_certificate(request).await;
         match answer {
             Ok(answer) => Ok(answer.into_inner().cert_chain),
             Err(status) => {

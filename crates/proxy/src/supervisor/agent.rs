@@ -122,7 +122,7 @@ async fn converse(
         if let Err(reason) = &outcome {
             warn!(%reason, "refused a request of the node agent");
         }
-        let answer = enrolment.answer(outcome.as_ref().map(|()| ()).map_err(String::as_str));
+        let answer = enrolment.answer(outcome.as_ref().copied().map_err(String::as_str));
         socket.send(&answer, &[]).await.map_err(AgentError::Socket)?;
     }
 }
