@@ -1,0 +1,65 @@
+//! Certificates that live for seconds, and one that is revoked, under load.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+
+/// How long the load runs: more than twice a certificate's life.
+const SECONDS: f64 = 45.0;
+/// How soon a revocation must be in force.
+const REVOKED_WITHIN: Duration = Duration::from_secs(5);
+
+#[test]
+fn certificates_change_under_load_and_revocation_cuts() {
+    let machine = Machine::up("certs", Mesh::On, &["--control-flag=--workload-cert-ttl=20s"]);
+    rotation(&machine);
+    revocation(&machine);
+    machine.down();
+}
+
+fn rotation(machine: &Machine) {
+    let before = serials(machine);
+    assert!(before.len() >= 3, "{before:?}");
+    let load = |words: &str| machine.load("client/load", words);
+    let long = load(&format!("long echo.app:9000 --connections 20 --seconds {SECONDS}"));
+    let kept = load(&format!("http http://web.app/ --rate 50 --connections 5 --seconds {SECONDS}"));
+    let close = "--rate 10 --connections 2 --close";
+    let fresh = load(&format!("http http://web.app/ {close} --seconds {SECONDS}"));
+    let (kept, fresh, long) = (kept.http(), fresh.http(), long.long());
+    assert_eq!((kept.failed, fresh.failed), (0, 0), "{kept:?} {fresh:?}");
+    assert_eq!((long.opened, long.cut), (20, 0), "{long:?}");
+    let after = serials(machine);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    for (identity, serial) in &before {
+        assert_ne!(after[identity], *serial, "{identity} has a new certificate");
+    }
+    eprintln!("{} + {} requests over {} identities", kept.requests, fresh.requests, after.len());
+}
+
+fn revocation(machine: &Machine) {
+    let long = |pod| machine.load(pod, "long echo.app:9000 --connections 5 --seconds 8");
+    let (mut load, other) = (long("client/load"), long("client/other"));
+    machine.wait("the connections stand", SETTLE_TIMEOUT, || machine.connections(9000).len() == 10);
+    let socket = machine.layout.control_socket();
+    let body = "{\"pod\": \"client/load\"}";
+    let (status, answer) = machine.post(&socket, http::Method::POST, "/ca/revoke", body);
+    assert_eq!(status, 200, "{answer}");
+    machine.wait("its connections are cut", REVOKED_WITHIN, || load.has_ended());
+    let (load, other) = (load.long(), other.long());
+    assert_eq!((load.opened, load.cut), (5, 5), "{load:?}");
+    assert_eq!((other.opened, other.cut), (5, 0), "{other:?}");
+    machine.wait("the cut is logged", SETTLE_TIMEOUT, || {
+        machine.log("proxy", Some("node-2")).contains("certificate was revoked")
+    });
+}
+
+/// The serial number of each identity's certificate.
+fn serials(machine: &Machine) -> BTreeMap<String, String> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let entry = |item: &serde_json::Value| {
+        let key = format!("{} on {}", text(&item["identity"]), text(&item["node"]));
+        (key, text(&item["certChain"][0]["serialNumber"]))
+    };
+    machine.list("certificates").iter().map(entry).collect()
+}

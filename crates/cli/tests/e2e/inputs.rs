@@ -1,0 +1,1 @@
+//! Wrong inputs: each gets one clear error and changes nothing.

@@ -1,0 +1,380 @@
+//! One machine, driven by the user's commands, and what it must leave behind: nothing but logs.
+//!
+//! The binary is run as a user runs it. Only where a user has no command (a signal to a program, a
+//! proxy's admin socket) does the harness use the same sockets that the commands use. Waits look at
+//! what they wait for and are bounded; a wait that fails says what was waited for.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ambit_lab::layout::Layout;
+use ambit_lab::machine::{Client, ClientError, PodInfo, ProcessInfo, Record, processes};
+use ambit_net::local_http;
+use serde_json::Value;
+
+use crate::load::Load;
+use crate::remains::Footprint;
+
+/// The application that every test drives, without its namespaces.
+const APP: &str = include_str!("manifests/app.yaml");
+/// Its namespaces, labelled.
+pub(crate) const MESH_ON: &str = include_str!("manifests/mesh-on.yaml");
+/// Its namespaces, without labels.
+pub(crate) const MESH_OFF: &str = include_str!("manifests/mesh-off.yaml");
+
+/// How long a change may take to be in force everywhere.
+pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a program's administration may take to answer.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// As much of each log is shown when a test fails.
+const LOG_SHOWN_BYTES: usize = 12 << 10;
+
+/// Only one machine lives at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Whether the namespaces `app` and `client` are in the mesh from the start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mesh {
+    On,
+    Off,
+}
+
+/// What a command said.
+pub(crate) struct Said {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// A running machine; dropping it takes it down.
+pub(crate) struct Machine {
+    pub(crate) layout: Layout,
+    name: &'static str,
+    is_down: bool,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Machine {
+    /// Brings the application up.
+    pub(crate) fn up(name: &'static str, mesh: Mesh, flags: &[&str]) -> Self {
+        let machine = Self::none(name);
+        let mut words = vec!["up", "-", "--detach"];
+        words.extend(flags);
+        let said = machine.ambit_with(&words, &app(mesh));
+        assert!(said.status.success(), "ambit up: {}", said.err);
+        if mesh == Mesh::On {
+            machine.wait_until_meshed();
+        }
+        machine
+    }
+
+    /// A state directory where no machine runs yet.
+    pub(crate) fn none(name: &'static str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = PathBuf::from(format!("/tmp/ambit-e2e-{}-{name}", std::process::id()));
+        let layout = Layout::new(state);
+        Self { layout, name, is_down: false, _turn: turn }
+    }
+
+    /// Runs a command of the user.
+    pub(crate) fn ambit(&self, words: &[&str]) -> Said {
+        self.ambit_with(words, "")
+    }
+
+    /// Runs a command of the user with text on its standard input.
+    pub(crate) fn ambit_with(&self, words: &[&str], input: &str) -> Said {
+        let mut child = self.spawn(words);
+        let mut stdin = child.stdin.take().expect("its input is a pipe");
+        // A command that refuses its arguments never reads its input.
+        let _unread = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        child.wait_with_output().expect("the command ends").into()
+    }
+
+    /// Starts a command of the user.
+    pub(crate) fn spawn(&self, words: &[&str]) -> Child {
+        Command::new(binary())
+            .args(words)
+            .env("AMBIT_STATE", self.layout.root())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary under test starts")
+    }
+
+    /// Runs a command that must succeed and returns what it printed.
+    pub(crate) fn run(&self, words: &[&str]) -> String {
+        let said = self.ambit(words);
+        assert!(said.status.success(), "ambit {}: {}{}", words.join(" "), said.out, said.err);
+        said.out
+    }
+
+    /// Applies manifests; returns the warnings.
+    pub(crate) fn apply(&self, manifests: &str) -> String {
+        let said = self.ambit_with(&["apply", "-"], manifests);
+        assert!(said.status.success(), "ambit apply: {}", said.err);
+        said.err
+    }
+
+    /// Deletes what manifests name.
+    pub(crate) fn delete(&self, manifests: &str) {
+        let said = self.ambit_with(&["delete", "-"], manifests);
+        assert!(said.status.success(), "ambit delete: {}", said.err);
+    }
+
+    /// The items of `ambit get KIND -o json`.
+    pub(crate) fn list(&self, kind: &str) -> Vec<Value> {
+        let text = self.run(&["get", kind, "-o", "json"]);
+        let list: Value = serde_json::from_str(&text).expect("it prints JSON");
+        list["items"].as_array().expect("a list has items").clone()
+    }
+
+    /// What `ambit why` says.
+    pub(crate) fn why(&self, source: &str, destination: &str) -> Value {
+        let text = self.run(&["why", source, destination, "-o", "json"]);
+        serde_json::from_str(&text).expect("it prints JSON")
+    }
+
+    /// Runs a script of bash in a pod; what it printed counts, not its exit.
+    pub(crate) fn bash(&self, pod: &str, script: &str) -> String {
+        let said = self.ambit(&["exec", pod, "--", "bash", "-c", script]);
+        format!("{}{}", said.out, said.err)
+    }
+
+    /// Starts load in a pod: the words of `ambit lab-load`.
+    pub(crate) fn load(&self, pod: &str, words: &str) -> Load {
+        let mut all = vec!["exec", pod, "--", "ambit", "lab-load"];
+        all.extend(words.split_whitespace());
+        Load::new(self.spawn(&all), format!("{pod}: {words}"))
+    }
+
+    /// Looks again until it is so; fails when it takes too long.
+    pub(crate) fn wait(&self, what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < limit, "waited {limit:?} in vain until {what}");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Waits until the labelled pods are captured and every proxy may offer them HBONE.
+    pub(crate) fn wait_until_meshed(&self) {
+        self.wait("all pods are captured", SETTLE_TIMEOUT, || self.has_protocol("HBONE"));
+    }
+
+    /// Whether all labelled pods are reached like this.
+    pub(crate) fn has_protocol(&self, protocol: &str) -> bool {
+        let workloads = self.list("workloads");
+        let mut meshed = workloads.iter().filter(|item| item["namespace"] != "outside");
+        meshed.all(|item| item["protocol"] == protocol)
+    }
+
+    /// Live connections to this port that the proxies know of, outbound.
+    pub(crate) fn connections(&self, port: u16) -> Vec<Value> {
+        let mut all = self.list("connections");
+        let suffix = format!(":{port}");
+        all.retain(|item| {
+            let to = item["destinationAddress"].as_str().unwrap_or_default();
+            item["direction"] == "outbound" && to.ends_with(&suffix)
+        });
+        all
+    }
+
+    /// The command line's client, for what has no command.
+    pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(Client) -> Result<T, ClientError>) -> T {
+        block_on(ask(Client::new(self.layout.clone()))).expect("the machine answers")
+    }
+
+    /// The pods.
+    pub(crate) fn pods(&self) -> Vec<PodInfo> {
+        self.ask(async |client| client.pods().await)
+    }
+
+    /// One pod's address of a family.
+    pub(crate) fn pod_ip(&self, namespace: &str, name: &str, v6: bool) -> String {
+        let pods = self.pods();
+        let pod = pods.iter().find(|pod| pod.namespace == namespace && pod.name == name);
+        let pod = pod.expect("the pod exists");
+        let ip = pod.pod_ips.iter().find(|ip| ip.is_ipv6() == v6);
+        ip.expect("the pod has an address of each family").to_string()
+    }
+
+    /// Sends a signal to one of the mesh's programs, such as `proxy/node-1`.
+    pub(crate) fn signal(&self, role: &str, signal: i32) {
+        self.ask(async |client| client.kill(role, signal).await);
+    }
+
+    /// All processes of the machine, as the host sees them.
+    pub(crate) fn processes(&self) -> Vec<ProcessInfo> {
+        let record = Record::read(&self.layout).expect("the machine is recorded");
+        processes(&record, &self.pods()).expect("/proc can be read")
+    }
+
+    /// The host's numbers of a node's workers; one, except while one hands over to another.
+    pub(crate) fn workers(&self, node: &str) -> Vec<i32> {
+        let name = format!("worker/{node}");
+        let all = self.processes().into_iter();
+        all.filter(|process| process.name == name).map(|process| process.host_pid).collect()
+    }
+
+    /// Asks a proxy's admin interface.
+    pub(crate) fn admin(&self, node: &str, method: http::Method, target: &str) -> String {
+        self.post(&self.layout.proxy_admin_socket(node), method, target, "").1
+    }
+
+    /// Sends a request to a socket: the status and the body.
+    pub(crate) fn post(
+        &self,
+        socket: &Path,
+        method: http::Method,
+        target: &str,
+        body: &str,
+    ) -> (u16, String) {
+        let body = bytes::Bytes::from(body.to_owned());
+        let answer = local_http::request(socket, method, target, body, ADMIN_TIMEOUT);
+        let (status, body) = block_on(answer).expect("the program answers");
+        (status.as_u16(), String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// The sum of a counter's samples on a node whose labels include all of these.
+    pub(crate) fn counted(&self, node: &str, metric: &str, labels: &[&str]) -> u64 {
+        sum(&self.admin(node, http::Method::GET, "/metrics"), metric, labels)
+    }
+
+    /// The log of a program of the mesh.
+    pub(crate) fn log(&self, role: &str, node: Option<&str>) -> String {
+        std::fs::read_to_string(self.layout.role_log(role, node)).unwrap_or_default()
+    }
+
+    /// Connections of a pod to a port that stand, by its own kernel table.
+    ///
+    /// The kernel does not stop while it writes the table, so that a look may miss some: wait for a
+    /// number, do not assert it.
+    pub(crate) fn established(&self, pod: &str, port: u16) -> usize {
+        let name = format!("pod {pod}");
+        let all = self.processes();
+        let pid = all.iter().find(|process| process.name == name).map(|process| process.host_pid);
+        let pid = pid.expect("the pod runs");
+        let mut count = 0;
+        for table in ["tcp", "tcp6"] {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
+            let text = text.unwrap_or_default();
+            let suffix = format!(":{port:04X}");
+            count += text
+                .lines()
+                .filter_map(|line| {
+                    let mut fields = line.split_whitespace().skip(2);
+                    Some((fields.next()?, fields.next()?))
+                })
+                .filter(|(remote, state)| remote.ends_with(&suffix) && *state == "01")
+                .count();
+        }
+        count
+    }
+
+    /// Everything by which the machine could be recognised after its end.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let record = Record::read(&self.layout).expect("the machine is recorded");
+        Footprint::of(&self.layout, &record, &self.processes())
+    }
+
+    /// Takes it down and looks for what is left.
+    pub(crate) fn down(mut self) {
+        let footprint = self.footprint();
+        self.is_down = true;
+        self.run(&["down"]);
+        footprint.assert_gone();
+        self.remove_logs();
+    }
+
+    /// After a `down` that the test ran itself.
+    pub(crate) fn is_down(mut self, footprint: &Footprint) {
+        self.is_down = true;
+        footprint.assert_gone();
+        self.remove_logs();
+    }
+
+    fn remove_logs(&self) {
+        if self.layout.root().exists() {
+            std::fs::remove_dir_all(self.layout.root()).expect("the logs can be removed");
+        }
+    }
+
+    fn show_logs(&self) {
+        let logs = self.layout.logs();
+        let Ok(entries) = std::fs::read_dir(&logs) else { return };
+        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths.iter().filter(|path| path.is_file()) {
+            let text = std::fs::read(path).unwrap_or_default();
+            let tail = &text[text.len().saturating_sub(LOG_SHOWN_BYTES)..];
+            eprintln!("--- {}\n{}", path.display(), String::from_utf8_lossy(tail));
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("=== the logs of machine {}", self.name);
+            self.show_logs();
+        }
+        if self.is_down {
+            return;
+        }
+        let exists = self.layout.record().exists();
+        let footprint = (exists && !std::thread::panicking()).then(|| self.footprint());
+        if exists {
+            let said = self.ambit(&["down"]);
+            if !said.status.success() {
+                eprintln!("ambit down: {}", said.err);
+            }
+        }
+        self.remove_logs();
+        // A test that fails already has its reason; a second panic would only hide it.
+        if let Some(footprint) = footprint {
+            footprint.assert_gone();
+        }
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { status: output.status, out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// The application with its namespaces.
+pub(crate) fn app(mesh: Mesh) -> String {
+    let namespaces = if mesh == Mesh::On { MESH_ON } else { MESH_OFF };
+    format!("{namespaces}---\n{APP}")
+}
+
+/// The binary under test.
+pub(crate) fn binary() -> PathBuf {
+    let named = std::env::var_os("AMBIT_BINARY").map(PathBuf::from);
+    named.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ambit")))
+}
+
+/// Runs a question to its answer.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime can be made").block_on(future)
+}
+
+/// The sum of a metric's samples whose labels include all of these.
+pub(crate) fn sum(text: &str, metric: &str, labels: &[&str]) -> u64 {
+    let samples = text.lines().filter(|line| {
+        let rest = line.strip_prefix(metric);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|label| line.contains(label))
+    });
+    let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+    samples.filter_map(value).sum::<f64>() as u64
+}
