@@ -37,7 +37,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("listen for the CNI plugin at {}", path.display())]
+#[error("listen for the CNI plugin at {} (its directory must exist)", path.display())]
 pub(crate) struct CniError {
     path: PathBuf,
     #[source]

@@ -39,7 +39,7 @@ const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("listen for node proxies at {}", path.display())]
+#[error("listen for node proxies at {} (its directory must exist)", path.display())]
 pub(crate) struct ZdsError {
     path: PathBuf,
     #[source]

@@ -2,6 +2,7 @@
 //! leaves alone, connections that live through every step, and repair.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ambit_net::conntrack::Conntrack;
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Rule, Table};
@@ -147,7 +148,9 @@ async fn the_proxy_dials_the_application_with_the_clients_address() {
         connection.echo().await.expect("both ways");
         let mut routes = RouteSocket::open_in(&bed.pod).expect("rtnetlink");
         routes.delete_rule(&rules::policy_rule(version)).expect("delete");
-        Client::connect(&bed.pod, destination, &options).await.err().expect("the rule is needed");
+        let dial = Client::connect(&bed.pod, destination, &options);
+        let dialled = tokio::time::timeout(Duration::from_millis(500), dial).await;
+        assert!(dialled.is_err(), "without the rule of routing the answer goes astray");
     }
 }
 
