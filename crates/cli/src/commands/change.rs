@@ -38,8 +38,7 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     let manifests = load(&args.paths)?;
     let client = Client::new(super::layout(&args.state));
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
-    print(&client.apply(objects, args.dry_run).await?);
-    Ok(ExitCode::SUCCESS)
+    print(&client.apply(objects, args.dry_run).await?)
 }
 
 /// Deletes what manifests name.
@@ -52,15 +51,14 @@ pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
         name: object.key.name.to_string(),
     });
     let named: Vec<ObjectRef> = named.collect();
-    print(&client.delete(&named, false, args.dry_run).await?);
-    Ok(ExitCode::SUCCESS)
+    print(&client.delete(&named, false, args.dry_run).await?)
 }
 
-fn print(changes: &Changes) {
+fn print(changes: &Changes) -> Result<ExitCode> {
     for warning in &changes.warnings {
         eprintln!("warning: {warning}");
     }
-    for change in &changes.changes {
-        println!("{change}");
-    }
+    let lines: String = changes.changes.iter().map(|change| format!("{change}\n")).collect();
+    super::print(&lines)?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -26,8 +26,8 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
     let layout = super::layout(&args.state);
     let items = items(&layout, args.kind, args.namespace.as_deref()).await?;
     match args.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&json!({ "items": items }))?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&json!({ "items": items }))?),
+        Output::Json => super::print_json(&json!({ "items": items }))?,
+        Output::Yaml => super::print(&serde_saphyr::to_string(&json!({ "items": items }))?)?,
         Output::Table | Output::Wide => {
             let (narrow, wide) = columns(args.kind);
             let more: &[Column] = if args.output == Output::Wide { wide } else { &[] };
@@ -35,7 +35,7 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
             let header: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
             let row = |item: &Value| columns.iter().map(|(_, at)| cell(item, at)).collect();
             let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-            print!("{}", table::format(&header, &rows));
+            super::print(&table::format(&header, &rows))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -6,10 +6,11 @@ mod inside;
 mod status;
 mod up;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use ambit_lab::layout::Layout;
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::args::{Command, StateArgs};
 
@@ -33,6 +34,20 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             }
         }
     })
+}
+
+/// Prints a result. Who stops reading, as `head` does, has read enough.
+fn print(text: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.context("print the result"),
+    }
+}
+
+/// Prints a result as JSON.
+fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
 /// The state directory that is meant.

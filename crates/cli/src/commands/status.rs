@@ -25,9 +25,9 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     match args.output {
         Report::Json => {
             let whole = json!({ "well": is_well, "machine": machine, "mesh": mesh });
-            println!("{}", serde_json::to_string_pretty(&whole)?);
+            super::print_json(&whole)?;
         }
-        Report::Text => print!("{}", status_text(&machine, &mesh, is_well)),
+        Report::Text => super::print(&status_text(&machine, &mesh, is_well))?,
     }
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -94,8 +94,8 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     let query = format!("/why?src={}&dst={}", escape(&args.source), escape(&args.destination));
     let explanation = ask(&layout.control_socket(), &query).await?;
     match args.output {
-        Report::Json => println!("{}", serde_json::to_string_pretty(&explanation)?),
-        Report::Text => print!("{}", why_text(&explanation)),
+        Report::Json => super::print_json(&explanation)?,
+        Report::Text => super::print(&why_text(&explanation))?,
     }
     Ok(ExitCode::SUCCESS)
 }

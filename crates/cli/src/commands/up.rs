@@ -9,22 +9,31 @@ use std::time::{Duration, Instant};
 use ambit_lab::demo::{self, DemoConfig};
 use ambit_lab::image::ImageMap;
 use ambit_lab::machine::{self, Client, Progress, UpConfig};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
 
 /// How long the pods of a new mesh may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often it is looked whether the machine still lives.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.paths)?;
     let config = config(&args)?;
     let start = Instant::now();
+    let mut interruptions = Interruptions::listen()?;
+    // Not cut short: a machine that is half born could not be found again.
     let born = machine::up(&config, |step| say(start, &step)).await?;
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
-    if let Err(error) = fill(&client, objects, start).await {
+    let filled = tokio::select! {
+        filled = fill(&client, objects, start) => filled,
+        () = interruptions.next() => Err(anyhow!("interrupted; the machine is taken down")),
+    };
+    if let Err(error) = filled {
         machine::down(&born.layout).await.context("take the half-started machine down")?;
         return Err(error);
     }
@@ -37,7 +46,10 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("        Ctrl-C takes it down");
-    wait_for_the_end(&client).await?;
+    tokio::select! {
+        () = interruptions.next() => {}
+        () = gone(&client) => bail!("the machine has ended; see its logs"),
+    }
     down(&StateArgs { state: Some(config.state) }).await
 }
 
@@ -99,18 +111,33 @@ fn say(start: Instant, step: &Progress) {
     }
 }
 
-/// Returns on Ctrl-C, on SIGTERM, and when the machine is gone.
-async fn wait_for_the_end(client: &Client) -> Result<()> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    let gone = async {
-        while client.status().await.is_ok() {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+/// Ctrl-C and SIGTERM, from the first moment on.
+struct Interruptions {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interruptions {
+    fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("listen for Ctrl-C");
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
-    };
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for Ctrl-C"),
-        _ = terminate.recv() => Ok(()),
-        () = gone => bail!("the machine has ended; see its logs"),
+    }
+}
+
+/// Returns when the machine does not answer any more.
+async fn gone(client: &Client) {
+    while client.status().await.is_ok() {
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
@@ -137,8 +164,8 @@ pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode> {
     };
     let report = demo::run(&config, |line| eprintln!("{line}")).await?;
     match args.output {
-        Report::Text => print!("{report}"),
-        Report::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+        Report::Text => super::print(&report.to_string())?,
+        Report::Json => super::print_json(&report)?,
     }
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,9 +1,13 @@
 //! Up, down and apply: one machine per directory, all or nothing, and nothing left.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::ExitStatus;
+
 use ambit_lab::machine::Record;
 use ambit_net::sys::process::{Signal, kill};
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, app};
+use crate::remains::Footprint;
 
 #[test]
 fn a_killed_machine_can_be_taken_down_and_started_again() {
@@ -54,17 +58,34 @@ fn one_machine_per_directory_and_all_or_nothing() {
 #[test]
 fn the_end_of_up_is_the_end_of_the_machine() {
     let machine = Machine::none("front");
+    let (footprint, status, said) = interrupt_when(&machine, "Ctrl-C takes it down");
+    assert!(status.success(), "{said}");
+    machine.is_down(&footprint);
+}
+
+#[test]
+fn an_up_that_is_interrupted_leaves_no_machine() {
+    let machine = Machine::none("half");
+    let (footprint, status, said) = interrupt_when(&machine, "waiting for 5 pods");
+    assert!(!status.success() && said.contains("interrupted"), "{said}");
+    machine.is_down(&footprint);
+}
+
+/// Runs `ambit up` and sends it Ctrl-C as soon as it says this.
+fn interrupt_when(machine: &Machine, line: &str) -> (Footprint, ExitStatus, String) {
     let mut child = machine.spawn(&["up", "-"]);
     let mut input = child.stdin.take().expect("its input is a pipe");
-    std::io::Write::write_all(&mut input, app(Mesh::Off).as_bytes()).expect("it reads its input");
+    input.write_all(app(Mesh::Off).as_bytes()).expect("it reads its input");
     drop(input);
-    machine.wait("it is up", 4 * SETTLE_TIMEOUT, || {
-        machine.layout.record().exists() && machine.ambit(&["status"]).status.success()
-    });
+    let mut errors = BufReader::new(child.stderr.take().expect("its errors are a pipe"));
+    let mut said = String::new();
+    while !said.contains(line) {
+        let length = errors.read_line(&mut said).expect("its errors are text");
+        assert!(length > 0, "it ended and never said {line:?}: {said}");
+    }
     let footprint = machine.footprint();
     let pid = i32::try_from(child.id()).expect("process ids are positive");
     kill(pid, Signal::Number(2)).expect("Ctrl-C can be sent");
-    let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    machine.is_down(&footprint);
+    errors.read_to_string(&mut said).expect("its errors are text");
+    (footprint, child.wait().expect("it ends"), said)
 }
