@@ -675,4 +675,4 @@ fn positive(name: &str, duration: Duration) -> Result<Duration, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
