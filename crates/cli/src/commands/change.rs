@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ambit_control::manifest::{self, Input, Manifests};
+use ambit_control::manifest::{self, Errors, Input, Manifests, Typed};
 use ambit_lab::machine::Client;
 use ambit_lab::objects::{Changes, ObjectRef};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::args::ManifestArgs;
 
@@ -24,19 +24,48 @@ pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
             }
             Ok(manifests)
         }
-        Err(errors) => {
-            for error in &errors.0 {
-                eprintln!("error: {error}");
+        Err(errors) => refused(&errors),
+    }
+}
+
+/// Prints what manifests mean beside the objects that are there, and fails with every reference to
+/// nothing.
+pub(super) fn check(manifests: &Manifests, existing: &[Typed]) -> Result<()> {
+    match manifests.check(existing) {
+        Ok(surprises) => {
+            for surprise in &surprises {
+                eprintln!("warning: {surprise}");
             }
-            bail!("{} errors in the manifests; nothing was applied", errors.0.len())
+            Ok(())
+        }
+        Err(errors) => refused(&errors),
+    }
+}
+
+fn refused<T>(errors: &Errors) -> Result<T> {
+    for error in &errors.0 {
+        eprintln!("error: {error}");
+    }
+    bail!("{} errors in the manifests; nothing was applied", errors.0.len())
+}
+
+/// The objects of a running machine that manifests can refer to.
+async fn existing(client: &Client) -> Result<Vec<Typed>> {
+    let mut existing = Vec::new();
+    for kind in manifest::Kind::all() {
+        for object in client.objects(kind.plural()).await? {
+            let typed = manifest::stored(kind, object.to_string().as_bytes());
+            existing.push(typed.with_context(|| format!("read a stored {kind}"))?);
         }
     }
+    Ok(existing)
 }
 
 /// Applies manifests.
 pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     let manifests = load(&args.paths)?;
     let client = Client::new(super::layout(&args.state));
+    check(&manifests, &existing(&client).await?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     print(&client.apply(objects, args.dry_run).await?)
 }

@@ -22,6 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.paths)?;
+    super::change::check(&manifests, &[])?;
     let config = config(&args)?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;

@@ -194,6 +194,16 @@ impl Ledger {
     /// Drops what has ended; answers whether the list of revocations became shorter.
     pub(crate) fn forget_expired(&mut self, now: SystemTime) -> bool {
         let now = unix(now);
+        let has_expired = self.issued.keys().next().is_some_and(|(end, _)| *end < now);
+        if has_expired || self.issued.len() > ISSUED_MAX {
+            self.forget_issued(now);
+        }
+        let before = self.revoked.len();
+        self.revoked.retain(|_, it| it.not_after.is_none_or(|end| end >= now));
+        self.revoked.len() < before
+    }
+
+    fn forget_issued(&mut self, now: u64) {
         self.issued = self.issued.split_off(&(now, String::new()));
         while self.issued.len() > ISSUED_MAX {
             tracing::warn!(
@@ -205,9 +215,6 @@ impl Ledger {
         let live: std::collections::HashSet<(String, String)> =
             self.issued.values().map(|it| (it.identity.clone(), it.node.clone())).collect();
         self.latest.retain(|holder, _| live.contains(holder));
-        let before = self.revoked.len();
-        self.revoked.retain(|_, it| it.not_after.is_none_or(|end| end >= now));
-        self.revoked.len() < before
     }
 
     fn rewrite(&mut self) -> Result<(), FileError> {

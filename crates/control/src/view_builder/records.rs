@@ -73,6 +73,8 @@ pub(crate) struct PodRecord {
     pub(crate) host_network: bool,
     /// Its named TCP ports.
     pub(crate) named_ports: BTreeMap<String, u16>,
+    /// Whether its deletion was asked for: it may serve, and takes no new connections.
+    pub(crate) is_ending: bool,
     /// What owns it.
     pub(crate) kind: WorkloadKind,
     /// The name of its owner.
@@ -107,6 +109,7 @@ impl PodRecord {
             node: spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default().into(),
             host_network: spec.and_then(|spec| spec.host_network).unwrap_or_default(),
             named_ports: named.collect(),
+            is_ending: pod.metadata.deletion_timestamp.is_some(),
             kind,
             owner,
             is_annotated_captured: annotations

@@ -160,6 +160,21 @@ fn a_pod_becomes_a_workload() {
 }
 
 #[test]
+fn a_pod_that_is_being_deleted_takes_no_new_connections() {
+    let mut builder = builder();
+    builder.apply(pod("shop", "web", &json!({"app": "web"}), "10.0.0.2"));
+    assert!(workload(&builder, "web").healthy);
+    let mut object = json!({
+        "metadata": meta("shop", "web", &json!({"app": "web"})),
+        "spec": {"nodeName": "node-1", "serviceAccountName": "sa", "containers": []},
+    });
+    object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    assert_eq!(names(&builder.apply([put(Kind::Pod, &object)])), ["+web"]);
+    let ending = workload(&builder, "web");
+    assert_eq!((ending.healthy, ending.tunnel), (false, Tunnel::Hbone), "it ends in the mesh");
+}
+
+#[test]
 fn a_service_becomes_a_service() {
     let check = |spec: Value, expected: &dyn Fn(&Service)| {
         let mut builder = builder();

@@ -77,7 +77,7 @@ pub(crate) fn build(
     workload.kind = pod.kind;
     workload.workload_name = pod.owner.clone();
     (workload.canonical_name, workload.canonical_revision) = canonical(&pod.labels, &pod.owner);
-    workload.healthy = status.ready;
+    workload.healthy = status.ready && !pod.is_ending;
     workload.cluster_id = mesh.cluster_id.clone();
     workload.locality = node.map(|node| node.locality.clone()).unwrap_or_default();
     workload.host_network = pod.host_network;
