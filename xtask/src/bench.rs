@@ -1,4 +1,4 @@
-//! `cargo xtask bench peers`: Ambit's proxy against a real ztunnel, both as they are shipped.
+//! `cargo xtask bench`: Ambit's proxy against a real ztunnel, both as they are shipped.
 //!
 //! Two machines of the same manifests stand side by side on this host, one with Ambit's proxy on
 //! both nodes and one with ztunnel, under the same control plane, agent and capture rules. Only one
@@ -6,6 +6,7 @@
 //! meanwhile meets both. The raw numbers and how they came about are kept as a run below
 //! `bench/runs`. It never touches the network of the host, and what it started it takes down.
 
+mod counts;
 mod cpu;
 mod host;
 mod mesh;
@@ -42,11 +43,7 @@ pub(crate) fn peers(words: &[&str]) -> Result<()> {
     let options = Options::parse(words)?;
     let host = host::Host::describe(&options.ambit, &options.ztunnel)?;
     println!("{host}");
-    let with_ambit = Mesh::up("ambit", &options.ambit, None)?;
-    let with_ztunnel = Mesh::up("ztunnel", &options.ambit, Some(&options.ztunnel))?;
-    with_ambit.prove()?;
-    with_ztunnel.prove()?;
-    println!("both: the client is let in, a stranger is refused, both proxies log each connection");
+    let (with_ambit, with_ztunnel) = machines(&options)?;
     let seed = host::seed()?;
     let mut random = Random::new(seed);
     let mut measurements = Vec::new();
@@ -72,6 +69,24 @@ pub(crate) fn peers(words: &[&str]) -> Result<()> {
         bail!("a row is worse than ztunnel's");
     }
     Ok(())
+}
+
+/// Counts what a request costs both in system calls, futex calls and allocations.
+pub(crate) fn counts(words: &[&str]) -> Result<()> {
+    let options = Options::parse(words)?;
+    let (with_ambit, with_ztunnel) = machines(&options)?;
+    println!("per request:\n{}", counts::table(&with_ambit, &with_ztunnel, options.seconds)?);
+    Ok(())
+}
+
+/// Brings up the two machines, and proves that they do the same work.
+fn machines(options: &Options) -> Result<(Mesh, Mesh)> {
+    let with_ambit = Mesh::up("ambit", &options.ambit, None)?;
+    let with_ztunnel = Mesh::up("ztunnel", &options.ambit, Some(&options.ztunnel))?;
+    with_ambit.prove()?;
+    with_ztunnel.prove()?;
+    println!("both: the client is let in, a stranger is refused, both proxies log each connection");
+    Ok((with_ambit, with_ztunnel))
 }
 
 impl Options {

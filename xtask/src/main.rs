@@ -15,7 +15,9 @@ const USAGE: &str = "\
 cargo xtask ci      everything CI runs: fmt, clippy, tidy, docs, all tests
 cargo xtask tidy    the house style and its scoreboard, licences and crate edges
 cargo xtask bench peers --ztunnel PATH [--repetitions 6] [--seconds 6] [--ambit PATH] [--no-keep]
-                    Ambit's proxy against a real ztunnel; kept in bench/runs";
+                    Ambit's proxy against a real ztunnel; kept in bench/runs
+cargo xtask bench counts --ztunnel PATH [--seconds 6] [--ambit PATH]
+                    system calls, futex calls and allocations per request of both";
 
 fn main() -> ExitCode {
     match run() {
@@ -36,6 +38,7 @@ fn run() -> Result<()> {
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["bench", "peers", words @ ..] => bench::peers(words),
+        ["bench", "counts", words @ ..] => bench::counts(words),
         _ => bail!("usage:\n{USAGE}"),
     }
 }

@@ -41,13 +41,19 @@ impl Mesh {
 
     /// Runs the load generator in a pod and returns what it measured.
     pub(super) fn load(&self, pod: &str, words: &[String]) -> Result<Value> {
-        let mut exec = self.ambit(&["exec", pod]);
-        exec.arg("--").arg(&self.ambit).arg("lab-load").args(words);
+        let mut exec = self.load_command(pod, words);
         let output = exec.stderr(Stdio::inherit()).output().context("start ambit exec")?;
         if !output.status.success() {
             bail!("{exec:?} failed");
         }
         serde_json::from_slice(&output.stdout).context("read what the load generator says")
+    }
+
+    /// The command that runs the load generator in a pod.
+    pub(super) fn load_command(&self, pod: &str, words: &[String]) -> Command {
+        let mut exec = self.ambit(&["exec", pod]);
+        exec.arg("--").arg(&self.ambit).arg("lab-load").args(words);
+        exec
     }
 
     /// Proves that what is to be compared is there: policy by identity, and one log line per
