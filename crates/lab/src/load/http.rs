@@ -1,7 +1,8 @@
 //! HTTP/1.1 requests over raw sockets, so that the reads of each response can be counted.
 //!
-//! Open loop: requests are due at fixed moments whatever the answers do. A request that is late because
-//! its connection was busy counts as slow, and one that never got its turn counts as failed.
+//! Open loop: requests are due at fixed moments whatever the answers do. A request that is late
+//! because its connection was busy counts as slow, and one that never got its turn counts as
+//! failed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -198,8 +199,8 @@ async fn connection(plan: Rc<Plan>, tally: Rc<RefCell<Tally>>, first: Instant) {
 
 /// Waits for the moment at which a request is due, and tells from when its latency counts.
 ///
-/// A connection that was busy until later is late by the server's fault; one that was idle is late only by
-/// the timer's.
+/// A connection that was busy until later is late by the server's fault; one that was idle is late
+/// only by the timer's.
 async fn intended(plan: &Plan, due: Instant) -> Instant {
     let was_idle = Instant::now() <= due;
     tokio::time::sleep_until(due).await;
@@ -425,7 +426,8 @@ mod tests {
         .await;
     }
 
-    /// Runs load against a sample on a thread of its own, so that each side reads while the other writes.
+    /// Runs load against a sample on a thread of its own, so that each side reads while the other
+    /// writes.
     async fn check_apart(
         sample: &'static [&str],
         path: &str,
@@ -450,8 +452,9 @@ mod tests {
 
     #[tokio::test]
     async fn two_writes_take_two_reads() {
-        // Slow enough that the client's kernel acknowledges the first write when it is read, and so often that
-        // the first answers of a connection, for which it does so at once, are the fewer ones.
+        // Slow enough that the client's kernel acknowledges the first write when it is read, and so
+        // often that the first answers of a connection, for which it does so at once, are the fewer
+        // ones.
         let words = ["--rate", "20", "--connections", "1", "--seconds", "2"];
         check_apart(&["details", "--two-writes"], "/details/0", &words, |result| {
             assert_eq!(result.failed, 0);
@@ -468,7 +471,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_server_cannot_hide() {
-        // One request per 20 ms is asked of a connection that takes 100 ms for each: the last of ten is 0.8 s late.
+        // One request per 20 ms is asked of a connection that takes 100 ms for each: the last of
+        // ten is 0.8 s late.
         let words = ["--rate", "50", "--connections", "1", "--seconds", "0.2"];
         check(&["echo"], "/?delay=100ms", &words, |result| {
             assert_eq!((result.requests, result.failed), (10, 0));

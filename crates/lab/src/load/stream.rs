@@ -47,7 +47,7 @@ pub(super) async fn run(args: &StreamArgs) -> Result<StreamResult> {
         let write = tokio::select! {
             biased;
             write = timeout(STALL_TIMEOUT, to.write(&chunk)) => write,
-            _ = from.readable() => bail!("the server answers before everything is sent; it is no sink"),
+            _ = from.readable() => bail!("the server answers too early; it is no sink"),
         };
         sent += write.context("sending stalled")?.context("send")? as u64;
     }

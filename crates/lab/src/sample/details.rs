@@ -1,8 +1,8 @@
 //! The details service of bookinfo, of which it matters how it writes.
 //!
-//! Its old release writes header and body one after the other and leaves Nagle's algorithm on, so that a client reads
-//! twice per answer; its new one writes once. The sizes are the original's: 180 bytes of header, 178 of body. HTTP is
-//! done by hand, since no library would write like that.
+//! Its old release writes header and body one after the other and leaves Nagle's algorithm on, so
+//! that a client reads twice per answer; its new one writes once. The sizes are the original's: 180
+//! bytes of header, 178 of body. HTTP is done by hand, since no library would write like that.
 
 use std::io;
 
@@ -74,8 +74,8 @@ fn response(request: &[u8]) -> (String, &'static str) {
     let connection = if wants_close(request) { "close" } else { "Keep-Alive" };
     let date = jiff::Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nServer: {SERVER}\r\nDate: {date}\r\n\
-         Content-Length: {}\r\nConnection: {connection}\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nServer: {SERVER}\r\n\
+         Date: {date}\r\nContent-Length: {}\r\nConnection: {connection}\r\n\r\n",
         body.len()
     );
     (head, body)

@@ -1,4 +1,5 @@
-//! Durations as Go writes them (`1m30s`, `1.5ms`), because the variables of fake-service and its answers hold such.
+//! Durations as Go writes them (`1m30s`, `1.5ms`), because the variables of fake-service and its
+//! answers hold such.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! `ambit sample`: the applications of the experiments and of the examples.
 //!
-//! Each is small, single-threaded and cheap, so that what is measured is the mesh and not the application. They know
-//! nothing of the mesh, and must never do anything that an ordinary application would not do.
+//! Each is small, single-threaded and cheap, so that what is measured is the mesh and not the
+//! application. They know nothing of the mesh, and must never do anything that an ordinary
+//! application would not do.
 
 mod banner;
 mod details;
@@ -40,13 +41,15 @@ struct Words {
 /// The applications.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Sample {
-    /// A service that calls others, set up by the environment variables of nicholasjackson/fake-service.
+    /// A service that calls others, set up by the environment variables of
+    /// nicholasjackson/fake-service.
     FakeService {
         /// Where to listen; in place of LISTEN_ADDR.
         #[arg(long, value_name = "ADDR")]
         listen: Option<String>,
     },
-    /// HTTP: a request's own body, else what was asked for by `?size=N&delay=10ms`, else the request as JSON.
+    /// HTTP: a request's own body, else what was asked for by `?size=N&delay=10ms`, else the
+    /// request as JSON.
     Echo(Listen),
     /// TCP: sends back what it reads; at the end of the input it finishes and closes.
     TcpEcho(Listen),

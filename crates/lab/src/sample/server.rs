@@ -1,4 +1,5 @@
-//! What all samples have in common: a listener, an accept loop with a bound, HTTP connections that end in good order.
+//! What all samples have in common: a listener, an accept loop with a bound, HTTP connections that
+//! end in good order.
 
 use std::future::Future;
 use std::io;

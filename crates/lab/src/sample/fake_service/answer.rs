@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One service's answer, with those of the services that it called. Names and order are fake-service's.
+/// One service's answer, with those of the services that it called. Names and order are
+/// fake-service's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Answer {

@@ -1,7 +1,8 @@
 //! The service of the tiered application: it calls others, and answers with what they answered.
 //!
-//! Set up by the environment variables of nicholasjackson/fake-service, and answers in its JSON, so that manifests
-//! and tools made for that one work. HTTP only. Connections are used again where the variables allow it.
+//! Set up by the environment variables of nicholasjackson/fake-service, and answers in its JSON, so
+//! that manifests and tools made for that one work. HTTP only. Connections are used again where the
+//! variables allow it.
 
 mod answer;
 mod settings;
@@ -109,7 +110,8 @@ impl FakeService {
             .await
     }
 
-    /// How long the next answer takes at least: 90 in 100 as the 50th percentile says, 9 as the 90th, 1 as the 99th.
+    /// How long the next answer takes at least: 90 in 100 as the 50th percentile says, 9 as the
+    /// 90th, 1 as the 99th.
     fn least_duration(&self) -> Duration {
         let number = self.served.replace(self.served.get().wrapping_add(1));
         let [p50, p90, p99] = self.settings.timing;
