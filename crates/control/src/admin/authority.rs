@@ -1,27 +1,31 @@
 //! The certificate authority's part of the administration API.
 //!
-//! `POST /ca/revoke` takes `{"serial": ...}`, `{"pod": "namespace/name"}` or `{"identity":
-//! "spiffe://..."}`; `POST /ca/rotate` begins a rotation, with `?finish=true` ends it. Nothing here
-//! may show a key.
+//! `POST /ca/revoke` takes `{"serial": ...}` (hexadecimal, or decimal as proxies list it), `{"pod":
+//! "namespace/name"}` or `{"identity": "spiffe://..."}`; `POST /ca/rotate` begins a rotation, with
+//! `?finish=true` ends it. Nothing here may show a key.
 
 use std::time::SystemTime;
 
 use ambit_model::identity::Identity;
+use ambit_tls::certificate::Serial;
 use http::{Method, StatusCode};
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Admin;
-use crate::ca::{CaError, Which};
+use crate::ca::{CaError, Issued, Revoked, Which};
 use crate::error_text::chain;
 use crate::http_server::{Answer, Question};
 use crate::view_builder::records::ObjectName;
 
-/// What is to be revoked; exactly one field.
+/// What is to be revoked; exactly one of serial, pod and identity.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Revocation {
     serial: Option<String>,
+    /// The serial is of a certificate that another replica or an earlier authority issued.
+    unlisted: bool,
     pod: Option<String>,
     identity: Option<String>,
 }
@@ -36,7 +40,9 @@ impl Admin {
             }
             (&Method::GET, "/ca/certificates") => {
                 let (issued, revoked) = self.authority.certificates();
-                Answer::json(StatusCode::OK, &json!({ "items": issued, "revoked": revoked }))
+                let items: Vec<Value> = issued.iter().map(self::issued).collect();
+                let revoked: Vec<Value> = revoked.iter().map(self::revoked).collect();
+                Answer::json(StatusCode::OK, &json!({ "items": items, "revoked": revoked }))
             }
             (&Method::POST, "/ca/rotate") => self.rotate(question),
             (&Method::POST, "/ca/revoke") => self.revoke(question),
@@ -72,6 +78,7 @@ impl Admin {
         match self.authority.revoke(&which, SystemTime::now()) {
             Ok(revoked) => {
                 tracing::warn!(?which, count = revoked.len(), "certificates revoked");
+                let revoked: Vec<Value> = revoked.iter().map(self::revoked).collect();
                 Answer::json(StatusCode::OK, &json!({ "revoked": revoked }))
             }
             Err(error) => failed(&error),
@@ -84,16 +91,33 @@ impl Admin {
         let asked: Revocation =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {usage}"))?;
         match asked {
-            Revocation { serial: Some(serial), pod: None, identity: None } => {
-                let serial = serial.parse().map_err(|error| chain(&error))?;
-                Ok(Which::Serial(serial))
+            Revocation { serial: Some(serial), pod: None, identity: None, unlisted } => {
+                self.serial(&serial, unlisted)
             }
-            Revocation { serial: None, pod: Some(pod), identity: None } => self.holder(&pod),
-            Revocation { serial: None, pod: None, identity: Some(identity) } => {
+            Revocation { serial: None, pod: Some(pod), identity: None, unlisted: false } => {
+                self.holder(&pod)
+            }
+            Revocation { serial: None, pod: None, identity: Some(identity), unlisted: false } => {
                 let identity = identity.parse().map_err(|error| chain(&error))?;
                 Ok(Which::Identity(identity))
             }
             _ => Err(format!("exactly one thing can be revoked at a time; {usage}")),
+        }
+    }
+
+    /// A serial as the ledger writes it, or as proxies do. An unknown one is more likely a typing
+    /// error than another authority's, and revoking nothing must not look like success.
+    fn serial(&self, text: &str, unlisted: bool) -> Result<Which, String> {
+        let given: Serial = text.parse().map_err(|error| chain(&error))?;
+        let (issued, _) = self.authority.certificates();
+        let mut known = issued.iter().filter_map(|entry| entry.serial.parse::<Serial>().ok());
+        match known.find(|serial| *serial == given || serial.to_decimal() == text) {
+            Some(serial) => Ok(Which::Serial(serial)),
+            None if unlisted => Ok(Which::Serial(given)),
+            None => Err(format!(
+                "no certificate with serial {text} is in force, see GET /ca/certificates; if \
+                 another authority issued it, write it in hexadecimal and add \"unlisted\": true"
+            )),
         }
     }
 
@@ -112,6 +136,32 @@ impl Admin {
         let identity = Identity::new(trust_domain, object.namespace, account);
         Ok(Which::Holder { identity, node: record.node.to_string() })
     }
+}
+
+fn issued(entry: &Issued) -> Value {
+    json!({
+        "serial": entry.serial,
+        "identity": entry.identity,
+        "node": entry.node,
+        "issuedAt": time(entry.issued_at),
+        "notAfter": time(entry.not_after),
+    })
+}
+
+fn revoked(entry: &Revoked) -> Value {
+    json!({
+        "serial": entry.serial,
+        "identity": entry.identity,
+        "node": entry.node,
+        "revokedAt": time(entry.revoked_at),
+        "notAfter": entry.not_after.map(time),
+    })
+}
+
+/// Seconds since 1970 as RFC 3339 writes them.
+pub(super) fn time(unix: u64) -> String {
+    let time = i64::try_from(unix).ok().and_then(|unix| Timestamp::from_second(unix).ok());
+    time.map_or_else(|| unix.to_string(), |time| time.to_string())
 }
 
 fn failed(error: &CaError) -> Answer {

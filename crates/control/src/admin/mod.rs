@@ -140,9 +140,9 @@ impl Admin {
             Some(&entry.identity) == identity.as_ref() && Some(&entry.node) == node.as_ref()
         });
         let newest = own.by_ref().max_by_key(|entry| entry.issued_at);
-        explanation["certificate"] = json!(
-            newest.map(|entry| { json!({ "serial": entry.serial, "notAfter": entry.not_after }) })
-        );
+        explanation["certificate"] = json!(newest.map(|entry| {
+            json!({ "serial": entry.serial, "notAfter": authority::time(entry.not_after) })
+        }));
     }
 
     fn status(&self) -> Value {

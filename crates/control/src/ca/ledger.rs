@@ -24,6 +24,7 @@ const STALE_LINES_MAX: usize = 10_000;
 
 /// One certificate that was signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Issued {
     /// Serial number, hexadecimal.
     pub(crate) serial: String,
@@ -39,6 +40,7 @@ pub(crate) struct Issued {
 
 /// One certificate that was taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Revoked {
     /// Serial number, hexadecimal.
     pub(crate) serial: String,

@@ -54,6 +54,8 @@ struct Pods<'a> {
     namespace: &'a str,
     labels: Option<&'a BTreeMap<String, String>>,
     spec: &'a PodSpec,
+    /// It came of a template, which is named in its place.
+    is_owned: bool,
 }
 
 impl<'a> All<'a> {
@@ -188,7 +190,7 @@ impl<'a> All<'a> {
         let namespace = &*object.key.namespace;
         let scope = (namespace != ROOT_NAMESPACE).then_some(namespace);
         let selector = policy.spec.selector.as_ref().map(|selector| &selector.match_labels);
-        let held = self.pods(scope).into_iter();
+        let held = self.pods(scope).into_iter().filter(|pods| !pods.is_owned);
         let held =
             held.filter(|pods| selector.is_none_or(|selector| selects(selector, pods.labels)));
         let held: BTreeSet<String> =
@@ -226,6 +228,7 @@ fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {
         namespace: typed.metadata().namespace.as_deref().unwrap_or("default"),
         labels: metadata.and_then(|metadata| metadata.labels.as_ref()),
         spec,
+        is_owned: typed.metadata().owner_references.as_ref().is_some_and(|all| !all.is_empty()),
     })
 }
 

@@ -519,7 +519,13 @@ async fn revocations_reach_the_nodes_and_survive() {
     let roots = fixture.read("nodes/node-2/root-cert.pem").unwrap();
     assert_eq!(ambit_tls::RevocationList::from_pem(&crl, &roots).unwrap().len(), 1);
     assert_eq!(ask(json!({"pod": "shop/web"})).await.1["revoked"], json!([]));
-    assert_eq!(ask(json!({"serial": "01ab"})).await.1["revoked"][0]["serial"], "01ab");
+    assert_eq!(ask(json!({"serial": "01ab"})).await.0, StatusCode::BAD_REQUEST, "a typing error");
+    let unlisted = ask(json!({"serial": "01ab", "unlisted": true})).await.1;
+    assert_eq!(unlisted["revoked"][0]["serial"], "01ab");
+    let (_, held) = fixture.admin(Method::GET, "/ca/certificates", &Value::Null).await;
+    let serial = held["items"][0]["serial"].as_str().unwrap();
+    let decimal = serial.parse::<ambit_tls::certificate::Serial>().unwrap().to_decimal();
+    assert_eq!(ask(json!({"serial": decimal})).await, (StatusCode::OK, json!({"revoked": []})));
 
     let root = fixture.stop().await;
     let fixture = Fixture::restart(root, "", |_| {}).await;
