@@ -1,7 +1,8 @@
 //! What a container image means on a machine that has no images.
 //!
-//! An image becomes an entry point: a program of the host's file tree, or a part of the shipped binary. What has no
-//! meaning is refused when it is applied, with the ways to give it one; it never silently becomes something else.
+//! An image becomes an entry point: a program of the host's file tree, or a part of the shipped
+//! binary. What has no meaning is refused when it is applied, with the ways to give it one; it
+//! never silently becomes something else.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,8 @@ pub struct ImageMap(BTreeMap<String, Vec<String>>);
 pub enum ImageError {
     /// No entry point is known.
     #[error(
-        "image {image:?} means nothing on a machine without images: give the container a `command`, \
-         or say what it runs with --image {name}=COMMAND"
+        "image {image:?} means nothing on a machine without images: give the container a \
+         `command`, or say what it runs with --image {name}=COMMAND"
     )]
     Unknown {
         /// As written.
@@ -50,7 +51,8 @@ pub enum ImageError {
 }
 
 impl ImageMap {
-    /// Reads `NAME=COMMAND` arguments. The command is split like a shell's words, with quotes, nothing else.
+    /// Reads `NAME=COMMAND` arguments. The command is split like a shell's words, with quotes,
+    /// nothing else.
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ImageError> {
         let mut map = BTreeMap::new();
         for argument in arguments {

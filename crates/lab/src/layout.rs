@@ -1,7 +1,7 @@
 //! Where everything lies in a machine's state directory.
 //!
-//! One place that knows the names, because five programs and the command line share the directory. It never
-//! touches the file system.
+//! One place that knows the names, because five programs and the command line share the directory.
+//! It never touches the file system.
 
 use std::path::{Path, PathBuf};
 
@@ -168,7 +168,8 @@ impl Layout {
         self.root.join("logs")
     }
 
-    /// The log of a process of the mesh: `control`, `lab`, or `node`, `proxy` and `lab-node` of a node.
+    /// The log of a process of the mesh: `control`, `lab`, or `node`, `proxy` and `lab-node` of a
+    /// node.
     pub fn role_log(&self, role: &str, node: Option<&str>) -> PathBuf {
         self.logs().join(match node {
             Some(node) => format!("{role}-{node}.log"),

@@ -1,8 +1,9 @@
 //! Machines of namespaces, sample applications, load generator.
 //!
-//! This crate is what Kubernetes would bring, on one machine: an object store, a Deployment controller, a
-//! scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane, agent, proxy) is
-//! the shipped binary, which it starts as processes of their own; it never links them.
+//! This crate is what Kubernetes would bring, on one machine: an object store, a Deployment
+//! controller, a scheduler, a pod runner, service addresses and cluster DNS. The mesh itself
+//! (control plane, agent, proxy) is the shipped binary, which it starts as processes of their own;
+//! it never links them.
 //!
 //! | module | what the command line calls |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | [`logs`] | reading and following logs that are rotated |
 //! | [`sample`], [`load`] | applications and load for experiments |
 //!
-//! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands enter namespaces,
-//! which a process with threads cannot.
+//! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands
+//! enter namespaces, which a process with threads cannot.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,7 +37,8 @@ mod pod;
 mod reaper;
 mod registry;
 
-/// Runs the hidden subcommand that `arguments` (program name first) ask for, if it is one of this crate's.
+/// Runs the hidden subcommand that `arguments` (program name first) ask for, if it is one of this
+/// crate's.
 ///
 /// `None` means that the words are for the visible command line.
 pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {

@@ -1,7 +1,9 @@
-//! Logs of bounded size: written by whoever started a process, read and followed by the command line.
+//! Logs of bounded size: written by whoever started a process, read and followed by the command
+//! line.
 //!
-//! A log is a file and the one before it (`.1`). The writer renames when the file is full; a reader that follows notices
-//! the new file by its number. A log never grows past twice [`FILE_SIZE_MAX_BYTES`].
+//! A log is a file and the one before it (`.1`). The writer renames when the file is full; a reader
+//! that follows notices the new file by its number. A log never grows past twice
+//! [`FILE_SIZE_MAX_BYTES`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -47,9 +49,11 @@ impl LogFile {
         Ok(())
     }
 
-    /// Copies everything that a process writes into the returned descriptor, until all its copies are closed.
+    /// Copies everything that a process writes into the returned descriptor, until all its copies
+    /// are closed.
     ///
-    /// A full disk must not stop the process: what cannot be written is dropped, and the first failure is reported.
+    /// A full disk must not stop the process: what cannot be written is dropped, and the first
+    /// failure is reported.
     pub(crate) fn collect(mut self) -> io::Result<OwnedFd> {
         let (reader, writer) = io::pipe()?;
         let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;

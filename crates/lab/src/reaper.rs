@@ -1,8 +1,8 @@
 //! Waits for children, also those inherited from processes that died.
 //!
-//! The machine's process 1, the pod runner and a pod's init have children of two sorts: those they started and want
-//! to hear of, and orphans that only must not stay zombies. One loop collects both; nothing else in these programs may
-//! wait for a process.
+//! The machine's process 1, the pod runner and a pod's init have children of two sorts: those they
+//! started and want to hear of, and orphans that only must not stay zombies. One loop collects
+//! both; nothing else in these programs may wait for a process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +12,8 @@ use ambit_net::sys::process::{self, Exit, Pid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Ends of children that nobody has asked for yet: a child may end before its starter has told its id.
+/// Ends of children that nobody has asked for yet: a child may end before its starter has told its
+/// id.
 const UNCLAIMED_MAX: usize = 256;
 
 /// Hands out the ends of children. Clones share one loop.

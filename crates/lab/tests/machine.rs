@@ -1,10 +1,12 @@
 //! Machines of namespaces, end to end: started, used, disturbed and taken down. Needs root.
 //!
-//! This binary stands in for the shipped one: its `main` runs the hidden subcommands when it is asked to. It runs each
-//! case in turn, since they share what a machine cannot share: the host's process table. Words select cases by name.
+//! This binary stands in for the shipped one: its `main` runs the hidden subcommands when it is
+//! asked to. It runs each case in turn, since they share what a machine cannot share: the host's
+//! process table. Words select cases by name.
 
 mod lab;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -113,9 +115,15 @@ async fn containers_get_their_environment() {
     reader["spec"]["initContainers"] = json!([{
         "name": "first", "image": "busybox", "command": ["sh", "-c", "echo ready > /tmp/first"],
     }]);
+    let script = "cat /tmp/first; pwd; id -u; id -g; env; echo \"$0 $1\"; exec sleep infinity";
+    let from_map = |key: &str, optional: bool| {
+        let reference = json!({"name": "settings", "key": key, "optional": optional});
+        json!({"configMapKeyRef": reference})
+    };
+    let from_secret = json!({"secretKeyRef": {"name": "keys", "key": "password"}});
     reader["spec"]["containers"] = json!([{
         "name": "c", "image": "busybox",
-        "command": ["sh", "-c", "cat /tmp/first; pwd; id -u; id -g; env; echo \"$0 $1\"; exec sleep infinity"],
+        "command": ["sh", "-c", script],
         "args": ["$(GREETING)", "$$(GREETING)"],
         "workingDir": "/usr",
         "securityContext": {"runAsUser": 1234, "runAsGroup": 2345},
@@ -123,10 +131,11 @@ async fn containers_get_their_environment() {
         "env": [
             {"name": "NAME", "value": "world"},
             {"name": "GREETING", "value": "hello $(NAME)"},
-            {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}},
+            {"name": "PASSWORD", "valueFrom": from_secret},
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": true}}},
+            {"name": "COLOR", "valueFrom": from_map("color", false)},
+            {"name": "ABSENT", "valueFrom": from_map("no", true)},
         ],
     }]);
     // The pod comes first and waits for what it names.
@@ -137,8 +146,8 @@ async fn containers_get_their_environment() {
     })
     .await;
     lab.apply_ready(vec![
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"color": "blue"}}),
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": {"password": "c2VzYW1l"}}),
+        data("ConfigMap", "settings", json!({"color": "blue"})),
+        data("Secret", "keys", json!({"password": "c2VzYW1l"})),
     ])
     .await;
     let log = lab.log("reader", "c", "hello world $(GREETING)").await;
@@ -148,6 +157,7 @@ async fn containers_get_their_environment() {
         "1234",
         "2345",
         "MAP_color=blue",
+        "COLOR=blue",
         "GREETING=hello world",
         "PASSWORD=sesame",
         "NODE=node-1",
@@ -157,6 +167,10 @@ async fn containers_get_their_environment() {
     }
     assert!(log.contains("POD_IP=10.244.1.") && !log.contains("ABSENT"), "{log}");
     lab.down().await;
+}
+
+fn data(kind: &str, name: &str, data: serde_json::Value) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": data})
 }
 
 async fn containers_start_end_and_restart() {
@@ -170,7 +184,7 @@ async fn containers_start_end_and_restart() {
     two["spec"]["containers"] = json!([
         {"name": "server", "image": "ambit/sample", "args": ["echo", "--listen", "127.0.0.1:7000"]},
         {"name": "client", "image": "busybox", "command": ["sh", "-c",
-            "until curl -s http://127.0.0.1:7000/; do sleep 0.1; done; echo reached; exec sleep infinity"]},
+            "until curl -s http://127.0.0.1:7000/; do sleep 0.1; done; echo reached; sleep 999"]},
     ]);
     lab.apply(vec![
         once("good", "Never", "exit 0"),
@@ -255,50 +269,47 @@ async fn readiness_is_what_probes_say() {
 async fn services_lead_to_ready_endpoints() {
     let lab = Lab::up("services", 2).await;
     let echo = container(&["ambit", "sample", "echo", "--listen", "[::]:8000"]);
-    let ports = json!([{"name": "http", "port": 80, "targetPort": 8000}]);
+    let to_8000 = || json!([{"name": "http", "port": 80, "targetPort": 8000}]);
+    let mut sticky = service("sticky", json!({"app": "names"}), to_8000());
+    sticky["spec"]["sessionAffinity"] = json!("ClientIP");
     lab.apply_ready(vec![
-        deployment("web", 4, echo.clone()),
-        dual_stack(service("web", json!({"app": "web"}), ports)),
-        service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}])),
+        deployment("web", 4, echo),
+        dual_stack(service("web", json!({"app": "web"}), to_8000())),
+        deployment("names", 4, says_its_name()),
+        service("names", json!({"app": "names"}), to_8000()),
+        sticky,
         service("empty", json!({"app": "nothing"}), json!([{"port": 80}])),
         pod("client", &["sleep", "infinity"]),
     ])
     .await;
-    let mut sticky =
-        service("sticky", json!({"app": "web"}), json!([{"port": 80, "targetPort": 8000}]));
-    sticky["spec"]["sessionAffinity"] = json!("ClientIP");
-    lab.apply(vec![sticky]).await;
     let services = lab.client.objects("services").await.unwrap();
     let web = services.iter().find(|one| one["metadata"]["name"] == "web").unwrap();
     let [v4, v6] =
         [0, 1].map(|index| web["spec"]["clusterIPs"][index].as_str().unwrap().to_owned());
     let pods = lab.client.pods().await.unwrap();
-    let nodes: std::collections::BTreeSet<_> =
+    let nodes: BTreeSet<_> =
         pods.iter().filter(|pod| pod.owner == "web").map(|pod| pod.node.clone()).collect();
     assert_eq!(nodes.len(), 2, "pods spread");
-    // Which of the endpoints answers shows in the name of the host that it logs; here: in the address it sees itself at.
-    let served_by = |url: &str| {
-        let loop_ = format!(
-            "for i in $(seq 40); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' {url}; done"
-        );
-        lab.sh("client", &loop_).0
+    let codes = |from: &str, host: &str| {
+        let ask = format!("curl -s -m 5 -o /dev/null -w '%{{http_code}} ' http://{host}/");
+        lab.sh(from, &format!("for i in $(seq 40); do {ask}; done")).0
     };
-    lab.until("the service is in place", async || {
-        served_by(&format!("http://{v4}/")).contains("200")
-    })
-    .await;
-    for host in [
-        v4.clone(),
-        format!("[{v6}]"),
-        "web".to_owned(),
-        "web.default.svc.cluster.local".to_owned(),
-    ] {
-        let codes = served_by(&format!("http://{host}/"));
+    lab.until("the service is in place", async || codes("client", &v4).contains("200")).await;
+    for host in [&v4, &format!("[{v6}]"), "web", "web.default.svc.cluster.local"] {
+        let codes = codes("client", host);
         assert_eq!(codes.matches("200").count(), 40, "{host}: {codes}");
     }
     // Hairpin: an endpoint reaches its own service, and thereby itself.
-    let codes = lab.sh("web", &format!("for i in $(seq 30); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' http://{v4}/; done")).0;
-    assert_eq!(codes.matches("200").count(), 30, "{codes}");
+    let codes = codes("web", &v4);
+    assert_eq!(codes.matches("200").count(), 40, "{codes}");
+    let names = |host: &str| -> BTreeSet<String> {
+        let ask = format!("curl -s -m 5 http://{host}/ | grep '\"name\"'");
+        let said = lab.sh("client", &format!("for i in $(seq 60); do {ask}; done")).0;
+        assert_eq!(said.lines().count(), 60, "{said}");
+        said.lines().map(str::to_owned).collect()
+    };
+    assert_eq!(names("names").len(), 4, "every endpoint gets its share");
+    assert_eq!(names("sticky").len(), 1, "a client stays with its endpoint");
     let start = Instant::now();
     let refused = |host: &str| lab.sh("client", &format!("curl -s -m 5 http://{host}/"));
     assert_eq!(refused("empty").1, 7, "no endpoint: refused");
@@ -306,6 +317,17 @@ async fn services_lead_to_ready_endpoints() {
     assert_eq!(refused(&format!("[{v6}]:81")).1, 7, "no such port: refused");
     assert!(start.elapsed() < Duration::from_secs(3), "refusals come at once");
     lab.down().await;
+}
+
+/// A container whose answers name its pod.
+fn says_its_name() -> serde_json::Value {
+    let name = json!({"fieldRef": {"fieldPath": "metadata.name"}});
+    let name = json!({"name": "NAME", "valueFrom": name});
+    json!({
+        "name": "c", "image": "nicholasjackson/fake-service:v0.26.2",
+        "env": [{"name": "LISTEN_ADDR", "value": "0.0.0.0:8000"}, name],
+        "readinessProbe": {"tcpSocket": {"port": 8000}},
+    })
 }
 
 fn dual_stack(mut service: serde_json::Value) -> serde_json::Value {
@@ -373,7 +395,8 @@ async fn deployments_roll() {
         now.len() == 2 && now.iter().all(|name| !before.contains(name))
     })
     .await;
-    // The same manifest again changes nothing, not even after a restart and a scale to the same number.
+    // The same manifest again changes nothing, not even after a restart and a scale to the same
+    // number.
     let changes = lab.apply(vec![deployment("web", 2, echo("[::]:8000"))]).await;
     assert_eq!(changes, ["unchanged"]);
     // A template that never becomes ready does not take the service down.

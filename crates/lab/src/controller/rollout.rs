@@ -1,7 +1,8 @@
 //! How a Deployment's pods become what its template says: pure decisions over what there is.
 //!
-//! Each call answers one step: how many pods to create and which to retire now. The caller asks again when the step
-//! has had effect. It never retires a ready pod while that would leave fewer ready ones than the strategy allows.
+//! Each call answers one step: how many pods to create and which to retire now. The caller asks
+//! again when the step has had effect. It never retires a ready pod while that would leave fewer
+//! ready ones than the strategy allows.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,7 +1,8 @@
 //! Which node a pod goes to: a pure function of the pod, the nodes and the pods that are placed.
 //!
-//! Nodes that the pod does not want are ruled out with a reason each; among the others the one with the fewest pods of
-//! the same owner wins, then the one with the fewest pods, then the first. Rules it does not know rule every node out.
+//! Nodes that the pod does not want are ruled out with a reason each; among the others the one with
+//! the fewest pods of the same owner wins, then the one with the fewest pods, then the first. Rules
+//! it does not know rule every node out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -286,7 +287,10 @@ mod tests {
 
     #[test]
     fn anti_affinity_keeps_pods_apart() {
-        let apart = |kind: &str, term: Value| json!({"affinity": {"podAntiAffinity": {kind: [term]}}, "containers": []});
+        let apart = |kind: &str, term: Value| {
+            let affinity = json!({"podAntiAffinity": {kind: [term]}});
+            json!({"affinity": affinity, "containers": []})
+        };
         let term = json!({"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "a"}}});
         check(
             apart("requiredDuringSchedulingIgnoredDuringExecution", term.clone()),

@@ -1,7 +1,8 @@
 //! How a machine comes into the world: from the user's command through new namespaces to process 1.
 //!
-//! The command starts the shipped binary in new namespaces (a user namespace too, without root); that starts it once
-//! more as process 1 of the new PID namespace and ends. What process 1 is waiting for comes back over a pipe.
+//! The command starts the shipped binary in new namespaces (a user namespace too, without root);
+//! that starts it once more as process 1 of the new PID namespace and ends. What process 1 is
+//! waiting for comes back over a pipe.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -106,7 +107,8 @@ pub struct Born {
     pub record: Record,
 }
 
-/// Starts a machine and returns when control plane, agents and proxies answer. Nothing is applied yet.
+/// Starts a machine and returns when control plane, agents and proxies answer. Nothing is applied
+/// yet.
 ///
 /// It goes on after the caller has ended; [`super::down`] ends it.
 pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result<Born, UpError> {

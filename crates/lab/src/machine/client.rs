@@ -1,6 +1,7 @@
 //! The user's commands to a running machine, as functions.
 //!
-//! Each is one HTTP request over `machine.sock`. What comes back is plain data for whoever prints it.
+//! Each is one HTTP request over `machine.sock`. What comes back is plain data for whoever prints
+//! it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -104,7 +105,8 @@ pub struct NodeInfo {
 pub struct RoleInfo {
     /// `control`, or `node`, `proxy`, `lab-node` and the node: `proxy/node-1`.
     pub name: String,
-    /// Its process inside the machine; absent while it does not run. See [`super::processes`] for the host's number.
+    /// Its process inside the machine; absent while it does not run. See [`super::processes`] for
+    /// the host's number.
     pub pid: Option<i32>,
     /// How often it was started again.
     pub restarts: u32,
@@ -251,7 +253,8 @@ impl Client {
         self.ask(Method::POST, "/down", Value::Null).await
     }
 
-    /// Waits until every pod is ready or has done its work, telling what is missing as that changes.
+    /// Waits until every pod is ready or has done its work, telling what is missing as that
+    /// changes.
     pub async fn wait_until_ready(
         &self,
         limit: Duration,
@@ -315,7 +318,8 @@ pub(super) struct Refusal {
     pub(super) error: String,
 }
 
-/// What a pod waits for; nothing if it is ready, has done its work, or is going away with another in its place.
+/// What a pod waits for; nothing if it is ready, has done its work, or is going away with another
+/// in its place.
 fn missing(pod: &PodInfo) -> Option<String> {
     if pod.ready || pod.phase == Phase::Succeeded {
         return None;

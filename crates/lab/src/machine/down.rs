@@ -1,6 +1,8 @@
-//! The end of a machine, whatever state it is in: process 1 is killed, the rest is looked after, the remains removed.
+//! The end of a machine, whatever state it is in: process 1 is killed, the rest is looked after,
+//! the remains removed.
 //!
-//! The kernel ends what was inside. This file makes sure of it before it says so, and removes files only: logs stay.
+//! The kernel ends what was inside. This file makes sure of it before it says so, and removes files
+//! only: logs stay.
 
 use std::fs;
 use std::io;
@@ -63,7 +65,10 @@ pub enum DownError {
         source: io::Error,
     },
     /// Something of it goes on.
-    #[error("after {} s there is still {}; run `ambit down` again", END_TIMEOUT.as_secs(), left.join(", "))]
+    #[error(
+        "after {} s there is still {}; run `ambit down` again",
+        END_TIMEOUT.as_secs(), left.join(", ")
+    )]
     Left {
         /// What, in words.
         left: Vec<String>,

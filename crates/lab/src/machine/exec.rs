@@ -1,7 +1,8 @@
 //! Running commands in pods: the caller's side, and the machine's, which only finds the pod.
 //!
-//! The caller's descriptors and its connection travel on to the pod's init, which answers the caller itself. A caller in
-//! a terminal sends Ctrl-C as a signal, because the command is in a session of its own.
+//! The caller's descriptors and its connection travel on to the pod's init, which answers the
+//! caller itself. A caller in a terminal sends Ctrl-C as a signal, because the command is in a
+//! session of its own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -79,7 +80,8 @@ pub enum ExecError {
     Signals(#[source] io::Error),
 }
 
-/// Runs a command in a pod with this process' standard input, output and error. Answers its exit, as a shell counts.
+/// Runs a command in a pod with this process' standard input, output and error. Answers its exit,
+/// as a shell counts.
 pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecError> {
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let fds = [input.as_fd(), output.as_fd(), error.as_fd()];

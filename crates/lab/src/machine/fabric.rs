@@ -1,6 +1,7 @@
 //! The fabric: the machine's own network, a bridge that joins control plane and nodes.
 //!
-//! Each of them has a namespace with one interface, and routes to the pods of every node. Nothing leads out.
+//! Each of them has a namespace with one interface, and routes to the pods of every node. Nothing
+//! leads out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -102,7 +103,8 @@ fn set_up_member(name: &str, address: Dual, nodes: &[NodeNetwork]) -> Result<(),
     Ok(())
 }
 
-/// Packets that a bridge passes on are none of the packet filter's business, whatever the host's default.
+/// Packets that a bridge passes on are none of the packet filter's business, whatever the host's
+/// default.
 fn leave_bridged_frames_alone() -> Result<(), NetworkError> {
     for family in ["iptables", "ip6tables"] {
         let name = format!("net.bridge.bridge-nf-call-{family}");

@@ -1,7 +1,8 @@
-//! Process 1 of a machine: makes the networks, starts the programs, serves the commands, reaps the dead.
+//! Process 1 of a machine: makes the networks, starts the programs, serves the commands, reaps the
+//! dead.
 //!
-//! When it ends, however it ends, the kernel ends everything else. So there is nothing to clean up here, and nothing here
-//! may live outside of this process tree.
+//! When it ends, however it ends, the kernel ends everything else. So there is nothing to clean up
+//! here, and nothing here may live outside of this process tree.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -193,7 +194,7 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
             if Instant::now() > latest {
                 let info = machine.roles.info(role);
                 bail!(
-                    "{} does not do its work within {} s ({reason}; started again {} times); see {}",
+                    "{} does not work within {} s ({reason}; started again {} times); see {}",
                     role.name,
                     START_TIMEOUT.as_secs(),
                     info.restarts,

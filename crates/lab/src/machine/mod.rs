@@ -1,8 +1,9 @@
 //! The machine: nodes and pods as Linux namespaces, everything inside one process tree.
 //!
-//! `ambit lab-machine` is process 1 of a PID namespace of its own, so that its end is the end of every process, mount
-//! and network of the machine, by the kernel's doing. The user's commands reach it by [`Client`], and [`exec`] runs
-//! commands in pods. [`up`] and [`down`] work whatever died before.
+//! `ambit lab-machine` is process 1 of a PID namespace of its own, so that its end is the end of
+//! every process, mount and network of the machine, by the kernel's doing. The user's commands
+//! reach it by [`Client`], and [`exec`] runs commands in pods. [`up`] and [`down`] work whatever
+//! died before.
 
 mod birth;
 mod client;

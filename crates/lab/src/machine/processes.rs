@@ -1,4 +1,5 @@
-//! The processes of a machine as the host sees them: numbers for `ps`, `perf` and `kill`, memory and CPU.
+//! The processes of a machine as the host sees them: numbers for `ps`, `perf` and `kill`, memory
+//! and CPU.
 //!
 //! Read from the host's `/proc`: a process inside cannot know its number outside.
 

@@ -69,7 +69,8 @@ impl Check {
     }
 }
 
-/// Connects from inside a namespace: a socket belongs to where it was made, not to where it is used.
+/// Connects from inside a namespace: a socket belongs to where it was made, not to where it is
+/// used.
 async fn connect(address: SocketAddr, netns: &NetNs) -> io::Result<TcpStream> {
     let socket = netns.run(TcpSocket::new_v4)??;
     socket.connect(address).await

@@ -1,7 +1,8 @@
 //! What is written down about a machine, and whether it lives.
 //!
-//! A machine holds a lock for as long as it lives, which the kernel gives back however it dies. Process ids are only
-//! ever used together with the start time of the process: they are given out again.
+//! A machine holds a lock for as long as it lives, which the kernel gives back however it dies.
+//! Process ids are only ever used together with the start time of the process: they are given out
+//! again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -20,7 +21,8 @@ use crate::registry::replace_file;
 pub struct Record {
     /// Its process 1, as seen on the host.
     pub pid: i32,
-    /// When that started, in clock ticks since boot; with the process id this names one process for good.
+    /// When that started, in clock ticks since boot; with the process id this names one process for
+    /// good.
     pub start_ticks: u64,
     /// The number of its PID namespace.
     pub pid_namespace: u64,

@@ -1,7 +1,9 @@
-//! The programs of the mesh and of the nodes: what they are started with, and that they are started again.
+//! The programs of the mesh and of the nodes: what they are started with, and that they are started
+//! again.
 //!
-//! Each is a process of its own in the network namespace of its node. One that dies comes back at once, and with back-off
-//! when it dies again and again. What it says goes to a log of bounded size.
+//! Each is a process of its own in the network namespace of its node. One that dies comes back at
+//! once, and with back-off when it dies again and again. What it says goes to a log of bounded
+//! size.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -252,7 +254,8 @@ impl Roles {
         change(states.entry(name.to_owned()).or_default());
     }
 
-    /// Sends a signal to a program. `None` when there is no such program, or it does not run just now.
+    /// Sends a signal to a program. `None` when there is no such program, or it does not run just
+    /// now.
     pub(super) fn signal(&self, name: &str, signal: i32) -> Option<io::Result<()>> {
         let states = self.states.lock().expect("nothing panics while it holds the lock");
         let pid = states.get(name)?.pid?;

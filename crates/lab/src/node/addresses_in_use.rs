@@ -1,7 +1,8 @@
 //! Which pod numbers of a node are in use.
 //!
-//! Numbers go round, so that the address of a pod that went away is not that of the next one: connections and views of
-//! the old one have time to end. A pod may ask for its address, as tests of exactly that do.
+//! Numbers go round, so that the address of a pod that went away is not that of the next one:
+//! connections and views of the old one have time to end. A pod may ask for its address, as tests
+//! of exactly that do.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

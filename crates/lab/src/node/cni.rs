@@ -1,7 +1,8 @@
-//! The runner's side of the CNI plugin's door: tells the node agent of a pod before its first process starts.
+//! The runner's side of the CNI plugin's door: tells the node agent of a pod before its first
+//! process starts.
 //!
-//! The message is istio-cni's. The answer comes when the pod is captured, or when it is not to be; without one the pod
-//! must not start, because its first connections would escape.
+//! The message is istio-cni's. The answer comes when the pod is captured, or when it is not to be;
+//! without one the pod must not start, because its first connections would escape.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Starts a pod's init in namespaces of its own, and finds one that is running.
 //!
-//! The init is started by a thread that has moved into the pod's namespaces and ends right after: what it starts stays
-//! there. Nothing of this process changes.
+//! The init is started by a thread that has moved into the pod's namespaces and ends right after:
+//! what it starts stays there. Nothing of this process changes.
 
 use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,7 +1,9 @@
-//! `ambit lab-node`: what runs on a node of a cluster besides the mesh. Pods, service addresses, cluster DNS.
+//! `ambit lab-node`: what runs on a node of a cluster besides the mesh. Pods, service addresses,
+//! cluster DNS.
 //!
-//! One process per node, in the node's network namespace. It reads the registry and reports the state of its pods there;
-//! it may die and come back at any time without a pod noticing. It never decides where a pod runs.
+//! One process per node, in the node's network namespace. It reads the registry and reports the
+//! state of its pods there; it may die and come back at any time without a pod noticing. It never
+//! decides where a pod runs.
 
 mod addresses_in_use;
 mod cni;
@@ -66,6 +68,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    fn mirror_mut(&self) -> std::sync::RwLockWriteGuard<'_, Mirror> {
+        self.mirror.write().expect("nothing panics while it holds the lock")
+    }
+
     pub(crate) fn mirror(&self) -> std::sync::RwLockReadGuard<'_, Mirror> {
         self.mirror.read().expect("nothing panics while it holds the lock")
     }
@@ -105,12 +111,14 @@ async fn serve(arguments: Arguments) -> anyhow::Result<ExitCode> {
     loop {
         tokio::select! {
             changes = watch.changes() => {
-                context.mirror.write().expect("nothing panics while it holds the lock").read(&changes?);
+                context.mirror_mut().read(&changes?);
                 context.changes.send_modify(|count| *count += 1);
                 up_to_date = addresses.set(&context, &zone);
             }
             () = runner.pod_ended() => {}
-            () = sleep(SERVICES_RETRY), if !up_to_date => up_to_date = addresses.set(&context, &zone),
+            () = sleep(SERVICES_RETRY), if !up_to_date => {
+                up_to_date = addresses.set(&context, &zone);
+            }
         }
         runner.reconcile();
     }

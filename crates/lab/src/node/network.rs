@@ -1,8 +1,9 @@
 //! The node's networks: the bridge that its pods hang on, and the namespace of each pod.
 //!
-//! A pod has its addresses with full-length prefixes and reaches everything, its neighbours too, through the gateway.
-//! So the node routes every packet, which is what makes service addresses work without filtering in the bridge.
-//! Everything here may be repeated: a pod runner that was restarted does it all again.
+//! A pod has its addresses with full-length prefixes and reaches everything, its neighbours too,
+//! through the gateway. So the node routes every packet, which is what makes service addresses work
+//! without filtering in the bridge. Everything here may be repeated: a pod runner that was
+//! restarted does it all again.
 
 use std::io;
 use std::net::IpAddr;
@@ -67,8 +68,9 @@ pub(crate) fn set_parameters(parameters: &[(&str, &str)]) -> Result<(), NetworkE
 
 /// What holds for a namespace before it gets its first interface.
 ///
-/// The machine hands out each address once, so that nobody has to look for doubles: until that were done, a second
-/// or two, an interface could not even ask for its neighbours. Nor may anything else configure addresses.
+/// The machine hands out each address once, so that nobody has to look for doubles: until that were
+/// done, a second or two, an interface could not even ask for its neighbours. Nor may anything else
+/// configure addresses.
 pub(crate) fn prepare_namespace() -> Result<(), NetworkError> {
     set_parameters(&[
         ("net.ipv6.conf.all.accept_dad", "0"),

@@ -1,7 +1,7 @@
 //! From a Pod object to what its init has to know: commands, environment, files.
 //!
-//! Pure: objects in, [`PodPlan`] out. What a pod refers to and is not there is an error that names it; the runner
-//! tries again when the registry changes.
+//! Pure: objects in, [`PodPlan`] out. What a pod refers to and is not there is an error that names
+//! it; the runner tries again when the registry changes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -54,7 +54,8 @@ pub(crate) enum PlanError {
     },
     /// A container that insists on not being root and names no user.
     #[error(
-        "container {container:?} has runAsNonRoot and no runAsUser; a machine has no image to take one from"
+        "container {container:?} has runAsNonRoot and no runAsUser; \
+         a machine has no image to take one from"
     )]
     NonRoot {
         /// Which.
@@ -118,7 +119,8 @@ pub(crate) fn files(pod: &Pod, pod_ips: &[IpAddr]) -> Vec<(&'static str, String)
         names.namespace, dns.v4, dns.v6
     );
     let mut files = vec![("/etc/hosts", hosts), ("/etc/resolv.conf", resolv)];
-    // The name itself is the UTS namespace's; the file is for those who read it, where there is one.
+    // The name itself is the UTS namespace's; the file is for those who read it, where there is
+    // one.
     if Path::new("/etc/hostname").exists() {
         files.push(("/etc/hostname", format!("{hostname}\n")));
     }

@@ -1,7 +1,8 @@
 //! One pod from its first address to its last: network, capture, processes, readiness, end.
 //!
-//! Every step is repeated with back-off until it works or the pod is no longer wanted, and the reason for waiting is in
-//! the pod's status. A pod that was running when this process started is joined where it is.
+//! Every step is repeated with back-off until it works or the pod is no longer wanted, and the
+//! reason for waiting is in the pod's status. A pod that was running when this process started is
+//! joined where it is.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -179,7 +180,8 @@ impl PodRun {
         *self.wishes.borrow()
     }
 
-    /// Waits; a change of the registry or of the wish ends the wait, for it may be what was missing.
+    /// Waits; a change of the registry or of the wish ends the wait, for it may be what was
+    /// missing.
     async fn pause(&mut self, back_off: Duration) {
         if back_off.is_zero() {
             return;
@@ -337,7 +339,8 @@ impl PodRun {
         match launch::ask(&self.socket(), &request).await {
             Ok(_asked) => Instant::now() + Duration::from_secs(grace_seconds) + END_MARGIN,
             Err(error) => {
-                tracing::warn!(pod = self.names.name, %error, "killing a pod that cannot be asked to end");
+                let pod = &self.names.name;
+                tracing::warn!(pod, %error, "killing a pod that cannot be asked to end");
                 Instant::now()
             }
         }
@@ -388,7 +391,7 @@ impl PodRun {
         let ready = state.phase == Phase::Running && main.iter().all(|container| container.ready);
         let ending = self.wish() != Wish::Run;
         let first_reason = containers.iter().find(|container| {
-            !container.reason.is_empty() && !(state.phase == Phase::Running && container.ready)
+            !container.reason.is_empty() && (state.phase != Phase::Running || !container.ready)
         });
         self.status.reason = match first_reason.filter(|_| !ready) {
             _ if ending => "terminating".to_owned(),

@@ -1,7 +1,7 @@
 //! Readiness probes from the node: TCP and HTTP, as the kubelet asks them.
 //!
-//! They come from the node's network, not from inside the pod, so that a captured pod's capture rules see what they
-//! would see in a cluster. Commands are asked inside the pod, by its init.
+//! They come from the node's network, not from inside the pod, so that a captured pod's capture
+//! rules see what they would see in a cluster. Commands are asked inside the pod, by its init.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,7 +16,8 @@ use tokio::time::{sleep, timeout};
 use super::plan::timing;
 use crate::pod::{ProbeRecord, ProbeTiming};
 
-/// Until a container is ready for the first time it is asked this often: nobody waits a period for nothing.
+/// Until a container is ready for the first time it is asked this often: nobody waits a period for
+/// nothing.
 const EAGER_INTERVAL: Duration = Duration::from_millis(200);
 /// As much of an HTTP answer as its status needs.
 const STATUS_LINE_SIZE_BYTES: usize = 64;

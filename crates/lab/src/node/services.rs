@@ -1,7 +1,9 @@
-//! Services and the pods behind them, as seen from the registry: what service addresses and DNS are made of.
+//! Services and the pods behind them, as seen from the registry: what service addresses and DNS are
+//! made of.
 //!
-//! Pure: a mirror in, views out. An endpoint is a pod that a service selects, with an address; whether it is ready
-//! is the reader's business, since some services want their endpoints before they are.
+//! Pure: a mirror in, views out. An endpoint is a pod that a service selects, with an address;
+//! whether it is ready is the reader's business, since some services want their endpoints before
+//! they are.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,7 +1,9 @@
-//! Service addresses of one node, for traffic that the mesh does not carry: what kube-proxy does in a cluster.
+//! Service addresses of one node, for traffic that the mesh does not carry: what kube-proxy does in
+//! a cluster.
 //!
-//! Pods send to a service's address by way of their node, where connection tracking sees both directions: every pod
-//! reaches every other through routing, never through the bridge alone. A service without a ready endpoint refuses.
+//! Pods send to a service's address by way of their node, where connection tracking sees both
+//! directions: every pod reaches every other through routing, never through the bridge alone. A
+//! service without a ready endpoint refuses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,6 +17,8 @@ use super::services::{Endpoint, ServiceView};
 /// The name of this program's tables.
 pub(crate) const TABLE: &str = "ambit-services";
 const SERVICES: &str = "services";
+/// Most endpoints that one port of a service is spread over; further ones get nothing.
+const BACKENDS_MAX: usize = 400;
 
 /// The tables of a node, one per family, whole.
 pub(crate) fn tables(services: &[ServiceView], node: &str) -> [Table; 2] {
@@ -40,7 +44,7 @@ fn table(services: &[ServiceView], node: &str, family: Family) -> Table {
             let comment = format!("{}/{}:{}", service.namespace, service.name, port.port);
             let rule = Rule::new(&comment[..comment.len().min(100)]);
             let rule = if service.client_affinity {
-                rule.destination_nat(&backends)
+                rule.destination_nat_by_source(&backends)
             } else {
                 rule.destination_nat(&backends)
             };
@@ -69,7 +73,8 @@ fn base_chains(ipv6: bool, hairpins: &[IpAddr]) -> Vec<Chain> {
         if ipv6 { 112 } else { 16 },
     )
     .expect("the prefix lengths of the service networks are valid");
-    // What still goes to a service address here was not translated: no such port, or nobody behind it.
+    // What still goes to a service address here was not translated: no such port, or nobody behind
+    // it.
     let refuse = || {
         let rule = |comment| Rule::new(comment).destination(network).to_other_address();
         [
@@ -103,6 +108,7 @@ fn backends(service: &ServiceView, port: usize, node: &str, ipv6: bool) -> Vec<S
         service.endpoints.iter().filter(usable).filter_map(address).collect();
     // In a stable order, so that affinity by source address survives what does not concern it.
     backends.sort();
+    backends.truncate(BACKENDS_MAX);
     backends
 }
 

@@ -1,7 +1,8 @@
 //! Admission: checks an applied object against the others and completes it as an API server would.
 //!
-//! The command line has already checked each object by itself; here is what takes the whole machine to know:
-//! references, addresses, what may not change. An error names the object and what to do, and ends the apply.
+//! The command line has already checked each object by itself; here is what takes the whole machine
+//! to know: references, addresses, what may not change. An error names the object and what to do,
+//! and ends the apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -81,7 +82,7 @@ pub enum ApplyError {
         /// Where.
         field: &'static str,
         /// What is not there.
-        missing: ObjectRef,
+        missing: Box<ObjectRef>,
     },
     /// The object, or its namespace, is still going away.
     #[error("{object} is still being deleted; wait until it is gone, then apply again")]
@@ -130,12 +131,12 @@ pub enum ApplyError {
         /// Its container.
         container: String,
         /// Why.
-        source: ImageError,
+        source: Box<ImageError>,
     },
     /// A container that wants to be another user where there is only one.
     #[error(
-        "{object}: container {container:?} has runAsUser or runAsGroup {id}, but without root a machine \
-         has one user only; run `ambit up` as root or leave it out"
+        "{object}: container {container:?} has runAsUser or runAsGroup {id}, but without root a \
+         machine has one user only; run `ambit up` as root or leave it out"
     )]
     User {
         /// Which.
@@ -348,6 +349,7 @@ impl Draft<'_> {
             Some(_) => Ok(()),
             None => {
                 let object = object.clone();
+                let missing = Box::new(missing);
                 Err(ApplyError::Missing { object, field: "metadata.namespace", missing })
             }
         }
@@ -383,7 +385,7 @@ impl Draft<'_> {
             return Err(ApplyError::Missing {
                 object: object.clone(),
                 field: "spec.serviceAccountName",
-                missing: ObjectRef::new(kind, object.namespace.as_deref(), account),
+                missing: Box::new(ObjectRef::new(kind, object.namespace.as_deref(), account)),
             });
         }
         let pod_context = spec.get("securityContext").cloned().unwrap_or_default();
@@ -422,7 +424,8 @@ impl Draft<'_> {
         if let Some(restarted) = old.and_then(|old| old.pointer(RESTARTED_AT))
             && value.pointer(RESTARTED_AT).is_none()
         {
-            // `restart` wrote it; an apply of the same manifest must not undo that by another restart.
+            // `restart` wrote it; an apply of the same manifest must not undo that by another
+            // restart.
             let metadata = &mut value["spec"]["template"]["metadata"];
             metadata["annotations"][RESTARTED_AT_ANNOTATION] = restarted.clone();
         }
@@ -550,7 +553,11 @@ fn check_container(
     };
     let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
     command_line(image, &words("command"), &words("args"), &admission.images).map_err(
-        |source| ApplyError::Image { object: object.clone(), container: name.clone(), source },
+        |source| ApplyError::Image {
+            object: object.clone(),
+            container: name.clone(),
+            source: Box::new(source),
+        },
     )?;
     let own_context = container.get("securityContext").unwrap_or(&Value::Null);
     for field in ["runAsUser", "runAsGroup"] {

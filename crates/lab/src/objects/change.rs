@@ -1,7 +1,8 @@
-//! Changes other than apply: delete with its cascades, scale, restart, and what the machine writes itself.
+//! Changes other than apply: delete with its cascades, scale, restart, and what the machine writes
+//! itself.
 //!
-//! A pod is marked as going away and removed when its node has taken it down; everything else goes at once, a
-//! namespace last. Nothing goes that was not named or owned by what was named.
+//! A pod is marked as going away and removed when its node has taken it down; everything else goes
+//! at once, a namespace last. Nothing goes that was not named or owned by what was named.
 
 use serde_json::{Value, json};
 

@@ -35,7 +35,8 @@ const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
 const GATEWAY: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 
-/// Every kind, in the order in which one list of objects is admitted: what is referred to comes first.
+/// Every kind, in the order in which one list of objects is admitted: what is referred to comes
+/// first.
 pub const KINDS: &[Kind] = &[
     cluster(CORE, "Namespace", "namespaces"),
     cluster(CORE, "Node", "nodes"),

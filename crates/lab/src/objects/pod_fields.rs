@@ -1,7 +1,8 @@
 //! Which fields of a pod take effect on a machine.
 //!
-//! A machine gives a pod namespaces, not a file tree or control groups. What a manifest asks for beyond that is
-//! named in a warning, so that nobody believes it is in effect. This file never changes a pod.
+//! A machine gives a pod namespaces, not a file tree or control groups. What a manifest asks for
+//! beyond that is named in a warning, so that nobody believes it is in effect. This file never
+//! changes a pod.
 
 use serde_json::{Map, Value};
 

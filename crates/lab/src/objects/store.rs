@@ -1,8 +1,8 @@
 //! The store itself: objects in memory, the same on disk, and changes that happen as a whole.
 //!
-//! A [`Draft`] is a set of changes over the store. [`Store::commit`] writes every file of a draft aside first, where a
-//! full disk shows, then moves them into place; a move that fails is undone together with those before it.
-//! Nothing else may write below `registry/objects`.
+//! A [`Draft`] is a set of changes over the store. [`Store::commit`] writes every file of a draft
+//! aside first, where a full disk shows, then moves them into place; a move that fails is undone
+//! together with those before it. Nothing else may write below `registry/objects`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -192,7 +192,8 @@ impl Draft<'_> {
         kept.chain(changed)
     }
 
-    /// Puts an object, giving it the next resource version and keeping what identifies an older one.
+    /// Puts an object, giving it the next resource version and keeping what identifies an older
+    /// one.
     ///
     /// A generation counts changes of the spec.
     pub(crate) fn put(&mut self, object: ObjectRef, mut value: Value, now: &str) {

@@ -1,7 +1,7 @@
 //! Process 1 of a pod: sets the pod apart, runs its containers, answers on its socket.
 //!
-//! It knows nothing of the registry, of services or of the mesh. It ends when it is told to terminate; when it dies
-//! the kernel ends everything in the pod.
+//! It knows nothing of the registry, of services or of the mesh. It ends when it is told to
+//! terminate; when it dies the kernel ends everything in the pod.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -51,7 +51,8 @@ pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
 
 struct Pod {
     plan: PodPlan,
-    /// The directory of the logs, by a descriptor: the path is out of sight once the pod is set apart.
+    /// The directory of the logs, by a descriptor: the path is out of sight once the pod is set
+    /// apart.
     logs: PathBuf,
     reaper: Reaper,
     state: watch::Sender<PodState>,

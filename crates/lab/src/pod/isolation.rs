@@ -1,7 +1,7 @@
 //! What a pod sees of the host: its file tree, less what belongs to the machine or to other pods.
 //!
-//! Runs in the pod's fresh mount namespace, before anything of the pod does. After it, the process holds the
-//! privileges of a pod and no more; there is no way back.
+//! Runs in the pod's fresh mount namespace, before anything of the pod does. After it, the process
+//! holds the privileges of a pod and no more; there is no way back.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,8 @@ pub(crate) enum IsolationError {
     },
     /// The host has no file that could be covered.
     #[error(
-        "{path} does not exist on this machine; create an empty file there, pods see their own over it"
+        "{path} does not exist on this machine; create an empty file there, \
+         pods see their own over it"
     )]
     NothingToCover {
         /// Where.
@@ -49,7 +50,8 @@ pub(crate) fn set_up_mounts(
 ) -> Result<(), IsolationError> {
     step("cut the pod's mounts off from the machine's", mount::make_private())?;
     if !rootless {
-        // Real root may make device files anywhere: none but those of the pod's own /dev shall work.
+        // Real root may make device files anywhere: none but those of the pod's own /dev shall
+        // work.
         let no_devices = MountOptions { no_dev: true, ..MountOptions::default() };
         step("forbid device files", mount::remount_bind(Path::new("/"), no_devices))?;
     }

@@ -1,7 +1,7 @@
 //! What is in the registry, in memory.
 //!
-//! A file that cannot be parsed counts as absent, with a log line: objects are written whole, so this means that
-//! somebody else wrote there, and a node must go on with the rest.
+//! A file that cannot be parsed counts as absent, with a log line: objects are written whole, so
+//! this means that somebody else wrote there, and a node must go on with the rest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -111,7 +111,8 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     };
     serde_json::from_slice(&text)
         .inspect_err(|error| {
-            tracing::warn!(path = %path.display(), %error, "a file of the registry is not as written");
+            let path = path.display();
+            tracing::warn!(%path, %error, "a file of the registry is not as written");
         })
         .ok()
 }

@@ -1,7 +1,8 @@
 //! Word of changed files below some directories, collected for a moment.
 //!
-//! A burst of writes becomes one answer, but a steady stream of them cannot put the answer off: the wait is bounded
-//! from the first change on. Directories that appear are watched, and what already lies in them counts as changed.
+//! A burst of writes becomes one answer, but a steady stream of them cannot put the answer off: the
+//! wait is bounded from the first change on. Directories that appear are watched, and what already
+//! lies in them counts as changed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -17,7 +18,8 @@ use tokio::time::{Instant, timeout_at};
 const QUIET: Duration = Duration::from_millis(10);
 /// How long a change waits at most.
 const DELAY_MAX: Duration = Duration::from_millis(50);
-/// Room for events that arrive while others are handled; the kernel says so when it had to drop some.
+/// Room for events that arrive while others are handled; the kernel says so when it had to drop
+/// some.
 const EVENT_BUFFER_SIZE_BYTES: usize = 16 << 10;
 
 /// A watch that could not be set up or went away.
@@ -47,7 +49,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches these directories, creating them where they are missing. All present files count as changed.
+    /// Watches these directories, creating them where they are missing. All present files count as
+    /// changed.
     pub(crate) fn new(roots: &[PathBuf]) -> Result<Self, WatchError> {
         let inotify = Inotify::init().map_err(WatchError::Broken)?;
         let events = inotify
@@ -124,7 +127,8 @@ impl Watch {
         let failed = |source| WatchError::Add { path: directory.to_owned(), source };
         match self.events.watches().add(directory, mask) {
             Ok(descriptor) => self.directories.insert(descriptor, directory.to_owned()),
-            // It went away again; its parent's watch has told of the files in it or never will have to.
+            // It went away again; its parent's watch has told of the files in it or never will have
+            // to.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(error)),
         };

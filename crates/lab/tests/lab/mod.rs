@@ -38,7 +38,8 @@ pub(crate) fn hidden(words: impl IntoIterator<Item = OsString>) -> Option<ExitCo
     }
 }
 
-/// `STATE NAMESPACE POD COMMAND...`: what `ambit exec` does, in a process whose streams a test can see.
+/// `STATE NAMESPACE POD COMMAND...`: what `ambit exec` does, in a process whose streams a test can
+/// see.
 fn exec_helper(words: &[OsString]) -> ExitCode {
     let words: Vec<String> = words.iter().map(|word| word.to_str().unwrap().to_owned()).collect();
     let [state, namespace, pod, command @ ..] = words.as_slice() else { panic!("{words:?}") };

@@ -143,6 +143,12 @@ pub(super) mod expression {
     pub(in super::super) const NUMBER_DESTINATION: u16 = 1;
     pub(in super::super) const NUMBER_MODULUS: u16 = 2;
     pub(in super::super) const NUMBER_TYPE: u16 = 3;
+    /// `NFTA_HASH_*`
+    pub(in super::super) const HASH_SOURCE: u16 = 1;
+    pub(in super::super) const HASH_DESTINATION: u16 = 2;
+    pub(in super::super) const HASH_BYTES: u16 = 3;
+    pub(in super::super) const HASH_MODULUS: u16 = 4;
+    pub(in super::super) const HASH_SEED: u16 = 5;
     /// `NFTA_LOOKUP_*`
     pub(in super::super) const LOOKUP_SET: u16 = 1;
     pub(in super::super) const LOOKUP_SOURCE: u16 = 2;

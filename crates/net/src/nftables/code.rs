@@ -74,7 +74,9 @@ impl Code<'_> {
                     data.network_u32(attr::REDIRECT_FLAGS, key::NAT_PORT);
                 });
             }
-            Statement::DestinationNat(backends) => self.destination_nat(backends),
+            Statement::DestinationNat { backends, by_source } => {
+                self.destination_nat(backends, *by_source);
+            }
             Statement::SourceNat(ip) => {
                 self.load_immediate(0, &ip_bytes(*ip));
                 self.nat(key::SOURCE_NAT, *ip, None);
@@ -339,7 +341,7 @@ impl Code<'_> {
     }
 
     /// Puts the address into word 0 and those after it, the port into the next, and translates.
-    fn destination_nat(&mut self, backends: &[SocketAddr]) {
+    fn destination_nat(&mut self, backends: &[SocketAddr], by_source: bool) {
         let first = backends[0];
         let port_at = if first.is_ipv6() { 4 } else { 1 };
         match self.map_id {
@@ -349,15 +351,34 @@ impl Code<'_> {
             }
             Some(id) => {
                 let count = u32::try_from(backends.len()).expect("checked against MAX_BACKENDS");
-                self.emit("numgen", |data| {
-                    data.network_u32(attr::NUMBER_DESTINATION, register(0));
-                    data.network_u32(attr::NUMBER_MODULUS, count);
-                    data.network_u32(attr::NUMBER_TYPE, key::RANDOM);
-                });
+                if by_source {
+                    self.hash_source(first.ip(), count);
+                } else {
+                    self.emit("numgen", |data| {
+                        data.network_u32(attr::NUMBER_DESTINATION, register(0));
+                        data.network_u32(attr::NUMBER_MODULUS, count);
+                        data.network_u32(attr::NUMBER_TYPE, key::RANDOM);
+                    });
+                }
                 self.look_up(ANONYMOUS_NAME, Some(id), Some(register(0)));
             }
         }
         self.nat(key::DESTINATION_NAT, first.ip(), Some(port_at));
+    }
+
+    /// Puts a number below `modulus` into word 0 that depends on the source address alone.
+    fn hash_source(&mut self, family_of: IpAddr, modulus: u32) {
+        // Left to the kernel the seed would be another each time that the rule is replaced.
+        const SEED: u32 = 0x6d62_6974;
+        let (ipv6, bytes) = if family_of.is_ipv6() { (true, 16) } else { (false, 4) };
+        self.load_address(ipv6, true);
+        self.emit("hash", |data| {
+            data.network_u32(attr::HASH_SOURCE, register(0));
+            data.network_u32(attr::HASH_DESTINATION, register(0));
+            data.network_u32(attr::HASH_BYTES, bytes);
+            data.network_u32(attr::HASH_MODULUS, modulus);
+            data.network_u32(attr::HASH_SEED, SEED);
+        });
     }
 
     /// Translates to the address in word 0 and the port in word `port_at`.

@@ -92,9 +92,10 @@ impl Encoded {
     fn add_rule(&mut self, table: &Table, chain: &Chain, rule: &Rule) -> Result<(), NetlinkError> {
         rule.check(table.family)?;
         let map = rule.parts.iter().find_map(|part| match part {
-            Part::Then(Statement::DestinationNat(backends)) if backends.len() > 1 => Some(backends),
+            Part::Then(Statement::DestinationNat { backends, .. }) => Some(backends),
             _ => None,
         });
+        let map = map.filter(|backends| backends.len() > 1);
         let map_id = map.map(|backends| self.add_backend_map(table, rule, backends));
         let mut request =
             object(message::NEW_RULE, libc::NLM_F_CREATE | libc::NLM_F_APPEND, table.family);
@@ -187,7 +188,7 @@ impl Condition {
 
 impl Statement {
     fn check(&self, table: Family) -> Result<(), &'static str> {
-        let Self::DestinationNat(backends) = self else {
+        let Self::DestinationNat { backends, .. } = self else {
             return match self {
                 Self::SourceNat(ip) if !table.holds(*ip) => {
                     Err("its address is not of the table's address family")

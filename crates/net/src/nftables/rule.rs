@@ -91,7 +91,7 @@ pub(super) enum Statement {
     ServiceVerdict { map: String, ipv6: bool },
     Reject { tcp_reset: bool },
     Redirect(u16),
-    DestinationNat(Vec<SocketAddr>),
+    DestinationNat { backends: Vec<SocketAddr>, by_source: bool },
     SourceNat(IpAddr),
     Masquerade,
 }
@@ -232,7 +232,11 @@ parts! {
     /// Sends the connection to one of these backends, each equally likely. All must be of the
     /// table's family.
     destination_nat(backends: &[SocketAddr]) =>
-        Part::Then(Statement::DestinationNat(backends.to_vec()));
+        Part::Then(Statement::DestinationNat { backends: backends.to_vec(), by_source: false });
+    /// Like `destination_nat`, but connections of one source address go to one backend, as long as
+    /// the backends stay the same.
+    destination_nat_by_source(backends: &[SocketAddr]) =>
+        Part::Then(Statement::DestinationNat { backends: backends.to_vec(), by_source: true });
     /// Gives the connection this source address.
     source_nat(ip: IpAddr) => Part::Then(Statement::SourceNat(ip));
     /// Gives the connection the source address of the interface it leaves by.

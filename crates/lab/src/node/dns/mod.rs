@@ -1,7 +1,8 @@
 //! Cluster DNS of one node: the names of services and pods under `cluster.local`, over UDP and TCP.
 //!
-//! A machine has no way out, so a name outside the cluster does not exist here, which is what lets the search domains of
-//! a pod's resolver go on to the next quickly. It answers from a [`Zone`] that is replaced whole.
+//! A machine has no way out, so a name outside the cluster does not exist here, which is what lets
+//! the search domains of a pod's resolver go on to the next quickly. It answers from a [`Zone`]
+//! that is replaced whole.
 
 mod zone;
 
@@ -52,7 +53,8 @@ pub(crate) async fn serve(addresses: &[IpAddr], zone: &SharedZone) -> io::Result
 async fn serve_udp(socket: UdpSocket, zone: SharedZone) {
     let mut query = [0; QUERY_SIZE_MAX_BYTES];
     loop {
-        // Errors here are those of earlier answers (port unreachable): the next query is not to blame.
+        // Errors here are those of earlier answers (port unreachable): the next query is not to
+        // blame.
         let Ok((length, client)) = socket.recv_from(&mut query).await else { continue };
         if let Some(reply) = answer(&query[..length], &current(&zone), Transport::Udp)
             && let Err(error) = socket.send_to(&reply, client).await
