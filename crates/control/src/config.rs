@@ -140,7 +140,10 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The mesh configuration is not what it should be.
-    #[error("--mesh-config {path}: {what}; known fields are trustDomain and rootNamespace")]
+    #[error(
+        "--mesh-config {path}: {what}; known fields are trustDomain and rootNamespace, what happens \
+         on one node is each proxy's --same-node"
+    )]
     MeshConfig {
         /// The file.
         path: PathBuf,
