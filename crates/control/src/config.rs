@@ -141,8 +141,8 @@ pub enum ConfigError {
     },
     /// The mesh configuration is not what it should be.
     #[error(
-        "--mesh-config {path}: {what}; known fields are trustDomain and rootNamespace, what happens \
-         on one node is each proxy's --same-node"
+        "--mesh-config {path}: {what}; known fields are trustDomain and rootNamespace, what \
+         happens on one node is each proxy's --same-node"
     )]
     MeshConfig {
         /// The file.
