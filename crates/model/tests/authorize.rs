@@ -345,7 +345,8 @@ proptest! {
             policies.into_iter().map(|p| (p.key.clone(), p)).collect();
         let policies: Vec<Policy> = policies.into_values().collect();
         let names = ["a", "b"];
-        let identity = identity.map(|(ns, sa)| Identity::new("cluster.local", names[ns], names[sa]));
+        let identity =
+            identity.map(|(ns, sa)| Identity::new("cluster.local", names[ns], names[sa]));
         let from = Source::new(identity, "10.0.0.1".parse().expect("an address"));
         let to = std::net::SocketAddr::new("10.0.0.2".parse().expect("an address"), port);
         let mut view = View::default();

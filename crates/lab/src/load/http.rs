@@ -135,7 +135,7 @@ pub(super) async fn run(args: &HttpArgs) -> Result<HttpResult> {
         local.spawn_local(connection(plan.clone(), tally.clone(), start + offset));
     }
     local.await;
-    // The last request is due before the end: a run that nothing held up takes as long as it was told.
+    // The last request is due before the end, and the run lasts until then at least.
     let elapsed = start.elapsed().saturating_sub(args.warm_up).max(args.seconds);
     let tally = Rc::into_inner(tally).context("every connection has ended")?.into_inner();
     Ok(finish(tally, elapsed))

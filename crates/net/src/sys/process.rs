@@ -271,9 +271,11 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Lets the process, and those it will start, open as many files as the kernel allows it without privileges.
+/// Lets the process, and those it will start, open as many files as the kernel allows it without
+/// privileges.
 ///
-/// The usual 1,024 exists for programs that call `select(2)`; each connection takes a descriptor. Returns the limit.
+/// The usual 1,024 exists for programs that call `select(2)`; each connection takes a descriptor.
+/// Returns the limit.
 pub fn raise_open_files_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the struct, which lives as long as the call.
@@ -296,9 +298,11 @@ pub fn kill_all(signal: Signal) -> io::Result<()> {
     kill(-1, signal)
 }
 
-/// Lets no descriptor from `first` on survive the next exec: a caller may have left some open without meaning to.
+/// Lets no descriptor from `first` on survive the next exec: a caller may have left some open
+/// without meaning to.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: integers only; with CLOSE_RANGE_CLOEXEC nothing is closed now, so that no owner is cheated.
+    // SAFETY: integers only; with CLOSE_RANGE_CLOEXEC nothing is closed now, so that no owner is
+    // cheated.
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     check(result as libc::c_int).map(drop)
@@ -329,7 +333,8 @@ pub fn send_signal(pidfd: impl AsFd, signal: Signal) -> io::Result<()> {
     check(result as libc::c_int).map(drop)
 }
 
-/// Waits for the end of the process behind a pidfd, without reaping it. Needs a tokio runtime. Cancel safe.
+/// Waits for the end of the process behind a pidfd, without reaping it. Needs a tokio runtime.
+/// Cancel safe.
 pub async fn ended(pidfd: OwnedFd) -> io::Result<()> {
     let pidfd = super::watch(pidfd)?;
     // Readable is all that a pidfd ever becomes.
