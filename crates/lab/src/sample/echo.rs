@@ -105,7 +105,62 @@ fn wish(query: &str) -> Result<Wish, String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::task::LocalSet;
+
     use super::*;
+    use crate::sample::tests::start;
+
+    /// The whole response to a request whose connection ends after it. When the request has been
+    /// sent, the server is asked to end.
+    async fn exchange(request: &str) -> String {
+        let client = async {
+            let (address, drain) = start(&["echo"], &[]);
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut response = String::new();
+            let ending = async {
+                // The server is at work on it by then.
+                sleep(Duration::from_millis(50)).await;
+                drain.start(None);
+            };
+            let (read, ()) = tokio::join!(stream.read_to_string(&mut response), ending);
+            read.unwrap();
+            drain.finished().await;
+            response
+        };
+        LocalSet::new().run_until(client).await
+    }
+
+    #[tokio::test]
+    async fn says_what_arrived() {
+        let response = exchange("GET /a?b=c HTTP/1.1\r\nHost: h\r\nX-Marker: m\r\n\r\n").await;
+        let (_, body) = response.split_once("\r\n\r\n").unwrap();
+        let arrived: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&arrived["method"], &arrived["uri"]), (&"GET".into(), &"/a?b=c".into()));
+        assert_eq!(arrived["headers"]["x-marker"], serde_json::json!(["m"]));
+        assert!(arrived["client"].as_str().unwrap().starts_with("127.0.0.1:"));
+    }
+
+    #[tokio::test]
+    async fn sends_a_body_back() {
+        let response =
+            exchange("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nping").await;
+        assert!(response.ends_with("\r\n\r\nping"), "{response}");
+    }
+
+    #[tokio::test]
+    async fn finishes_what_it_is_at_when_it_is_asked_to_end() {
+        let response = exchange("GET /?size=5&delay=200ms HTTP/1.1\r\nHost: h\r\n\r\n").await;
+        assert!(response.ends_with("\r\n\r\n....."), "{response}");
+    }
+
+    #[tokio::test]
+    async fn wrong_wishes_are_refused() {
+        let response = exchange("GET /?delay=soon HTTP/1.1\r\nHost: h\r\n\r\n").await;
+        assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
+    }
 
     #[test]
     fn queries_say_how_much_and_how_late() {
