@@ -9,6 +9,7 @@ mod table;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -38,6 +39,8 @@ fn main() -> ExitCode {
 /// Runs a long-lived role whose work is control, not data: two threads are enough.
 fn role(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
     start_log();
+    // Each node, proxy and pod costs descriptors.
+    ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build()?.block_on(work)?;
     Ok(ExitCode::SUCCESS)

@@ -48,6 +48,9 @@ pub(super) async fn measure(stage: &Stage, config: &DemoConfig, mode: &str) -> R
         "100",
         "--seconds",
         "2",
+        // The first answers of a connection are acknowledged at once, which hides the second write.
+        "--warm-up",
+        "2",
     ];
     let two_writes = stage.in_pod("client/load", &words, "").await?;
     let two_writes = serde_json::from_value(two_writes).context("read the load's result")?;
