@@ -22,6 +22,9 @@ pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
             for warning in &manifests.warnings {
                 eprintln!("warning: {warning}");
             }
+            if manifests.objects.is_empty() {
+                bail!("the input holds no objects that Ambit reads; nothing was applied");
+            }
             Ok(manifests)
         }
         Err(errors) => refused(&errors),

@@ -42,14 +42,17 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
 }
 
 async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
+    let machine = Record::read(layout)?;
     let name = match kind {
         Kind::Pods => "pods",
         Kind::Services => "services",
         Kind::Workloads => "workloads",
         Kind::Policies => "policies",
         Kind::Nodes => "nodes",
-        Kind::Certificates => return of_proxies(layout, "/certificates", namespace).await,
-        Kind::Connections => return of_proxies(layout, "/connections", namespace).await,
+        Kind::Certificates => {
+            return of_proxies(layout, &machine, "/certificates", namespace).await;
+        }
+        Kind::Connections => return of_proxies(layout, &machine, "/connections", namespace).await,
     };
     let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
     let list = ask(&layout.control_socket(), &format!("/get/{name}{query}")).await?;
@@ -58,10 +61,15 @@ async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<V
 
 /// The items of every node's proxy, each with its node. A proxy that does not answer is an error:
 /// a shorter list would look like fewer connections.
-async fn of_proxies(layout: &Layout, path: &str, namespace: Option<&str>) -> Result<Vec<Value>> {
+async fn of_proxies(
+    layout: &Layout,
+    machine: &Record,
+    path: &str,
+    namespace: Option<&str>,
+) -> Result<Vec<Value>> {
     let mut all = Vec::new();
-    for node in Record::read(layout)?.nodes {
-        let answer = ask(&layout.proxy_admin_socket(&node), path).await;
+    for node in &machine.nodes {
+        let answer = ask(&layout.proxy_admin_socket(node), path).await;
         let answer = answer.with_context(|| format!("ask the proxy of {node}"))?;
         let items = answer.as_array().or_else(|| answer["items"].as_array());
         for item in items.context("the proxy answers with a list")? {

@@ -64,6 +64,9 @@ pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
     };
     match shown {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("{} has no log {}; see `ambit status`", args.of, path.display())
+        }
         shown => shown
             .map(|()| ExitCode::SUCCESS)
             .with_context(|| format!("read the log {}", path.display())),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use ambit_lab::machine::{Client, MachineStatus};
+use ambit_lab::machine::{Client, MachineStatus, Record};
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -91,6 +91,7 @@ fn plain(value: &Value) -> String {
 /// Prints what happens to a connection.
 pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     let layout = super::layout(&args.state);
+    Record::read(&layout)?;
     let query = format!("/why?src={}&dst={}", escape(&args.source), escape(&args.destination));
     let explanation = ask(&layout.control_socket(), &query).await?;
     match args.output {

@@ -1,7 +1,7 @@
 //! `ambit up`, `ambit down` and `ambit demo`.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -74,7 +74,11 @@ fn config(args: &UpArgs) -> Result<UpConfig> {
         let (node, path) = proxy.split_once('=').with_context(|| {
             format!("--proxy {proxy:?}: write it as NODE=PATH, for example node-2=/bin/ztunnel")
         })?;
-        let path = std::fs::canonicalize(path).with_context(|| format!("find {path}"))?;
+        let found = std::fs::canonicalize(path).and_then(|path| match path.is_file() {
+            true => Ok(path),
+            false => Err(std::io::Error::other("it is not a file")),
+        });
+        let path = found.with_context(|| format!("--proxy {proxy}: find the program {path}"))?;
         proxies.insert(node.to_owned(), path);
     }
     let arguments = BTreeMap::from([
@@ -94,22 +98,24 @@ fn config(args: &UpArgs) -> Result<UpConfig> {
     })
 }
 
+/// Tells how far it is. That nobody listens any more is no reason to stop half way.
 fn say(start: Instant, step: &Progress) {
     let at = start.elapsed().as_secs_f64();
-    match step {
-        Progress::Waiting { what } if std::io::stderr().is_terminal() => {
-            eprint!("\r\x1b[K{at:6.2}s waiting for {what}");
+    let mut error = std::io::stderr().lock();
+    let _unheard = match step {
+        Progress::Waiting { what } if error.is_terminal() => {
+            write!(error, "\r\x1b[K{at:6.2}s waiting for {what}")
         }
-        Progress::Waiting { what } => eprintln!("{at:6.2}s waiting for {what}"),
-        Progress::Done { what } if std::io::stderr().is_terminal() => {
-            eprintln!("\r\x1b[K{at:6.2}s {what}");
+        Progress::Waiting { what } => writeln!(error, "{at:6.2}s waiting for {what}"),
+        Progress::Done { what } if error.is_terminal() => {
+            writeln!(error, "\r\x1b[K{at:6.2}s {what}")
         }
-        Progress::Done { what } => eprintln!("{at:6.2}s {what}"),
-        Progress::Up | Progress::Failed { .. } if std::io::stderr().is_terminal() => {
-            eprint!("\r\x1b[K");
+        Progress::Done { what } => writeln!(error, "{at:6.2}s {what}"),
+        Progress::Up | Progress::Failed { .. } if error.is_terminal() => {
+            write!(error, "\r\x1b[K")
         }
-        Progress::Up | Progress::Failed { .. } => {}
-    }
+        Progress::Up | Progress::Failed { .. } => Ok(()),
+    };
 }
 
 /// Ctrl-C and SIGTERM, from the first moment on.

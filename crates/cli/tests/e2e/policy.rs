@@ -10,19 +10,20 @@ use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 const CUT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An AuthorizationPolicy of the namespace `app` in one line per field.
-fn policy(name: &str, spec: &str) -> String {
+pub(crate) fn policy(name: &str, spec: &str) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n\
          metadata: {{name: {name}, namespace: app}}\nspec: {{{spec}}}\n"
     )
 }
 
-fn from(account: &str) -> String {
+/// The part of a rule that names a client by its account.
+pub(crate) fn from(account: &str) -> String {
     format!("from: [{{source: {{principals: [cluster.local/ns/client/sa/{account}]}}}}]")
 }
 
 /// Whether a pod's request to the web server is answered.
-fn connects(machine: &Machine, pod: &str, host: &str) -> bool {
+pub(crate) fn connects(machine: &Machine, pod: &str, host: &str) -> bool {
     let words = format!("http http://{host}/ --rate 2 --connections 1 --seconds 0.4");
     let result = machine.load(pod, &words).http();
     assert!(result.failed == 0 || result.failed == result.requests, "{result:?}");
@@ -35,7 +36,7 @@ fn settles(machine: &Machine, pod: &str, answered: bool) {
 }
 
 /// Waits for a line of a proxy's access log that holds all of these.
-fn logged(machine: &Machine, node: &str, parts: &[&str]) {
+pub(crate) fn logged(machine: &Machine, node: &str, parts: &[&str]) {
     machine.wait(&format!("{node} logs {parts:?}"), SETTLE_TIMEOUT, || {
         let log = machine.log("proxy", Some(node));
         log.lines().any(|line| parts.iter().all(|part| line.contains(part)))

@@ -14,7 +14,7 @@ use ambit_net::sys::process::{self, Namespaces};
 use anyhow::Context;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use super::down::{DownError, remove_state};
+use super::down::{DownError, down, remove_state};
 use super::record::{Liveness, Record, RecordError, liveness};
 use super::{Progress, UpConfig};
 use crate::addresses::NODES_MAX;
@@ -134,13 +134,14 @@ pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result
     input.write_all(&text).await.map_err(UpError::Pipe)?;
     drop(input);
     let output = child.stdout.take().expect("its output is a pipe");
-    let failed = |error: String| UpError::Failed { error, log: layout.role_log("lab", None) };
     let mut lines = BufReader::new(output).lines();
     loop {
         let line = lines.next_line().await.map_err(UpError::Pipe)?;
-        let Some(line) = line else { return Err(failed("its first process died".to_owned())) };
+        let Some(line) = line else {
+            return Err(gave_up(&layout, "its first process died".to_owned()).await);
+        };
         match serde_json::from_str(&line) {
-            Ok(Progress::Failed { error }) => return Err(failed(error)),
+            Ok(Progress::Failed { error }) => return Err(gave_up(&layout, error).await),
             Ok(Progress::Up) => break,
             Ok(step) => progress(step),
             Err(error) => tracing::debug!(%error, line, "a line that is no progress"),
@@ -151,6 +152,15 @@ pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result
     progress(Progress::Up);
     let record = Record::read(&layout)?;
     Ok(Born { layout, record })
+}
+
+/// A machine that did not start leaves nothing but its logs, either.
+async fn gave_up(layout: &Layout, error: String) -> UpError {
+    match down(layout).await {
+        Ok(_) | Err(DownError::NoMachine { .. }) => {}
+        Err(left) => tracing::warn!(%left, "a machine that did not start is not gone"),
+    }
+    UpError::Failed { error, log: layout.role_log("lab", None) }
 }
 
 /// The machine outlives its caller, and must not hold the caller's standard error open.

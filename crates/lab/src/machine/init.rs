@@ -31,6 +31,8 @@ use crate::registry::{Mirror, Watch, WatchError, timestamp};
 
 /// How long the programs may take until they do their work.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// A program that has ended so often instead will not begin to.
+const START_ENDS_MAX: u32 = 5;
 /// How often they are asked.
 const START_INTERVAL: Duration = Duration::from_millis(20);
 /// Wait before the controllers try again what could not be written.
@@ -191,8 +193,16 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
         tell(&Progress::Waiting { what: role.name.clone() });
         let netns = &machine.members[&role.place];
         while let Err(reason) = role.check.ask(netns).await {
+            let info = machine.roles.info(role);
+            if info.restarts > START_ENDS_MAX {
+                bail!(
+                    "{} ends again and again (exit {}); see {}",
+                    role.name,
+                    info.last_exit.unwrap_or_default(),
+                    role.log.display()
+                );
+            }
             if Instant::now() > latest {
-                let info = machine.roles.info(role);
                 bail!(
                     "{} does not work within {} s ({reason}; started again {} times); see {}",
                     role.name,
