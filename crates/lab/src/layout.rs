@@ -160,7 +160,7 @@ impl Layout {
 
     /// The socket of a pod's init.
     pub(crate) fn pod_socket(&self, node: &str, uid: &str) -> PathBuf {
-        self.pod_directory(node, uid).join("sock")
+        self.pod_directory(node, uid).join(crate::pod::SOCKET_NAME)
     }
 
     /// All logs; the only thing that `down` leaves.

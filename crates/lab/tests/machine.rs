@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ambit_lab::image::ImageMap;
-use ambit_lab::machine::{self, Liveness, Phase, UpError};
+use ambit_lab::layout::Layout;
+use ambit_lab::machine::{self, Liveness, Phase, UpConfig, UpError};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use serde_json::json;
@@ -50,6 +50,8 @@ const CASES: &[(&str, Case)] = &[
     ("wrong_objects_change_nothing", || wrong_objects_change_nothing().boxed_local()),
     ("deletion_cascades", || deletion_cascades().boxed_local()),
     ("crashes_disturb_nobody_else", || crashes_disturb_nobody_else().boxed_local()),
+    ("pods_ask_for_addresses_and_networks", || pods_ask_for_addresses_and_networks().boxed_local()),
+    ("machines_that_cannot_start_say_why", || machines_that_cannot_start_say_why().boxed_local()),
     ("machines_end_without_trace", || machines_end_without_trace().boxed_local()),
     ("machines_run_without_root", || machines_run_without_root().boxed_local()),
 ];
@@ -549,8 +551,54 @@ async fn crashes_disturb_nobody_else() {
     lab.down().await;
 }
 
+async fn pods_ask_for_addresses_and_networks() {
+    let lab = Lab::up("wishes", 1).await;
+    let mut fixed = pod("fixed", &["sleep", "infinity"]);
+    fixed["metadata"]["annotations"] = json!({"ambit.io/pod-ip": "10.244.1.77"});
+    let mut host = pod("host", &["sleep", "infinity"]);
+    host["spec"]["hostNetwork"] = json!(true);
+    lab.apply_ready(vec![fixed.clone(), host]).await;
+    let address = async |name: &str| {
+        let pods = lab.client.pods().await.unwrap();
+        pods.iter().find(|pod| pod.name == name).unwrap().pod_ips[0].to_string()
+    };
+    assert_eq!(address("fixed").await, "10.244.1.77");
+    assert_eq!(address("host").await, "172.18.0.11");
+    assert!(lab.sh("host", "cat /proc/net/dev").0.contains("pods:"), "it sees the node's network");
+    // The address of a pod that is gone is free for who asks for it.
+    lab.delete("pods", &["fixed"]).await;
+    lab.until_gone(&["fixed"]).await;
+    fixed["metadata"]["name"] = json!("next");
+    lab.apply_ready(vec![fixed]).await;
+    assert_eq!(address("next").await, "10.244.1.77");
+    lab.down().await;
+}
+
+async fn machines_that_cannot_start_say_why() {
+    // This binary has no control plane in it, so that its process ends at once.
+    let config = UpConfig { mesh: true, ..lab::config("refused", 1) };
+    let start = Instant::now();
+    let error = machine::up(&config, |_| {}).await.unwrap_err().to_string();
+    assert!(error.contains("control ends again and again"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let layout = Layout::new(&config.state);
+    assert_eq!(machine::liveness(&layout).unwrap(), Liveness::Absent);
+    std::fs::remove_dir_all(layout.root()).unwrap();
+    let elsewhere = |state: &str| UpConfig { state: state.into(), ..config.clone() };
+    let proxies = [("node-2".to_owned(), "/bin/true".into())].into();
+    for (wrong, part) in [
+        (UpConfig { nodes: 0, ..config.clone() }, "1 to 200"),
+        (elsewhere("relative"), "must be absolute"),
+        (elsewhere(&format!("/tmp/{}", "x".repeat(60))), "at most"),
+        (elsewhere("/etc"), "holds no machine"),
+        (UpConfig { proxies, ..config.clone() }, "the nodes are node-1 to node-1"),
+    ] {
+        let error = machine::up(&wrong, |_| {}).await.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 async fn machines_end_without_trace() {
-    let before = lab::host_picture();
     let lab = Lab::up("trace", 2).await;
     lab.apply_ready(vec![deployment("web", 3, container(&["sleep", "infinity"]))]).await;
     let error = machine::up(&lab.config, |_| {}).await.unwrap_err();
@@ -569,13 +617,19 @@ async fn machines_end_without_trace() {
     let again = Lab::of(config, born.record);
     again.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
     let layout = again.layout().clone();
+    let inside = machine::processes(&again.record(), &[]).unwrap();
+    assert!(inside.len() >= 5, "{inside:#?}");
     again.down().await;
     let left: Vec<_> =
         std::fs::read_dir(layout.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["logs"]);
     let gone = machine::down(&layout).await.unwrap_err().to_string();
     assert!(gone.contains("no machine at"), "{gone}");
-    assert_eq!(lab::host_picture(), before, "the host is as it was");
+    for process in inside {
+        assert!(!lab::lives(process.host_pid), "{process:?}");
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(layout.root().to_str().unwrap()), "{mounts}");
     std::fs::remove_dir_all(layout.root()).unwrap();
 }
 
@@ -597,9 +651,4 @@ async fn rootless() {
     assert!(refused.contains("run `ambit up` as root"), "{refused}");
     lab.down().await;
     println!("a rootless machine ran a pod");
-}
-
-/// What [`Lab::up`] gives every machine.
-fn images() -> ImageMap {
-    ImageMap::default()
 }

@@ -4,9 +4,9 @@
 //! The kernel ends what was inside. This file makes sure of it before it says so, and removes files
 //! only: logs stay.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -103,10 +103,11 @@ pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
         Err(error) => return Err(error.into()),
     };
     if let Some(record) = &record {
+        let members = descendants(record.pid);
         if state == Liveness::Alive {
             end(record, &lock).await?;
         }
-        wait_until_nothing_is_left(record, layout).await?;
+        wait_until_nothing_is_left(record, layout, &members).await?;
     }
     remove_state(layout)?;
     Ok(DownReport {
@@ -132,10 +133,16 @@ async fn end(record: &Record, lock: &Path) -> Result<(), DownError> {
     }
 }
 
-async fn wait_until_nothing_is_left(record: &Record, layout: &Layout) -> Result<(), DownError> {
+async fn wait_until_nothing_is_left(
+    record: &Record,
+    layout: &Layout,
+    members: &[Member],
+) -> Result<(), DownError> {
     let latest = Instant::now() + END_TIMEOUT;
     loop {
-        let left = left(record, layout);
+        let alive = members.iter().filter(|member| lives(member.pid, member.start_ticks));
+        let mut left: Vec<String> = alive.map(|member| format!("process {}", member.pid)).collect();
+        left.extend(self::left(record, layout));
         if left.is_empty() {
             return Ok(());
         }
@@ -146,22 +153,33 @@ async fn wait_until_nothing_is_left(record: &Record, layout: &Layout) -> Result<
     }
 }
 
-/// What is still there of a machine: processes in its namespaces, mounts below its state directory.
+/// A process that was seen inside a machine.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    pid: i32,
+    start_ticks: u64,
+}
+
+/// The processes below this one, as long as it lives.
+fn descendants(root: i32) -> Vec<Member> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let parents: BTreeMap<i32, i32> =
+        pids.filter_map(|pid| Some((pid, stat_field(pid, PARENT)?.parse().ok()?))).collect();
+    let is_below = |pid: &i32| {
+        let mut up = std::iter::successors(Some(*pid), |pid| parents.get(pid).copied());
+        up.any(|pid| pid == root)
+    };
+    let member = |pid: &i32| Some(Member { pid: *pid, start_ticks: start_ticks(*pid).ok()? });
+    parents.keys().filter(|pid| is_below(pid)).filter_map(member).collect()
+}
+
+/// What is still there of a machine: its process 1, without which the kernel lets none of its
+/// others live, and mounts below its state directory.
 pub(crate) fn left(record: &Record, layout: &Layout) -> Vec<String> {
     let mut left = Vec::new();
-    let inode = |path: PathBuf| fs::metadata(path).ok().map(|found| found.ino());
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for process in entries {
-        let name = process.file_name();
-        let Some(pid) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else { continue };
-        let namespaces = process.path().join("ns");
-        let network = inode(namespaces.join("net"));
-        let inside = inode(namespaces.join("pid")) == Some(record.pid_namespace)
-            || record.network_namespaces.values().any(|member| Some(*member) == network);
-        // A dead process that its parent, the host's init, has not looked at yet holds nothing.
-        if inside && !is_dead(&process.path()) {
-            left.push(format!("process {pid}"));
-        }
+    if lives(record.pid, record.start_ticks) {
+        left.push(format!("process {}", record.pid));
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
@@ -172,13 +190,21 @@ pub(crate) fn left(record: &Record, layout: &Layout) -> Vec<String> {
     left
 }
 
-fn is_dead(process: &Path) -> bool {
-    match fs::read_to_string(process.join("stat")) {
-        Ok(text) => {
-            text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
-        }
-        Err(_gone) => true,
-    }
+/// Positions in `/proc/PID/stat`, counted after the name.
+const STATE: usize = 0;
+const PARENT: usize = 1;
+
+/// Whether this very process lives. One that is dead and that its parent, the host's init, has not
+/// looked at yet holds nothing any more.
+fn lives(pid: i32, started: u64) -> bool {
+    let dead = stat_field(pid, STATE).is_none_or(|state| state == "Z" || state == "X");
+    !dead && start_ticks(pid).ok() == Some(started)
+}
+
+fn stat_field(pid: i32, position: usize) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(')')?;
+    after_name.split_whitespace().nth(position).map(str::to_owned)
 }
 
 /// Removes all files of a dead machine but its logs.

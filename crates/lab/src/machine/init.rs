@@ -196,9 +196,10 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
             let info = machine.roles.info(role);
             if info.restarts > START_ENDS_MAX {
                 bail!(
-                    "{} ends again and again (exit {}); see {}",
+                    "{} ends again and again (exit {}) and says {:?}; see {}",
                     role.name,
                     info.last_exit.unwrap_or_default(),
+                    last_line(&role.log),
                     role.log.display()
                 );
             }
@@ -216,6 +217,11 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
         tell(&Progress::Done { what: role.name.clone() });
     }
     Ok(())
+}
+
+fn last_line(log: &std::path::Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
 }
 
 /// Follows objects and reports with pods, for ever.

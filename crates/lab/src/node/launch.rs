@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::image::SHIPPED_BINARY;
-use crate::pod::{PodPlan, PodRequest};
+use crate::pod::{PodPlan, PodRequest, SOCKET_NAME};
 use crate::reaper::{Reaper, exit_code};
 
 /// How long a pod's init may take until it answers.
@@ -74,13 +74,13 @@ pub(crate) async fn start(
     netns: NetNs,
     reaper: &Reaper,
 ) -> Result<Running, LaunchError> {
-    let socket = plan.socket.clone();
+    let socket = plan.directory.join(SOCKET_NAME);
     let (said, says) = io::pipe().map_err(LaunchError::Start)?;
     let pid = spawn(plan, netns, says.into()).await.map_err(LaunchError::Start)?;
     let mut ended = reaper.end_of(pid);
     let latest = Instant::now() + START_TIMEOUT;
     loop {
-        if let Ok(running) = find(&socket, pid).await {
+        if let Ok(running) = find(&socket).await {
             return Ok(running);
         }
         tokio::select! {
@@ -134,11 +134,12 @@ fn spawn_here(plan: &PodPlan, netns: &NetNs, says: OwnedFd) -> io::Result<Pid> {
     Ok(Pid::try_from(child.id()).expect("process ids are positive"))
 }
 
-/// Connects to a pod's init that is already there.
-pub(crate) async fn find(socket: &Path, pid: Pid) -> Result<Running, LaunchError> {
+/// Connects to a pod's init that is already there, whoever started it.
+pub(crate) async fn find(socket: &Path) -> Result<Running, LaunchError> {
     let failed = |source| LaunchError::Connect { path: socket.to_owned(), source };
-    let pidfd = process::pidfd_open(pid).map_err(failed)?;
     let follow = ask(socket, &PodRequest::Follow).await?;
+    let pid = follow.peer_credentials().map_err(failed)?.pid;
+    let pidfd = process::pidfd_open(pid).map_err(failed)?;
     Ok(Running { pidfd, pid, follow })
 }
 

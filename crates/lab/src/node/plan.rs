@@ -153,7 +153,7 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         rootless: place.rootless,
         hidden: place.layout.root().to_owned(),
         files,
-        socket: place.layout.pod_socket(place.node, &names.uid),
+        directory: directory.clone(),
         logs: (place.layout.logs().join("pods"), format!("{}_{}", names.namespace, names.name)),
         restart: match spec.restart_policy.as_deref() {
             Some("Never") => RestartPolicy::Never,

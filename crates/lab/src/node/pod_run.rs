@@ -216,10 +216,7 @@ impl PodRun {
 
     /// Finds the pod's init if it runs.
     async fn join(&mut self) -> Option<Running> {
-        if self.status.pid == 0 {
-            return None;
-        }
-        launch::find(&self.socket(), self.status.pid).await.ok()
+        launch::find(&self.socket()).await.ok()
     }
 
     async fn start(&mut self) -> Result<Running, StartError> {

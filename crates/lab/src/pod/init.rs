@@ -24,7 +24,7 @@ use super::exec;
 use super::isolation;
 use super::{
     ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, ProbeRecord,
-    RestartPolicy,
+    RestartPolicy, SOCKET_NAME,
 };
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, exit_code};
@@ -36,6 +36,8 @@ const BACK_OFF_FIRST: Duration = Duration::from_millis(500);
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 /// A container that ran this long starts afresh in its back-off.
 const GOOD_RUN: Duration = Duration::from_secs(10);
+/// How long the pod runner may take to come to a pod that it started.
+const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
@@ -62,20 +64,27 @@ struct Pod {
 
 async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let log_directory = File::open(&plan.logs.0).context("open the directory of the logs")?;
-    let listener = Listener::bind(&plan.socket).context("listen for the pod runner")?;
+    let own_directory = File::open(&plan.directory).context("open the pod's directory")?;
     isolation::set_up_mounts(&plan.hidden, &plan.files, plan.rootless)?;
     process::set_hostname(&plan.hostname).context("set the host name")?;
     isolation::give_up_privileges()?;
+    // By its descriptor: the path is out of sight by now, for this process too.
+    let listener = Listener::bind(&seen(&own_directory).join(SOCKET_NAME))
+        .context("listen for the pod runner")?;
+    // A runner that died has not told anybody of this process: then it must not become the pod.
+    let runner = timeout(RUNNER_TIMEOUT, listener.accept()).await;
+    let runner = runner.context("no pod runner came")?.context("accept the pod runner")?;
     let statuses = plan.init_containers.iter().chain(&plan.containers).map(initial).collect();
     let (state, _) = watch::channel(PodState { containers: statuses, ..PodState::default() });
     let pod = Arc::new(Pod {
-        logs: format!("/proc/self/fd/{}", log_directory.as_raw_fd()).into(),
+        logs: seen(&log_directory),
         plan,
         reaper: Reaper::start().context("watch children")?,
         state,
         terminating: watch::channel(false).0,
         running: Mutex::default(),
     });
+    tokio::spawn(Arc::clone(&pod).serve(runner));
     tokio::spawn(Arc::clone(&pod).run_containers());
     let mut terminating = pod.terminating.subscribe();
     loop {
@@ -88,8 +97,13 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
         }
     }
     pod.wait_for_end().await;
-    drop(log_directory);
+    drop((log_directory, own_directory));
     Ok(())
+}
+
+/// An open directory's path that works whatever is mounted over its own.
+fn seen(directory: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
 }
 
 fn initial(plan: &ContainerPlan) -> ContainerStatus {

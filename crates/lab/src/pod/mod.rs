@@ -23,6 +23,9 @@ pub(crate) use init::run as run_init;
 /// Largest packet on a pod's socket: a command with its arguments, or the states of all containers.
 pub(crate) const PACKET_SIZE_MAX_BYTES: usize = 128 << 10;
 
+/// The name of a pod's socket in the pod's directory.
+pub(crate) const SOCKET_NAME: &str = "sock";
+
 /// Everything a pod's init has to know; handed over on its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PodPlan {
@@ -34,8 +37,8 @@ pub(crate) struct PodPlan {
     pub(crate) hidden: PathBuf,
     /// Files of the host's tree that the pod sees otherwise: where, and the content's file.
     pub(crate) files: Vec<(PathBuf, PathBuf)>,
-    /// The socket to listen on.
-    pub(crate) socket: PathBuf,
+    /// The pod's own directory, in which its socket lies.
+    pub(crate) directory: PathBuf,
     /// The directory of the container logs, and how their names begin.
     pub(crate) logs: (PathBuf, String),
     /// What happens when a container ends.

@@ -1,15 +1,15 @@
 //! A machine for a test: started, asked, waited for, always taken down by its test.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use ambit_lab::image::ImageMap;
 use ambit_lab::layout::Layout;
 use ambit_lab::machine::{self, Client, ExecRequest, Record, UpConfig};
 use ambit_lab::objects::ObjectRef;
@@ -68,17 +68,7 @@ pub(crate) struct Lab {
 impl Lab {
     /// Starts a machine without the mesh.
     pub(crate) async fn up(name: &str, nodes: u8) -> Self {
-        let state = PathBuf::from(format!("/tmp/ambit-{name}-{}", std::process::id()));
-        let config = UpConfig {
-            state,
-            nodes,
-            binary: std::env::current_exe().unwrap(),
-            mesh: false,
-            images: super::images(),
-            proxies: BTreeMap::new(),
-            arguments: BTreeMap::new(),
-            environment: BTreeMap::new(),
-        };
+        let config = config(name, nodes);
         let born = machine::up(&config, |_| {}).await.unwrap_or_else(|error| {
             panic!("{:#}", anyhow::Error::new(error));
         });
@@ -209,25 +199,29 @@ impl Lab {
     }
 }
 
+/// A machine without the mesh.
+pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
+    UpConfig {
+        state: PathBuf::from(format!("/tmp/ambit-{name}-{}", std::process::id())),
+        nodes,
+        binary: std::env::current_exe().unwrap(),
+        mesh: false,
+        images: ImageMap::default(),
+        proxies: BTreeMap::new(),
+        arguments: BTreeMap::new(),
+        environment: BTreeMap::new(),
+    }
+}
+
 /// Kills a process of the host.
 pub(crate) fn kill(pid: i32) {
     process::kill(pid, Signal::Kill).unwrap();
 }
 
-/// What a machine might leave on the host: mounts, network namespaces, processes of this binary.
-pub(crate) fn host_picture() -> (String, BTreeSet<u64>, usize) {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let own_binary = fs::metadata(std::env::current_exe().unwrap()).unwrap().ino();
-    let (mut namespaces, mut processes) = (BTreeSet::new(), 0);
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let inode =
-            |name: &str| fs::metadata(entry.path().join(name)).ok().map(|found| found.ino());
-        if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
-            namespaces.extend(inode("ns/net"));
-            processes += usize::from(inode("exe") == Some(own_binary));
-        }
-    }
-    (mounts, namespaces, processes)
+/// Whether a process of the host lives; one that only waits to be reaped does not.
+pub(crate) fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// Runs this binary as a user without privileges.
