@@ -17,6 +17,8 @@ use tokio::net::unix::pipe;
 
 /// Size at which a log file is put aside.
 pub const FILE_SIZE_MAX_BYTES: u64 = 8 << 20;
+/// Most files with logs of pods; beyond, those of pods that are long gone are removed.
+const POD_LOGS_MAX: usize = 1000;
 /// How often a reader that follows looks again.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 const COPY_BUFFER_SIZE_BYTES: usize = 16 << 10;
@@ -91,6 +93,24 @@ fn aside(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Removes the oldest files of a directory beyond [`POD_LOGS_MAX`], except those that `is_in_use`.
+pub(crate) fn prune(directory: &Path, is_in_use: impl Fn(&str) -> bool) -> io::Result<()> {
+    let mut idle = Vec::new();
+    let mut count = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        count += 1;
+        if !entry.file_name().to_str().is_some_and(&is_in_use) {
+            idle.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    idle.sort();
+    for (_, path) in idle.iter().take(usize::saturating_sub(count, POD_LOGS_MAX)) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
 /// Writes a log to `output`: the part that was put aside first, then the rest.
 pub fn copy(path: &Path, output: &mut impl Write) -> io::Result<()> {
     match File::open(aside(path)) {
@@ -132,6 +152,27 @@ fn copy_from(file: &mut File, position: u64, output: &mut impl Write) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_logs_of_nobody_are_removed() {
+        let directory = std::env::temp_dir().join(format!("ambit-prune-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let write = |name: String, age_s: u64| {
+            let file = File::create(directory.join(name)).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000 - age_s))
+                .unwrap();
+        };
+        for number in 0..POD_LOGS_MAX as u64 {
+            write(format!("idle-{number}"), number);
+        }
+        write("used".to_owned(), 999_999);
+        write("used-too".to_owned(), 999_999);
+        prune(&directory, |name| name.starts_with("used")).unwrap();
+        let left = |name: &str| directory.join(name).exists();
+        assert!(left("used") && left("used-too") && left("idle-997"));
+        assert!(!left("idle-998") && !left("idle-999"));
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn a_full_log_is_put_aside_and_read_in_order() {

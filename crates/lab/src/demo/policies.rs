@@ -54,8 +54,8 @@ async fn attempt_as(stage: &Stage, account: &str) -> Result<Attempt> {
     let manifests = format!(
         "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {account}, namespace: client}}\n\
          ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: flip, namespace: client}}\nspec:\n  \
-         serviceAccountName: {account}\n  containers:\n  - name: flip\n    image: ambit/sample:1\n    \
-         args: [sleep]\n"
+         serviceAccountName: {account}\n  containers:\n  - name: flip\n    \
+         image: ambit/sample:1\n    args: [sleep]\n"
     );
     let pod_only = "apiVersion: v1\nkind: Pod\nmetadata: {name: flip, namespace: client}\n\
                     spec: {containers: [{name: flip, image: \"ambit/sample:1\", args: [sleep]}]}\n";

@@ -38,7 +38,6 @@ pub struct DemoReport {
 
 /// What was there.
 #[derive(Clone, Debug, Default, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Inventory {
     pub nodes: Vec<String>,
     pub pods: Vec<Pod>,
@@ -47,7 +46,6 @@ pub struct Inventory {
 
 /// One pod.
 #[derive(Clone, Debug, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Pod {
     pub name: String,
     pub node: String,
@@ -57,7 +55,6 @@ pub struct Pod {
 
 /// Load and wire in one mode.
 #[derive(Clone, Debug, Default, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Mode {
     pub load: HttpResult,
     /// An application that writes head and body of its answer separately.
@@ -67,7 +64,6 @@ pub struct Mode {
 
 /// What a listener between the nodes saw.
 #[derive(Clone, Debug, Default, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Wire {
     pub file: PathBuf,
     pub frames: u64,
@@ -84,7 +80,6 @@ pub struct Wire {
 
 /// One certificate that was tried.
 #[derive(Clone, Debug, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct CertificateProof {
     pub answer: Answer,
     pub holds: bool,
@@ -92,7 +87,6 @@ pub struct CertificateProof {
 
 /// One connection that was tried.
 #[derive(Clone, Debug, Default, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Attempt {
     pub from: String,
     pub identity: String,
@@ -108,7 +102,6 @@ pub struct Attempt {
 
 /// One policy that was tried.
 #[derive(Clone, Debug, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct PolicyProof {
     pub policy: String,
     pub allowed: Attempt,
@@ -118,7 +111,6 @@ pub struct PolicyProof {
 
 /// The same pod with two service accounts.
 #[derive(Clone, Debug, Default, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Flip {
     pub with_vegeta: Attempt,
     pub with_other: Attempt,
@@ -127,7 +119,6 @@ pub struct Flip {
 
 /// A client outside the mesh.
 #[derive(Clone, Debug, Default, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Strict {
     pub before: Attempt,
     pub under_strict: Attempt,

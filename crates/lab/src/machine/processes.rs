@@ -80,10 +80,8 @@ fn name(all: &BTreeMap<i32, ProcessInfo>, pid: i32, record: &Record, pods: &[Pod
         let is_worker = role == "proxy" && process.command.contains(" --worker");
         let node = process.command.split(' ').skip_while(|word| *word != "--node-name").nth(1);
         match (role, node) {
-            ("proxy", _) if is_worker => {
-                let parent = name(all, process.host_parent_pid, record, pods);
-                return parent.replace("proxy/", "worker/");
-            }
+            // By its own words: a worker outlives its supervisor.
+            ("proxy", Some(node)) if is_worker => return format!("worker/{node}"),
             ("node" | "proxy" | "lab-node", Some(node)) => return format!("{role}/{node}"),
             ("control", _) => return role.to_owned(),
             _ if up == record.pid => return "machine".to_owned(),

@@ -25,6 +25,7 @@ use super::launch::{self, LaunchError, Running};
 use super::network::{self, NetworkError};
 use super::plan::{self, Place, PlanError, PodName};
 use super::probe::{Answer, NodeProbe};
+use crate::logs;
 use crate::pod::{PACKET_SIZE_MAX_BYTES, PodRequest, PodState};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
@@ -433,6 +434,7 @@ impl PodRun {
             }
             self.context.addresses.give_back(number);
         }
+        self.prune_logs();
         let directory = self.context.layout.pod_directory(&self.context.node, &self.names.uid);
         let status = self.context.layout.pod_status(&self.names.namespace, &self.names.name);
         for removed in [std::fs::remove_dir_all(&directory), std::fs::remove_file(&status)] {
@@ -442,6 +444,21 @@ impl PodRun {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+impl PodRun {
+    /// Logs stay when a pod goes, but not without bound.
+    fn prune_logs(&self) {
+        let mirror = self.context.mirror();
+        let is_in_use = |file: &str| {
+            let pod = file.split('_').take(2).map(str::to_owned).collect::<Vec<_>>();
+            let [namespace, name] = pod.as_slice() else { return false };
+            mirror.object("pods", namespace, name).is_some()
+        };
+        if let Err(error) = logs::prune(&self.context.layout.logs().join("pods"), is_in_use) {
+            tracing::warn!(%error, "cannot remove old logs");
         }
     }
 }

@@ -9,6 +9,8 @@ mod change;
 mod kinds;
 mod pod_fields;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

@@ -1,0 +1,216 @@
+//! The store by what can be seen of it: objects in memory and files on disk, before and after.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{Admission, ApplyError, Kind, ObjectRef, Outcome, Store};
+use crate::image::ImageMap;
+use crate::layout::Layout;
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+const LATER: &str = "2026-01-02T00:00:00Z";
+
+struct Fixture {
+    layout: Layout,
+    store: Store,
+    admission: Admission,
+}
+
+impl Fixture {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("ambit-store-{name}-{}", std::process::id()));
+        let layout = Layout::new(&root);
+        let store = Store::create(layout.clone()).unwrap();
+        let admission = Admission { images: ImageMap::default(), rootless: false };
+        let mut fixture = Self { layout, store, admission };
+        fixture.apply(vec![namespace("default")]).unwrap();
+        fixture
+    }
+
+    fn apply(&mut self, objects: Vec<Value>) -> Result<Vec<Outcome>, ApplyError> {
+        let changes = self.store.apply(objects, &self.admission, NOW)?;
+        Ok(changes.changes.into_iter().map(|change| change.outcome).collect())
+    }
+
+    fn object(&self, plural: &str, name: &str) -> Option<&Value> {
+        self.store.object(&reference(plural, name))
+    }
+
+    /// Every file of the registry with its content.
+    fn files(&self) -> Vec<(PathBuf, Value)> {
+        fn walk(directory: &Path, files: &mut Vec<(PathBuf, Value)>) {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    walk(&path, files);
+                } else {
+                    let text = fs::read(&path).unwrap();
+                    files.push((path, serde_json::from_slice(&text).unwrap()));
+                }
+            }
+        }
+        let mut files = Vec::new();
+        walk(&self.layout.objects(), &mut files);
+        files.sort_by(|a, b| a.0.cmp(&b.0));
+        files
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        fs::remove_dir_all(self.layout.root()).unwrap();
+    }
+}
+
+fn reference(plural: &str, name: &str) -> ObjectRef {
+    ObjectRef::new(Kind::of_plural(plural).unwrap(), Some("default"), name)
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+fn config_map(name: &str, value: &str) -> Value {
+    let data = json!({"k": value});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+}
+
+#[test]
+fn what_is_applied_is_completed_and_written() {
+    let mut fixture = Fixture::new("complete");
+    let before = fixture.files().len();
+    assert_eq!(fixture.apply(vec![config_map("a", "1")]).unwrap(), [Outcome::Created]);
+    let first = fixture.object("configmaps", "a").unwrap().clone();
+    assert_eq!(first["metadata"]["namespace"], "default");
+    assert_eq!(first["metadata"]["creationTimestamp"], NOW);
+    assert_eq!(first["metadata"]["uid"].as_str().unwrap().len(), 36);
+    assert_eq!(fixture.files().len(), before + 1);
+    assert_eq!(fixture.apply(vec![config_map("a", "1")]).unwrap(), [Outcome::Unchanged]);
+    assert_eq!(fixture.object("configmaps", "a").unwrap(), &first);
+    assert_eq!(fixture.apply(vec![config_map("a", "2")]).unwrap(), [Outcome::Configured]);
+    let second = fixture.object("configmaps", "a").unwrap();
+    assert_eq!(second["metadata"]["uid"], first["metadata"]["uid"]);
+    let version = |object: &Value| -> u64 {
+        object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    };
+    assert!(version(second) > version(&first));
+    assert!(fixture.object("serviceaccounts", "default").is_some(), "each namespace has one");
+}
+
+#[test]
+fn an_error_anywhere_leaves_everything_as_it_was() {
+    let mut fixture = Fixture::new("nothing");
+    fixture.apply(vec![config_map("a", "1")]).unwrap();
+    let before = fixture.files();
+    let mut elsewhere = config_map("c", "1");
+    elsewhere["metadata"]["namespace"] = json!("nowhere");
+    fixture.apply(vec![config_map("a", "2"), config_map("b", "1"), elsewhere]).unwrap_err();
+    assert_eq!(fixture.files(), before);
+    // A directory where a file should go: the move fails when others have been made already.
+    let obstacle = fixture.layout.object("secrets", Some("default"), "s").join("x");
+    fs::create_dir_all(&obstacle).unwrap();
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    let error = fixture.apply(vec![config_map("a", "3"), config_map("b", "1"), secret]);
+    assert!(matches!(error, Err(ApplyError::Store(_))), "{error:?}");
+    fs::remove_dir_all(obstacle.parent().unwrap()).unwrap();
+    assert_eq!(fixture.files(), before);
+    assert_eq!(fixture.object("configmaps", "a").unwrap()["data"]["k"], "1");
+    assert!(fixture.object("configmaps", "b").is_none());
+}
+
+#[test]
+fn services_keep_the_addresses_they_were_given() {
+    let mut fixture = Fixture::new("addresses");
+    let ports = json!([{"port": 80}]);
+    let dual = json!({"ports": ports, "ipFamilyPolicy": "PreferDualStack"});
+    let plain = json!({"ports": ports});
+    let asked = json!({"ports": ports, "clusterIP": "10.96.9.9"});
+    let headless = json!({"ports": ports, "clusterIP": "None"});
+    let all = || {
+        vec![
+            service("dual", dual.clone()),
+            service("plain", plain.clone()),
+            service("asked", asked.clone()),
+            service("headless", headless.clone()),
+        ]
+    };
+    fixture.apply(all()).unwrap();
+    let ips = |fixture: &Fixture, name: &str| {
+        fixture.object("services", name).unwrap()["spec"]["clusterIPs"].clone()
+    };
+    assert_eq!(ips(&fixture, "dual"), json!(["10.96.1.0", "fd00:10:96::100"]));
+    assert_eq!(ips(&fixture, "plain"), json!(["10.96.1.1"]));
+    assert_eq!(ips(&fixture, "asked"), json!(["10.96.9.9"]));
+    assert_eq!(ips(&fixture, "headless"), json!(["None"]));
+    assert_eq!(fixture.apply(all()).unwrap(), [Outcome::Unchanged; 4]);
+    let changed = json!({"ports": [{"port": 81}], "ipFamilyPolicy": "PreferDualStack"});
+    fixture.apply(vec![service("dual", changed)]).unwrap();
+    assert_eq!(ips(&fixture, "dual"), json!(["10.96.1.0", "fd00:10:96::100"]));
+    let error = fixture.apply(vec![service("other", asked)]).unwrap_err().to_string();
+    assert!(error.contains("taken by another service"), "{error}");
+    // What is deleted gives its addresses back.
+    fixture.store.delete(&[reference("services", "dual")], false, LATER).unwrap();
+    fixture.apply(vec![service("new", plain)]).unwrap();
+    assert_eq!(ips(&fixture, "new"), json!(["10.96.1.0"]));
+}
+
+#[test]
+fn deleting_names_what_goes_and_refuses_what_is_not_there() {
+    let mut fixture = Fixture::new("delete");
+    fixture.apply(vec![config_map("a", "1"), config_map("b", "1")]).unwrap();
+    let both = [reference("configmaps", "a"), reference("configmaps", "nothing")];
+    let error = fixture.store.delete(&both, false, LATER).unwrap_err().to_string();
+    assert_eq!(error, "ConfigMap default/nothing does not exist");
+    assert!(fixture.object("configmaps", "a").is_some(), "nothing was deleted");
+    let changes = fixture.store.would_delete(&both, true, LATER).unwrap();
+    assert_eq!(changes.changes.len(), 1);
+    assert!(fixture.object("configmaps", "a").is_some(), "a dry run");
+    fixture.store.delete(&both, true, LATER).unwrap();
+    assert!(fixture.object("configmaps", "a").is_none());
+    // A namespace takes along what is in it, and nothing else.
+    let space = ObjectRef::new(Kind::of_plural("namespaces").unwrap(), None, "default");
+    fixture.apply(vec![namespace("other")]).unwrap();
+    let changes = fixture.store.delete(&[space], false, LATER).unwrap().changes;
+    let gone: Vec<String> = changes.iter().map(|change| change.object.to_string()).collect();
+    assert_eq!(
+        gone,
+        ["Namespace default", "ConfigMap default/b", "ServiceAccount default/default"]
+    );
+    assert_eq!(fixture.files().len(), 2, "{:?}", fixture.files());
+}
+
+#[test]
+fn a_restart_outlives_the_next_apply_of_the_same_manifest() {
+    let mut fixture = Fixture::new("restart");
+    let deployment = || {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "d"}},
+                "template": {
+                    "metadata": {"labels": {"app": "d"}},
+                    "spec": {"containers": [{"name": "c", "image": "busybox"}]},
+                },
+            },
+        })
+    };
+    fixture.apply(vec![deployment()]).unwrap();
+    fixture.store.restart(&reference("deployments", "d"), LATER).unwrap();
+    let template =
+        |fixture: &Fixture| fixture.object("deployments", "d").unwrap()["spec"]["template"].clone();
+    let restarted = template(&fixture);
+    assert_eq!(
+        restarted["metadata"]["annotations"]["kubectl.kubernetes.io/restartedAt"],
+        json!(LATER)
+    );
+    assert_eq!(fixture.apply(vec![deployment()]).unwrap(), [Outcome::Unchanged]);
+    assert_eq!(template(&fixture), restarted);
+    fixture.store.scale(&reference("deployments", "d"), 4, LATER).unwrap();
+    assert_eq!(fixture.object("deployments", "d").unwrap()["spec"]["replicas"], 4);
+}
