@@ -82,6 +82,15 @@ impl Levels {
         Ok(Self { handle, initial: filter.to_owned(), lines })
     }
 
+    /// Levels that no subscriber obeys; they live as long as the process.
+    #[cfg(test)]
+    pub(crate) fn for_test(filter: &str) -> Self {
+        let (layer, handle) = reload::Layer::new(parse(filter).expect("a filter"));
+        std::mem::forget(layer);
+        let (lines, _nobody) = sync_channel(1);
+        Self { handle, initial: filter.to_owned(), lines }
+    }
+
     /// The filter in force.
     pub(crate) fn current(&self) -> String {
         self.handle.with_current(ToString::to_string).unwrap_or_default()

@@ -17,7 +17,7 @@ use ambit_model::Text;
 use ambit_wire::zds::Pod;
 use ambit_wire::zds::proxy::Event;
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
@@ -33,6 +33,8 @@ use workers::{Launcher, Phase, Restarts, START_LIMIT, Said, ThisProgram, Worker}
 const ASKED: usize = 1;
 /// Words of workers that may wait; a worker that says more waits.
 const SAID: usize = 1024;
+/// Signals that may wait.
+const WISHES: usize = 8;
 /// How often timers are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// How much longer than its deadline a worker may take to end itself.
@@ -42,7 +44,7 @@ const END_MARGIN: Duration = Duration::from_secs(3);
 pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let signals = Signals::new()?;
+        let wishes = follow_signals()?;
         let launcher = ThisProgram::new(config.heap_profiling);
         let launcher = Box::new(launcher.context("find this program's own file")?);
         let operator = OperatorSockets::open(&config.operator)?;
@@ -51,38 +53,28 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
         supervisor.start_worker();
         let (asked, requests) = mpsc::channel(ASKED);
         let agent = tokio::spawn(agent::follow(config.zds_socket.clone(), asked));
-        supervisor.serve(requests, words, signals).await;
+        supervisor.serve(requests, words, wishes).await;
         agent.abort();
         supervisor.kept.save_last().await;
         Ok(())
     })
 }
 
-/// The signals that the supervisor obeys.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("listen to signals");
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hangup: listen(SignalKind::hangup())?,
-        })
+/// What the signals say that the supervisor obeys.
+fn follow_signals() -> anyhow::Result<mpsc::Receiver<Wish>> {
+    let (wish, wishes) = mpsc::channel(WISHES);
+    for (kind, meaning) in [
+        (SignalKind::terminate(), Wish::End),
+        (SignalKind::interrupt(), Wish::End),
+        (SignalKind::hangup(), Wish::Replace),
+    ] {
+        let mut signals = signal(kind).context("listen to signals")?;
+        let wish = wish.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() && wish.send(meaning).await.is_ok() {}
+        });
     }
-
-    /// Waits for the next one.
-    async fn next(&mut self) -> Wish {
-        tokio::select! {
-            _ = self.terminate.recv() => Wish::End,
-            _ = self.interrupt.recv() => Wish::End,
-            _ = self.hangup.recv() => Wish::Replace,
-        }
-    }
+    Ok(wishes)
 }
 
 /// What an operator wants.
@@ -151,7 +143,7 @@ impl Supervisor {
         &mut self,
         requests: mpsc::Receiver<Asked>,
         mut words: mpsc::Receiver<(u64, Said)>,
-        mut signals: Signals,
+        mut wishes: mpsc::Receiver<Wish>,
     ) {
         let mut requests = Some(requests);
         let mut tick = tokio::time::interval(TICK);
@@ -164,7 +156,7 @@ impl Supervisor {
                         self.obey(wish);
                     }
                 }
-                wish = signals.next() => self.obey(wish),
+                Some(wish) = wishes.recv() => self.obey(wish),
                 () = restart_time(restart_at) => {
                     self.restart_at = None;
                     self.start_worker();

@@ -1,1 +1,201 @@
-//! Requests against the admin API.
+//! Requests against the admin API, over its Unix socket.
+
+use std::path::PathBuf;
+
+use ambit_model::names::PolicyName;
+use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
+use ambit_model::view::{Change, View};
+use ambit_model::workload::Workload;
+use ambit_net::local_http;
+use serde_json::Value;
+
+use super::*;
+use crate::certificates::{Certificates, Clock};
+use crate::config;
+use crate::handover::Message;
+use crate::views::Demand;
+
+struct World {
+    admin: Arc<Admin>,
+    path: PathBuf,
+    said: mpsc::Receiver<Message<FromWorker>>,
+    accepting: watch::Sender<bool>,
+}
+
+impl World {
+    fn new(name: &str) -> Self {
+        let variables = [("AUTH_TOKEN", "a.hush.token"), ("CA_HEADER_X-KEY", "hidden")];
+        let config = config::tests::config(&[], &variables).expect("valid");
+        let (certificates, _asks) = Certificates::new(Clock::system());
+        let shared = Arc::new(Shared::new(config, certificates, Demand::nothing()));
+        let (link, said) = Link::new();
+        let levels = Levels::for_test("info");
+        let (threads, enrolled) = (Vec::new(), Arc::new(AtomicBool::new(false)));
+        let admin = Arc::new(Admin { shared, link, levels, threads, enrolled });
+        let name = format!("ambit-admin-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("listening");
+        let accepting = watch::Sender::new(true);
+        let socket = Socket::Unix(listener);
+        tokio::spawn(serve(admin.clone(), socket, Service::Admin, accepting.subscribe()));
+        Self { admin, path, said, accepting }
+    }
+
+    async fn ask(&self, method: Method, target: &str) -> (u16, String) {
+        self.ask_with(method, target, Bytes::new()).await
+    }
+
+    async fn ask_with(&self, method: Method, target: &str, body: Bytes) -> (u16, String) {
+        let patience = Duration::from_secs(5);
+        let asked = local_http::request(&self.path, method, target, body, patience).await;
+        let (status, body) = asked.expect("answered");
+        (status.as_u16(), String::from_utf8(body.to_vec()).expect("text"))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.path).expect("removed");
+    }
+}
+
+fn view() -> View {
+    let mut view = View::default();
+    let mut pod = Workload::named("k//Pod/shop/cart", "shop", "cart");
+    pod.addresses = vec![[10, 0, 0, 1].into()];
+    view.apply(Change::Workload(pod));
+    view.apply(Change::Service(ambit_model::service::Service::named("shop", "cart.shop")));
+    let namespaces = vec![TextMatch::Exact("shop".into()), TextMatch::Presence];
+    let one = Match { namespaces, ..Default::default() };
+    view.apply(Change::Policy(Policy {
+        key: PolicyName::new("shop", "deny"),
+        scope: PolicyScope::Namespace,
+        action: Action::Deny,
+        rules: vec![Rule { clauses: vec![Clause { matches: vec![one] }] }],
+        dry_run: true,
+    }));
+    view
+}
+
+#[tokio::test]
+async fn the_dump_has_ztunnels_shape_and_no_secrets() {
+    let world = World::new("dump");
+    world.admin.shared.publish(view());
+    let (status, text) = world.ask(Method::GET, "/config_dump").await;
+    assert_eq!(status, 200);
+    for secret in ["hush", "hidden", "PRIVATE KEY"] {
+        assert!(!text.contains(secret), "{secret}");
+    }
+    let dump: Value = serde_json::from_str(&text).expect("JSON");
+    let check = |pointer: &str, expected: Value| {
+        assert_eq!(dump.pointer(pointer), Some(&expected), "{pointer}");
+    };
+    check("/workloads/0/workloadIps", serde_json::json!(["10.0.0.1"]));
+    check("/workloads/0/status", "Healthy".into());
+    check("/workloads/0/protocol", "TCP".into());
+    check("/services/0/hostname", "cart.shop".into());
+    check("/policies/0/action", "Deny".into());
+    check("/policies/0/dryRun", true.into());
+    let rule = serde_json::json!([{ "namespaces": [{ "Exact": "shop" }, { "Presence": {} }] }]);
+    check("/policies/0/rules/0/0", rule);
+    check("/certificates", serde_json::json!([]));
+    check("/stagedServices", serde_json::json!({}));
+    check("/config/token", "Literal(redacted)".into());
+    check("/version/version", env!("CARGO_PKG_VERSION").into());
+}
+
+#[tokio::test]
+async fn readiness_says_what_is_missing() {
+    let world = World::new("ready");
+    let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
+    assert_eq!(status, 503);
+    assert!(text.contains("agent") && text.contains("view"), "{text}");
+    world.admin.enrolled.store(true, Ordering::Relaxed);
+    let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
+    assert!(status == 503 && !text.contains("agent"), "{text}");
+    world.admin.shared.view_complete.send_replace(true);
+    assert_eq!(world.ask(Method::GET, "/healthz/ready").await.0, 200);
+    let (_, text) = world.ask(Method::GET, "/process").await;
+    let process: ProcessInfo = serde_json::from_str(&text).expect("JSON");
+    assert!(process.ready && process.pid == std::process::id());
+}
+
+#[tokio::test]
+async fn levels_are_set_and_reset() {
+    let world = World::new("levels");
+    let level = |text: String| text.trim_end().rsplit(' ').next().map(str::to_owned);
+    let (_, text) = world.ask(Method::GET, "/logging").await;
+    assert_eq!(level(text).as_deref(), Some("info"));
+    let (status, text) = world.ask(Method::POST, "/logging?level=access%3Ddebug").await;
+    assert_eq!((status, level(text).as_deref()), (200, Some("access=debug")));
+    let (status, text) = world.ask(Method::POST, "/logging?level=%3D%2C%3D").await;
+    assert!(status == 400 && text.contains("info,access=off"), "{text}");
+    let (_, text) = world.ask(Method::POST, "/logging?reset").await;
+    assert_eq!(level(text).as_deref(), Some("info"));
+}
+
+#[tokio::test]
+async fn only_a_post_changes_anything() {
+    let mut world = World::new("post");
+    for target in ["/worker/restart", "/quitquitquit"] {
+        assert_eq!(world.ask(Method::GET, target).await.0, 405, "{target}");
+        assert!(world.said.try_recv().is_err());
+    }
+    assert_eq!(world.ask(Method::POST, "/worker/restart").await.0, 202);
+    assert_eq!(world.said.recv().await.expect("said").header, FromWorker::Replace);
+    assert_eq!(world.ask(Method::POST, "/quitquitquit").await.0, 200);
+    assert_eq!(world.said.recv().await.expect("said").header, FromWorker::Quit);
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused() {
+    let world = World::new("wrong");
+    assert_eq!(world.ask(Method::GET, "/nothing").await.0, 404);
+    assert_eq!(world.ask(Method::DELETE, "/config_dump").await.0, 405);
+    let body = Bytes::from_static(b"{}");
+    assert_eq!(world.ask_with(Method::POST, "/logging", body).await.0, 413);
+    assert_eq!(world.ask(Method::GET, "/debug/pprof/profile?seconds=0").await.0, 400);
+    assert_eq!(world.ask(Method::GET, "/debug/pprof/profile?frequency=x").await.0, 400);
+}
+
+#[tokio::test]
+async fn each_socket_serves_its_own() {
+    let world = World::new("services");
+    let get = |service, path: &str| {
+        let paths = [("/metrics", 200), ("/healthz/ready", 503), ("/config_dump", 200)];
+        let known = paths.iter().find(|(known, _)| *known == path).expect("a known path");
+        let served = match service {
+            Service::Admin => true,
+            Service::Metrics => path == "/metrics",
+            Service::Readiness => path == "/healthz/ready",
+        };
+        if served { known.1 } else { 404 }
+    };
+    for (number, service) in [Service::Metrics, Service::Readiness].into_iter().enumerate() {
+        let path = world.path.with_extension(number.to_string());
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("listening");
+        let accepting = world.accepting.subscribe();
+        tokio::spawn(serve(world.admin.clone(), Socket::Unix(listener), service, accepting));
+        for target in ["/metrics", "/healthz/ready", "/config_dump"] {
+            let patience = Duration::from_secs(5);
+            let asked =
+                local_http::request(&path, Method::GET, target, Bytes::new(), patience).await;
+            let status = asked.expect("answered").0.as_u16();
+            assert_eq!(status, get(service, target), "{service:?} {target}");
+        }
+        std::fs::remove_file(path).expect("removed");
+    }
+}
+
+#[test]
+fn parameters_are_decoded() {
+    let check = |query: &str, expected: Option<&str>| {
+        assert_eq!(parameter(query, "level").as_deref(), expected, "{query}");
+    };
+    check("level=info", Some("info"));
+    check("a=b&level=a%3Ab+c", Some("a:b c"));
+    check("level", None);
+    check("level=%zz", None);
+    check("level=%f", None);
+    check("level=%ff", None);
+}

@@ -1,1 +1,191 @@
-//! Queries through real sockets.
+//! Queries through real sockets, with a scripted resolver behind.
+
+use ambit_model::identity::Identity;
+use ambit_model::names::{NetworkAddress, WorkloadName};
+use ambit_model::service::{Service, VirtualAddress};
+use ambit_model::view::{Change, View};
+use ambit_net::namespace::NetNs;
+use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::{Name, RecordType};
+use tokio::task::LocalSet;
+
+use super::*;
+use crate::certificates::{Certificates, Clock};
+use crate::config;
+use crate::views::Demand;
+
+/// A pod's DNS server, and where it and its resolver are.
+struct World {
+    udp: SocketAddr,
+    tcp: SocketAddr,
+    upstream: UdpSocket,
+    upstream_tcp: TcpListener,
+    commands: mpsc::Sender<Command>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let upstream_tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = upstream_tcp.local_addr().expect("an address");
+        let upstream = UdpSocket::bind(address).await.expect("the same port");
+        let flag = format!("--dns-upstream={address}");
+        let config = config::tests::config(&[&flag], &[]).expect("valid");
+        let (certificates, _asks) = Certificates::new(Clock::system());
+        let shared = Arc::new(Shared::new(config, certificates, Demand::nothing()));
+        let mut view = View::default();
+        let mut cart = Service::named("shop", "cart.shop.svc.cluster.local");
+        let ip = "10.96.0.1".parse().expect("an address");
+        let vip = VirtualAddress { address: NetworkAddress::new("", ip), prefix_len: None };
+        cart.addresses = vec![vip];
+        view.apply(Change::Service(cart));
+        shared.publish(view);
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (at_udp, at_tcp) = (udp.local_addr(), tcp.local_addr());
+        let (commands, receiver) = mpsc::channel(4);
+        tokio::task::spawn_local(run(shared, receiver));
+        let pod = Arc::new(Pod {
+            uid: "1".into(),
+            name: WorkloadName::new("shop", "web"),
+            netns: NetNs::current().expect("this namespace"),
+            identity: Identity::new("cluster.local", "shop", "web"),
+        });
+        let sockets = Sockets { udp: vec![udp], tcp: vec![tcp] };
+        let add = commands.send(Command::Add { pod, sockets }).await;
+        assert!(add.is_ok());
+        let (udp, tcp) = (at_udp.expect("an address"), at_tcp.expect("an address"));
+        Self { udp, tcp, upstream, upstream_tcp, commands }
+    }
+
+    async fn ask_udp(&self, query: &[u8]) -> Message {
+        let client = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+        client.send_to(query, self.udp).await.expect("sent");
+        let mut buffer = [0; 4096];
+        let received = timeout(Duration::from_secs(10), client.recv(&mut buffer)).await;
+        let length = received.expect("in time").expect("an answer");
+        Message::from_vec(&buffer[..length]).expect("a message")
+    }
+
+    async fn ask_tcp(&self, queries: &[Vec<u8>]) -> Vec<Message> {
+        let mut client = TcpStream::connect(self.tcp).await.expect("connected");
+        let mut answers = Vec::new();
+        for query in queries {
+            client.write_u16(query.len() as u16).await.expect("sent");
+            client.write_all(query).await.expect("sent");
+            let mut answer = vec![0; client.read_u16().await.expect("an answer").into()];
+            client.read_exact(&mut answer).await.expect("whole");
+            answers.push(Message::from_vec(&answer).expect("a message"));
+        }
+        answers
+    }
+}
+
+fn query(name: &str, kind: RecordType) -> Vec<u8> {
+    let mut message = Message::query();
+    message.metadata.id = 77;
+    message.add_query(Query::query(Name::from_ascii(name).expect("a name"), kind));
+    message.to_vec().expect("encoded")
+}
+
+/// What a resolver says to a query: no such name.
+fn no_such_name(query: &[u8]) -> Vec<u8> {
+    message::refusal(query, 3)
+}
+
+async fn in_thread<T>(test: impl Future<Output = T>) -> T {
+    LocalSet::new().run_until(test).await
+}
+
+#[tokio::test]
+async fn names_of_the_mesh_are_answered_and_others_handed_on() {
+    in_thread(async {
+        let world = World::new().await;
+        let answer = world.ask_udp(&query("cart.shop.svc.cluster.local.", RecordType::A)).await;
+        assert_eq!((answer.metadata.id, answer.answers.len()), (77, 1));
+        let asked = query("elsewhere.example.", RecordType::A);
+        let resolver = async {
+            let mut buffer = [0; 512];
+            let (length, peer) = world.upstream.recv_from(&mut buffer).await.expect("asked");
+            assert_ne!(buffer[..2], asked[..2], "under another number");
+            assert_eq!(buffer[2..length], asked[2..], "otherwise as it came");
+            // What answers something else, or nobody asked, does not count.
+            let mut wrong = no_such_name(&buffer[..length]);
+            wrong[0] = !wrong[0];
+            world.upstream.send_to(&wrong, peer).await.expect("sent");
+            let right = no_such_name(&buffer[..length]);
+            world.upstream.send_to(&right, peer).await.expect("sent");
+        };
+        let (answer, ()) = tokio::join!(world.ask_udp(&asked), resolver);
+        assert_eq!(answer.metadata.id, 77);
+        assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_carry_several_queries() {
+    in_thread(async {
+        let world = World::new().await;
+        let known = query("cart.", RecordType::A);
+        let unknown = query("_x._tcp.cart.", RecordType::SRV);
+        let resolver = async {
+            let (mut stream, _) = world.upstream_tcp.accept().await.expect("asked over TCP");
+            let mut asked = vec![0; stream.read_u16().await.expect("a query").into()];
+            stream.read_exact(&mut asked).await.expect("whole");
+            let answer = no_such_name(&asked);
+            stream.write_u16(answer.len() as u16).await.expect("sent");
+            stream.write_all(&answer).await.expect("sent");
+        };
+        let queries = [known.clone(), unknown, known];
+        let (answers, ()) = tokio::join!(world.ask_tcp(&queries), resolver);
+        let codes: Vec<_> = answers.iter().map(|it| it.metadata.response_code).collect();
+        assert_eq!(codes, [ResponseCode::NoError, ResponseCode::NXDomain, ResponseCode::NoError]);
+        assert_eq!(answers[0].answers.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_resolver_is_a_failure_in_time() {
+    in_thread(async {
+        let world = World::new().await;
+        let start = Instant::now();
+        let answer = world.ask_udp(&query("elsewhere.example.", RecordType::A)).await;
+        assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
+        assert!(start.elapsed() < Duration::from_secs(5), "before clients give up");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn too_many_queries_under_way_are_refused_and_the_mesh_is_still_answered() {
+    in_thread(async {
+        let world = World::new().await;
+        let client = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+        let elsewhere = query("elsewhere.example.", RecordType::A);
+        let mut buffer = [0; 4096];
+        for _ in 0..MAX_FORWARDED {
+            client.send_to(&elsewhere, world.udp).await.expect("sent");
+            // Each is under way before the next comes, so that no socket's queue overflows.
+            world.upstream.recv_from(&mut buffer).await.expect("asked");
+        }
+        let answer = world.ask_udp(&elsewhere).await;
+        assert_eq!(answer.metadata.response_code, ResponseCode::Refused);
+        let answer = world.ask_udp(&query("cart.", RecordType::A)).await;
+        assert_eq!(answer.answers.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_is_no_longer_served() {
+    in_thread(async {
+        let world = World::new().await;
+        world.ask_udp(&query("cart.", RecordType::A)).await;
+        assert!(world.commands.send(Command::Remove { uid: "1".into() }).await.is_ok());
+        assert!(world.commands.send(Command::Stop).await.is_ok());
+        world.commands.closed().await;
+        assert!(TcpStream::connect(world.tcp).await.is_err());
+    })
+    .await;
+}

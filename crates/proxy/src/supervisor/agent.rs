@@ -56,7 +56,12 @@ pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
     let mut enrolment = Enrolment::new();
     let mut wait = RECONNECT_START;
     loop {
-        match session(&path, &mut enrolment, &asked, &mut wait).await {
+        let ended = tokio::select! {
+            ended = session(&path, &mut enrolment, &asked, &mut wait) => ended,
+            // The connection closes at once, so that new pods go to another proxy.
+            () = asked.closed() => AgentError::Ending,
+        };
+        match ended {
             AgentError::Ending => return,
             AgentError::Socket(PacketError::Closed) => info!("the node agent closed its socket"),
             error @ AgentError::Connect { .. } if wait > RECONNECT_START => {
