@@ -545,6 +545,19 @@ async fn crashes_disturb_nobody_else() {
         now.ready && now.restarts == 1 && now.pod_ips == victim.pod_ips
     })
     .await;
+    // The pod's init and its runner at once: the next runner finds it dead, and says so.
+    let pods = lab.client.pods().await.unwrap();
+    let now = pods.iter().find(|pod| pod.name == victim.name).unwrap();
+    let processes = machine::processes(&lab.record(), &pods).unwrap();
+    let init = processes.iter().find(|process| process.pid == now.pid).unwrap();
+    lab.client.kill(&format!("lab-node/{}", now.node), 9).await.unwrap();
+    lab::kill(init.host_pid);
+    lab.until("the pod is back and counts its restarts", async || {
+        let pods = lab.client.pods().await.unwrap();
+        let now = pods.iter().find(|pod| pod.name == victim.name).unwrap();
+        now.ready && now.restarts == 2 && now.pod_ips == victim.pod_ips
+    })
+    .await;
     // What was taken over can be taken down.
     lab.delete("deployments", &["web"]).await;
     lab.until("its pods are gone", async || lab.client.pods().await.unwrap().len() == 1).await;

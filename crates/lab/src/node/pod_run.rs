@@ -147,6 +147,8 @@ impl PodRun {
     pub(crate) async fn live(mut self) {
         self.write_status();
         let mut joined = self.join().await;
+        // It ran when the last runner wrote its status, and died while nobody looked.
+        self.own_restarts += u32::from(joined.is_none() && self.status.pid != 0);
         let mut back_off = Duration::ZERO;
         while joined.is_some() || self.wish() == Wish::Run {
             let started = Instant::now();
