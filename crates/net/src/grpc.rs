@@ -156,3 +156,76 @@ async fn dial(host: &str, port: u16, mark: Option<u32>) -> Result<TcpStream, Con
     }
     Err(failure)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use ambit_tls::service::ServiceAcceptor;
+    use ambit_tls::{Authority, AuthorityBundle};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn target(uri: &str, tls: Option<ServiceConnector>) -> Target {
+        Target { uri: uri.parse().expect("a URI"), tls, mark: None }
+    }
+
+    async fn refused(target: Target) -> ConnectError {
+        connect(&target).await.err().expect("refused")
+    }
+
+    /// A server that shakes hands under `name`, and the roots that prove it.
+    async fn server(name: &'static str) -> (u16, String) {
+        let authority = Authority::generate("cluster.local", SystemTime::now()).expect("a root");
+        let bundle = AuthorityBundle::new(authority);
+        let hour = Duration::from_secs(3600);
+        let certificate = bundle.issue_server(&[name], hour, SystemTime::now()).expect("issued");
+        let acceptor = ServiceAcceptor::new(&certificate, None).expect("usable");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.expect("accepted");
+            // Held open: what follows the handshake is the client's to begin.
+            if let Ok(stream) = acceptor.accept(stream).await {
+                std::future::pending::<()>().await;
+                drop(stream);
+            }
+        });
+        (port, bundle.roots_pem())
+    }
+
+    #[tokio::test]
+    async fn a_server_is_proven_by_the_expected_name() {
+        for (name, expected, proven) in [("istiod", "istiod", true), ("other", "istiod", false)] {
+            let (port, roots) = server(name).await;
+            let connector = ServiceConnector::new(&roots, expected, None).expect("usable");
+            let target = target(&format!("https://127.0.0.1:{port}"), Some(connector));
+            match connect(&target).await {
+                Ok(_) => assert!(proven, "{name}"),
+                Err(ConnectError::Tls { .. }) => assert!(!proven, "{name}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_falls_back_to_plain_text() {
+        let error = refused(target("https://127.0.0.1:1", None)).await;
+        assert!(matches!(error, ConnectError::Scheme(_)), "{error}");
+        let (_, roots) = server("istiod").await;
+        let connector = ServiceConnector::new(&roots, "istiod", None).expect("usable");
+        let error = refused(target("http://127.0.0.1:1", Some(connector))).await;
+        assert!(matches!(error, ConnectError::Scheme(_)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn failures_name_the_step() {
+        let error = refused(target("http://127.0.0.1:1", None)).await;
+        assert!(matches!(error, ConnectError::Connect { .. }), "{error}");
+        let error = refused(target("http://[::1]:1", None)).await;
+        assert!(matches!(error, ConnectError::Connect { .. }), "{error}");
+        let error = refused(target("http://name.invalid:1", None)).await;
+        assert!(matches!(error, ConnectError::Resolve { .. }), "{error}");
+    }
+}
