@@ -39,3 +39,56 @@ pub(super) async fn wait(operator: Operator) {
     }
     info!("no other proxy has come");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixListener;
+
+    use super::*;
+    use crate::config;
+
+    /// Answers at `path` as the process that `info` describes.
+    fn proxy(path: &PathBuf, info: ProcessInfo) {
+        let listener = UnixListener::bind(path).expect("listening");
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("accepted");
+                let mut buffer = [0; 1024];
+                stream.read(&mut buffer).await.expect("asked");
+                let body = serde_json::to_string(&info).expect("JSON");
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
+                let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.expect("answered");
+            }
+        });
+    }
+
+    async fn is_over(pid: u32, ready: bool) -> bool {
+        let name = format!("ambit-takeover-{pid}-{ready}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let flag = format!("--admin-socket={}", path.display());
+        let config = config::tests::config(&[&flag], &[]).expect("valid");
+        proxy(&path, ProcessInfo { pid, ready });
+        let waited = tokio::time::timeout(5 * POLL_INTERVAL, wait(config.operator)).await;
+        std::fs::remove_file(path).expect("removed");
+        waited.is_ok()
+    }
+
+    #[tokio::test]
+    async fn only_another_process_that_is_ready_takes_over() {
+        assert!(is_over(1, true).await);
+        assert!(!is_over(1, false).await);
+        assert!(!is_over(std::process::id(), true).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_waited_for_for_ever() {
+        let config = config::tests::config(&[], &[]).expect("valid");
+        let start = Instant::now();
+        wait(config.operator).await;
+        assert!(start.elapsed() < LIMIT + 2 * POLL_INTERVAL);
+    }
+}
