@@ -209,6 +209,13 @@ impl Machine {
         self.ask(async |client| client.kill(role, signal).await);
     }
 
+    /// How often one of the mesh's programs was started again.
+    pub(crate) fn restarts(&self, role: &str) -> u32 {
+        let status = self.ask(async |client| client.status().await);
+        let role = status.roles.iter().find(|it| it.name == role);
+        role.expect("the machine has this program").restarts
+    }
+
     /// All processes of the machine, as the host sees them.
     pub(crate) fn processes(&self) -> Vec<ProcessInfo> {
         let record = Record::read(&self.layout).expect("the machine is recorded");
@@ -239,6 +246,14 @@ impl Machine {
         let answer = local_http::request(socket, method, target, body, ADMIN_TIMEOUT);
         let (status, body) = block_on(answer).expect("the program answers");
         (status.as_u16(), String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Whether a node's proxy answers, and that it is ready.
+    pub(crate) fn is_ready(&self, node: &str) -> bool {
+        let socket = self.layout.proxy_admin_socket(node);
+        let (method, body) = (http::Method::GET, bytes::Bytes::new());
+        let answer = local_http::request(&socket, method, "/healthz/ready", body, ADMIN_TIMEOUT);
+        block_on(answer).is_ok_and(|(status, _)| status.is_success())
     }
 
     /// The sum of a counter's samples on a node whose labels include all of these.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 
 /// How long a change of policy may take to end what it denies.
-const CUT_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const CUT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An AuthorizationPolicy of the namespace `app` in one line per field.
 pub(crate) fn policy(name: &str, spec: &str) -> String {
