@@ -310,6 +310,10 @@ impl Entered {
             (record, traffic)
         });
         self.stands(opened.collect());
+        // A revocation since the tunnel was proven was not seen by whoever judges the table.
+        if self.connection.judge_peer(&tally.revocations()) {
+            tally.metrics().revocation_rejection();
+        }
         let result = copy(&mut client, &mut server, self.flow()).await;
         self.connection.count();
         let cut = self.cut_for();

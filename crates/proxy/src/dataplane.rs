@@ -13,29 +13,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_model::names::WorkloadName;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::pool::{Limits, Pool};
 use ambit_net::socket::{DialOptions, normalise};
+use ambit_net::sys::process::raise_open_files_limit;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::certificates::Credentials;
 use crate::choice::Balance;
 use crate::connections::{ConnectionInfo, Connections};
+use crate::handshakes::Handshakes;
 use crate::pods::Pod;
 use crate::record::Tally;
 use crate::shared::Shared;
 use crate::tunnel::{DialError, PoolKey, TunnelPeer};
 use crate::{inbound, outbound, plaintext};
 
-/// TLS handshakes that one pod may have under way on one thread; more of them wait in the kernel.
-const MAX_HANDSHAKES: usize = 256;
+/// The part of all file descriptors that the connections of one pod may take, so that one that
+/// opens too many stops itself and not the others of its node.
+const POD_SHARE_OF_DESCRIPTORS: usize = 4;
 /// Connections that may wait for an HBONE connection to one destination.
 const MAX_POOL_WAITERS: usize = 4096;
 /// How often the remaining connections of a pod that is gone are cut.
 const CUT_INTERVAL: Duration = Duration::from_millis(100);
+/// The usual limit of file descriptors, where the process' own cannot be read.
+const USUAL_DESCRIPTORS: u64 = 1024;
 /// First and last pause of an accept loop that cannot accept.
 const ACCEPT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
@@ -80,6 +86,8 @@ pub(crate) struct DataPlane {
     pub(crate) balance: Balance,
     pub(crate) tally: Tally,
     trust: watch::Receiver<u64>,
+    /// Connections that one pod may have on this thread.
+    pod_budget: usize,
 }
 
 /// A pod as one thread serves it.
@@ -87,7 +95,9 @@ pub(crate) struct Served {
     pub(crate) pod: Arc<Pod>,
     /// Everything that runs for the pod.
     pub(crate) drain: Drain,
-    pub(crate) handshakes: Semaphore,
+    pub(crate) handshakes: Handshakes,
+    /// What is left of the connections it may have; more wait in the kernel.
+    pub(crate) budget: Arc<Semaphore>,
 }
 
 /// Serves pods until [`Command::StopAccepting`] was given, or the sender is gone, and every
@@ -116,6 +126,7 @@ impl DataPlane {
             balance: Balance::new(rand::random()),
             tally: Tally::new(shared.clone()),
             trust: shared.certificates.trust_changed(),
+            pod_budget: pod_budget(shared.config.worker_threads),
             shared,
         }
     }
@@ -201,8 +212,9 @@ impl Thread {
         if let Some(before) = self.pods.remove(&uid) {
             self.retire(before);
         }
-        let handshakes = Semaphore::new(MAX_HANDSHAKES);
-        let served = Rc::new(Served { pod, drain: Drain::new(), handshakes });
+        let budget = Arc::new(Semaphore::new(self.plane.pod_budget));
+        let handshakes = Handshakes::default();
+        let served = Rc::new(Served { pod, drain: Drain::new(), handshakes, budget });
         self.pods.insert(uid, served.clone());
         self.listen(&served, listeners.outbound, outbound::serve);
         self.listen(&served, listeners.inbound, inbound::serve);
@@ -227,13 +239,16 @@ impl Thread {
         for listener in listeners {
             let guard = served.drain.guard();
             let (plane, served) = (self.plane.clone(), served.clone());
-            let name = served.pod.name.clone();
-            let each = move |stream, peer| {
+            let (name, budget) = (served.pod.name.clone(), served.budget.clone());
+            let each = move |stream, peer, within: OwnedSemaphorePermit| {
                 let connection = serve(plane.clone(), served.clone(), stream, peer);
-                served.drain.guard().spawn_local(connection);
+                served.drain.guard().spawn_local(async move {
+                    let _within_the_budget = within;
+                    connection.await;
+                });
             };
             guard.clone().spawn_local(async move {
-                if let Err(error) = accept_loop(listener, guard, each).await {
+                if let Err(error) = accept_loop(listener, guard, &name, budget, each).await {
                     tracing::error!(pod = %name, %error, "cannot accept connections of this pod");
                 }
             });
@@ -264,11 +279,22 @@ impl Thread {
     }
 }
 
-/// Accepts connections until the guard drains.
+/// How many connections one pod may have on one of so many threads. Each takes up to two
+/// descriptors.
+fn pod_budget(threads: usize) -> usize {
+    // The limit was raised when the process started; asking for it again changes nothing.
+    let descriptors = raise_open_files_limit().unwrap_or(USUAL_DESCRIPTORS);
+    let descriptors = usize::try_from(descriptors).unwrap_or(Semaphore::MAX_PERMITS);
+    (descriptors / POD_SHARE_OF_DESCRIPTORS / threads.max(1)).clamp(1, Semaphore::MAX_PERMITS)
+}
+
+/// Accepts connections until the guard drains, as many at a time as the budget allows.
 async fn accept_loop(
     listener: std::net::TcpListener,
     mut guard: Guard,
-    each: impl Fn(TcpStream, SocketAddr),
+    pod: &WorkloadName,
+    budget: Arc<Semaphore>,
+    each: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit),
 ) -> io::Result<()> {
     // Accepted sockets inherit it: one system call less for each of them.
     SockRef::from(&listener).set_tcp_nodelay(true)?;
@@ -277,6 +303,14 @@ async fn accept_loop(
     let mut draining = std::pin::pin!(guard.draining());
     let mut pause = ACCEPT_PAUSES.0;
     loop {
+        if budget.available_permits() == 0 {
+            tracing::warn!(%pod, "the pod has as many connections as it may; more of them wait");
+        }
+        let within = tokio::select! {
+            biased;
+            _ = &mut draining => return Ok(()),
+            within = budget.clone().acquire_owned() => within.expect("it is never closed"),
+        };
         let accepted = tokio::select! {
             biased;
             _ = &mut draining => return Ok(()),
@@ -285,7 +319,7 @@ async fn accept_loop(
         match accepted {
             Ok((stream, peer)) => {
                 pause = ACCEPT_PAUSES.0;
-                each(stream, normalise(peer));
+                each(stream, normalise(peer), within);
             }
             Err(error) if is_of_one_connection(&error) => {
                 tracing::debug!(%error, "a connection was gone before it was accepted");

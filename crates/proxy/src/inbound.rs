@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ambit_model::authorize::Source;
 use ambit_model::plan::PROXY_PORTS;
@@ -14,6 +15,7 @@ use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::{ApplicationProtocol, ApplicationTunnel, Workload};
 use ambit_net::copy::SocketEnd;
+use ambit_net::drain::{Drain, Guard};
 use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
 use ambit_net::socket::normalise;
 use ambit_tls::{HandshakeError, Peer};
@@ -33,8 +35,8 @@ use crate::tunnel::{self, DialError};
 /// Why another proxy's connection was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// Too many handshakes of this pod are under way.
-    #[error("too many TLS handshakes with this pod are under way; refused early")]
+    /// Too many handshakes are under way, from this address or with this pod.
+    #[error("too many TLS handshakes are under way from this address or with this pod")]
     Crowded,
     /// The pod has no certificate.
     #[error("this pod cannot prove its identity")]
@@ -45,17 +47,19 @@ pub(crate) enum SessionError {
     /// The peer speaks no HBONE.
     #[error("the HBONE connection failed")]
     Hbone(#[source] HboneError),
-    /// The kernel does not know the connection any more.
-    #[error("the connection was gone when it was accepted")]
-    Gone(#[source] std::io::Error),
+    /// The peer's certificate was revoked while the handshake went on.
+    #[error("the peer's certificate was revoked during the handshake")]
+    Revoked,
 }
 
 impl Failure for SessionError {
     fn flags(&self) -> ResponseFlags {
         match self {
-            Self::Crowded | Self::Gone(_) => ResponseFlags::Connect,
+            Self::Crowded => ResponseFlags::Connect,
             Self::Certificate(_) => ResponseFlags::IdentityError,
-            Self::Tls(HandshakeError::Revoked { .. }) => ResponseFlags::CertificateRevoked,
+            Self::Revoked | Self::Tls(HandshakeError::Revoked { .. }) => {
+                ResponseFlags::CertificateRevoked
+            }
             Self::Tls(_) => ResponseFlags::TlsFailure,
             Self::Hbone(_) => ResponseFlags::H2HandshakeFailure,
         }
@@ -67,7 +71,7 @@ impl Failure for SessionError {
             Self::Certificate(_) => "no_certificate",
             Self::Tls(_) => "tls",
             Self::Hbone(_) => "hbone",
-            Self::Gone(_) => "gone",
+            Self::Revoked => "revoked",
         }
     }
 }
@@ -176,7 +180,7 @@ async fn session(
     from: SocketAddr,
     own: SocketAddr,
 ) -> Result<(), SessionError> {
-    let handshaking = served.handshakes.try_acquire().map_err(|_| SessionError::Crowded)?;
+    let handshaking = served.handshakes.begin(from.ip()).ok_or(SessionError::Crowded)?;
     let certificates = &plane.shared.certificates;
     let credentials = match certificates.cached(&served.pod.identity) {
         Some(credentials) => credentials,
@@ -192,15 +196,22 @@ async fn session(
     let peer = Arc::new(peer);
     let pods = vec![served.pod.uid.clone()];
     let entered = plane.connections.enter(pods, None, Some(peer.clone()));
+    // From here on a revocation cuts the entry; one that came during the handshake is seen now.
+    if certificates.revocations().revokes(&peer) {
+        metrics.revocation_rejection();
+        return Err(SessionError::Revoked);
+    }
     let (plane, served) = (plane.clone(), served.clone());
     let settings = tunnel::settings(&plane);
-    let guard = served.drain.guard();
+    let leaving = Drain::new();
+    let (guard, pod) = (leaving.guard(), served.drain.guard());
     let session = Rc::new(Session { plane, served, from, own, peer });
     let each = |connect| {
         session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
     };
     let serving = serve_hbone(stream, activity, &settings, &guard, each);
     tokio::select! {
+        () = leave(&leaving, pod, session.peer.not_after) => Ok(()),
         served = serving => match served {
             Err(error @ HboneError::Handshake(_)) => Err(SessionError::Hbone(error)),
             Err(error) => {
@@ -210,10 +221,27 @@ async fn session(
             Ok(()) => Ok(()),
         },
         reason = entered.cut_off() => {
-            tracing::info!(%from, identity = %session.peer.identity, %reason, "HBONE connection cut");
+            let identity = &session.peer.identity;
+            tracing::info!(%from, %identity, %reason, "HBONE connection cut");
             Ok(())
         }
     }
+}
+
+/// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's
+/// certificate has expired, which proves nothing from then on. Tunnels that are open go on. Never
+/// returns.
+async fn leave(session: &Drain, mut pod: Guard, not_after: SystemTime) {
+    let valid_for = not_after.duration_since(SystemTime::now()).unwrap_or_default();
+    let mut late = pod.clone();
+    tokio::select! {
+        _ = pod.draining() => {}
+        () = tokio::time::sleep(valid_for) => {}
+    }
+    session.start(None);
+    late.overdue().await;
+    session.start(Some(tokio::time::Instant::now()));
+    std::future::pending().await
 }
 
 /// Serves one tunnel from its CONNECT to its record.

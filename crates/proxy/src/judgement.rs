@@ -27,7 +27,8 @@ pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) enum Refused {
     /// The view does not know the pod, after waiting for it.
     #[error(
-        "the control plane has not described workload {0} within {patience_s} s; is the proxy connected?",
+        "the control plane has not described workload {0} within {patience_s} s; is the proxy \
+         connected?",
         patience_s = VIEW_PATIENCE.as_secs()
     )]
     Unknown(WorkloadName),

@@ -28,6 +28,7 @@ mod datapath_tests;
 mod dataplane;
 mod dns;
 mod handover;
+mod handshakes;
 mod inbound;
 mod judgement;
 mod link;

@@ -46,7 +46,8 @@ pub(crate) enum OutboundError {
     },
     /// The view does not know the pod.
     #[error(
-        "the control plane has not described this pod ({0}) within {patience_s} s; is the proxy connected?",
+        "the control plane has not described this pod ({0}) within {patience_s} s; is the proxy \
+         connected?",
         patience_s = VIEW_PATIENCE.as_secs()
     )]
     Unknown(WorkloadName),

@@ -48,11 +48,6 @@ impl Pods {
         Some(pod)
     }
 
-    /// The pod of this uid.
-    pub(crate) fn by_uid(&self, uid: &Text) -> Option<&Arc<Pod>> {
-        self.by_uid.get(uid)
-    }
-
     /// The pod of this namespace and name; of two, the one that came last.
     pub(crate) fn by_name(&self, name: &WorkloadName) -> Option<&Arc<Pod>> {
         self.by_name.get(name)

@@ -13,7 +13,7 @@ use ambit_model::authorize::RuleName;
 use ambit_model::identity::Identity;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
-use ambit_tls::Peer;
+use ambit_tls::{Peer, RevocationList};
 use ambit_wire::hbone::Baggage;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
@@ -265,6 +265,11 @@ impl Tally {
     /// All counters of the worker.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.shared.metrics
+    }
+
+    /// What is revoked now.
+    pub(crate) fn revocations(&self) -> Arc<RevocationList> {
+        self.shared.certificates.revocations()
     }
 
     fn traffic(&self, record: &Record, flags: ResponseFlags) -> Arc<Traffic> {

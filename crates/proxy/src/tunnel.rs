@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
 use ambit_model::identity::Identity;
@@ -234,6 +234,12 @@ pub(crate) async fn open(
         let connect = || connect(plane.clone(), served.clone(), credentials.clone(), key.clone());
         let client = plane.pool.client(&key, generation, &served.drain.guard(), connect).await;
         let client = client.map_err(DialError::Pool)?;
+        if client.about().not_after <= SystemTime::now() && attempts < MAX_TUNNEL_ATTEMPTS {
+            // What proved the other end has expired: it must prove itself anew.
+            plane.pool.forget(|other| *other == key);
+            attempts += 1;
+            continue;
+        }
         let answer = client.connect(request(plane, ask));
         let silent = || DialError::Silent { address: target.hbone };
         match timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| silent())? {

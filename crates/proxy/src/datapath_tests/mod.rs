@@ -338,7 +338,8 @@ in_namespaces! {
             pair.server.serve(8080, echo);
             let mut stream = pair.client.connect(at(pair.server.v4, 8080)).unwrap();
             ping(&mut stream);
-            pair.near.commands.blocking_send(crate::dataplane::Command::StopAccepting).ok().unwrap();
+            let stop = crate::dataplane::Command::StopAccepting;
+            pair.near.commands.blocking_send(stop).ok().unwrap();
             std::thread::sleep(Duration::from_millis(100));
             ping(&mut stream);
             // What is no longer allowed is cut also now.
