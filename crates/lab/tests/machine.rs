@@ -9,6 +9,7 @@
 mod lab;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,7 @@ type Case = fn() -> LocalBoxFuture<'static, ()>;
 
 const CASES: &[(&str, Case)] = &[
     ("pods_are_set_apart", || pods_are_set_apart().boxed_local()),
+    ("pods_cannot_write_the_host", || pods_cannot_write_the_host().boxed_local()),
     ("commands_in_pods_behave", || commands_in_pods_behave().boxed_local()),
     ("containers_get_their_environment", || containers_get_their_environment().boxed_local()),
     ("containers_start_end_and_restart", || containers_start_end_and_restart().boxed_local()),
@@ -79,12 +81,83 @@ async fn pods_are_set_apart() {
     let processes = run("cat /proc/[0-9]*/comm").0;
     assert!(processes.lines().count() <= 5, "{processes}");
     assert_ne!(run("umount /etc/hosts").1, 0);
-    assert_ne!(run("mknod /root/.ambit-disk b 254 0 && cat /root/.ambit-disk").1, 0);
-    run("rm -f /root/.ambit-disk");
+    for place in ["/tmp", "/run", "/dev", "/dev/shm"] {
+        let read = format!("mknod {place}/disk b 254 0; head -c 1 {place}/disk");
+        assert_ne!(run(&read).1, 0, "no device file works in {place}");
+    }
     assert_ne!(run("ls -l /proc/1/cwd").1, 0, "the pod's init is closed to the pod");
     run("echo only-here > /tmp/mark");
     assert_ne!(lab.sh("b", "cat /tmp/mark").1, 0, "/tmp is a pod's own");
     lab.down().await;
+}
+
+async fn pods_cannot_write_the_host() {
+    let lab = Lab::up("read-only", 1).await;
+    lab.apply_ready(vec![pod("a", &["sh", "-c", "echo logged; exec sleep infinity"])]).await;
+    let state = lab.layout().root().display().to_string();
+    check_read_only(&lab, &state);
+    lab.log("a", "c", "logged").await;
+    lab.down().await;
+    let left = ["/etc", "/usr", "/"].map(|place| Path::new(place).join(TRACE));
+    assert!(left.iter().all(|path| !path.exists()), "{left:?}");
+}
+
+/// A name that nothing else uses.
+const TRACE: &str = "ambit-write-trace";
+
+/// What a pod must not and what it must be able to write, as real root and as a user's root.
+fn check_read_only(lab: &Lab, state: &str) {
+    let run = |command: &str| lab.sh("a", command);
+    for directory in ["/", "/etc", "/usr", "/usr/bin", "/sys", "/proc/sys", state] {
+        let (said, code) = run(&format!("echo x > {directory}/{TRACE}"));
+        assert_ne!(code, 0, "{directory} takes a new file: {said}");
+    }
+    // Opened for appending and left as they are, should the test fail.
+    let release_agents = "/sys/fs/cgroup/*/release_agent";
+    for file in [
+        "/usr/bin/env",
+        "/etc/passwd",
+        "/etc/hosts",
+        "/etc/resolv.conf",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/net/ipv4/tcp_fwmark_accept",
+        "/proc/sysrq-trigger",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/fs/cgroup/cgroup.procs",
+        release_agents,
+    ] {
+        let (said, code) = run(&format!(
+            "for file in {file}; do if [ -e $file ] && (: >> $file); then echo $file; fi; done"
+        ));
+        let refused = code == 0 && !said.lines().any(|line| line.starts_with('/'));
+        assert!(refused, "{file} opens for writing: {said}");
+    }
+    // Whatever else is mounted on this machine: only the pod's own is writable, devices are few.
+    let mounts = run("cut -d' ' -f5,6 /proc/self/mountinfo").0;
+    for (place, options) in mounts.lines().map(|line| line.split_once(' ').unwrap()) {
+        let has = |wanted: &str| options.split(',').any(|option| option == wanted);
+        let own = ["/tmp", "/var/tmp", "/run", "/dev", "/dev/shm", "/proc"].contains(&place);
+        assert!(own || has("ro"), "{place} is {options}");
+        let device = place.starts_with("/dev/") || run(&format!("[ -c '{place}' ]")).1 == 0;
+        assert!(device || has("nodev"), "{place} is {options}");
+    }
+    assert_ne!(run("mount -o remount,rw,bind /").1, 0);
+    assert_ne!(run("umount /proc/sys").1, 0);
+    // Not even as the root of a namespace of its own, where such a thing is allowed at all.
+    let own = format!("unshare -Urm sh -c 'mount -o remount,rw,bind / && : > /etc/{TRACE}'");
+    assert_ne!(run(&own).1, 0);
+    for mask in ["/proc/kcore", "/proc/keys", "/proc/timer_list"] {
+        assert_eq!(run(&format!("[ ! -e {mask} ] || cat {mask} | wc -c | grep -qx 0")).1, 0);
+    }
+    for directory in ["/tmp", "/var/tmp", "/run", "/dev/shm"] {
+        let (said, code) = run(&format!("echo x > {directory}/x && cat {directory}/x"));
+        assert_eq!((said.as_str(), code), ("x\n", 0), "{directory}");
+    }
+    assert_eq!(run("echo x > /dev/null && [ $(head -c 3 /dev/zero | wc -c) = 3 ]").1, 0);
+    assert_eq!(run("head -c 3 /dev/urandom | wc -c").0.trim(), "3");
+    assert_eq!(run("curl --version > /tmp/curl && grep -c ^curl /tmp/curl").0, "1\n");
+    assert!(run("cat /etc/hosts").0.contains("10.244.1."));
+    assert!(run("cat /etc/resolv.conf").0.contains("ndots:5"));
 }
 
 async fn commands_in_pods_behave() {
@@ -660,6 +733,8 @@ async fn rootless() {
     assert!(lab.record().rootless);
     lab.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
     assert_eq!(lab.sh("a", "id -u; hostname").0, "0\na\n");
+    let state = lab.layout().root().display().to_string();
+    check_read_only(&lab, &state);
     let mut other = pod("b", &["true"]);
     other["spec"]["securityContext"] = json!({"runAsUser": 5});
     let refused = lab.client.apply(vec![other], false).await.unwrap_err().to_string();

@@ -74,8 +74,6 @@ pub(crate) struct Place<'a> {
     pub(crate) host_ips: [IpAddr; 2],
     /// The pod's addresses.
     pub(crate) pod_ips: &'a [IpAddr],
-    /// The machine has one user only.
-    pub(crate) rootless: bool,
     /// What images mean.
     pub(crate) images: &'a ImageMap,
 }
@@ -150,7 +148,6 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         .collect();
     Ok(PodPlan {
         hostname: hostname(pod),
-        rootless: place.rootless,
         hidden: place.layout.root().to_owned(),
         files,
         directory: directory.clone(),

@@ -240,7 +240,6 @@ impl PodRun {
             node: &self.context.node,
             host_ips: self.context.network.fabric().both(),
             pod_ips: &self.status.pod_ips,
-            rootless: self.context.record.rootless,
             images: &self.context.record.images,
         };
         let plan = plan::plan(&pod, &place, &self.context.mirror())?;

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
+use ambit_net::sys::mount;
 use ambit_net::sys::process::{self, Pid, Signal};
 use anyhow::Context;
 use tokio::sync::watch;
@@ -63,9 +64,10 @@ struct Pod {
 }
 
 async fn live(plan: PodPlan) -> anyhow::Result<()> {
-    let log_directory = File::open(&plan.logs.0).context("open the directory of the logs")?;
-    let own_directory = File::open(&plan.directory).context("open the pod's directory")?;
-    isolation::set_up_mounts(&plan.hidden, &plan.files, plan.rootless)?;
+    // On mounts of their own: those of the pod's namespace are about to become read-only.
+    let log_directory = mount::detached(&plan.logs.0).context("open the directory of the logs")?;
+    let own_directory = mount::detached(&plan.directory).context("open the pod's directory")?;
+    isolation::set_up_mounts(&plan.hidden, &plan.files)?;
     process::set_hostname(&plan.hostname).context("set the host name")?;
     isolation::give_up_privileges()?;
     // By its descriptor: the path is out of sight by now, for this process too.
@@ -102,7 +104,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
 }
 
 /// An open directory's path that works whatever is mounted over its own.
-fn seen(directory: &File) -> PathBuf {
+fn seen(directory: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
 }
 

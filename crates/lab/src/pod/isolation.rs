@@ -1,20 +1,37 @@
-//! What a pod sees of the host: its file tree, less what belongs to the machine or to other pods.
+//! What a pod sees of the host: its file tree, less what belongs to the machine or to other pods,
+//! and to read only.
 //!
 //! Runs in the pod's fresh mount namespace, before anything of the pod does. After it, the process
-//! holds the privileges of a pod and no more; there is no way back.
+//! holds the privileges of a pod and no more; there is no way back. A pod's root is the host's root
+//! by its number: nothing of the host, of its kernel's settings or of its devices may be left
+//! writable here.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use ambit_net::sys::mount::{self, MountOptions};
 use ambit_net::sys::{capability, process};
 
-/// Room in a pod's `/tmp` and `/dev/shm`.
+/// Room in each of the places where a pod may write.
 const TEMPORARY_SIZE_BYTES: u64 = 256 << 20;
+/// What programs expect to be writable, with its mode: empty at first, and the pod's own. `/run`
+/// also takes the sockets of the host's services out of reach, which read-only mounts do not.
+const WRITABLE: &[(&str, u32)] = &[("/tmp", 0o1777), ("/run", 0o755), ("/var/tmp", 0o1777)];
 /// Devices that every program may expect.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+/// Parts of `/proc` that set the kernel and not a process, where the kernel has them.
+const PROC_READ_ONLY: &[&str] =
+    &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "dynamic_debug"];
+/// Parts of `/proc` that tell of the kernel's and of others' memory, where the kernel has them.
+const PROC_MASKED: &[&str] = &["kcore", "keys", "timer_list", "latency_stats", "sched_debug"];
+
+const FORBID_WRITES: MountOptions =
+    MountOptions { read_only: true, no_suid: true, no_dev: true, no_exec: false };
+const FORBID_DEVICES: MountOptions =
+    MountOptions { read_only: false, no_suid: true, no_dev: true, no_exec: false };
 
 /// A pod that could not be set apart.
 #[derive(Debug, thiserror::Error)]
@@ -43,42 +60,80 @@ fn step<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, Isolatio
 }
 
 /// Gives the pod its own view of the file tree.
+///
+/// First everything there is becomes read-only, whatever it is and wherever it is mounted; only
+/// then come, one by one, the mounts that are the pod's own.
 pub(crate) fn set_up_mounts(
     hidden: &Path,
     files: &[(PathBuf, PathBuf)],
-    rootless: bool,
 ) -> Result<(), IsolationError> {
     step("cut the pod's mounts off from the machine's", mount::make_private())?;
-    if !rootless {
-        // Real root may make device files anywhere: none but those of the pod's own /dev shall
-        // work.
-        let no_devices = MountOptions { no_dev: true, ..MountOptions::default() };
-        step("forbid device files", mount::remount_bind(Path::new("/"), no_devices))?;
+    step(
+        "make the host's files read-only (this needs Linux 5.12)",
+        mount::forbid_below(Path::new("/"), FORBID_WRITES),
+    )?;
+    let files = files.iter().map(Shown::open).collect::<Result<Vec<_>, _>>()?;
+    let empty = MountOptions { no_exec: true, ..FORBID_WRITES };
+    step("hide the state directory", mount::tmpfs(hidden, 0, 0o555, empty))?;
+    for &(path, mode) in WRITABLE.iter().filter(|(path, _)| Path::new(path).is_dir()) {
+        let mounted = mount::tmpfs(Path::new(path), TEMPORARY_SIZE_BYTES, mode, FORBID_DEVICES);
+        step(format!("mount {path}"), mounted)?;
     }
-    for (path, content) in files {
+    for file in files {
+        let shown = file.show();
+        step(format!("show the pod its own {}", file.target.display()), shown)?;
+    }
+    step("mount /proc", mount::proc(Path::new("/proc")))?;
+    step("set up /dev", devices())?;
+    step("protect /proc", protect_proc())
+}
+
+/// A file that the pod sees otherwise than the host.
+///
+/// Both ends are found before anything is covered: the content lies in the hidden directory, and
+/// the target may be a link into `/run`, as `/etc/resolv.conf` often is.
+struct Shown {
+    content: File,
+    target: PathBuf,
+}
+
+impl Shown {
+    fn open((path, content): &(PathBuf, PathBuf)) -> Result<Self, IsolationError> {
         if !path.exists() {
             return Err(IsolationError::NothingToCover { path: path.clone() });
         }
-        step(format!("show the pod its own {}", path.display()), mount::bind_one(content, path))?;
+        let target = step(format!("find {}", path.display()), fs::canonicalize(path))?;
+        let content = step(format!("open {}", content.display()), File::open(content))?;
+        Ok(Self { content, target })
     }
-    let empty = MountOptions { read_only: true, no_suid: true, no_dev: true, no_exec: true };
-    step("hide the state directory", mount::tmpfs(hidden, 0, 0o555, empty))?;
-    let temporary = MountOptions { no_suid: true, no_dev: true, ..MountOptions::default() };
-    step("mount /tmp", mount::tmpfs(Path::new("/tmp"), TEMPORARY_SIZE_BYTES, 0o1777, temporary))?;
-    step("mount /proc", mount::proc(Path::new("/proc")))?;
-    step("set up /dev", devices())
+
+    fn show(&self) -> io::Result<()> {
+        if !self.target.exists() {
+            if let Some(directory) = self.target.parent() {
+                fs::create_dir_all(directory)?;
+            }
+            File::create(&self.target)?;
+        }
+        let content = format!("/proc/self/fd/{}", self.content.as_raw_fd());
+        mount::bind_one(Path::new(&content), &self.target)
+    }
 }
 
 /// A `/dev` with the harmless devices only.
+///
+/// Each is a mount of its own, and the only ones on which device files work: real root may make
+/// others anywhere.
 fn devices() -> io::Result<()> {
-    let options = MountOptions { no_suid: true, no_exec: true, ..MountOptions::default() };
+    let options = MountOptions { no_exec: true, ..FORBID_DEVICES };
     let stage = Path::new("/tmp/.dev");
     fs::create_dir(stage)?;
     mount::tmpfs(stage, TEMPORARY_SIZE_BYTES, 0o755, options)?;
     for device in DEVICES {
         let target = stage.join(device);
-        fs::File::create(&target)?;
+        File::create(&target)?;
         mount::bind_one(&Path::new("/dev").join(device), &target)?;
+        let options = MountOptions { no_dev: false, no_exec: true, ..FORBID_WRITES };
+        mount::remount_bind(&target, options)?;
     }
     for (link, target) in [
         ("fd", "/proc/self/fd"),
@@ -88,15 +143,34 @@ fn devices() -> io::Result<()> {
     ] {
         symlink(target, stage.join(link))?;
     }
-    fs::DirBuilder::new().mode(0o1777).create(stage.join("shm"))?;
+    let shared_memory = stage.join("shm");
+    fs::create_dir(&shared_memory)?;
+    mount::tmpfs(&shared_memory, TEMPORARY_SIZE_BYTES, 0o1777, options)?;
     mount::bind(stage, Path::new("/dev"))?;
     mount::unmount(stage)?;
     fs::remove_dir(stage)
 }
 
+/// Keeps the pod's `/proc` from setting the kernel: many of its files ask for the user's number
+/// only, not for a capability.
+fn protect_proc() -> io::Result<()> {
+    let existing = |names: &[&str]| -> Vec<PathBuf> {
+        let paths = names.iter().map(|name| Path::new("/proc").join(name));
+        paths.filter(|path| path.exists()).collect()
+    };
+    for path in existing(PROC_READ_ONLY) {
+        mount::bind(&path, &path)?;
+        mount::forbid_below(&path, FORBID_WRITES)?;
+    }
+    for path in existing(PROC_MASKED) {
+        mount::bind_one(Path::new("/dev/null"), &path)?;
+    }
+    Ok(())
+}
+
 /// Gives up everything that a pod must not have, for this process and all it starts.
 ///
-/// The init itself is not to be traced: it holds the directory of the logs open.
+/// The init itself is not to be traced: it holds the directory of the logs, writable.
 pub(crate) fn give_up_privileges() -> Result<(), IsolationError> {
     step("drop capabilities", capability::keep_pod_defaults())?;
     step("forbid new privileges", process::set_no_new_privileges())?;

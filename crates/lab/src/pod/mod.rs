@@ -31,8 +31,6 @@ pub(crate) const SOCKET_NAME: &str = "sock";
 pub(crate) struct PodPlan {
     /// The pod's host name.
     pub(crate) hostname: String,
-    /// The machine has one user only.
-    pub(crate) rootless: bool,
     /// The state directory, which the pod must not see.
     pub(crate) hidden: PathBuf,
     /// Files of the host's tree that the pod sees otherwise: where, and the content's file.

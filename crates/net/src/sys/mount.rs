@@ -5,6 +5,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 
@@ -39,6 +40,22 @@ impl MountOptions {
         }
         flags
     }
+
+    /// The same as attributes of mount_setattr(2), whose bits are others than those of mount(2).
+    fn attributes(self) -> u64 {
+        let mut attributes = 0;
+        for (set, attribute) in [
+            (self.read_only, libc::MOUNT_ATTR_RDONLY),
+            (self.no_suid, libc::MOUNT_ATTR_NOSUID),
+            (self.no_dev, libc::MOUNT_ATTR_NODEV),
+            (self.no_exec, libc::MOUNT_ATTR_NOEXEC),
+        ] {
+            if set {
+                attributes |= attribute;
+            }
+        }
+        attributes
+    }
 }
 
 /// Cuts the propagation between this mount namespace and the one it was copied from.
@@ -61,6 +78,52 @@ pub fn bind_one(source: &Path, target: &Path) -> io::Result<()> {
 /// again.
 pub fn remount_bind(target: &Path, options: MountOptions) -> io::Result<()> {
     mount_raw(None, target, None, libc::MS_BIND | libc::MS_REMOUNT | options.flags(), None)
+}
+
+/// Adds `options` to the mount at `target` and to every mount below it, all or none. What a mount
+/// forbids already stays forbidden, so that this works in user namespaces too, where such options
+/// are locked. Linux 5.12.
+///
+/// Fails with `EBUSY` if it forbids writes while a file of one of the mounts is open for writing.
+pub fn forbid_below(target: &Path, options: MountOptions) -> io::Result<()> {
+    let target = c_path(target)?;
+    let attributes = libc::mount_attr {
+        attr_set: options.attributes(),
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: target is NUL-terminated, attributes is a mount_attr of the given size, and both
+    // outlive the call, which only reads them.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    } as libc::c_int)
+    .map(drop)
+}
+
+/// The directory `path` on a mount of its own that is in no namespace: whatever is done later to
+/// the mounts of this one, the directory stays as reachable and as writable as it is now, by paths
+/// below `/proc/self/fd`. What is mounted below it is left out.
+pub fn detached(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let fd = check(unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC,
+        )
+    } as libc::c_int)?;
+    // SAFETY: the call made this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Mounts an empty file system in memory, of at most `size_bytes`, whose root has the given mode.
