@@ -1,4 +1,5 @@
-//! What each program's death costs, under load: `kill -9` of everything there is, and a planned handover.
+//! What each program's death costs, under load: `kill -9` of everything there is, and a planned
+//! handover.
 
 use std::time::{Duration, Instant};
 
@@ -145,7 +146,8 @@ fn workers_die_ten_times_in_a_row() {
     machine.down();
 }
 
-/// The worker goes on without its supervisor, under the policies of the moment, until another took over.
+/// The worker goes on without its supervisor, under the policies of the moment, until another took
+/// over.
 #[test]
 fn a_supervisor_dies_and_nobody_notices() {
     let machine = Machine::up("kill-super", Mesh::On, &[]);
@@ -181,5 +183,5 @@ fn everything_dies_at_once_and_nothing_is_left() {
         let _dead = kill(pid, Signal::Kill);
     }
     machine.run(&["down"]);
-    machine.is_down(&footprint);
+    machine.was_taken_down(&footprint);
 }

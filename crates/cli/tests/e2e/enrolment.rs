@@ -1,4 +1,5 @@
-//! Into the mesh and out of it while the applications run: what is open stays, what is new switches.
+//! Into the mesh and out of it while the applications run: what is open stays, what is new
+//! switches.
 
 use std::time::Duration;
 

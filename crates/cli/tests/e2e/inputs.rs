@@ -1,4 +1,5 @@
-//! Wrong inputs: each gets one clear error that names the place and the remedy, and changes nothing.
+//! Wrong inputs: each gets one clear error that names the place and the remedy, and changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,21 +67,22 @@ const MANIFESTS: &[Manifest] = &[
         of: SERVICE,
         text: "metadata: {name: a, namespace: app}\n\
                spec: {type: ExternalName, externalName: example.com}\n",
-        error: "<stdin>:4: Service app/a: spec.type: an ExternalName is a DNS alias: its traffic has \
-                no Service address that the mesh could carry; use a ServiceEntry with `resolution: \
-                DNS`, or let clients use the name itself",
+        error: "<stdin>:4: Service app/a: spec.type: an ExternalName is a DNS alias: its traffic \
+                has no Service address that the mesh could carry; use a ServiceEntry with \
+                `resolution: DNS`, or let clients use the name itself",
     },
     Manifest {
         of: ACCOUNT,
         text: "metadata: {namespace: app}\n",
-        error: "<stdin>:3: ServiceAccount: metadata.name: the object has no name; add metadata.name",
+        error: "<stdin>:3: ServiceAccount: metadata.name: the object has no name; add \
+                metadata.name",
     },
     Manifest {
         of: ACCOUNT,
         text: "metadata: {name: a, namespace: app}\n---\n\
                apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, namespace: app}\n",
-        error: "<stdin>:5: ServiceAccount app/a: the same object is at <stdin>:1; remove one of the \
-                two, or rename it",
+        error: "<stdin>:5: ServiceAccount app/a: the same object is at <stdin>:1; remove one of \
+                the two, or rename it",
     },
     Manifest {
         of: NAMESPACE,
@@ -91,8 +93,8 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: POLICY,
         text: "metadata: {name: a, namespace: app}\nspec: {action: PERMIT, rules: [{}]}\n",
-        error: "<stdin>:4: AuthorizationPolicy app/a: spec.action: unknown variant `PERMIT`, expected \
-                one of `ALLOW`, `DENY`, `AUDIT`, `CUSTOM`; use one of the listed values",
+        error: "<stdin>:4: AuthorizationPolicy app/a: spec.action: unknown variant `PERMIT`, \
+                expected one of `ALLOW`, `DENY`, `AUDIT`, `CUSTOM`; use one of the listed values",
     },
     Manifest {
         of: POLICY,
@@ -113,8 +115,8 @@ const MANIFESTS: &[Manifest] = &[
         of: PEER,
         text: "metadata: {name: a, namespace: app}\n\
                spec: {portLevelMtls: {8080: {mode: STRICT}}}\n",
-        error: "<stdin>:4: PeerAuthentication app/a: spec.portLevelMtls: ports can only be told apart \
-                for selected workloads; add a selector with matchLabels",
+        error: "<stdin>:4: PeerAuthentication app/a: spec.portLevelMtls: ports can only be told \
+                apart for selected workloads; add a selector with matchLabels",
     },
     Manifest {
         of: POD,
@@ -125,15 +127,16 @@ const MANIFESTS: &[Manifest] = &[
         of: POD,
         text: "metadata: {name: a, namespace: nowhere}\n\
                spec: {containers: [{name: c, image: busybox, command: [sleep]}]}\n",
-        error: "<stdin>:3: Pod nowhere/a: metadata.namespace: the namespace `nowhere` does not exist; \
-                add a Namespace called `nowhere` to the input",
+        error: "<stdin>:3: Pod nowhere/a: metadata.namespace: the namespace `nowhere` does not \
+                exist; add a Namespace called `nowhere` to the input",
     },
     Manifest {
         of: POD,
         text: "metadata: {name: a, namespace: app}\nspec: {serviceAccountName: ghost, \
                containers: [{name: c, image: busybox, command: [sleep]}]}\n",
-        error: "<stdin>:4: Pod app/a: spec.serviceAccountName: the service account `ghost` does not \
-                exist in namespace `app`; add a ServiceAccount called `ghost`, or correct the name",
+        error: "<stdin>:4: Pod app/a: spec.serviceAccountName: the service account `ghost` does \
+                not exist in namespace `app`; add a ServiceAccount called `ghost`, or \
+                correct the name",
     },
 ];
 
@@ -141,7 +144,8 @@ const MANIFESTS: &[Manifest] = &[
 const REFUSED: &[Manifest] = &[
     Manifest {
         of: POD,
-        text: "metadata: {name: a, namespace: app}\nspec: {containers: [{name: c, image: postgres}]}\n",
+        text: "metadata: {name: a, namespace: app}\n\
+               spec: {containers: [{name: c, image: postgres}]}\n",
         error: "Pod app/a: container \"c\": image \"postgres\" means nothing on a machine without \
                 images: give the container a `command`, or say what it runs with --image \
                 postgres=COMMAND",
@@ -149,14 +153,15 @@ const REFUSED: &[Manifest] = &[
     Manifest {
         of: POD,
         text: "metadata: {name: load, namespace: client, labels: {app: load}}\nspec: {nodeName: \
-               node-2, serviceAccountName: load, containers: [{name: load, image: \"ambit/sample:1\", \
-               args: [sleep]}]}\n",
-        error: "Pod client/load: spec of a Pod cannot change on a live object; delete it first, then \
-                apply again",
+               node-2, serviceAccountName: load, containers: [{name: load, image: \
+               \"ambit/sample:1\", args: [sleep]}]}\n",
+        error: "Pod client/load: spec of a Pod cannot change on a live object; delete it first, \
+                then apply again",
     },
     Manifest {
         of: SERVICE,
-        text: "metadata: {name: a, namespace: app}\nspec: {clusterIP: 192.0.2.1, ports: [{port: 80}]}\n",
+        text: "metadata: {name: a, namespace: app}\n\
+               spec: {clusterIP: 192.0.2.1, ports: [{port: 80}]}\n",
         error: "Service app/a: address 192.0.2.1 is not in 10.96.0.0/16 or fd00:10:96::/112; leave \
                 spec.clusterIP out to be given one",
     },
@@ -216,7 +221,7 @@ fn a_wrong_flag_for_a_role_ends_up_soon() {
     let machine = Machine::none("flag");
     let words = ["up", "-", "--detach", "--control-flag=--nonsense"];
     let start = Instant::now();
-    check(&machine, &words, &app(Mesh::Off), FAILED, "control ends again and again (exit 2); see");
+    check(&machine, &words, &app(Mesh::Off), FAILED, "control ends again and again (exit 2)");
     assert!(start.elapsed() < SETTLE_TIMEOUT, "it took {:?}", start.elapsed());
     assert!(machine.log("control", None).contains("unexpected argument '--nonsense' found"));
     let said = machine.ambit(&["status"]);

@@ -60,7 +60,7 @@ fn the_end_of_up_is_the_end_of_the_machine() {
     let machine = Machine::none("front");
     let (footprint, status, said) = interrupt_when(&machine, "Ctrl-C takes it down");
     assert!(status.success(), "{said}");
-    machine.is_down(&footprint);
+    machine.was_taken_down(&footprint);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn an_up_that_is_interrupted_leaves_no_machine() {
     let machine = Machine::none("half");
     let (footprint, status, said) = interrupt_when(&machine, "waiting for 5 pods");
     assert!(!status.success() && said.contains("interrupted"), "{said}");
-    machine.is_down(&footprint);
+    machine.was_taken_down(&footprint);
 }
 
 /// Runs `ambit up` and sends it Ctrl-C as soon as it says this.

@@ -308,7 +308,7 @@ impl Machine {
     }
 
     /// After a `down` that the test ran itself.
-    pub(crate) fn is_down(mut self, footprint: &Footprint) {
+    pub(crate) fn was_taken_down(mut self, footprint: &Footprint) {
         self.is_down = true;
         footprint.assert_gone();
         self.remove_logs();

@@ -133,7 +133,8 @@ fn dry_run(machine: &Machine) {
     machine.delete(&text);
 }
 
-/// Layer 7 cannot be enforced here: ALLOW then lets nobody in, DENY lets nobody in either, and both say so.
+/// Layer 7 cannot be enforced here: ALLOW then lets nobody in, DENY lets nobody in either, and both
+/// say so.
 fn layer_7_is_held_strictest(machine: &Machine) {
     for action in ["ALLOW", "DENY"] {
         let spec =
@@ -184,7 +185,8 @@ fn strict(machine: &Machine) {
 fn service(name: &str, more: &str, selects: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: app{more}}}\n\
-         spec: {{selector: {{app: {selects}}}, ports: [{{name: http, port: 80, targetPort: 8080}}]}}\n"
+         spec: {{selector: {{app: {selects}}}, \
+         ports: [{{name: http, port: 80, targetPort: 8080}}]}}\n"
     )
 }
 

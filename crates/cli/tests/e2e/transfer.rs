@@ -1,4 +1,5 @@
-//! Bytes of every kind through the mesh, across nodes: much, both ways at once, server first, IPv6, many.
+//! Bytes of every kind through the mesh, across nodes: much, both ways at once, server first, IPv6,
+//! many.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A real ztunnel in a proxy's place: under Ambit's control plane and agent, opposite Ambit's proxy.
+//! A real ztunnel in a proxy's place: under Ambit's control plane and agent, opposite Ambit's
+//! proxy.
 //!
 //! `AMBIT_ZTUNNEL` names its program. Without it there is nothing to prove, and the test says so.
 
