@@ -131,7 +131,7 @@ impl View {
     pub fn plan(&self, flow: &Flow<'_>, around: &mut impl Surroundings) -> Plan {
         let Flow { source, destination, .. } = *flow;
         let (network, ip) = (&source.network, destination.ip());
-        if let Some(service) = self.service_at(network, ip, &source.namespace) {
+        if let Some(service) = self.service_meant(network, ip, &source.namespace) {
             return self.plan_service(flow, service, around).unwrap_or_else(Plan::Refuse);
         }
         let Some(workload) = self.workload_at(network, ip) else {
@@ -160,12 +160,11 @@ impl View {
         let port = flow.destination.port();
         if service.load_balancing.mode == Mode::Passthrough {
             let at = self.workload_at(&flow.source.network, flow.destination.ip());
-            let direct = Direct {
-                address: flow.destination,
-                workload: at.cloned(),
-                service: Some(service.clone()),
+            let (address, service) = (flow.destination, Some(service.clone()));
+            return match at {
+                Some(workload) => self.deliver(workload.clone(), service, address, around),
+                None => Ok(Plan::Direct(Direct { address, workload: None, service })),
             };
-            return Ok(Plan::Direct(direct));
         }
         let (workload, target_port) = self.choose(flow, service, port, around)?;
         let address = address_for(&workload, flow.destination.ip())
@@ -182,6 +181,7 @@ impl View {
         address: SocketAddr,
         around: &impl Surroundings,
     ) -> Result<Plan, Refusal> {
+        let workload = self.enrolled_at(workload, address.ip());
         let identity = workload.identity();
         if workload.tunnel != Tunnel::Hbone || workload.native_tunnel {
             return Ok(Plan::Direct(Direct { address, workload: Some(workload), service }));
@@ -196,6 +196,16 @@ impl View {
         let hbone = SocketAddr::new(address.ip(), HBONE_PORT);
         let target = Target { workload, service, address, hbone, identities };
         Ok(if is_local { Plan::Local(target) } else { Plan::Tunnel(target) })
+    }
+
+    /// The pod at an address that another workload only borrows, as an endpoint that a ServiceEntry
+    /// lists: whoever leads there, a pod of the mesh is reached through its tunnel.
+    fn enrolled_at(&self, workload: Arc<Workload>, ip: IpAddr) -> Arc<Workload> {
+        if workload.tunnel == Tunnel::Hbone {
+            return workload;
+        }
+        let owner = self.workload_at(&workload.network, ip);
+        owner.filter(|owner| owner.tunnel == Tunnel::Hbone).cloned().unwrap_or(workload)
     }
 
     fn plan_waypoint(

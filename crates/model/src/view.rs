@@ -149,6 +149,17 @@ impl View {
         })
     }
 
+    /// The service that a connection to this address means: one at that virtual address, unless the
+    /// address is a pod's own. What one namespace declares must not take over another's pods.
+    pub fn service_meant(&self, network: &Text, ip: IpAddr, from: &str) -> Option<&Arc<Service>> {
+        let service = self.service_at(network, ip, from)?;
+        let owner = self.workload_at(network, ip).filter(|workload| workload.is_pod());
+        // The canonical services are the cluster's own, which gives no address away twice.
+        let is_theirs =
+            |pod: &Arc<Workload>| service.canonical || service.key.namespace == pod.namespace;
+        owner.is_none_or(is_theirs).then_some(service)
+    }
+
     /// The service with this hostname, as seen from a namespace.
     pub fn service_by_hostname(&self, hostname: &str, from: &str) -> Option<&Arc<Service>> {
         let names = self.services_by_hostname.get(hostname)?;

@@ -165,6 +165,12 @@ impl Workload {
         }
     }
 
+    /// Whether its addresses are its own, as a pod's are, which was given to a node; an entry that
+    /// somebody wrote may name any address.
+    pub fn is_pod(&self) -> bool {
+        !self.node.is_empty()
+    }
+
     /// A workload with nothing but its names; everything else as the protocol elides it.
     pub fn named(uid: impl Into<Text>, namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
         let empty: Text = "".into();

@@ -185,6 +185,79 @@ fn strangers_and_the_unmeshed_are_dialled_directly() {
 }
 
 #[test]
+fn a_pods_address_is_its_own() {
+    // What another namespace declares at the address, and where a connection to it goes.
+    let pod = || {
+        endpoint(1, |w| {
+            w.node = "n2".into();
+            w.services.clear();
+        })
+    };
+    let declared = |namespace: &str, change: &dyn Fn(&mut Service)| {
+        let mut service = Service::named(namespace, "taken.example");
+        let address = NetworkAddress::new("", ip("10.0.0.1"));
+        service.addresses = vec![VirtualAddress { address, prefix_len: None }];
+        service.ports = vec![port(80, 0)];
+        change(&mut service);
+        service
+    };
+    let as_block = |s: &mut Service| {
+        s.addresses[0].address.ip = ip("10.0.0.0");
+        s.addresses[0].prefix_len = Some(24);
+    };
+    let passthrough = |s: &mut Service| s.load_balancing.mode = Mode::Passthrough;
+    let elsewhere = |namespace: &str| {
+        let mut workload = Workload::named("elsewhere", namespace, "elsewhere");
+        workload.addresses = vec![ip("10.0.0.66")];
+        let name = ServiceName::new(namespace, "taken.example");
+        workload.services.insert(name, vec![port(80, 80)]);
+        workload
+    };
+    let check = |service: Service, expected: &str| {
+        let others = elsewhere(&service.key.namespace);
+        let view = view(Some(service.clone()), vec![pod(), others]);
+        let address = match plan(&view, "10.0.0.1:80", &mut Fake::default()) {
+            Plan::Tunnel(target) => format!("tunnel {}", target.address),
+            Plan::Direct(direct) => format!("direct {}", direct.address),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(address, expected, "{service:?}");
+    };
+    check(declared("evil", &|_| {}), "tunnel 10.0.0.1:80");
+    check(declared("evil", &as_block), "tunnel 10.0.0.1:80");
+    check(declared("evil", &passthrough), "tunnel 10.0.0.1:80");
+    check(declared("app", &|_| {}), "direct 10.0.0.66:80");
+    check(declared("app", &passthrough), "tunnel 10.0.0.1:80");
+    check(declared("other", &|s| s.canonical = true), "direct 10.0.0.66:80");
+}
+
+#[test]
+fn an_address_that_an_entry_lists_is_reached_as_the_pod_that_owns_it() {
+    let listed = |w: &mut Workload| {
+        w.uid = "server-1/entry".into();
+        w.name = "entry".into();
+        w.tunnel = Tunnel::None;
+    };
+    let pod = |tunnel| {
+        endpoint(1, |w| {
+            w.tunnel = tunnel;
+            w.services.clear();
+        })
+    };
+    let check = |tunnel, expected: &str| {
+        let view = view(Some(service(|_| {})), vec![endpoint(1, listed), pod(tunnel)]);
+        let got = match plan(&view, "10.96.0.1:80", &mut Fake::default()) {
+            Plan::Tunnel(target) => format!("tunnel to {}", target.workload.name),
+            Plan::Direct(direct) => format!("direct, {}", direct.workload.expect("known").name),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(got, expected);
+    };
+    check(Tunnel::Hbone, "tunnel to server-1");
+    check(Tunnel::None, "direct, entry");
+}
+
+#[test]
 fn equal_endpoints_share_equally() {
     let view = view(Some(service(|_| {})), (1..=4).map(|n| endpoint(n, |_| {})).collect());
     let counts = spread(&view, &mut Fake::default());
