@@ -232,19 +232,20 @@ fn watch_registry(
     guard: &Guard,
 ) -> tokio::task::JoinHandle<Result<(), RegistryError>> {
     let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let marks = world.marks();
     let mut drain = guard.clone();
     guard.spawn(async move {
         loop {
             tokio::select! {
                 _ = drain.draining() => return,
                 batch = events.recv() => match batch {
-                    Some(batch) => world.apply(batch),
+                    Some(batch) => world.take(batch),
                     None => return,
                 },
             }
         }
     });
-    tokio::spawn(registry.run(sender))
+    tokio::spawn(registry.run(marks, sender))
 }
 
 async fn listen(

@@ -5,6 +5,7 @@
 //! proxy must never take a registry that is still being read for a mesh without workloads.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::ca::Holder;
 use crate::durable::{self, PRIVATE};
 use crate::error_text::chain;
 use crate::metrics::Metrics;
-use crate::registry::Event;
+use crate::registry::{Batch, Event};
 use crate::view_builder::{Builder, Mesh, Vips};
 
 /// What the control plane knows.
@@ -26,6 +27,9 @@ pub(crate) struct World {
     builder: RwLock<Builder>,
     resources: watch::Sender<Resources>,
     objects: watch::Sender<u64>,
+    /// The last mark that somebody set, and the last that was reached.
+    marks: watch::Sender<u64>,
+    reached: AtomicU64,
     vips_path: PathBuf,
     metrics: Arc<Metrics>,
 }
@@ -48,11 +52,43 @@ impl World {
             builder: RwLock::new(builder),
             resources: watch::Sender::new(resources),
             objects: watch::Sender::new(0),
+            marks: watch::Sender::new(0),
+            reached: AtomicU64::new(0),
             vips_path,
             metrics,
         };
         world.apply(events);
         world
+    }
+
+    /// Takes a batch of the registry. Its mark counts as reached once its events are published.
+    pub(crate) fn take(&self, batch: Batch) {
+        if !batch.events.is_empty() {
+            self.apply(batch.events);
+        }
+        if let Some(mark) = batch.mark {
+            self.reached.store(mark, Ordering::Release);
+        }
+    }
+
+    /// Sets a mark: once it is reached, everything that is in the registry now is published.
+    pub(crate) fn set_mark(&self) -> u64 {
+        let mut mark = 0;
+        self.marks.send_modify(|last| {
+            *last += 1;
+            mark = *last;
+        });
+        mark
+    }
+
+    /// The marks as they are set, for whoever reads the registry.
+    pub(crate) fn marks(&self) -> watch::Receiver<u64> {
+        self.marks.subscribe()
+    }
+
+    /// The last mark that was reached.
+    pub(crate) fn reached_mark(&self) -> u64 {
+        self.reached.load(Ordering::Acquire)
     }
 
     /// Takes events of the registry, and publishes what they change.

@@ -82,6 +82,30 @@ impl Clients {
         connected.values().map(|client| client.node.clone()).collect()
     }
 
+    /// The nodes whose proxy has not answered the newest resources of a type that it asked for,
+    /// each with why.
+    pub(crate) fn behind(&self, resources: &Resources) -> Vec<String> {
+        let connected = self.connected.lock().expect("no holder of the lock panics");
+        let reason = |client: &Client| {
+            client.progress.iter().find_map(|it| {
+                let newest = resources.of(it.resource_type).sequence();
+                let kind = type_name(it.resource_type);
+                match &it.rejection {
+                    Some(rejection) => Some(format!(
+                        "{}: its proxy refuses the newest {kind} resources: {}",
+                        client.node, rejection.reason
+                    )),
+                    None if it.acknowledged_sequence < newest => Some(format!(
+                        "{}: its proxy has not acknowledged the newest {kind} resources",
+                        client.node
+                    )),
+                    None => None,
+                }
+            })
+        };
+        connected.values().filter_map(reason).collect()
+    }
+
     /// What each client was sent and has answered, as JSON.
     pub(crate) fn to_json(&self, resources: &Resources) -> serde_json::Value {
         let connected = self.connected.lock().expect("no holder of the lock panics");

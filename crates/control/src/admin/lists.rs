@@ -8,6 +8,7 @@ use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
 use serde_json::{Value, json};
 
+use crate::manifest::istio;
 use crate::manifest::validate::DATAPLANE_MODE;
 use crate::view_builder::Builder;
 use crate::view_builder::records::{ObjectName, PodRecord};
@@ -58,12 +59,17 @@ fn mode(builder: &Builder, name: &ObjectName, pod: &PodRecord) -> &'static str {
 /// Pods that are not, or not yet, what their labels say.
 pub(super) fn aside(builder: &Builder) -> Value {
     let store = builder.store();
-    let (mut host_network, mut pending, mut captured) = (Vec::new(), Vec::new(), 0);
+    let (mut host_network, mut pending, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+    let mut captured = 0;
     for (name, pod) in store.pods() {
         let Some((_, state)) = store.pod(name) else { continue };
         let text = format!("{}/{}", name.namespace, name.name);
         match (mode(builder, name, pod), state.is_captured(pod)) {
             ("host-network", _) => host_network.push(text),
+            ("none", true) => {
+                captured += 1;
+                leaving.push(text);
+            }
             (_, true) => captured += 1,
             ("ambient", false) if state.may_run(pod) => pending.push(text),
             _ => {}
@@ -72,6 +78,7 @@ pub(super) fn aside(builder: &Builder) -> Value {
     json!({
         "captured": captured,
         "waitingForCapture": pending,
+        "waitingForRelease": leaving,
         "hostNetworkLeftAlone": host_network,
     })
 }
@@ -248,9 +255,11 @@ fn selected(builder: &Builder, policy: &Policy) -> usize {
     builder.view().workloads().filter(holds).count()
 }
 
-/// Policies that are not enforced as they were written, for `status`.
+/// Policies that are not enforced as they were written, for `status`. AUDIT asks for nothing to be
+/// allowed or refused: that it is not carried out cuts nobody off and lets nobody in.
 pub(super) fn not_accepted(builder: &Builder) -> Vec<Value> {
     let policies = builder.store().policies();
+    let policies = policies.filter(|(_, policy)| policy.spec.action != istio::Action::Audit);
     let conditions = policies.filter_map(|(name, _)| {
         let condition = builder.condition(name).filter(|condition| condition.status != "True")?;
         Some(json!({

@@ -1,7 +1,7 @@
 //! The administration API: JSON over a private socket.
 //!
 //! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET
-//! /why?src=&dst=`, `GET /status`, `GET /ca/{rotation,certificates}`, `POST
+//! /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`. Lists are `{"items":
 //! [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may show a key or a
 //! token.
@@ -81,6 +81,9 @@ impl Admin {
         match (&question.method, path) {
             (&Method::GET, "/why") => self.why(question),
             (&Method::GET, "/status") => Answer::json(StatusCode::OK, &self.status()),
+            (&Method::POST, "/mark") => {
+                Answer::json(StatusCode::OK, &json!({ "mark": self.world.set_mark() }))
+            }
             (&Method::GET, "/metrics") => {
                 Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
             }
@@ -175,7 +178,9 @@ impl Admin {
             "discovery": {
                 "clients": connected.len(),
                 "nodesWithoutProxy": missing,
+                "behind": self.clients.behind(&self.world.resources().borrow()),
             },
+            "registry": { "mark": self.world.reached_mark() },
             "pods": lists::aside(&builder),
             "policiesNotAccepted": lists::not_accepted(&builder),
             "authority": {

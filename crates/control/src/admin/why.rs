@@ -42,6 +42,9 @@ pub(super) enum WhyError {
     /// The port matters and nothing is known about it.
     #[error("say which port of {0}, as in {0}:8080")]
     AnyPort(String),
+    /// Nothing listens on port 0.
+    #[error("port 0 is no destination; say a port from 1 to 65535")]
+    PortZero,
     /// The destination has no address yet.
     #[error("{0} has no address: it is not running, or has no endpoint; see `ambit get pods`")]
     NoAddress(String),
@@ -84,6 +87,9 @@ pub(super) fn explain(
 ) -> Result<Value, WhyError> {
     let client = pod(builder, source).ok_or_else(|| WhyError::NoSource(source.to_owned()))?;
     let target = resolve(builder, client, destination)?;
+    if target.address.port() == 0 {
+        return Err(WhyError::PortZero);
+    }
     let source_ip = source_address(client, target.address.ip());
     let mut notes = Vec::new();
     let is_captured = client.tunnel == Tunnel::Hbone;
@@ -139,7 +145,7 @@ fn quiet(builder: &Builder, client: &Workload) -> Quiet {
 fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
     let view = builder.view();
     let network = "".into();
-    let service = view.service_at(&network, target.address.ip(), "").cloned();
+    let service = view.service_meant(&network, target.address.ip(), "").cloned();
     let endpoint = service.as_ref().and_then(|service| {
         let mut ready = view.endpoints(&service.key)?.iter().filter(|workload| workload.healthy);
         let endpoint = ready.next()?;
@@ -149,10 +155,14 @@ fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
         let ip = endpoint.addresses.iter().find(like)?;
         Some((endpoint.clone(), SocketAddr::new(*ip, port.target_port)))
     });
-    let (workload, address) = match endpoint {
+    let (listed, address) = match endpoint {
         Some((workload, address)) => (Some(workload), address),
-        None => (view.workload_at(&network, target.address.ip()).cloned(), target.address),
+        None => (None, target.address),
     };
+    // Whoever listed the address, what is there is the pod that owns it.
+    let owner = view.workload_at(&network, address.ip()).cloned();
+    let is_better = |owner: &Workload| listed.is_none() || owner.tunnel == Tunnel::Hbone;
+    let workload = owner.filter(|owner| is_better(owner)).or(listed);
     Plan::Direct(Direct { address, workload, service })
 }
 

@@ -12,13 +12,14 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
+use serde_saphyr::budget::BudgetBreach;
 
 /// Most YAML documents one input may hold.
 const DOCUMENTS_MAX: usize = 200_000;
 /// Most nodes (scalars, lists and maps together) one input may hold.
 const NODES_MAX: usize = 20_000_000;
 /// Deepest nesting; Kubernetes objects stay below 20, schemas in annotations are strings.
-const DEPTH_MAX: usize = 100;
+const DEPTH_MAX: usize = 50;
 /// Longest input that is read at all.
 pub(crate) const INPUT_SIZE_MAX_BYTES: u64 = 256 << 20;
 
@@ -103,9 +104,37 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
     let trees: Vec<Spanned<Tree>> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| SyntaxError {
             line: error.location().map_or(0, |at| at.line()),
-            what: error.to_string().lines().next().unwrap_or_default().to_owned(),
+            what: in_our_words(&error),
         })?;
     Ok(trees.into_iter().map(document).collect())
+}
+
+/// What is wrong, for somebody who writes manifests. The parser's own advice is for somebody who
+/// writes programs.
+fn in_our_words(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    match error.without_snippet() {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the field `{key}` is there twice; keep one of them")
+        }
+        Error::DuplicateMappingKey { key: None, .. } => {
+            "a field is there twice; keep one of them".to_owned()
+        }
+        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
+            format!("nested more than {DEPTH_MAX} levels deep")
+        }
+        Error::Budget { breach: BudgetBreach::Documents { .. }, .. } => {
+            format!("more than {DOCUMENTS_MAX} documents in one input; split it")
+        }
+        Error::Budget {
+            breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. }, ..
+        } => format!("more than {NODES_MAX} values in one input; split it"),
+        Error::Budget { .. } => {
+            "too large once its anchors and aliases are written out; write the values themselves"
+                .to_owned()
+        }
+        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
 }
 
 fn document(tree: Spanned<Tree>) -> Document {
@@ -259,6 +288,17 @@ mod tests {
         for (text, line) in [("a: 1\nb: [1\n", 2), ("a: 1\na: 2\n", 2), ("a: 1\n\tb: 2\n", 1)] {
             let error = parse(text).expect_err(text);
             assert_eq!(error.line, line, "{text:?}: {}", error.what);
+        }
+    }
+
+    #[test]
+    fn errors_speak_of_the_input_and_not_of_the_parser() {
+        let deep = "[".repeat(DEPTH_MAX + 1) + &"]".repeat(DEPTH_MAX + 1);
+        for (text, expected) in [
+            ("a: 1\na: 2\n", "the field `a` is there twice; keep one of them"),
+            (deep.as_str(), "nested more than 50 levels deep"),
+        ] {
+            assert_eq!(parse(text).expect_err(text).what, expected);
         }
     }
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Event, PodStatus};
+use super::{Batch, Event, PodStatus};
 use crate::manifest::{Kind, ObjectKey, stored};
 
 /// Longest time from the first change of a batch to its processing.
@@ -85,17 +85,29 @@ impl FilesRegistry {
         Ok((registry, events))
     }
 
-    /// Sends what changes, until the receiver is gone or the kernel stops watching.
+    /// Sends what changes, until the receiver is gone or the kernel stops watching. Whenever
+    /// `marks` has grown, everything that was there by then is sent together with the mark.
     pub(crate) async fn run(
         mut self,
-        events: mpsc::Sender<Vec<Event>>,
+        mut marks: watch::Receiver<u64>,
+        batches: mpsc::Sender<Batch>,
     ) -> Result<(), RegistryError> {
+        let mut is_marked = true;
         loop {
-            let batch = match self.gather().await? {
-                Some(paths) => self.read_all(&paths)?,
-                None => self.rescan()?,
+            let (events, mark) = tokio::select! {
+                gathered = self.gather() => match gathered? {
+                    Some(paths) => (self.read_all(&paths)?, None),
+                    None => (self.rescan()?, None),
+                },
+                // `gather` may be dropped with paths in hand: a mark reads everything anyway.
+                marked = marks.changed(), if is_marked => {
+                    is_marked = marked.is_ok();
+                    let mark = *marks.borrow_and_update();
+                    (self.rescan()?, is_marked.then_some(mark))
+                }
             };
-            if !batch.is_empty() && events.send(batch).await.is_err() {
+            let is_news = !events.is_empty() || mark.is_some();
+            if is_news && batches.send(Batch { events, mark }).await.is_err() {
                 return Ok(());
             }
         }
@@ -412,11 +424,13 @@ mod tests {
         let (registry, initial) = FilesRegistry::open(&scratch.0).expect("a registry");
         assert_eq!(names(&initial), ["captured a/web uid-1", "+Namespace a"]);
         let (sender, mut receiver) = mpsc::channel(4);
-        let task = tokio::spawn(registry.run(sender));
-        let mut next = async || {
+        let (marks, marked) = watch::channel(0);
+        let task = tokio::spawn(registry.run(marked, sender));
+        let mut batch = async || {
             let batch = tokio::time::timeout(PATIENCE, receiver.recv()).await;
-            names(&batch.expect("an event in time").expect("a running registry"))
+            batch.expect("an event in time").expect("a running registry")
         };
+        let mut next = async || names(&batch().await.events);
         scratch.write("objects/namespaces/_/a.json", &namespace("a", "2"));
         assert_eq!(next().await, ["+Namespace a"]);
         // The same contents, and contents that are no object: nothing to say.
@@ -433,6 +447,17 @@ mod tests {
         }
         both.sort();
         assert_eq!(both, ["-Namespace a", "captured a/web -"]);
+        scratch.write("objects/namespaces/_/c.json", &namespace("c", "1"));
+        marks.send_replace(7);
+        let mut seen = Vec::new();
+        loop {
+            let batch = batch().await;
+            seen.extend(names(&batch.events));
+            if batch.mark == Some(7) {
+                break;
+            }
+        }
+        assert_eq!(seen, ["+Namespace c"], "a mark comes after what was there before it");
         task.abort();
     }
 
@@ -441,7 +466,8 @@ mod tests {
         let scratch = Scratch::new("churn");
         let (registry, _) = FilesRegistry::open(&scratch.0).expect("a registry");
         let (sender, mut receiver) = mpsc::channel(1000);
-        let task = tokio::spawn(registry.run(sender));
+        let (_marks, marked) = watch::channel(0);
+        let task = tokio::spawn(registry.run(marked, sender));
         let churn = tokio::task::spawn_blocking({
             let scratch = Scratch(scratch.0.clone());
             move || {

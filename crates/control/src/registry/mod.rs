@@ -11,6 +11,15 @@ use serde::Deserialize;
 pub(crate) use self::files::{FilesRegistry, RegistryError};
 use crate::manifest::{ObjectKey, Typed};
 
+/// What changed in the registry at one moment.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The changes, in an order that does not matter.
+    pub(crate) events: Vec<Event>,
+    /// Everything that was there when this mark was set has been told by now.
+    pub(crate) mark: Option<u64>,
+}
+
 /// One thing that changed in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {

@@ -592,6 +592,25 @@ async fn why_says_what_decides() {
     assert_eq!(denied["policy"]["name"], "shop/db", "{denied}");
     assert_eq!(denied["policy"]["written"]["from"][0]["source"]["serviceAccounts"][0], "web");
     assert!(denied["remedy"].as_str().unwrap().contains("no longer match"), "{denied}");
+    // An entry that lists the pod's address does not lead around the pod's policies.
+    let entry = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+        "metadata": {"namespace": "other", "name": "around"},
+        "spec": {
+            "hosts": ["around.example"], "resolution": "STATIC",
+            "ports": [{"number": 8080, "name": "tcp", "protocol": "TCP"}],
+            "endpoints": [{"address": "10.244.2.2"}],
+        },
+    });
+    put(&fixture.root, "objects/serviceentries/other/around.json", &entry);
+    let around = loop {
+        let (code, answer) = why("src=shop/web&dst=around.example:8080").await;
+        if code == StatusCode::OK || Instant::now() > deadline {
+            break answer;
+        }
+    };
+    assert_eq!(around["server"]["workload"], "shop/db", "{around}");
+    assert_eq!((&around["plan"], &around["decision"]), (&json!("tunnel"), &json!("deny")));
     let (_, answer) = why("src=shop/client&dst=10.96.0.20:81").await;
     assert_eq!((&answer["plan"], &answer["decision"]), (&json!("refuse"), &json!("deny")));
     let (_, answer) = why("src=shop/client&dst=1.1.1.1:443").await;
@@ -601,6 +620,8 @@ async fn why_says_what_decides() {
         ("src=shop/client&dst=nothing", "no service is called"),
         ("src=shop/client&dst=shop/nothing", "no destination"),
         ("src=shop/client&dst=shop/client", "say which port"),
+        ("src=shop/client&dst=10.0.0.1:0", "port 0"),
+        ("src=shop/client&dst=db:0", "port 0"),
         ("src=shop/client", "/why?src="),
     ] {
         let (_, answer) = why(query).await;
@@ -635,8 +656,22 @@ async fn lists_show_the_mesh() {
     let condition = &policies[0]["conditions"][0];
     assert_eq!((&condition["type"], &condition["status"]), (&json!("Accepted"), &json!("False")));
     assert!(condition["message"].as_str().unwrap().contains("methods"), "{condition}");
-    let (_, status) = fixture.admin(Method::GET, "/status", &Value::Null).await;
+    // Once a mark is reached, what was there before it is known. AUDIT is no reason to worry.
+    let mut audit = policy("AUDIT", &rules);
+    audit["metadata"]["name"] = json!("see");
+    put(&fixture.root, "objects/authorizationpolicies/shop/see.json", &audit);
+    let (_, set) = fixture.admin(Method::POST, "/mark", &Value::Null).await;
+    let status = loop {
+        let (_, status) = fixture.admin(Method::GET, "/status", &Value::Null).await;
+        if status["registry"]["mark"] == set["mark"] {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+    };
+    assert_eq!(list("policies").await.as_array().unwrap().len(), 2);
+    assert_eq!(status["policiesNotAccepted"].as_array().unwrap().len(), 1, "{status}");
     assert_eq!(status["policiesNotAccepted"][0]["policy"], "shop/db", "{status}");
+    assert_eq!(status["discovery"]["behind"], json!([]));
     assert_eq!(
         fixture.admin(Method::GET, "/get/secrets", &Value::Null).await.0,
         StatusCode::NOT_FOUND

@@ -355,6 +355,10 @@ impl Subscription {
         self.send_changes(set, &mut response);
         let complete = self.unanswered.is_empty() && self.position >= self.start;
         if response.is_empty() && !(self.owes_answer && complete) {
+            if self.unacknowledged.is_empty() && !self.owes_answer {
+                // What changed is none of the client's business: there is nothing to answer.
+                self.acknowledged = self.position;
+            }
             return Ok(None);
         }
         let partial = self.owes_answer && !complete;
