@@ -122,6 +122,9 @@ pub(crate) struct ManifestArgs {
     /// Says what would change and changes nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Returns as soon as the change is stored, before the mesh has taken it up.
+    #[arg(long)]
+    pub(crate) no_wait: bool,
     #[command(flatten)]
     pub(crate) state: StateArgs,
 }

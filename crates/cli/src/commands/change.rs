@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use ambit_control::manifest::{self, Errors, Input, Manifests, Typed};
 use ambit_lab::machine::Client;
-use ambit_lab::objects::{Changes, ObjectRef};
+use ambit_lab::objects::{Changes, ObjectRef, Outcome};
 use anyhow::{Context, Result, bail};
 
+use super::settle;
 use crate::args::ManifestArgs;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
@@ -70,7 +71,9 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     let client = Client::new(super::layout(&args.state));
     check(&manifests, &existing(&client).await?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
-    print(&client.apply(objects, args.dry_run).await?)
+    let changes = client.apply(objects, args.dry_run).await?;
+    print(&changes)?;
+    take_effect(&args, &client, &changes).await
 }
 
 /// Deletes what manifests name.
@@ -83,14 +86,25 @@ pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
         name: object.key.name.to_string(),
     });
     let named: Vec<ObjectRef> = named.collect();
-    print(&client.delete(&named, false, args.dry_run).await?)
+    let changes = client.delete(&named, false, args.dry_run).await?;
+    print(&changes)?;
+    take_effect(&args, &client, &changes).await
 }
 
-fn print(changes: &Changes) -> Result<ExitCode> {
+/// Waits until the mesh has taken a stored change up, so that what is asked next sees it.
+async fn take_effect(args: &ManifestArgs, client: &Client, changes: &Changes) -> Result<ExitCode> {
+    let is_changed = changes.changes.iter().any(|it| it.outcome != Outcome::Unchanged);
+    if is_changed && !args.dry_run && !args.no_wait {
+        let told = |what: &str| eprintln!("waiting: {what}");
+        settle::wait(&client.layout().control_socket(), told).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(changes: &Changes) -> Result<()> {
     for warning in &changes.warnings {
         eprintln!("warning: {warning}");
     }
     let lines: String = changes.changes.iter().map(|change| format!("{change}\n")).collect();
-    super::print(&lines)?;
-    Ok(ExitCode::SUCCESS)
+    super::print(&lines)
 }

@@ -96,8 +96,13 @@ fn concerns(item: &Value, namespace: &str) -> bool {
 
 /// Asks a role's administration for JSON.
 pub(super) async fn ask(socket: &Path, target: &str) -> Result<Value> {
+    request(socket, Method::GET, target).await
+}
+
+/// One request without a body to an administration socket.
+pub(super) async fn request(socket: &Path, method: Method, target: &str) -> Result<Value> {
     let body = bytes::Bytes::new();
-    let (status, body) = local_http::request(socket, Method::GET, target, body, PATIENCE).await?;
+    let (status, body) = local_http::request(socket, method, target, body, PATIENCE).await?;
     let value: Value =
         serde_json::from_slice(&body).with_context(|| format!("read the answer to {target}"))?;
     if !status.is_success() {

@@ -3,6 +3,7 @@
 mod change;
 mod get;
 mod inside;
+mod settle;
 mod status;
 mod up;
 

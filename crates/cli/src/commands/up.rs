@@ -64,6 +64,8 @@ async fn fill(client: &Client, objects: Vec<serde_json::Value>, start: Instant) 
             say(start, &Progress::Waiting { what });
         })
         .await?;
+    let told = |what: &str| say(start, &Progress::Waiting { what: what.to_owned() });
+    super::settle::wait(&client.layout().control_socket(), told).await;
     Ok(())
 }
 
