@@ -39,6 +39,19 @@ pub(crate) enum RegistryError {
     /// No inotify instance.
     #[error("watch the registry (raise fs.inotify.max_user_instances?)")]
     Watch(#[source] io::Error),
+    /// There is nothing to follow.
+    #[error(
+        "cannot read the registry directory {}; check --registry, and that what keeps the registry \
+         runs",
+        path.display()
+    )]
+    Missing {
+        /// The directory.
+        path: PathBuf,
+        /// Why it cannot be read.
+        #[source]
+        source: io::Error,
+    },
     /// A captured file could not be written or removed.
     #[error("{operation} {}", path.display())]
     Captured {
@@ -68,10 +81,13 @@ impl RegistryHandle {
     }
 }
 
-/// Reads the registry once, then follows it until the handle is dropped.
+/// Reads the registry once, then follows it until the handle is dropped. A registry that is not
+/// there is an error: without it every pod would seem to have left the mesh.
 pub(crate) async fn follow(
     root: &Path,
 ) -> Result<(RegistryHandle, impl Future<Output = ()> + use<>), RegistryError> {
+    let missing = |source| RegistryError::Missing { path: root.to_owned(), source };
+    fs::read_dir(root).map_err(missing)?;
     let inotify = Inotify::init().map_err(RegistryError::Watch)?;
     let reader = Reader::new(root, Some(inotify.watches()));
     let mut events =
@@ -413,6 +429,14 @@ mod tests {
         assert_eq!(uid_of_web(&fresh), Some("u4"), "read at once");
         drop(handle);
         following.await.expect("ends with its handle");
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_is_not_there_is_refused() {
+        let directory = Directory::new("registry-missing");
+        let root = directory.path("registry");
+        let error = follow(&root).await.err().expect("nothing to follow");
+        assert!(error.to_string().contains(&root.display().to_string()), "{error}");
     }
 
     #[test]
