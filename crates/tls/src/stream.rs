@@ -15,8 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const READ_AHEAD_BYTES: usize = 64 << 10;
 /// Buffers that one thread keeps for its streams; more are allocated and freed as needed.
 const MAX_SPARE_BUFFERS: usize = 32;
-/// What rustls keeps of written data that the transport did not take yet.
-pub(crate) const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// What rustls keeps of written data that the transport did not take yet. Room for several frames:
+/// what does not fit is cut off into a record, a segment and a wake-up of its own.
+pub(crate) const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// The accepting end.
 pub type ServerStream<IO> = Stream<tokio_rustls::server::TlsStream<ReadAhead<IO>>>;

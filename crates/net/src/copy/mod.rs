@@ -21,8 +21,13 @@ pub use batch::Batch;
 use direction::Direction;
 pub use socket::SocketEnd;
 
-/// How much is read from a socket at once.
-pub const READ_BYTES: usize = 64 * 1024;
+/// How much is read from a socket at once: with the header of an HTTP/2 frame it fills four TLS
+/// records. A byte more would take a record of its own.
+pub const READ_BYTES: usize = 4 * TLS_RECORD_BYTES - FRAME_HEADER_BYTES;
+/// What a full TLS record carries (RFC 8446 section 5.1).
+const TLS_RECORD_BYTES: usize = 16 * 1024;
+/// What an HTTP/2 frame begins with (RFC 9113 section 4.1).
+const FRAME_HEADER_BYTES: usize = 9;
 
 /// One end of a connection.
 ///
