@@ -172,7 +172,7 @@ mod tests {
     }
 
     async fn refused(target: Target) -> ConnectError {
-        connect(&target).await.err().expect("refused")
+        connect(&target).await.expect_err("refused")
     }
 
     /// A server that shakes hands under `name`, and the roots that prove it.

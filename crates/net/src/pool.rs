@@ -99,10 +99,13 @@ struct Ready<T> {
     client: Rc<Pooled<T>>,
 }
 
+/// What came of opening a connection, for all who waited for it.
+type Outcome<T, E> = Result<Rc<Pooled<T>>, Arc<E>>;
+
 /// A connection that is being opened.
 struct Opening<T, E> {
     generation: u64,
-    outcome: RefCell<Option<Result<Rc<Pooled<T>>, Arc<E>>>>,
+    outcome: RefCell<Option<Outcome<T, E>>>,
     done: Notify,
     waiters: Cell<usize>,
 }
@@ -239,7 +242,7 @@ where
 }
 
 impl<T, E> Opening<T, E> {
-    async fn outcome(&self) -> Result<Rc<Pooled<T>>, Arc<E>> {
+    async fn outcome(&self) -> Outcome<T, E> {
         loop {
             let done = self.done.notified();
             if let Some(outcome) = &*self.outcome.borrow() {
