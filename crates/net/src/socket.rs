@@ -152,6 +152,11 @@ pub fn tcp_socket(destination: SocketAddr, options: &DialOptions) -> io::Result<
         set_freebind(&socket, source)?;
         // Several connections of one client to different servers may share a source port.
         socket.set_reuse_address(true)?;
+        // The port is chosen by `connect`, which looks at both addresses: `bind` alone would look
+        // through every port of the source address, longer with each connection closed lately.
+        if source.port() == 0 {
+            socket_option::set_bind_address_no_port(&socket)?;
+        }
         socket.bind(&source.into())?;
     }
     Ok(TcpSocket::from_std_stream(socket.into()))

@@ -4,6 +4,8 @@
 //! they were started on and are kept alive by PING. What the headers mean is the business of
 //! `ambit_wire`, who may connect that of the roles: here are only streams, windows and limits.
 
+use crate::copy::READ_BYTES;
+
 mod client;
 mod keepalive;
 mod server;
@@ -21,8 +23,9 @@ pub const MAX_SERVER_STREAMS: u32 = 200;
 pub const MAX_REQUEST_HEADER_BYTES: u32 = 64 * 1024;
 /// All header fields of one response, decoded (client).
 pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
-/// Bytes of one stream that may wait for the transport; beyond them its source is not read.
-const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
+/// Bytes of one stream that may wait for the transport; beyond them its source is not read. Whole
+/// reads, so that no small rest of room makes for small reads.
+const MAX_SEND_BUFFER_BYTES: usize = 4 * READ_BYTES;
 
 /// Windows and frame size of HTTP/2, those of both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -98,6 +98,11 @@ pub(crate) fn netlink_join(socket: impl AsFd, group: u32) -> io::Result<()> {
     check(unsafe { libc::bind(fd, ptr::from_ref(&address).cast(), length) }).map(drop)
 }
 
+/// Leaves the choice of the port to `connect`. IPv6 sockets take the option too.
+pub(crate) fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
+    set(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)
+}
+
 /// The kind of namespace that a descriptor stands for (`CLONE_NEW*`); fails for anything else.
 pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
     const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
