@@ -57,7 +57,8 @@ mod tests {
             loop {
                 let (mut stream, _) = listener.accept().await.expect("accepted");
                 let mut buffer = [0; 1024];
-                stream.read(&mut buffer).await.expect("asked");
+                let asked = stream.read(&mut buffer).await.expect("asked");
+                assert!(asked > 0, "a request came");
                 let body = serde_json::to_string(&info).expect("JSON");
                 let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
                 let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
