@@ -258,7 +258,8 @@ async fn a_revocation_list_comes_into_force_when_its_file_changes() {
         bundle.revoke(serials, now, MINUTE * 60).expect("signed")
     };
     let serial = credentials.certificate.serial().clone();
-    std::fs::write(&world.crl_path, revoke(&world, std::slice::from_ref(&serial))).expect("written");
+    std::fs::write(&world.crl_path, revoke(&world, std::slice::from_ref(&serial)))
+        .expect("written");
     pass(1).await;
     assert_eq!(world.certificates.revocations().len(), 1);
     assert!(trust.has_changed().expect("alive"));
