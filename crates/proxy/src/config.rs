@@ -1,5 +1,5 @@
 //! Settings of the proxy: as written ([`Args`]: flags and Istio's environment variables) and as
-//! used ([`Config`]: validated, nothing unset).
+//! used (`Config`: validated, nothing unset).
 //!
 //! The fields of [`Args`] are the one table of flags, environment variables and help. This is the
 //! only module of the crate that reads the environment; a variable of ztunnel's that would change
@@ -34,6 +34,7 @@ const ROOT_CERTIFICATE: &str = "./var/run/secrets/istio/root-cert.pem";
 const TOKEN: &str = "./var/run/secrets/tokens/istio-token";
 
 /// Flags of `ambit proxy`, which stands in ztunnel's place.
+#[allow(rustdoc::bare_urls, reason = "the text is the help of the flags too")]
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Name of the node whose pods this proxy serves

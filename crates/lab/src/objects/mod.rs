@@ -1,6 +1,6 @@
 //! The machine's objects: what was applied, completed as an API server would complete it.
 //!
-//! [`Store`] is the only writer of `registry/objects`. A change is drafted in memory, admitted as a
+//! `Store` is the only writer of `registry/objects`. A change is drafted in memory, admitted as a
 //! whole, staged on disk and then moved into place, so that an error anywhere leaves everything as
 //! it was. It never runs anything: controllers and nodes read what it wrote.
 
