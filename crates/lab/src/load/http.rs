@@ -203,8 +203,11 @@ async fn connection(plan: Rc<Plan>, tally: Rc<RefCell<Tally>>, first: Instant) {
 /// A connection that was busy until later is late by the server's fault; one that was idle is late
 /// only by the timer's.
 async fn intended(plan: &Plan, due: Instant) -> Instant {
-    let was_idle = Instant::now() <= due;
-    tokio::time::sleep_until(due).await;
+    let was_idle = Instant::now() < due;
+    // The runtime's clock counts in milliseconds: a moment that has come must not wait for one.
+    if was_idle {
+        tokio::time::sleep_until(due).await;
+    }
     match plan.interval {
         Some(_) if was_idle => Instant::now().min(due + TIMER_GRANULARITY),
         Some(_) => due,
