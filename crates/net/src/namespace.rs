@@ -5,6 +5,7 @@
 //! making them only, never for using them. It must never leave a thread in the wrong namespace: see
 //! [`NetNs::run`].
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -70,7 +71,7 @@ impl NetNs {
     /// namespace. A thread that cannot come back would act for the wrong pod, so the whole process
     /// aborts then.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
-        let way_back = WayBack(Self::current()?);
+        let way_back = WayBack::here()?;
         process::enter(&self.fd, Namespaces::NET)?;
         let result = work();
         drop(way_back);
@@ -79,6 +80,7 @@ impl NetNs {
 
     /// Moves the calling thread into the namespace for good.
     pub fn enter(&self) -> io::Result<()> {
+        HOME.set(None);
         process::enter(&self.fd, Namespaces::NET)
     }
 
@@ -116,14 +118,44 @@ impl From<NetNs> for OwnedFd {
     }
 }
 
+thread_local! {
+    /// Where this thread is, if it said so and is not inside [`NetNs::run`].
+    static HOME: Cell<Option<NetNs>> = const { Cell::new(None) };
+}
+
+/// For a thread that often runs work in other namespaces: remembers where it is, so that
+/// [`NetNs::run`] need not ask each time. The thread must not move but through [`NetNs`].
+pub fn remember_home() -> io::Result<()> {
+    HOME.set(Some(NetNs::current()?));
+    Ok(())
+}
+
 /// Returns the thread to the namespace it came from.
-struct WayBack(NetNs);
+struct WayBack {
+    /// Taken when the way back is gone.
+    to: Option<NetNs>,
+    is_home: bool,
+}
+
+impl WayBack {
+    fn here() -> io::Result<Self> {
+        match HOME.take() {
+            Some(home) => Ok(Self { to: Some(home), is_home: true }),
+            // Also for work inside of work, which is not at home.
+            None => Ok(Self { to: Some(NetNs::current()?), is_home: false }),
+        }
+    }
+}
 
 impl Drop for WayBack {
     fn drop(&mut self) {
-        if let Err(error) = self.0.enter() {
+        let Some(to) = self.to.take() else { return };
+        if let Err(error) = process::enter(&to.fd, Namespaces::NET) {
             tracing::error!(%error, "cannot leave a network namespace again, aborting");
             std::process::abort();
+        }
+        if self.is_home {
+            HOME.set(Some(to));
         }
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use ambit_model::Text;
 use ambit_model::names::WorkloadName;
 use ambit_net::drain::{Drain, Guard};
+use ambit_net::namespace::remember_home;
 use ambit_net::pool::{Limits, Pool};
 use ambit_net::socket::{DialOptions, normalise};
 use ambit_net::sys::process::raise_open_files_limit;
@@ -103,6 +104,9 @@ pub(crate) struct Served {
 /// Serves pods until [`Command::StopAccepting`] was given, or the sender is gone, and every
 /// connection has ended. Must run in a `LocalSet`.
 pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) {
+    if let Err(error) = remember_home() {
+        tracing::warn!(%error, "every dial will ask anew which namespace this thread is in");
+    }
     let everything = Drain::new();
     let plane = Rc::new(DataPlane::new(shared, everything.guard()));
     let mut thread = Thread { plane: plane.clone(), pods: HashMap::new(), everything };

@@ -210,10 +210,13 @@ async fn session(
         session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
     };
     let serving = serve_hbone(stream, activity, &settings, &guard, each);
+    pod.clone().spawn_local(leave(leaving, pod, session.peer.not_after));
     tokio::select! {
-        () = leave(&leaving, pod, session.peer.not_after) => Ok(()),
+        biased;
         served = serving => match served {
-            Err(error @ HboneError::Handshake(_)) => Err(SessionError::Hbone(error)),
+            Err(error @ (HboneError::Handshake(_) | HboneError::Silent(_))) => {
+                Err(SessionError::Hbone(error))
+            }
             Err(error) => {
                 tracing::debug!(%from, %error, "HBONE connection broke");
                 Ok(())
@@ -229,19 +232,25 @@ async fn session(
 }
 
 /// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's
-/// certificate has expired, which proves nothing from then on. Tunnels that are open go on. Never
-/// returns.
-async fn leave(session: &Drain, mut pod: Guard, not_after: SystemTime) {
+/// certificate has expired, which proves nothing from then on. Tunnels that are open go on. Ends
+/// with the session.
+async fn leave(session: Drain, mut pod: Guard, not_after: SystemTime) {
     let valid_for = not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let mut late = pod.clone();
+    let leaving = async {
+        tokio::select! {
+            _ = pod.draining() => {}
+            () = tokio::time::sleep(valid_for) => {}
+        }
+        session.start(None);
+        late.overdue().await;
+        session.start(Some(tokio::time::Instant::now()));
+    };
     tokio::select! {
-        _ = pod.draining() => {}
-        () = tokio::time::sleep(valid_for) => {}
+        () = session.finished() => return,
+        () = leaving => {}
     }
-    session.start(None);
-    late.overdue().await;
-    session.start(Some(tokio::time::Instant::now()));
-    std::future::pending().await
+    session.finished().await;
 }
 
 /// Serves one tunnel from its CONNECT to its record.

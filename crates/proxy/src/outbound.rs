@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ambit_model::names::WorkloadName;
-use ambit_model::plan::{Direct, Flow, Plan, Refusal, Target};
+use ambit_model::plan::{Direct, Flow, PROXY_PORTS, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_net::copy::SocketEnd;
 use ambit_net::hbone::Tunnel;
@@ -147,9 +147,11 @@ async fn identify(
     peer: SocketAddr,
     destination: SocketAddr,
 ) -> Result<Source, OutboundError> {
-    let own = client.local_addr().map_err(OutboundError::OriginalDestination)?;
-    if normalise(own) == destination {
-        return Err(OutboundError::SelfCall(destination));
+    if PROXY_PORTS.contains(&destination.port()) {
+        let own = client.local_addr().map_err(OutboundError::OriginalDestination)?;
+        if normalise(own) == destination {
+            return Err(OutboundError::SelfCall(destination));
+        }
     }
     let name = &served.pod.name;
     let workload = wait_for_view(&plane.shared, |view| view.workload_named(name).cloned()).await;

@@ -148,7 +148,7 @@ impl Failure for DialError {
                 ResponseFlags::CertificateRevoked
             }
             Self::Tls { .. } => ResponseFlags::TlsFailure,
-            Self::Hbone { cause: HboneError::Handshake(_), .. } => {
+            Self::Hbone { cause: HboneError::Handshake(_) | HboneError::Silent(_), .. } => {
                 ResponseFlags::H2HandshakeFailure
             }
             Self::Denied => ResponseFlags::Deny,
@@ -296,7 +296,7 @@ fn of_hbone(address: SocketAddr, cause: HboneError) -> DialError {
         HboneError::Handshake(error) | HboneError::Closing(error) | HboneError::Broken(error) => {
             error.get_io()
         }
-        HboneError::Refused(_) => None,
+        HboneError::Refused(_) | HboneError::Silent(_) => None,
     };
     match inner.and_then(HandshakeError::from_io) {
         Some(cause) => DialError::Tls { address, cause },

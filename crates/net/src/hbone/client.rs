@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
 use h2::client::{Builder, SendRequest};
 use http::{HeaderMap, Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -80,12 +81,14 @@ impl Client {
         let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
         let driven = state.clone();
         guard.spawn_local(async move {
+            // Looked at when its time has come, and not with every frame.
+            let mut watch = FuturesUnordered::from_iter([keepalive::watch(pings, activity)]);
             tokio::select! {
                 biased;
                 ended = connection => if let Err(error) = ended {
                     tracing::debug!(%error, "HBONE connection ended");
                 },
-                () = keepalive::watch(pings, activity) => {}
+                Some(()) = watch.next() => {}
             }
             driven.closing.set(true);
         });

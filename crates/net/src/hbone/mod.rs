@@ -4,6 +4,8 @@
 //! they were started on and are kept alive by PING. What the headers mean is the business of
 //! `ambit_wire`, who may connect that of the roles: here are only streams, windows and limits.
 
+use std::time::Duration;
+
 use crate::copy::READ_BYTES;
 
 mod client;
@@ -54,6 +56,9 @@ pub enum HboneError {
     /// The peer speaks TLS but no HTTP/2.
     #[error("the HTTP/2 handshake failed")]
     Handshake(#[source] h2::Error),
+    /// The peer speaks TLS and then nothing.
+    #[error("the peer did not begin with HTTP/2 within {} s", .0.as_secs())]
+    Silent(Duration),
     /// The connection takes no new tunnels; another one may.
     #[error("the HBONE connection is being closed")]
     Closing(#[source] h2::Error),

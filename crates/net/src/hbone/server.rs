@@ -1,6 +1,10 @@
 //! The server's side of an HBONE connection.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use futures::future::{FutureExt, LocalBoxFuture};
+use futures::stream::{FuturesUnordered, StreamExt};
 use h2::RecvStream;
 use h2::server::{Builder, SendResponse};
 use http::{HeaderMap, Method, Response, StatusCode, Uri, request};
@@ -11,6 +15,9 @@ use super::{
     Settings, Tunnel, keepalive,
 };
 use crate::drain::Guard;
+
+/// How long a client may take to begin with HTTP/2 once TLS stands.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request for a tunnel. Dropped unanswered it is reset.
 pub struct Connect {
@@ -71,22 +78,26 @@ pub async fn serve<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = Builder::new()
+    let opening = Builder::new()
         .initial_window_size(settings.stream_window_bytes)
         .initial_connection_window_size(settings.connection_window_bytes)
         .max_frame_size(settings.frame_size_bytes)
         .max_header_list_size(MAX_REQUEST_HEADER_BYTES)
         .max_concurrent_streams(MAX_SERVER_STREAMS)
         .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
-        .handshake(io)
-        .await
-        .map_err(HboneError::Handshake)?;
+        .handshake(io);
+    let opened = tokio::time::timeout(PREFACE_TIMEOUT, opening).await;
+    let opened = opened.map_err(|_| HboneError::Silent(PREFACE_TIMEOUT))?;
+    let mut connection = opened.map_err(HboneError::Handshake)?;
     let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
-    let mut peer_gone = std::pin::pin!(keepalive::watch(pings, activity));
-    let (mut asked, mut late) = (guard.clone(), guard.clone());
-    let mut draining = std::pin::pin!(asked.draining());
-    let mut overdue = std::pin::pin!(late.overdue());
-    let mut going_away = false;
+    let mut asked = guard.clone();
+    // What hardly ever happens is looked at when it happens, and not with every frame.
+    let mut events: FuturesUnordered<LocalBoxFuture<'_, Event>> = FuturesUnordered::new();
+    events.push(keepalive::watch(pings, activity).map(|()| Event::PeerGone).boxed_local());
+    events.push(Box::pin(async {
+        asked.draining().await;
+        Event::Draining
+    }));
     loop {
         tokio::select! {
             biased;
@@ -98,12 +109,24 @@ where
                     tunnel(Connect { head, receive, respond });
                 }
             },
-            () = &mut peer_gone => return Ok(()),
-            _ = &mut draining, if !going_away => {
-                going_away = true;
-                connection.graceful_shutdown();
-            }
-            () = &mut overdue, if going_away => return Ok(()),
+            Some(event) = events.next() => match event {
+                Event::PeerGone | Event::Overdue => return Ok(()),
+                Event::Draining => {
+                    connection.graceful_shutdown();
+                    let mut late = guard.clone();
+                    events.push(Box::pin(async move {
+                        late.overdue().await;
+                        Event::Overdue
+                    }));
+                }
+            },
         }
     }
+}
+
+/// What may happen to a connection beside its requests.
+enum Event {
+    PeerGone,
+    Draining,
+    Overdue,
 }
