@@ -153,8 +153,8 @@ privileged_tests! {
         };
         netlink.ensure_neighbour(&neighbour).unwrap();
         netlink.ensure_neighbour(&neighbour).unwrap();
-        assert!(netlink.delete_neighbour(&neighbour).unwrap());
-        assert!(!netlink.delete_neighbour(&neighbour).unwrap());
+        assert!(netlink.delete_neighbour("eth0", neighbour.ip).unwrap());
+        assert!(!netlink.delete_neighbour("eth0", neighbour.ip).unwrap());
     }
 
     fn a_kernel_parameter_is_that_of_the_namespace() {

@@ -4,28 +4,38 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::size::sized;
 
-/// How long the load runs: more than twice a certificate's life.
-const SECONDS: f64 = 45.0;
+/// How long a certificate lives, and how long the load runs: more than twice as long.
+const USUAL: Size = Size { life_seconds: 20, load_seconds: 45.0 };
+/// The same at full size.
+const FULL: Size = Size { life_seconds: 60, load_seconds: 300.0 };
 /// How soon a revocation must be in force.
 const REVOKED_WITHIN: Duration = Duration::from_secs(5);
 
+struct Size {
+    life_seconds: u32,
+    load_seconds: f64,
+}
+
 #[test]
 fn certificates_change_under_load_and_revocation_cuts() {
-    let machine = Machine::up("certs", Mesh::On, &["--control-flag=--workload-cert-ttl=20s"]);
-    rotation(&machine);
+    let size = sized(FULL, USUAL);
+    let life = format!("--control-flag=--workload-cert-ttl={}s", size.life_seconds);
+    let machine = Machine::up("certs", Mesh::On, &[&life]);
+    rotation(&machine, size.load_seconds);
     revocation(&machine);
     machine.down();
 }
 
-fn rotation(machine: &Machine) {
+fn rotation(machine: &Machine, seconds: f64) {
     let before = serials(machine);
     assert!(before.len() >= 3, "{before:?}");
     let load = |words: &str| machine.load("client/load", words);
-    let long = load(&format!("long echo.app:9000 --connections 20 --seconds {SECONDS}"));
-    let kept = load(&format!("http http://web.app/ --rate 50 --connections 5 --seconds {SECONDS}"));
+    let long = load(&format!("long echo.app:9000 --connections 20 --seconds {seconds}"));
+    let kept = load(&format!("http http://web.app/ --rate 50 --connections 5 --seconds {seconds}"));
     let close = "--rate 10 --connections 2 --close";
-    let fresh = load(&format!("http http://web.app/ {close} --seconds {SECONDS}"));
+    let fresh = load(&format!("http http://web.app/ {close} --seconds {seconds}"));
     let (kept, fresh, long) = (kept.http(), fresh.http(), long.long());
     assert_eq!((kept.failed, fresh.failed), (0, 0), "{kept:?} {fresh:?}");
     assert_eq!((long.opened, long.cut), (20, 0), "{long:?}");
@@ -34,7 +44,8 @@ fn rotation(machine: &Machine) {
     for (identity, serial) in &before {
         assert_ne!(after[identity], *serial, "{identity} has a new certificate");
     }
-    eprintln!("{} + {} requests over {} identities", kept.requests, fresh.requests, after.len());
+    let (kept, fresh, changed) = (kept.requests, fresh.requests, after.len());
+    eprintln!("{seconds} s: none of {kept} + {fresh} requests failed, {changed} serials changed");
 }
 
 fn revocation(machine: &Machine) {

@@ -8,6 +8,7 @@ use ambit_net::sys::process::{Signal, kill};
 use crate::load::{Everyday, KEPT, LONG, Outcome};
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::policy::{CUT_WITHIN, from, policy};
+use crate::size::is_full;
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -40,7 +41,8 @@ fn kill_role(machine: &Machine, role: &str) {
 }
 
 /// Kills a node's worker and waits until another serves. Returns how soon new connections must work
-/// again: half a second, and as long as the processors were needed for something else meanwhile.
+/// again: half a second, and, except at full size, as long as the processors were needed for
+/// something else meanwhile.
 fn kill_worker(machine: &Machine, node: &str) -> u64 {
     let old = machine.workers(node);
     assert_eq!(old.len(), 1, "one worker serves {node}");
@@ -49,7 +51,8 @@ fn kill_worker(machine: &Machine, node: &str) -> u64 {
     machine.wait("another worker serves", SETTLE_TIMEOUT, || {
         machine.workers(node) != old && machine.is_ready(node)
     });
-    BACK_WITHIN_MS + starved_ms() - starved
+    let allowance_ms = if is_full() { 0 } else { starved_ms() - starved };
+    BACK_WITHIN_MS + allowance_ms
 }
 
 /// For how long since boot something has waited for a processor, where the kernel counts that.

@@ -3,13 +3,24 @@
 
 use std::time::Duration;
 
-use crate::load::{Everyday, LONG};
+use crate::load::{Everyday, LONG, Load};
 use crate::machine::{MESH_OFF, MESH_ON, Machine, Mesh, SETTLE_TIMEOUT};
+use crate::policy::{assert_why, connects, logged};
 
 /// How long the load runs that was there before.
 const SECONDS: f64 = 12.0;
+/// How long connections are held while one end after the other joins and leaves.
+const HELD_SECONDS: f64 = 20.0;
 /// How long new connections may take to show up.
 const SOON: Duration = Duration::from_secs(3);
+/// How long new connections may fail while their server joins under STRICT: from its capture until
+/// the clients' proxies have been told to tunnel.
+const JOINS_WITHIN_MS: u64 = 1000;
+/// No plain text to the servers.
+const STRICT: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
+                      metadata: {name: default, namespace: app}\nspec: {mtls: {mode: STRICT}}\n";
+/// What a refusal of plain text names.
+const STRICT_POLICY: &str = "istio-system/istio_converted_static_strict";
 
 #[test]
 fn a_running_pair_joins_and_leaves_without_losing_a_byte() {
@@ -59,4 +70,130 @@ fn opened(machine: &Machine, node: &str, reporter: &str) -> u64 {
         _ => vec![&labels[0]],
     };
     machine.counted(node, "istio_tcp_connections_opened_total", &labels)
+}
+
+/// Under STRICT, one end at a time: what is open never notices, what is new is refused as long as
+/// the server demands an identity that its client cannot prove.
+#[test]
+fn under_strict_the_ends_join_and_leave_one_by_one() {
+    let machine = Machine::up("enrol-strict", Mesh::Off, &[]);
+    machine.apply(STRICT);
+    let plain = Held::open(&machine, "client/load", 20);
+    let near = Held::open(&machine, "client/near", 20);
+    answered(&machine, true, "who is not in the mesh enforces nothing");
+
+    server_alone(&machine);
+    let direct = client_alone(&machine);
+    let tunnelled = both(&machine, &direct);
+    client_left(&machine);
+    enrol(&machine, "app", Mesh::Off);
+    answered(&machine, true, "nobody is in the mesh any more");
+    let after = Held::open(&machine, "client/load", 3);
+    for held in [plain, near, direct, tunnelled, after] {
+        held.assert_never_cut();
+    }
+    machine.down();
+}
+
+/// A server that demands an identity, and clients that have none.
+fn server_alone(machine: &Machine) {
+    enrol(machine, "app", Mesh::On);
+    answered(machine, false, "its clients are not in the mesh");
+    for (pod, name) in [("client/load", "load"), ("client/near", "near")] {
+        assert_why(machine, pod, "app/web:80", "deny", &[STRICT_POLICY, "must be in the mesh"]);
+        let address = format!("src.addr={}:", machine.pod_ip("client", name, false));
+        let parts = ["connection failed", "direction=inbound", &address, STRICT_POLICY];
+        logged(machine, "node-2", &parts);
+    }
+    enrol(machine, "app", Mesh::Off);
+    answered(machine, true, "the server has left the mesh");
+}
+
+/// A client that would prove its identity, and a server that nobody could prove it to.
+fn client_alone(machine: &Machine) -> Held {
+    enrol(machine, "client", Mesh::On);
+    answered(machine, true, "the server is not in the mesh");
+    let why = machine.why("client/load", "app/web:80");
+    assert_eq!((&why["decision"], &why["plan"]), (&"allow".into(), &"direct".into()), "{why:#}");
+    let direct = Held::open(machine, "client/load", 5);
+    machine.wait("they go in plain text", SOON, || plans(machine, "direct") == 5);
+    direct
+}
+
+/// The second end joins; what stands in plain text goes on.
+fn both(machine: &Machine, direct: &Held) -> Held {
+    let fresh = "http http://web.app/ --rate 50 --connections 2 --close --seconds 4";
+    let fresh = machine.load("client/load", fresh);
+    machine.wait("requests are made", SOON, || machine.established("client/load", 80) > 0);
+    enrol(machine, "app", Mesh::On);
+    let fresh = fresh.http();
+    let failed = &fresh.failed_at_ms;
+    let down_ms = failed.last().copied().unwrap_or(0) - failed.first().copied().unwrap_or(0);
+    let (failed, requests) = (failed.len(), fresh.requests);
+    eprintln!("the server joined: {failed} of {requests} requests failed, for {down_ms} ms");
+    assert!(down_ms <= JOINS_WITHIN_MS, "{fresh:?}");
+    answered(machine, true, "both ends are in the mesh");
+    assert!(!connects(machine, "outside/stranger", "web.app"), "it proves no identity");
+    let tunnelled = Held::open(machine, "client/load", 7);
+    machine.wait("new ones are tunnelled", SOON, || plans(machine, "tunnel") == 7);
+    assert_eq!(plans(machine, "direct"), direct.count, "what was open stands");
+    tunnelled
+}
+
+/// The client leaves first: what it had open goes on, what it opens proves nothing.
+fn client_left(machine: &Machine) {
+    enrol(machine, "client", Mesh::Off);
+    answered(machine, false, "its clients have left the mesh");
+    assert_eq!((plans(machine, "direct"), plans(machine, "tunnel")), (5, 7), "they stand");
+}
+
+/// Connections that are held while ends join and leave.
+struct Held {
+    load: Load,
+    count: usize,
+}
+
+impl Held {
+    fn open(machine: &Machine, pod: &str, count: usize) -> Self {
+        let before = machine.established(pod, 9000);
+        let words = format!("long echo.app:9000 --connections {count} --seconds {HELD_SECONDS}");
+        let load = machine.load(pod, &words);
+        machine.wait("the connections stand", SOON, || {
+            machine.established(pod, 9000) >= before + count
+        });
+        Self { load, count }
+    }
+
+    fn assert_never_cut(self) {
+        let long = self.load.long();
+        assert_eq!((long.opened, long.cut), (self.count as u64, 0), "{long:?}");
+    }
+}
+
+/// Takes a namespace into the mesh or out of it, and waits until that is so.
+fn enrol(machine: &Machine, namespace: &str, mesh: Mesh) {
+    let (labels, protocol) = match mesh {
+        Mesh::On => (", labels: {istio.io/dataplane-mode: ambient}", "HBONE"),
+        Mesh::Off => ("", "TCP"),
+    };
+    machine.apply(&format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}{labels}}}\n"
+    ));
+    machine.wait(&format!("{namespace} speaks {protocol}"), SETTLE_TIMEOUT, || {
+        let workloads = machine.list("workloads");
+        let mut own = workloads.iter().filter(|item| item["namespace"] == namespace);
+        own.all(|item| item["protocol"] == protocol)
+    });
+}
+
+/// New connections from the other node and from the server's own are answered, or none is.
+fn answered(machine: &Machine, expected: bool, why: &str) {
+    for pod in ["client/load", "client/near"] {
+        assert_eq!(connects(machine, pod, "web.app"), expected, "{pod}: {why}");
+    }
+}
+
+/// Live connections to the echo server with this plan.
+fn plans(machine: &Machine, plan: &str) -> usize {
+    machine.connections(9000).iter().filter(|item| item["plan"] == plan).count()
 }

@@ -43,7 +43,8 @@ pub(crate) fn logged(machine: &Machine, node: &str, parts: &[&str]) {
     });
 }
 
-fn assert_why(machine: &Machine, pod: &str, to: &str, decision: &str, parts: &[&str]) {
+/// What `ambit why` says of a connection.
+pub(crate) fn assert_why(machine: &Machine, pod: &str, to: &str, decision: &str, parts: &[&str]) {
     let why = machine.why(pod, to);
     assert_eq!(why["decision"], decision, "{why:#}");
     let text = why.to_string();
@@ -170,9 +171,18 @@ fn who_cannot_be_reached_safely_is_not_reached() {
 /// STRICT refuses plain text, from outside of the mesh and from a pod that left it.
 fn strict(machine: &Machine) {
     assert!(connects(machine, "outside/stranger", "web.app"), "PERMISSIVE is the default");
+    let long = |pod| machine.load(pod, "long echo.app:9000 --connections 5 --seconds 6");
+    let (mut stranger, load) = (long("outside/stranger"), long("client/load"));
+    for pod in ["outside/stranger", "client/load"] {
+        machine.wait("they stand", SETTLE_TIMEOUT, || machine.established(pod, 9000) == 5);
+    }
     let text = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
                 metadata: {name: default, namespace: istio-system}\nspec: {mtls: {mode: STRICT}}\n";
     machine.apply(text);
+    machine.wait("running plain text is cut", CUT_WITHIN, || stranger.has_ended());
+    let (stranger, load) = (stranger.long(), load.long());
+    assert_eq!((stranger.opened, stranger.cut), (5, 5), "{stranger:?}");
+    assert_eq!((load.opened, load.cut), (5, 0), "{load:?}");
     settles(machine, "outside/stranger", false);
     assert!(connects(machine, "client/load", "web.app"));
     assert!(connects(machine, "client/near", "web.app"));

@@ -170,8 +170,15 @@ fn set_up_inside(addresses: Dual, gateway: Dual) -> Result<(), NetworkError> {
 }
 
 /// Takes a pod's network down. What is gone already is fine.
-pub(crate) fn remove_pod(pod: u8, path: &Path) -> Result<(), NetworkError> {
-    RouteSocket::open()?.delete_link(&link_name(pod))?;
+///
+/// The node forgets the pod's hardware address too: whoever gets the IP address next has another,
+/// and would be sent nothing until the node asks again, which takes up to a minute.
+pub(crate) fn remove_pod(network: NodeNetwork, pod: u8, path: &Path) -> Result<(), NetworkError> {
+    let mut route = RouteSocket::open()?;
+    route.delete_link(&link_name(pod))?;
+    for address in network.pod(pod).both() {
+        route.delete_neighbour(BRIDGE, address)?;
+    }
     namespace::unpin(path).map_err(|source| NetworkError::Namespace {
         operation: "let go of",
         path: path.to_owned(),

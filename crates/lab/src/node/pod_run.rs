@@ -426,7 +426,7 @@ impl PodRun {
     fn take_down(&mut self) {
         if let Some(number) = self.number.take() {
             let path = self.netns_path();
-            if let Err(error) = network::remove_pod(number, &path) {
+            if let Err(error) = network::remove_pod(self.context.network, number, &path) {
                 tracing::error!(
                     pod = self.names.name,
                     error = with_causes(&error),

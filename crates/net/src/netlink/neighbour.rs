@@ -28,11 +28,14 @@ impl RouteSocket {
         self.netlink.request(request, &format!("add neighbour {}", neighbour.ip)).map(drop)
     }
 
-    /// Deletes a neighbour; `false` when it was not there.
-    pub fn delete_neighbour(&mut self, neighbour: &Neighbour) -> Result<bool, NetlinkError> {
-        let request = self.neighbour_request(libc::RTM_DELNEIGH, 0, neighbour)?;
-        let operation = format!("delete neighbour {}", neighbour.ip);
-        deleted(self.netlink.request(request, &operation), &[libc::ENOENT])
+    /// Forgets where frames to an address go, be that permanent or learned; `false` when it was not
+    /// known.
+    pub fn delete_neighbour(&mut self, link: &str, ip: IpAddr) -> Result<bool, NetlinkError> {
+        // The hardware address does not matter here.
+        let neighbour = Neighbour { link: link.to_owned(), ip, mac: [0; 6] };
+        let request = self.neighbour_request(libc::RTM_DELNEIGH, 0, &neighbour)?;
+        let deletion = self.netlink.request(request, &format!("delete neighbour {ip}"));
+        deleted(deletion, &[libc::ENOENT])
     }
 
     fn neighbour_request(

@@ -1,0 +1,237 @@
+//! An address that one pod leaves and another gets, while the proxies' view still names the first.
+//!
+//! Whoever may talk to the first pod must not thereby reach the second, nor may the second pass for
+//! the first. Each successor here would answer anybody who got through to its application: what a
+//! client reads is the name of the pod that it has reached.
+
+use std::process::Child;
+use std::time::Duration;
+
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::policy::{from, logged};
+use crate::size::sized;
+
+/// The address that goes from hand to hand, on the servers' node.
+const ADDRESSES: [&str; 2] = ["10.244.2.77", "fd00:10:244:2::4d"];
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+/// How long clients keep asking while the address changes hands.
+const ASKING: Duration = Duration::from_secs(8);
+/// Deaths of control while the address changes hands, for each successor, at full size.
+const FULL_ROUNDS: u32 = 5;
+
+/// A pod that has the address for a while.
+#[derive(Clone, Copy)]
+struct Holder {
+    namespace: &'static str,
+    name: &'static str,
+    account: &'static str,
+}
+
+/// The first, which both clients may talk to, and which alone is told the banner.
+const VAULT: Holder = Holder { namespace: "app", name: "vault", account: "vault" };
+/// Of another namespace, and of an identity whose certificate the proxy has at hand.
+const THIEF: Holder = Holder { namespace: "client", name: "thief", account: "other" };
+/// Of the same name.
+const USURPER: Holder = Holder { namespace: "app", name: "vault", account: "usurper" };
+/// Not in the mesh.
+const OUTSIDER: Holder = Holder { namespace: "outside", name: "outsider", account: "default" };
+
+/// What each pod of the address says, and who may connect to it.
+const ALL: &str = "\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: vault, namespace: app}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: usurper, namespace: app}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: vault, namespace: app}
+spec: {selector: {app: vault}, ports: [{name: tcp, port: 9001}]}
+";
+
+/// In order: nobody but the vault is told the banner; `near` may not talk to the successors.
+fn policies() -> String {
+    let policy = |name: &str, namespace: &str, spec: &str| {
+        format!(
+            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: {name}, namespace: {namespace}}}\nspec: {{action: DENY, {spec}}}\n"
+        )
+    };
+    let banner = "selector: {matchLabels: {app: server}}, rules: [{from: [{source: \
+                  {notPrincipals: [cluster.local/ns/app/sa/vault]}}], \
+                  to: [{operation: {ports: [\"9001\"]}}]}]";
+    let selected = |label: &str| {
+        format!("selector: {{matchLabels: {{{label}}}}}, rules: [{{{}}}]", from("other"))
+    };
+    [
+        policy("banner", "app", banner),
+        policy("no-near", "client", &selected("account: other")),
+        policy("no-near", "app", &selected("account: usurper")),
+    ]
+    .concat()
+}
+
+impl Holder {
+    /// Its manifest.
+    fn manifest(self) -> String {
+        let Self { namespace, name, account } = self;
+        let [address, _] = ADDRESSES;
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  \
+             labels: {{app: {name}, account: {account}}}\n  \
+             annotations: {{ambit.io/pod-ip: {address}}}\nspec:\n  \
+             serviceAccountName: {account}\n  nodeName: node-2\n  containers:\n  \
+             - name: banner\n    image: ambit/sample:1\n    \
+             args: [banner, --listen, \"[::]:9001\", --line, \"{self}\"]\n    \
+             readinessProbe: {{tcpSocket: {{port: 9001}}}}\n"
+        )
+    }
+
+    fn pod(self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl std::fmt::Display for Holder {
+    /// What it says to whoever reaches it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "I am {}/{} as {}", self.namespace, self.name, self.account)
+    }
+}
+
+#[test]
+fn who_inherits_an_address_inherits_nothing_else() {
+    let machine = Machine::up("reuse", Mesh::On, &[]);
+    machine.apply(&format!("{ALL}{}", policies()));
+    for successor in [THIEF, USURPER, OUTSIDER] {
+        while_control_is_away(&machine, successor);
+        for _ in 0..sized(FULL_ROUNDS, 1) {
+            while_control_dies(&machine, successor);
+        }
+    }
+    machine.down();
+}
+
+/// The view is stale for as long as the test wants.
+fn while_control_is_away(machine: &Machine, successor: Holder) {
+    first_holder(machine);
+    machine.signal("control", SIGSTOP);
+    hand_over(machine, successor);
+    assert_eq!(hear(machine, &successor.pod(), "127.0.0.1"), successor.to_string(), "it serves");
+    for client in ["client/near", "client/load"] {
+        for host in ADDRESSES.into_iter().chain(["vault.app"]) {
+            assert_eq!(hear(machine, client, host), "", "{client} to {host}, now {successor}");
+        }
+    }
+    let refused = ["connection failed", "direction=outbound", "src.workload=near", "error="];
+    logged(machine, "node-2", &[&refused[..], &[ADDRESSES[0]]].concat());
+    // Nor is it taken for the one whose address it has.
+    assert_eq!(hear(machine, &successor.pod(), "banner.app"), "");
+
+    machine.signal("control", SIGCONT);
+    judged_as_itself(machine, successor);
+    machine.delete(&successor.manifest());
+}
+
+/// The view is stale for as long as the control plane takes to come back; clients ask all the time.
+fn while_control_dies(machine: &Machine, successor: Holder) {
+    first_holder(machine);
+    let asking = ["client/near", "client/load"].map(|client| (client, ask(machine, client)));
+    let before = machine.restarts("control");
+    machine.signal("control", SIGKILL);
+    hand_over(machine, successor);
+    machine.wait("control is back", SETTLE_TIMEOUT, || machine.restarts("control") == before + 1);
+    judged_as_itself(machine, successor);
+    for (client, asking) in asking {
+        let heard = asking.wait_with_output().expect("it ends").stdout;
+        let heard = String::from_utf8_lossy(&heard);
+        let of = |holder: Holder| heard.matches(&holder.to_string()).count();
+        eprintln!("{client} heard {} times {VAULT}, {} {successor}", of(VAULT), of(successor));
+        assert!(of(VAULT) > 0, "{client} talks to the first: {heard}");
+        if client == "client/near" && successor.namespace != OUTSIDER.namespace {
+            assert_eq!(of(successor), 0, "{client} may not talk to {successor}");
+        }
+    }
+    machine.delete(&successor.manifest());
+}
+
+/// The first pod of the address, which the clients may talk to.
+fn first_holder(machine: &Machine) {
+    machine.apply(&VAULT.manifest());
+    for client in ["client/near", "client/load"] {
+        for host in ADDRESSES.into_iter().chain(["vault.app"]) {
+            machine.wait(&format!("{client} reaches the vault at {host}"), SETTLE_TIMEOUT, || {
+                hear(machine, client, host) == VAULT.to_string()
+            });
+        }
+    }
+    machine.wait("the vault is told the banner", SETTLE_TIMEOUT, || {
+        hear(machine, &VAULT.pod(), "banner.app") == "220 speaks first"
+    });
+    assert_eq!(machine.why("client/near", "app/vault:9001")["plan"], "local", "they are joined");
+}
+
+/// Deletes the first holder and gives its address to another, without a word to control.
+fn hand_over(machine: &Machine, successor: Holder) {
+    let [address, _] = ADDRESSES;
+    let change = |words: &[&str], holder: Holder| {
+        let said = machine.ambit_with(words, &holder.manifest());
+        assert!(said.status.success(), "ambit {words:?}: {}", said.err);
+    };
+    let holds = |holder: Holder| {
+        move |pod: &ambit_lab::machine::PodInfo| {
+            pod.namespace == holder.namespace
+                && pod.name == holder.name
+                && pod.pod_ips.iter().any(|ip| ip.to_string() == address)
+        }
+    };
+    change(&["delete", "--no-wait", "-"], VAULT);
+    machine
+        .wait("the address is free", SETTLE_TIMEOUT, || !machine.pods().iter().any(holds(VAULT)));
+    change(&["apply", "--no-wait", "-"], successor);
+    machine.wait("the successor has the address", SETTLE_TIMEOUT, || {
+        let pods = machine.pods();
+        pods.iter().filter(|pod| pod.ready).any(holds(successor))
+    });
+}
+
+/// Once the view is right, the policies hold for the pod that is there.
+fn judged_as_itself(machine: &Machine, successor: Holder) {
+    let is_meshed = successor.namespace != OUTSIDER.namespace;
+    let [address, _] = ADDRESSES;
+    machine.wait("client/load is let in to the successor", SETTLE_TIMEOUT, || {
+        hear(machine, "client/load", address) == successor.to_string()
+    });
+    let expected = if is_meshed { String::new() } else { successor.to_string() };
+    assert_eq!(hear(machine, "client/near", address), expected, "{successor}");
+    if is_meshed {
+        let policy = format!("{}/no-near", successor.namespace);
+        logged(machine, "node-2", &["connection failed", "src.workload=near", &policy]);
+    }
+    assert_eq!(hear(machine, &successor.pod(), "banner.app"), "", "it is not the vault");
+}
+
+/// What a pod reads from whoever answers at this host.
+fn hear(machine: &Machine, pod: &str, host: &str) -> String {
+    let script = format!(
+        "exec 2>/dev/null; timeout 4 bash -c \
+         'exec 3<>/dev/tcp/{host}/9001 && read -r -t 3 line <&3 && echo \"$line\"'"
+    );
+    machine.bash(pod, &script).trim().to_owned()
+}
+
+/// Asks again and again whoever has the address, and prints all answers.
+fn ask(machine: &Machine, pod: &str) -> Child {
+    let (seconds, [address, _]) = (ASKING.as_secs(), ADDRESSES);
+    let script = format!(
+        "exec 2>/dev/null; while [ $SECONDS -lt {seconds} ]; do \
+         (exec 3<>/dev/tcp/{address}/9001 && read -r -t 1 line <&3 && echo \"$line\"); \
+         sleep 0.02; done"
+    );
+    machine.spawn(&["exec", pod, "--", "bash", "-c", &script])
+}
