@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use ambit_model::authorize::{Decision, RuleName, Source};
+use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
 use ambit_model::names::{ServiceName, WorkloadName};
@@ -387,8 +387,8 @@ impl Explanation<'_> {
             Decision::Deny(denial) => {
                 out["decision"] = json!("deny");
                 out["reason"] = json!(denial.to_string());
-                out["remedy"] = json!(view.remedy(workload, &source, denial));
-                if let ambit_model::authorize::Denial::Denied(rule) = denial {
+                out["remedy"] = json!(self.remedy(workload, address, &source, denial));
+                if let Denial::Denied(rule) = denial {
                     out["policy"] = self.rule(rule);
                 }
             }
@@ -400,6 +400,31 @@ impl Explanation<'_> {
     }
 
     /// The deciding rule as the user wrote it.
+    /// What would have to change. A client that would be let in if only it proved who it is has to
+    /// be able to.
+    fn remedy(
+        &self,
+        workload: &Workload,
+        address: SocketAddr,
+        source: &Source,
+        denial: &Denial,
+    ) -> String {
+        let view = self.builder.view();
+        let remedy = view.remedy(workload, source, denial);
+        let proven = Source::new(Some(self.client.identity()), self.source_ip);
+        let is_only_unproven = source.identity().is_none()
+            && matches!(denial, Denial::Denied(_))
+            && matches!(view.authorize(workload, &proven, address).decision, Decision::Allow(_));
+        if !is_only_unproven {
+            return remedy;
+        }
+        format!(
+            "{}/{} must be in the mesh to prove its identity (label istio.io/dataplane-mode: \
+             ambient on it or its namespace), or {remedy}",
+            self.client.namespace, self.client.name
+        )
+    }
+
     fn rule(&self, rule: &RuleName) -> Value {
         let object = ObjectName::new(&rule.policy.namespace, &rule.policy.name);
         let mut objects = self.builder.store().policies();
