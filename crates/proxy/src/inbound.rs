@@ -292,7 +292,7 @@ impl Session {
         let (plane, pod) = (&self.plane, &self.served.pod);
         self.describe(connect.headers(), record);
         let known = wait_for_view(&plane.shared, |view| {
-            let workload = view.workload_named(&pod.name)?.clone();
+            let workload = pod.described_in(view)?.clone();
             let found = target(view, &workload, &asked, self.own);
             Some((workload, found))
         });

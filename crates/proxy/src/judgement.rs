@@ -98,7 +98,7 @@ pub(crate) async fn admit(
     let judged = Judged { workload: pod.name.clone(), source, destination };
     let mut refused = Refused::Unknown(pod.name.clone());
     let verdict = wait_for_view(shared, |view| {
-        let workload = view.workload_named(&pod.name)?.clone();
+        let workload = pod.described_in(view)?.clone();
         let judgement = view.authorize(&workload, &judged.source, destination);
         match judgement.decision {
             Decision::Deny(denial) if denial.is_pending() => {

@@ -153,17 +153,17 @@ async fn identify(
             return Err(OutboundError::SelfCall(destination));
         }
     }
-    let name = &served.pod.name;
-    let workload = wait_for_view(&plane.shared, |view| view.workload_named(name).cloned()).await;
-    let workload = workload.ok_or_else(|| OutboundError::Unknown(name.clone()))?;
+    let pod = &served.pod;
+    let workload = wait_for_view(&plane.shared, |view| pod.described_in(view).cloned()).await;
+    let workload = workload.ok_or_else(|| OutboundError::Unknown(pod.name.clone()))?;
     demand(plane, &workload, destination.ip()).await;
     let is_known_address = workload.addresses.contains(&peer.ip());
     // A second network interface has an address that the control plane does not know; a forged
     // source address exists nowhere in the pod.
     let exists =
-        || served.pod.netns.run(|| address_exists(peer.ip())).is_ok_and(|it| it.is_ok_and(|it| it));
+        || pod.netns.run(|| address_exists(peer.ip())).is_ok_and(|it| it.is_ok_and(|it| it));
     if !is_known_address && !exists() {
-        return Err(OutboundError::ForeignSource { source_address: peer, pod: name.clone() });
+        return Err(OutboundError::ForeignSource { source_address: peer, pod: pod.name.clone() });
     }
     Ok(Source { workload, is_known_address })
 }

@@ -107,7 +107,7 @@ async fn connect(
         let view = plane.shared.view.load();
         let network = &plane.shared.config.node.network;
         record.source.workload = view.workload_at(network, from.ip()).cloned();
-        record.destination.workload = view.workload_named(&served.pod.name).cloned();
+        record.destination.workload = served.pod.described_in(&view).cloned();
     }
     let enter = |judged| plane.connections.enter(vec![served.pod.uid.clone()], Some(judged), None);
     let source = Source::new(None, from.ip());

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
+use ambit_model::view::View;
+use ambit_model::workload::Workload;
 use ambit_net::namespace::NetNs;
 
 /// An enrolled pod.
@@ -21,6 +23,15 @@ pub(crate) struct Pod {
     pub(crate) netns: NetNs,
     /// The identity it acts under.
     pub(crate) identity: Identity,
+}
+
+impl Pod {
+    /// What the view says of this pod. A description under its name but of another service account
+    /// is that of an earlier pod: nothing of it, its policies least of all, holds for this one.
+    pub(crate) fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
+        let described = view.workload_named(&self.name);
+        described.filter(|it| it.service_account == self.identity.service_account)
+    }
 }
 
 /// All enrolled pods at one moment.

@@ -261,6 +261,25 @@ in_namespaces! {
         assert!(pair.client.ask(at(stranger.v4, 8080)).is_err());
     }
 
+    fn the_description_of_an_earlier_pod_of_the_name_holds_for_nobody() {
+        let world = World::new();
+        for place in PLACES {
+            let mut pair = Pair::new(&world, place);
+            pair.server.serve(8080, mirror);
+            let stranger = world.pod("stranger", "x");
+            let server = at(pair.server.v4, 8080);
+            assert!(stranger.ask(server).is_ok(), "{place:?}: plain text is allowed");
+            let (client, earlier) = (pair.client.workload.clone(), "earlier".into());
+            pair.client.workload.service_account = earlier;
+            pair.publish(&[]);
+            assert!(pair.client.ask(server).is_err(), "{place:?}: who connects is not described");
+            pair.client.workload = client;
+            pair.server.workload.service_account = "earlier".into();
+            pair.publish(&[]);
+            assert!(stranger.ask(server).is_err(), "{place:?}: what is reached is not described");
+        }
+    }
+
     fn a_missing_policy_is_waited_for_and_then_refused() {
         let world = World::new();
         let mut pair = Pair::new(&world, Place::Apart);
