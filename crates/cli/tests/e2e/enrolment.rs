@@ -10,7 +10,7 @@ use crate::policy::{assert_why, connects, logged};
 /// How long the load runs that was there before.
 const SECONDS: f64 = 12.0;
 /// How long connections are held while one end after the other joins and leaves.
-const HELD_SECONDS: f64 = 20.0;
+const HELD_SECONDS: f64 = 14.0;
 /// How long new connections may take to show up.
 const SOON: Duration = Duration::from_secs(3);
 /// How long new connections may fail while their server joins under STRICT: from its capture until
@@ -121,7 +121,7 @@ fn client_alone(machine: &Machine) -> Held {
 
 /// The second end joins; what stands in plain text goes on.
 fn both(machine: &Machine, direct: &Held) -> Held {
-    let fresh = "http http://web.app/ --rate 50 --connections 2 --close --seconds 4";
+    let fresh = "http http://web.app/ --rate 50 --connections 2 --close --seconds 2";
     let fresh = machine.load("client/load", fresh);
     machine.wait("requests are made", SOON, || machine.established("client/load", 80) > 0);
     enrol(machine, "app", Mesh::On);

