@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
 
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const SETTINGS_ACK: &[u8] = &[0, 0, 0, 4, 1, 0, 0, 0, 0];
 const WINDOW_UPDATE: &[u8] = &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -129,5 +130,61 @@ fn a_lost_ping_ends_nothing_while_bytes_arrive() {
         assert!(!client.is_closing());
         sleep(Duration::from_secs(60)).await;
         assert!(client.is_closing(), "silent for a minute");
+    });
+}
+
+#[test]
+fn a_client_that_never_begins_is_given_up() {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    // How much of its preface it sends, and how long it takes between two bytes.
+    for (sent, interval) in [
+        (0, Duration::ZERO),
+        (PREFACE.len() - 1, Duration::ZERO),
+        (PREFACE.len() - 1, Duration::from_secs(1)),
+    ] {
+        in_simulated_time(async {
+            let (mut near, far) = duplex(1 << 20);
+            let client = spawn_local(async move {
+                for byte in &PREFACE[..sent] {
+                    sleep(interval).await;
+                    // Once it is given up nobody reads.
+                    let _unread = near.write_all(&[*byte]).await;
+                }
+                let mut answer = Vec::new();
+                near.read_to_end(&mut answer).await.map(|_| ())
+            });
+            let (drain, start) = (Drain::new(), Instant::now());
+            let transport = Transport::new(far);
+            let activity = transport.activity();
+            let none = |_| unreachable!("it asks for nothing");
+            let settings = Settings::default();
+            let served = serve(transport, activity, &settings, &drain.guard(), none).await;
+            assert!(matches!(served, Err(HboneError::Silent(PATIENCE))), "{sent}: {served:?}");
+            // The clock of the runtime counts milliseconds.
+            let taken = start.elapsed();
+            assert!(taken.abs_diff(PATIENCE) <= Duration::from_millis(1), "{sent}: {taken:?}");
+            client.await.unwrap().expect("its connection is closed");
+        });
+    }
+}
+
+#[test]
+fn a_client_that_begins_late_is_served() {
+    in_simulated_time(async {
+        let (mut near, far) = duplex(1 << 20);
+        let serving = spawn_local(async move {
+            let drain = Drain::new();
+            let transport = Transport::new(far);
+            let activity = transport.activity();
+            let none = |_| unreachable!("it asks for nothing");
+            serve(transport, activity, &Settings::default(), &drain.guard(), none).await
+        });
+        sleep(Duration::from_secs(9)).await;
+        near.write_all(PREFACE).await.unwrap();
+        near.write_all(SETTINGS).await.unwrap();
+        sleep(Duration::from_secs(9)).await;
+        assert!(!serving.is_finished());
+        drop(near);
+        serving.await.unwrap().expect("its end is in order");
     });
 }
