@@ -127,7 +127,8 @@ fn both(machine: &Machine, direct: &Held) -> Held {
     enrol(machine, "app", Mesh::On);
     let fresh = fresh.http();
     let failed = &fresh.failed_at_ms;
-    let down_ms = failed.last().copied().unwrap_or(0) - failed.first().copied().unwrap_or(0);
+    let (first_ms, last_ms) = (failed.iter().min(), failed.iter().max());
+    let down_ms = last_ms.unwrap_or(&0) - first_ms.unwrap_or(&0);
     let (failed, requests) = (failed.len(), fresh.requests);
     eprintln!("the server joined: {failed} of {requests} requests failed, for {down_ms} ms");
     assert!(down_ms <= JOINS_WITHIN_MS, "{fresh:?}");

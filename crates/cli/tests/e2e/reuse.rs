@@ -8,6 +8,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
 use std::time::Duration;
 
+use ambit_lab::machine::PodInfo;
+
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::policy::{from, logged};
 use crate::size::sized;
@@ -143,7 +145,7 @@ fn while_control_is_away(machine: &Machine, successor: Holder) {
 
     machine.signal("control", SIGCONT);
     judged_as_itself(machine, successor);
-    machine.delete(&successor.manifest());
+    leave(machine, successor);
 }
 
 /// The view is stale for as long as the control plane takes to come back; clients ask all the time.
@@ -165,7 +167,7 @@ fn while_control_dies(machine: &Machine, successor: Holder) {
             assert_eq!(second, 0, "{client} may not talk to {successor}");
         }
     }
-    machine.delete(&successor.manifest());
+    leave(machine, successor);
 }
 
 /// The first pod of the address, which the clients may talk to.
@@ -190,26 +192,31 @@ fn every_way() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Deletes the first holder and gives its address to another, without a word to control.
 fn hand_over(machine: &Machine, successor: Holder) {
-    let [address, _] = ADDRESSES;
-    let change = |words: &[&str], holder: Holder| {
-        let said = machine.ambit_with(words, &holder.manifest());
-        assert!(said.status.success(), "ambit {words:?}: {}", said.err);
-    };
-    let holds = |holder: Holder| {
-        move |pod: &ambit_lab::machine::PodInfo| {
-            pod.namespace == holder.namespace
-                && pod.name == holder.name
-                && pod.pod_ips.iter().any(|ip| ip.to_string() == address)
-        }
-    };
-    change(&["delete", "--no-wait", "-"], VAULT);
-    machine
-        .wait("the address is free", SETTLE_TIMEOUT, || !machine.pods().iter().any(holds(VAULT)));
-    change(&["apply", "--no-wait", "-"], successor);
+    leave(machine, VAULT);
+    change(machine, "apply", successor);
     machine.wait("the successor has the address", SETTLE_TIMEOUT, || {
-        let pods = machine.pods();
-        pods.iter().filter(|pod| pod.ready).any(holds(successor))
+        let holders = holders(machine);
+        holders.len() == 1 && holders.iter().all(|pod| pod.ready && pod.name == successor.name)
     });
+}
+
+/// Deletes a holder and waits until its address is free.
+fn leave(machine: &Machine, holder: Holder) {
+    change(machine, "delete", holder);
+    machine.wait("the address is free", SETTLE_TIMEOUT, || holders(machine).is_empty());
+}
+
+/// Changes the registry and does not wait for control.
+fn change(machine: &Machine, verb: &str, holder: Holder) {
+    let said = machine.ambit_with(&[verb, "--no-wait", "-"], &holder.manifest());
+    assert!(said.status.success(), "ambit {verb}: {}", said.err);
+}
+
+/// The pods that have the address.
+fn holders(machine: &Machine) -> Vec<PodInfo> {
+    let mut pods = machine.pods();
+    pods.retain(|pod| pod.pod_ips.iter().any(|ip| ip.to_string() == ADDRESSES[0]));
+    pods
 }
 
 /// Once the view is right, the policies hold for the pod that is there.
