@@ -4,6 +4,7 @@
 //! authentication of its own. Requests with bodies are refused, requests at the same time are
 //! bounded, and no answer ever holds a key or a token. Nothing here touches a connection.
 
+pub(crate) mod connections;
 mod dump;
 mod profile;
 
@@ -22,15 +23,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 use tracing::{debug, info};
 
-use crate::connections::ConnectionInfo;
-use crate::dataplane::Command;
 use crate::handover::FromWorker;
 use crate::link::Link;
 use crate::logging::Levels;
 use crate::shared::Shared;
+use connections::LiveConnections;
 
 /// Connections of operators at the same time, for each socket.
 const MAX_CONNECTIONS: usize = 64;
@@ -38,8 +38,6 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// How long data-plane threads may take to tell of their connections.
-const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a listener failed.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,7 +49,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const INDEX: &str = "\
 ambit proxy
 GET  /config_dump                 the view, settings and certificates (keys are never shown)
-GET  /connections                 the live connections
+GET  /connections                 the live connections, also of workers that finish theirs
 GET  /certificates                the certificates of this node's pods
 GET  /process                     this process, and whether it is ready
 GET  /logging                     the log levels
@@ -70,8 +68,8 @@ pub(crate) struct Admin {
     pub(crate) link: Link,
     /// The log levels.
     pub(crate) levels: Levels,
-    /// The data-plane threads.
-    pub(crate) threads: Vec<mpsc::Sender<Command>>,
+    /// Tells of the live connections.
+    pub(crate) connections: LiveConnections,
     /// Whether the agent has named all pods.
     pub(crate) enrolled: Arc<AtomicBool>,
 }
@@ -201,7 +199,10 @@ impl Admin {
             "/" => text(StatusCode::OK, INDEX),
             "/config_dump" => json(&dump::config_dump(&self.shared)),
             "/certificates" => json(&dump::certificates(&self.shared)),
-            "/connections" => json(&self.connections().await),
+            "/connections" => match self.connections.of_all_workers().await {
+                Ok(connections) => json(&connections),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            },
             "/process" => json(&ProcessInfo { pid: std::process::id(), ready: self.is_ready() }),
             "/logging" => self.logging(method, query),
             "/debug/pprof/profile" => profile::processor(query).await,
@@ -259,19 +260,6 @@ impl Admin {
             info!(levels = self.levels.current(), "an operator set the log levels");
         }
         text(StatusCode::OK, format!("current log level is {}\n", self.levels.current()))
-    }
-
-    /// The live connections of all threads, the youngest last.
-    async fn connections(&self) -> Vec<ConnectionInfo> {
-        let asking = self.threads.iter().map(|thread| async move {
-            let (answer, connections) = oneshot::channel();
-            thread.send(Command::List(answer)).await.ok()?;
-            tokio::time::timeout(LIST_TIMEOUT, connections).await.ok()?.ok()
-        });
-        let all = futures::future::join_all(asking).await;
-        let mut all: Vec<_> = all.into_iter().flatten().flatten().collect();
-        all.sort_by_key(|connection| std::cmp::Reverse(connection.age_ms));
-        all
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use ambit_net::memfd::Sealed;
@@ -66,6 +66,15 @@ pub(crate) enum ToWorker {
         /// How long connections may go on; absent for as long as they want.
         deadline_ms: Option<u64>,
     },
+    /// Another worker wants to know of the live connections; one socket to write the list to.
+    TellConnections,
+    /// The question of [`FromWorker::AskOthers`] was passed on; one socket for each worker's list.
+    OthersAsked {
+        /// Which question.
+        question: u64,
+        /// How many workers will answer.
+        workers: usize,
+    },
 }
 
 /// From a worker to the supervisor.
@@ -102,6 +111,11 @@ pub(crate) enum FromWorker {
     Forget {
         /// Which.
         identity: String,
+    },
+    /// An operator wants to know of the connections that other workers finish.
+    AskOthers {
+        /// Comes back in [`ToWorker::OthersAsked`].
+        question: u64,
     },
     /// An operator wants a new worker.
     Replace,
@@ -246,7 +260,8 @@ pub(crate) trait Header: Serialize + for<'de> Deserialize<'de> + std::fmt::Debug
 impl Header for ToWorker {
     fn descriptors(&self) -> usize {
         match self {
-            Self::View | Self::Certificate => 1,
+            Self::View | Self::Certificate | Self::TellConnections => 1,
+            Self::OthersAsked { workers, .. } => *workers,
             Self::Operator { sockets } => sockets.len(),
             Self::Pod { dns, .. } => 1 + dns.len(),
             Self::Listeners { kinds, .. } => kinds.len(),
@@ -263,6 +278,7 @@ impl Header for FromWorker {
             | Self::PodHeld { .. }
             | Self::PodRefused { .. }
             | Self::Forget { .. }
+            | Self::AskOthers { .. }
             | Self::Replace
             | Self::Quit => 0,
         }
@@ -324,6 +340,11 @@ impl Descriptors {
         self.next().into()
     }
 
+    /// The next one as a connected Unix socket.
+    pub(crate) fn unix_stream(&mut self) -> UnixStream {
+        self.next().into()
+    }
+
     /// The next one as a Unix listener.
     pub(crate) fn unix_listener(&mut self) -> UnixListener {
         self.next().into()
@@ -381,6 +402,9 @@ mod tests {
         check(FromWorker::Certificate { identity: "spiffe://a/ns/b/sa/c".into() }).await;
         check(FromWorker::PodRefused { uid: "0b6e".into(), reason: "no".into() }).await;
         check(FromWorker::Ready).await;
+        check(ToWorker::TellConnections).await;
+        check(ToWorker::OthersAsked { question: 7, workers: 3 }).await;
+        check(FromWorker::AskOthers { question: 7 }).await;
     }
 
     #[tokio::test]

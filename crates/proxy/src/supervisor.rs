@@ -11,6 +11,8 @@ mod sockets;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
@@ -35,6 +37,8 @@ const ASKED: usize = 1;
 const SAID: usize = 1024;
 /// Signals that may wait.
 const WISHES: usize = 8;
+/// Workers that are asked for one list; each costs a descriptor in one packet.
+const MAX_ASKED_WORKERS: usize = 200;
 /// How often timers are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// How much longer than its deadline a worker may take to end itself.
@@ -313,6 +317,7 @@ impl Supervisor {
             FromWorker::PodRefused { uid, reason } if in_charge => self.settle(&uid, Err(reason)),
             FromWorker::Replace => return Some(Wish::Replace),
             FromWorker::Quit => return Some(Wish::End),
+            FromWorker::AskOthers { question } => self.ask_others(id, question),
             FromWorker::Forget { identity } if in_charge => {
                 self.kept.forget_certificate(&identity);
             }
@@ -320,6 +325,27 @@ impl Supervisor {
             _ => {}
         }
         None
+    }
+
+    /// Lets the other workers tell the one that asks of their connections. Nothing is waited for
+    /// here.
+    fn ask_others(&self, id: u64, question: u64) {
+        let Some(asker) = self.workers.get(&id) else { return };
+        let is_asked =
+            |(other, worker): &(&u64, &Worker)| **other != id && worker.phase != Phase::Starting;
+        let mut answers = Vec::new();
+        for (_, worker) in self.workers.iter().filter(is_asked).take(MAX_ASKED_WORKERS) {
+            match UnixStream::pair() {
+                Ok((ours, theirs)) => {
+                    let fds = vec![Arc::new(theirs.into())];
+                    worker.send(Message { header: ToWorker::TellConnections, fds });
+                    answers.push(Arc::new(ours.into()));
+                }
+                Err(error) => warn!(%error, pid = worker.pid, "cannot ask a worker"),
+            }
+        }
+        let header = ToWorker::OthersAsked { question, workers: answers.len() };
+        asker.send(Message { header, fds: answers });
     }
 
     fn keep(&mut self, header: FromWorker, fds: &mut Descriptors) {

@@ -28,6 +28,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
+use crate::admin::connections::LiveConnections;
 use crate::admin::{self, Admin};
 use crate::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
 use crate::config::Config;
@@ -142,7 +143,7 @@ impl Worker {
             shared: shared.clone(),
             link: link.clone(),
             levels,
-            threads: threads.commands().to_vec(),
+            connections: LiveConnections::new(threads.commands().to_vec(), link.clone()),
             enrolled: enrolled.clone(),
         });
         let worker = Self {
@@ -200,7 +201,7 @@ impl Worker {
         }
     }
 
-    async fn obey(&mut self, header: ToWorker, fds: Descriptors) {
+    async fn obey(&mut self, header: ToWorker, mut fds: Descriptors) {
         let said = match header {
             ToWorker::View => self.take_view(fds),
             ToWorker::Certificate => self.take_certificate(fds),
@@ -227,10 +228,25 @@ impl Worker {
                 self.stop(deadline_ms.map(Duration::from_millis)).await;
                 Ok(())
             }
+            ToWorker::TellConnections => {
+                self.tell_connections(fds.unix_stream());
+                Ok(())
+            }
+            ToWorker::OthersAsked { question, workers } => {
+                let answers = (0..workers).map(|_| fds.unix_stream()).collect();
+                self.admin.connections.passed_on(question, answers);
+                Ok(())
+            }
         };
         if let Err(error) = said {
             error!(error = record::explain(&error), "not taken over from the supervisor");
         }
+    }
+
+    /// In a task of its own: who asks may read slowly.
+    fn tell_connections(&self, asker: std::os::unix::net::UnixStream) {
+        let admin = self.admin.clone();
+        tokio::spawn(async move { admin.connections.tell(asker).await });
     }
 
     fn take_view(&mut self, mut fds: Descriptors) -> Result<(), HandoverError> {

@@ -1,5 +1,7 @@
 //! Requests against the admin API, over its Unix socket.
 
+use std::io::Write as _;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 
 use ambit_model::names::PolicyName;
@@ -8,6 +10,7 @@ use ambit_model::view::{Change, View};
 use ambit_model::workload::Workload;
 use ambit_net::local_http;
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::certificates::{Certificates, Clock};
@@ -30,8 +33,9 @@ impl World {
         let shared = Arc::new(Shared::new(config, certificates, Demand::nothing()));
         let (link, said) = Link::new();
         let levels = Levels::for_test("info");
-        let (threads, enrolled) = (Vec::new(), Arc::new(AtomicBool::new(false)));
-        let admin = Arc::new(Admin { shared, link, levels, threads, enrolled });
+        let enrolled = Arc::new(AtomicBool::new(false));
+        let connections = LiveConnections::new(Vec::new(), link.clone());
+        let admin = Arc::new(Admin { shared, link, levels, connections, enrolled });
         let name = format!("ambit-admin-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("listening");
@@ -145,6 +149,37 @@ async fn only_a_post_changes_anything() {
     assert_eq!(world.said.recv().await.expect("said").header, FromWorker::Replace);
     assert_eq!(world.ask(Method::POST, "/quitquitquit").await.0, 200);
     assert_eq!(world.said.recv().await.expect("said").header, FromWorker::Quit);
+}
+
+#[tokio::test]
+async fn connections_of_workers_that_finish_theirs_are_told_of() {
+    let mut world = World::new("others");
+    let pair = || StdUnixStream::pair().expect("a pair of sockets");
+    let ((dead, first), (mut alive, second)) = (pair(), pair());
+    drop(dead);
+    let list = br#"[{"ageMs": 1}, {"ageMs": 2}]"#;
+    alive.write_all(list).expect("written");
+    drop(alive);
+    let answering = async {
+        let header = world.said.recv().await.expect("said").header;
+        let FromWorker::AskOthers { question } = header else { panic!("{header:?}") };
+        world.admin.connections.passed_on(question, vec![first, second]);
+    };
+    let patience = Duration::from_secs(5);
+    let asked =
+        local_http::request(&world.path, Method::GET, "/connections", Bytes::new(), patience);
+    let (answer, ()) = tokio::join!(asked, answering);
+    let told: Value = serde_json::from_slice(&answer.expect("answered").1).expect("JSON");
+    assert_eq!(told, serde_json::json!([{"ageMs": 2}, {"ageMs": 1}]), "the youngest last");
+}
+
+#[tokio::test]
+async fn a_worker_tells_another_of_its_connections() {
+    let world = World::new("tell");
+    let (asker, teller) = StdUnixStream::pair().expect("a pair of sockets");
+    world.admin.connections.tell(teller).await;
+    let told = std::io::read_to_string(asker).expect("told");
+    assert_eq!(told, "[]");
 }
 
 #[tokio::test]

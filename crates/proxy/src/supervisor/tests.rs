@@ -1,5 +1,6 @@
 //! Scripted agents and workers. Needs the rights of root over network namespaces.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -379,6 +380,34 @@ async fn a_replacement_takes_over_only_when_it_is_ready() {
     old.die();
     let third = tokio::time::timeout(Duration::from_millis(100), world.workers.recv()).await;
     assert!(third.is_err(), "a worker that has finished is not replaced");
+}
+
+#[tokio::test]
+async fn a_worker_that_finishes_its_connections_is_asked_for_them() {
+    let mut world = World::new("asked");
+    let old = world.ready_worker().await;
+    let new = world.replacement().await;
+    new.handed().await;
+    new.say(FromWorker::Ready).await;
+    assert_eq!(old.hear().await.0, ToWorker::StopAccepting { deadline_ms: None });
+    new.say(FromWorker::AskOthers { question: 7 }).await;
+    let (ToWorker::TellConnections, mut asker) = old.hear().await else { panic!("asked") };
+    let (header, mut answers) = new.hear().await;
+    assert_eq!(header, ToWorker::OthersAsked { question: 7, workers: 1 });
+    asker.unix_stream().write_all(b"list").expect("written");
+    let told = std::io::read_to_string(answers.unix_stream()).expect("ended");
+    assert_eq!(told, "list");
+    old.die();
+    // Once it is buried, nobody is left to be asked.
+    let patience = tokio::time::timeout(PATIENCE, async {
+        loop {
+            new.say(FromWorker::AskOthers { question: 8 }).await;
+            if let (ToWorker::OthersAsked { question: 8, workers: 0 }, _) = new.hear().await {
+                return;
+            }
+        }
+    });
+    patience.await.expect("the dead are not asked");
 }
 
 #[tokio::test]
