@@ -11,9 +11,25 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "ambit", version, about, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// The state directory of the machine, for the commands that concern one; may also follow the
+    /// command.
+    #[arg(long, env = "AMBIT_STATE", value_name = "DIR")]
+    state: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// The command, with the state directory wherever it was written. The one after the command
+    /// counts more than the one before it.
+    pub(crate) fn into_command(self) -> Command {
+        let Self { state: before, mut command } = self;
+        if let Some(StateArgs { state }) = command.state() {
+            *state = state.take().or(before);
+        }
+        command
+    }
 }
 
 /// The commands.
@@ -47,11 +63,30 @@ pub(crate) enum Command {
     Proxy(Box<ambit_proxy::Args>),
 }
 
+impl Command {
+    /// Which machine it concerns, if it concerns one that is there.
+    fn state(&mut self) -> Option<&mut StateArgs> {
+        match self {
+            Self::Up(args) => Some(&mut args.state),
+            Self::Down(args) => Some(args),
+            Self::Apply(args) | Self::Delete(args) => Some(&mut args.state),
+            Self::Get(args) => Some(&mut args.state),
+            Self::Exec(args) => Some(&mut args.state),
+            Self::Logs(args) => Some(&mut args.state),
+            Self::Status(args) => Some(&mut args.state),
+            Self::Why(args) => Some(&mut args.state),
+            // A demonstration has a machine of its own, a role its own flags.
+            Self::Demo(_) | Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
+        }
+    }
+}
+
 /// Which machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StateArgs {
-    /// The state directory of the machine [default: /run/ambit, or below $XDG_RUNTIME_DIR].
-    #[arg(long, env = "AMBIT_STATE", value_name = "DIR")]
+    /// The state directory of the machine [env: AMBIT_STATE] [default: /run/ambit, or below
+    /// $XDG_RUNTIME_DIR].
+    #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }
 
@@ -237,4 +272,24 @@ pub(crate) struct WhyArgs {
     pub(crate) output: Report,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_directory_may_stand_before_or_after_the_command() {
+        let check = |words: &[&str], expected: Option<&str>| {
+            let cli = Cli::try_parse_from(words).unwrap();
+            let mut command = cli.into_command();
+            let state = command.state().and_then(|args| args.state.clone());
+            assert_eq!(state.as_deref(), expected.map(std::path::Path::new), "{words:?}");
+        };
+        check(&["ambit", "--state", "/a", "get", "pods"], Some("/a"));
+        check(&["ambit", "get", "pods", "--state", "/b"], Some("/b"));
+        check(&["ambit", "--state", "/a", "down", "--state", "/b"], Some("/b"));
+        check(&["ambit", "--state", "/a", "exec", "a/b", "--", "true"], Some("/a"));
+        check(&["ambit", "--state", "/a", "demo"], None);
+    }
 }

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     if let Some(code) = ambit_lab::hidden_command(std::env::args_os()) {
         return code;
     }
-    let outcome = match Cli::parse().command {
+    let outcome = match Cli::parse().into_command() {
         Command::Control(args) => role(async { Ok(ambit_control::run(*args).await?) }),
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
         Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),

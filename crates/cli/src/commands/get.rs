@@ -21,13 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// a slash.
 type Column = (&'static str, &'static [&'static str]);
 
+/// What proxies answered, each with its node.
+type Answers = Vec<(String, Result<Value>)>;
+
 /// Prints a list.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
     let layout = super::layout(&args.state);
     let items = items(&layout, args.kind, args.namespace.as_deref()).await?;
+    if items.is_empty() {
+        eprintln!("{}", nothing_found(&layout, args.namespace.as_deref()).await);
+    }
     match args.output {
         Output::Json => super::print_json(&json!({ "items": items }))?,
         Output::Yaml => super::print(&serde_saphyr::to_string(&json!({ "items": items }))?)?,
+        Output::Table | Output::Wide if items.is_empty() => {}
         Output::Table | Output::Wide => {
             let (narrow, wide) = columns(args.kind);
             let more: &[Column] = if args.output == Output::Wide { wide } else { &[] };
@@ -39,6 +46,27 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
+async fn nothing_found(layout: &Layout, namespace: Option<&str>) -> String {
+    let Some(wanted) = namespace else { return "No resources found.".to_owned() };
+    match ask(&layout.control_socket(), "/get/namespaces").await {
+        Ok(list) => not_in_namespace(wanted, &list),
+        Err(_) => format!("No resources found in {wanted} namespace."),
+    }
+}
+
+fn not_in_namespace(wanted: &str, namespaces: &Value) -> String {
+    let items = namespaces["items"].as_array().into_iter().flatten();
+    let names: Vec<&str> = items.filter_map(|item| item["name"].as_str()).collect();
+    if names.contains(&wanted) {
+        return format!("No resources found in {wanted} namespace.");
+    }
+    format!(
+        "No resources found in {wanted} namespace: it does not exist; there are {}",
+        names.join(", ")
+    )
 }
 
 async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
@@ -59,28 +87,48 @@ async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<V
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The items of every node's proxy, each with its node. A proxy that does not answer is an error:
-/// a shorter list would look like fewer connections.
+/// The items of every node's proxy, each with its node. A node that is left out is named, because
+/// a shorter list looks like fewer connections.
 async fn of_proxies(
     layout: &Layout,
     machine: &Record,
     path: &str,
     namespace: Option<&str>,
 ) -> Result<Vec<Value>> {
-    let mut all = Vec::new();
+    let mut answers = Answers::new();
     for node in &machine.nodes {
         let answer = ask(&layout.proxy_admin_socket(node), path).await;
-        let answer = answer.with_context(|| format!("ask the proxy of {node}"))?;
-        let items = answer.as_array().or_else(|| answer["items"].as_array());
-        for item in items.context("the proxy answers with a list")? {
-            let mut item = item.clone();
-            item["node"] = json!(node);
-            if namespace.is_none_or(|wanted| concerns(&item, wanted)) {
-                all.push(item);
-            }
-        }
+        answers.push((node.clone(), answer));
+    }
+    let (all, left_out) = gather(answers, namespace)?;
+    for warning in left_out {
+        eprintln!("warning: {warning}");
     }
     Ok(all)
+}
+
+/// The items of all proxies that answered, and a word on each that did not. Without any answer
+/// there is nothing to show, which is an error.
+fn gather(answers: Answers, namespace: Option<&str>) -> Result<(Vec<Value>, Vec<String>)> {
+    let (mut all, mut left_out) = (Vec::new(), Vec::new());
+    let nodes = answers.len();
+    for (node, answer) in answers {
+        let items = answer.and_then(|answer| match answer {
+            Value::Array(items) => Ok(items),
+            _ => bail!("it does not answer with a list; is it another program than `ambit proxy`?"),
+        });
+        match items {
+            Ok(items) => all.extend(items.into_iter().filter_map(|mut item| {
+                item["node"] = json!(node);
+                namespace.is_none_or(|wanted| concerns(&item, wanted)).then_some(item)
+            })),
+            Err(error) => left_out.push(format!("{node} is left out, ask its proxy: {error:#}")),
+        }
+    }
+    if nodes > 0 && left_out.len() == nodes {
+        bail!("no proxy answers: {}", left_out.join("; "));
+    }
+    Ok((all, left_out))
 }
 
 /// Whether an item of a proxy names a workload or identity of the namespace.
@@ -252,8 +300,7 @@ fn text(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::cell;
-    use serde_json::json;
+    use super::*;
 
     #[test]
     fn cells_show_what_a_person_looks_for() {
@@ -263,5 +310,34 @@ mod tests {
         assert_eq!(cell(&item, &["/ports"]), "80->8080");
         assert_eq!(cell(&item, &["/n"]), "");
         assert_eq!(cell(&item, &["/ready", "/total"]), "1/2");
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_answer_hides_no_other() {
+        let answer = || json!([{ "identity": "spiffe://t/ns/app/sa/web" }]);
+        let refused = || Err(anyhow::anyhow!("no such page"));
+        let answers = vec![
+            ("node-1".to_owned(), Ok(answer())),
+            ("node-2".to_owned(), refused()),
+            ("node-3".to_owned(), Ok(json!({ "proxy": "another" }))),
+        ];
+        let (all, left_out) = gather(answers, Some("app")).unwrap();
+        assert_eq!(all, [json!({ "identity": "spiffe://t/ns/app/sa/web", "node": "node-1" })]);
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+        assert!(left_out[0].contains("node-2") && left_out[0].contains("no such page"));
+        assert!(left_out[1].contains("node-3") && left_out[1].contains("another program"));
+        assert!(gather(vec![("node-1".to_owned(), refused())], None).is_err());
+    }
+
+    #[test]
+    fn an_unknown_namespace_is_told_from_an_empty_one() {
+        let namespaces = json!({ "items": [{ "name": "app" }, { "name": "client" }] });
+        let check = |wanted, expected: &str| {
+            assert_eq!(not_in_namespace(wanted, &namespaces), expected);
+        };
+        check("app", "No resources found in app namespace.");
+        let unknown = "No resources found in nope namespace: it does not exist; there are app, \
+            client";
+        check("nope", unknown);
     }
 }
