@@ -247,7 +247,10 @@ impl Admin {
     }
 
     fn logging(&self, method: &Method, query: &str) -> Answer {
-        if method == Method::POST && !query.is_empty() {
+        if method != Method::POST && !query.is_empty() {
+            return text(StatusCode::BAD_REQUEST, "use POST to set the log levels\n");
+        }
+        if !query.is_empty() {
             let set = match parameter(query, "level") {
                 Some(level) => self.levels.set(&level),
                 None if query.starts_with("reset") => self.levels.reset(),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
@@ -43,6 +43,12 @@ pub(crate) enum LevelError {
          info,access=off"
     )]
     Parse(#[source] tracing_subscriber::filter::ParseError),
+    /// A word alone is neither a level nor a target with one.
+    #[error(
+        "{0:?} is no level; use off, error, warn, info, debug or trace, or levels by target such \
+         as info,access=off"
+    )]
+    Level(String),
     /// The subscriber is gone.
     #[error("set the level")]
     Reload(#[source] reload::Error),
@@ -98,12 +104,20 @@ impl Levels {
 
     /// Puts another filter in force.
     pub(crate) fn set(&self, filter: &str) -> Result<(), LevelError> {
+        // The parser takes a misspelt level for a target, of which it would log everything, and of
+        // all else nothing. At the start that is left to `RUST_LOG`'s own rules.
+        let is_word = |clause: &&str| !clause.contains(['=', ':', '[', ']', '{', '}']);
+        let mut words = filter.split(',').map(str::trim).filter(is_word);
+        let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+        if let Some(word) = words.find(|word| !is_level(word)) {
+            return Err(LevelError::Level(word.to_owned()));
+        }
         self.handle.reload(parse(filter)?).map_err(LevelError::Reload)
     }
 
     /// Puts the filter of the start in force again.
     pub(crate) fn reset(&self) -> Result<(), LevelError> {
-        self.set(&self.initial)
+        self.handle.reload(parse(&self.initial)?).map_err(LevelError::Reload)
     }
 
     /// Waits until everything logged so far is written.

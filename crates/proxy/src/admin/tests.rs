@@ -134,6 +134,14 @@ async fn levels_are_set_and_reset() {
     assert_eq!((status, level(text).as_deref()), (200, Some("access=debug")));
     let (status, text) = world.ask(Method::POST, "/logging?level=%3D%2C%3D").await;
     assert!(status == 400 && text.contains("info,access=off"), "{text}");
+    for level in ["nonsense", "info,nonsense", "", "access=nonsense"] {
+        let (status, text) = world.ask(Method::POST, &format!("/logging?level={level}")).await;
+        assert!(status == 400 && text.contains("debug"), "{level}: {text}");
+    }
+    let (status, text) = world.ask(Method::GET, "/logging?level=nonsense").await;
+    assert!(status == 400 && text.contains("POST"), "{text}");
+    let (_, text) = world.ask(Method::GET, "/logging").await;
+    assert_eq!(level(text).as_deref(), Some("access=debug"), "still what was set last");
     let (_, text) = world.ask(Method::POST, "/logging?reset").await;
     assert_eq!(level(text).as_deref(), Some("info"));
 }
