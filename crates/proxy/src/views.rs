@@ -75,10 +75,15 @@ impl Demand {
     /// (`namespace/hostname`), but not for ever: then the view is taken as it is.
     pub(crate) async fn address(&self, name: String) {
         let Some(demands) = &self.0 else { return };
-        let (answered, waiting) = oneshot::channel();
-        if demands.send(Demanded { name, answered }).await.is_ok() {
-            drop(tokio::time::timeout(DEMAND_TIMEOUT, waiting).await);
-        }
+        let asking = async {
+            let (answered, waiting) = oneshot::channel();
+            // Without a control plane nobody takes demands, and their queue may be full.
+            if demands.send(Demanded { name, answered }).await.is_ok() {
+                // The one who answers may have given up.
+                drop(waiting.await);
+            }
+        };
+        drop(tokio::time::timeout(DEMAND_TIMEOUT, asking).await);
     }
 }
 

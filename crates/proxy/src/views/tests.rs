@@ -298,3 +298,18 @@ async fn on_demand_addresses_are_asked_for_when_needed() {
     needed.await.expect("answered");
     assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_does_not_wait_longer_when_nobody_takes_demands() {
+    let config = config::tests::config(&["--xds-on-demand=true"], &[]).expect("valid");
+    let (demand, _nobody) = demand(&config);
+    let waiting = |number: usize| {
+        let demand = demand.clone();
+        async move { demand.address(format!("/10.0.0.{number}")).await }
+    };
+    // One more than the queue holds.
+    let all = futures::future::join_all((0..=DEMANDS).map(waiting));
+    let start = tokio::time::Instant::now();
+    tokio::time::timeout(2 * DEMAND_TIMEOUT, all).await.expect("all go on");
+    assert_eq!(start.elapsed(), DEMAND_TIMEOUT);
+}
