@@ -210,6 +210,16 @@ impl Metrics {
         self.0.traffic.of(labels)
     }
 
+    /// The counters of a label set that holds words of its source; those of `without` when that
+    /// source has used up its share.
+    pub(crate) fn traffic_as_told(
+        &self,
+        told: &TrafficLabels,
+        without: &TrafficLabels,
+    ) -> Arc<Traffic> {
+        self.0.traffic.of_told(told, without)
+    }
+
     /// A TLS handshake between proxies succeeded with this key exchange group.
     pub(crate) fn handshake(&self, reporter: Reporter, group: &'static str) {
         let labels = HandshakeLabels { reporter: reporter.into(), group };

@@ -224,6 +224,27 @@ impl Record {
         if error.is_some() { line!(tracing::Level::ERROR) } else { line!(tracing::Level::INFO) }
     }
 
+    /// Whether its labels hold what the peer chose: its own description, or a service that its
+    /// destination is no endpoint of, as a waypoint's client names them.
+    fn hears_peer(&self) -> bool {
+        let describes = self.source.workload.is_none() && self.source.baggage.is_some();
+        describes || self.names_foreign_service()
+    }
+
+    fn names_foreign_service(&self) -> bool {
+        let Some(service) = &self.service else { return false };
+        let server = self.destination.workload.as_ref();
+        let is_own = server.is_some_and(|server| server.services.contains_key(&service.key));
+        self.reporter == Reporter::Destination && !is_own
+    }
+
+    /// The same without what the peer chose.
+    fn without_words(&self) -> Self {
+        let service = self.service.clone().filter(|_| !self.names_foreign_service());
+        let source = Party { baggage: None, ..self.source.clone() };
+        Self { source, service, ..self.clone() }
+    }
+
     fn labels(&self, flags: ResponseFlags) -> TrafficLabels {
         let service = self.service.as_ref();
         let text = |of: fn(&Service) -> &Text| service.map(|it| of(it).clone()).unwrap_or_default();
@@ -274,7 +295,7 @@ impl Tally {
 
     fn traffic(&self, record: &Record, flags: ResponseFlags) -> Arc<Traffic> {
         if record.source.workload.is_none() || record.destination.workload.is_none() {
-            return self.metrics().traffic(&record.labels(flags));
+            return self.look_up(record, flags);
         }
         let key = Remembered {
             reporter: record.reporter,
@@ -291,9 +312,18 @@ impl Tally {
         if remembered.len() >= MAX_REMEMBERED_LABELS {
             remembered.clear();
         }
-        let traffic = self.metrics().traffic(&record.labels(flags));
+        let traffic = self.look_up(record, flags);
         remembered.insert(key, traffic.clone());
         traffic
+    }
+
+    fn look_up(&self, record: &Record, flags: ResponseFlags) -> Arc<Traffic> {
+        let labels = record.labels(flags);
+        if !record.hears_peer() {
+            return self.metrics().traffic(&labels);
+        }
+        let without = record.without_words().labels(flags);
+        self.metrics().traffic_as_told(&labels, &without)
     }
 }
 
@@ -340,4 +370,49 @@ pub(crate) fn explain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_model::service::Service;
+
+    use super::*;
+
+    fn inbound() -> Record {
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        let mut record = Record::new(Reporter::Destination, address, address);
+        record.source.identity = Some(Identity::new("t", "app", "web"));
+        record
+    }
+
+    #[test]
+    fn a_peers_words_are_told_from_what_the_view_says() {
+        let mut record = inbound();
+        assert!(!record.hears_peer());
+        let said = Baggage::parse([&b"service.name=a,k8s.pod.name=b"[..]]).unwrap();
+        record.source.baggage = Some(Box::new(said));
+        assert!(record.hears_peer());
+        assert_eq!(&*record.labels(ResponseFlags::None).source.workload, "b");
+        let without = record.without_words();
+        assert!(!without.hears_peer());
+        let labels = without.labels(ResponseFlags::None);
+        assert_eq!((&*labels.source.workload, &*labels.source.namespace), ("", "app"));
+    }
+
+    #[test]
+    fn a_service_that_a_peer_names_is_its_word_unless_the_server_is_an_endpoint() {
+        let service = Arc::new(Service::named("shop", "cart.shop"));
+        let mut server = Workload::named("k//Pod/shop/cart", "shop", "cart");
+        let mut record = inbound();
+        record.service = Some(service.clone());
+        record.destination.workload = Some(Arc::new(server.clone()));
+        assert!(record.hears_peer());
+        assert!(record.without_words().service.is_none());
+        server.services.insert(service.key.clone(), Vec::new());
+        record.destination.workload = Some(Arc::new(server));
+        assert!(!record.hears_peer());
+        record.reporter = Reporter::Source;
+        record.destination.workload = None;
+        assert!(!record.hears_peer(), "this proxy's own choice");
+    }
 }

@@ -55,6 +55,31 @@ fn traffic_is_counted_by_istios_names_and_labels() {
 }
 
 #[test]
+fn what_a_peer_says_fills_its_own_share_only() {
+    let metrics = Metrics::default();
+    let said = |principal: &str, workload: String| {
+        let mut told = labels(&workload);
+        told.source.principal = principal.into();
+        let mut without = labels("");
+        without.source.principal = principal.into();
+        metrics.traffic_as_told(&told, &without).opened();
+    };
+    for number in 0..1000 {
+        said("talker", format!("invented-{number}"));
+    }
+    said("talker", "invented-0".into());
+    said("other", "web".into());
+    let text = metrics.encode().expect("encoded");
+    let metric = "istio_tcp_connections_opened_total";
+    let sets = text.lines().filter(|it| it.starts_with(metric) && it.contains("talker")).count();
+    assert_eq!(sets, 33, "32 of its own words, and one for all others");
+    let opened = |part| value(&text, metric, part);
+    assert_eq!(opened("source_workload=\"invented-0\""), Some(2.0), "known ones go on");
+    assert_eq!(opened("source_workload=\"unknown\""), Some(968.0), "none is lost");
+    assert_eq!(opened("source_workload=\"web\""), Some(1.0), "others are told apart as before");
+}
+
+#[test]
 fn everything_else_is_there_from_the_start() {
     let metrics = Metrics::default();
     metrics.handshake(Reporter::Destination, "X25519MLKEM768");

@@ -1,12 +1,13 @@
 //! Connections and bytes by who talks to whom, with Istio's label names.
 //!
 //! Label sets are interned: a connection holds a pointer to its counters, not its labels. The table
-//! is bounded; beyond the bound further label sets are counted together, never lost.
+//! is bounded; beyond the bound further label sets are counted together, never lost. What a peer
+//! says of itself has a small bound for each identity, so that no peer fills the table.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use ambit_model::Text;
 use prometheus_client::collector::Collector;
@@ -19,6 +20,10 @@ use super::Reporter;
 
 /// Label sets that are told apart.
 const MAX_LABEL_SETS: usize = 100_000;
+/// Label sets with words of the peer in them, for each identity: its versions, and what it calls.
+const MAX_TOLD_PER_PEER: usize = 32;
+/// Label sets with words of any peer in them.
+const MAX_TOLD: usize = MAX_LABEL_SETS / 4;
 /// What Istio prints for a label without value.
 const UNKNOWN: &str = "unknown";
 
@@ -186,21 +191,63 @@ impl Traffic {
 
 /// All label sets with their counters.
 #[derive(Debug, Default)]
-pub(super) struct TrafficTable(RwLock<HashMap<TrafficLabels, Arc<Traffic>>>);
+pub(super) struct TrafficTable {
+    sets: RwLock<HashMap<TrafficLabels, Arc<Traffic>>>,
+    told: Mutex<Told>,
+}
+
+/// How many label sets hold words of peers.
+#[derive(Debug, Default)]
+struct Told {
+    all: usize,
+    by_principal: HashMap<Text, usize>,
+}
+
+impl Told {
+    /// Whether this peer may have one more.
+    fn grant(&mut self, principal: &Text) -> bool {
+        let own = self.by_principal.entry(principal.clone()).or_default();
+        let granted = *own < MAX_TOLD_PER_PEER && self.all < MAX_TOLD;
+        if granted {
+            *own += 1;
+            self.all += 1;
+        }
+        granted
+    }
+}
+
+const UNBROKEN: &str = "no holder of this lock panics";
 
 impl TrafficTable {
     /// The counters of a label set.
     pub(super) fn of(&self, labels: &TrafficLabels) -> Arc<Traffic> {
-        const UNBROKEN: &str = "no holder of this lock panics";
-        if let Some(found) = self.0.read().expect(UNBROKEN).get(labels) {
-            return found.clone();
+        if let Some(found) = self.found(labels) {
+            return found;
         }
-        let mut table = self.0.write().expect(UNBROKEN);
+        let mut table = self.sets.write().expect(UNBROKEN);
         if table.len() < MAX_LABEL_SETS {
             table.entry(labels.clone()).or_default().clone()
         } else {
             table.entry(TrafficLabels::overflow(labels.reporter)).or_default().clone()
         }
+    }
+
+    /// The counters of a label set that holds words of its source, within that source's share;
+    /// beyond it, of the set without them.
+    pub(super) fn of_told(&self, told: &TrafficLabels, without: &TrafficLabels) -> Arc<Traffic> {
+        if let Some(found) = self.found(told) {
+            return found;
+        }
+        let mut share = self.told.lock().expect(UNBROKEN);
+        // Another thread may have come first; then nothing is added.
+        if let Some(found) = self.found(told) {
+            return found;
+        }
+        self.of(if share.grant(&told.source.principal) { told } else { without })
+    }
+
+    fn found(&self, labels: &TrafficLabels) -> Option<Arc<Traffic>> {
+        self.sets.read().expect(UNBROKEN).get(labels).cloned()
     }
 }
 
@@ -219,7 +266,7 @@ impl Collector for TrafficTable {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // Copied under the lock and printed without it: a scrape must not hold up connections.
         let table: Vec<_> = {
-            let table = self.0.read().expect("no holder of this lock panics");
+            let table = self.sets.read().expect(UNBROKEN);
             table.iter().map(|(labels, traffic)| (labels.clone(), traffic.clone())).collect()
         };
         for (name, help, column) in COUNTERS {
