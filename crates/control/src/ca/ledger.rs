@@ -17,8 +17,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::durable::{self, FileError, PRIVATE};
 
-/// Most certificates that are remembered; beyond that the oldest are forgotten, with a warning.
+/// Most live certificates in all. What is forgotten can no longer be revoked by its identity, so
+/// nothing is: beyond this no more are signed.
 const ISSUED_MAX: usize = 500_000;
+/// Most live certificates of one node, so that no node takes the room of others. A pod's identity
+/// has two or three at a time, and a few more whenever its proxy is started anew.
+const ISSUED_PER_NODE_MAX: usize = 10_000;
 /// The ledger is written anew when it has this many more lines than entries.
 const STALE_LINES_MAX: usize = 10_000;
 
@@ -70,6 +74,26 @@ pub(crate) enum Which {
     Identity(Identity),
 }
 
+/// Why no further certificate is signed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// This node holds as many as it may.
+    #[error(
+        "node {node} holds {ISSUED_PER_NODE_MAX} certificates that have not ended, as many as one \
+         node may; wait until some end, or revoke what it should not hold"
+    )]
+    Node {
+        /// Which.
+        node: String,
+    },
+    /// All nodes together do.
+    #[error(
+        "the ledger holds {ISSUED_MAX} certificates that have not ended; shorten \
+         --workload-cert-ttl, or wait until some end"
+    )]
+    All,
+}
+
 /// Certificates signed and taken back, kept on disk.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -77,6 +101,7 @@ pub(crate) struct Ledger {
     revoked_path: PathBuf,
     issued: BTreeMap<(u64, String), Issued>,
     latest: HashMap<(String, String), u64>,
+    by_node: HashMap<String, usize>,
     revoked: BTreeMap<String, Revoked>,
     lines: usize,
 }
@@ -95,6 +120,7 @@ impl Ledger {
             revoked_path: directory.join("revoked.json"),
             issued: BTreeMap::new(),
             latest: HashMap::new(),
+            by_node: HashMap::new(),
             revoked: BTreeMap::new(),
             lines: 0,
         };
@@ -118,6 +144,21 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// Whether there is room for one more certificate of `node`.
+    pub(crate) fn admit(&mut self, node: &str, now: SystemTime) -> Result<(), Full> {
+        if self.has_room(node).is_err() {
+            self.forget_expired(now);
+        }
+        self.has_room(node)
+    }
+
+    fn has_room(&self, node: &str) -> Result<(), Full> {
+        if self.by_node.get(node).is_some_and(|held| *held >= ISSUED_PER_NODE_MAX) {
+            return Err(Full::Node { node: node.to_owned() });
+        }
+        if self.issued.len() >= ISSUED_MAX { Err(Full::All) } else { Ok(()) }
+    }
+
     /// Writes down a certificate before it is handed out.
     pub(crate) fn record(&mut self, entry: Issued, now: SystemTime) -> Result<(), FileError> {
         let mut line = serde_json::to_vec(&entry).expect("texts and numbers are JSON");
@@ -133,7 +174,7 @@ impl Ledger {
         })?;
         self.remember(entry);
         self.lines += 1;
-        if self.issued.len() > ISSUED_MAX || self.lines > self.issued.len() + STALE_LINES_MAX {
+        if self.lines > self.issued.len() + STALE_LINES_MAX {
             self.forget_expired(now);
             self.rewrite()?;
         }
@@ -144,7 +185,10 @@ impl Ledger {
         let holder = (entry.identity.clone(), entry.node.clone());
         let latest = self.latest.entry(holder).or_default();
         *latest = entry.issued_at.max(*latest);
-        self.issued.insert((entry.not_after, entry.serial.clone()), entry);
+        let node = entry.node.clone();
+        if self.issued.insert((entry.not_after, entry.serial.clone()), entry).is_none() {
+            *self.by_node.entry(node).or_default() += 1;
+        }
     }
 
     /// Takes certificates back; answers with what was not taken back before.
@@ -197,7 +241,7 @@ impl Ledger {
     pub(crate) fn forget_expired(&mut self, now: SystemTime) -> bool {
         let now = unix(now);
         let has_expired = self.issued.keys().next().is_some_and(|(end, _)| *end < now);
-        if has_expired || self.issued.len() > ISSUED_MAX {
+        if has_expired {
             self.forget_issued(now);
         }
         let before = self.revoked.len();
@@ -207,16 +251,13 @@ impl Ledger {
 
     fn forget_issued(&mut self, now: u64) {
         self.issued = self.issued.split_off(&(now, String::new()));
-        while self.issued.len() > ISSUED_MAX {
-            tracing::warn!(
-                limit = ISSUED_MAX,
-                "the certificate ledger is full, the oldest entry is dropped"
-            );
-            self.issued.pop_first();
-        }
         let live: std::collections::HashSet<(String, String)> =
             self.issued.values().map(|it| (it.identity.clone(), it.node.clone())).collect();
         self.latest.retain(|holder, _| live.contains(holder));
+        self.by_node.clear();
+        for entry in self.issued.values() {
+            *self.by_node.entry(entry.node.clone()).or_default() += 1;
+        }
     }
 
     fn rewrite(&mut self) -> Result<(), FileError> {
@@ -246,5 +287,45 @@ impl Which {
                 entry.identity == identity.to_string() && entry.node == *node
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_node_that_holds_too_many_is_refused_and_takes_nobodys_room() {
+        let name = format!("ambit-ledger-quota-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut ledger = Ledger::open(&directory, at(0)).unwrap();
+        let entry = |node: &str, serial: usize, not_after| Issued {
+            serial: format!("{serial:x}"),
+            identity: "spiffe://t/ns/app/sa/web".to_owned(),
+            node: node.to_owned(),
+            issued_at: 1,
+            not_after,
+        };
+        ledger.remember(entry("quiet", 1, 50));
+        for serial in 0..ISSUED_PER_NODE_MAX {
+            assert_eq!(ledger.admit("greedy", at(2)), Ok(()));
+            ledger.remember(entry("greedy", 1000 + serial, 100 + u64::from(serial > 0)));
+        }
+        let full = Full::Node { node: "greedy".to_owned() };
+        assert_eq!(ledger.admit("greedy", at(2)), Err(full.clone()));
+        assert_eq!(ledger.admit("quiet", at(2)), Ok(()));
+        assert!(ledger.issued().any(|it| it.node == "quiet"), "never the others'");
+        let identity: Identity = "spiffe://t/ns/app/sa/web".parse().unwrap();
+        let which = Which::Holder { identity, node: "greedy".to_owned() };
+        let revoked = ledger.revoke(&which, at(2)).unwrap();
+        assert_eq!(revoked.len(), ISSUED_PER_NODE_MAX, "each can be taken back");
+        assert_eq!(ledger.admit("greedy", at(100)), Err(full));
+        assert_eq!(ledger.admit("greedy", at(101)), Ok(()), "one has ended");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -21,8 +21,8 @@ use ambit_tls::{Authority, AuthorityBundle};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use self::ledger::{Full, Ledger, unix};
 pub(crate) use self::ledger::{Issued, Revoked, Which};
-use self::ledger::{Ledger, unix};
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 
 /// How long a revocation list is valid. It bounds how long a mesh with revocations lives without
@@ -57,6 +57,9 @@ pub enum CaError {
         /// Why not.
         source: Box<AuthorityError>,
     },
+    /// There is no room to write down another certificate.
+    #[error(transparent)]
+    Full(#[from] Full),
     /// A request cannot be signed.
     #[error("cannot sign")]
     Sign(#[source] Box<AuthorityError>),
@@ -202,6 +205,7 @@ impl CertificateAuthority {
         now: SystemTime,
     ) -> Result<(Vec<String>, Issued), CaError> {
         let mut inner = self.inner();
+        inner.ledger.admit(node, now)?;
         let chain = inner.bundle.sign(csr_pem, identity, ttl, now)?;
         let leaf = CertificateSummary::from_pem(chain.first().map_or("", String::as_str))?;
         let entry = Issued {

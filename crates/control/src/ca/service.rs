@@ -179,6 +179,9 @@ impl CertificateService {
 
 fn refused(error: &CaError) -> Refusal {
     let text = chain(error);
+    if let CaError::Full(_) = error {
+        return Refusal("full", Status::resource_exhausted(text));
+    }
     let CaError::Sign(cause) = error else {
         return Refusal("internal", Status::internal(text));
     };
