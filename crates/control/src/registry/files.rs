@@ -43,6 +43,17 @@ const KINDS: [Kind; 8] = [
 /// Why the registry cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
+    /// The directory is not there, or cannot be read.
+    #[error(
+        "there is no registry at {path}; check `--registry`: it is the registry directory of a \
+         machine that runs, or a directory made for it"
+    )]
+    Missing {
+        /// The directory.
+        path: PathBuf,
+        /// Why it cannot be read.
+        source: io::Error,
+    },
     /// A directory cannot be made or listed.
     #[error("cannot read the registry directory {path}; check `--registry` and its permissions")]
     Directory {
@@ -76,6 +87,9 @@ pub(crate) struct FilesRegistry {
 impl FilesRegistry {
     /// Watches `root` and reads all of it.
     pub(crate) fn open(root: &Path) -> Result<(Self, Vec<Event>), RegistryError> {
+        // Made here, a misspelt path would look like a mesh without objects.
+        let missing = |source| RegistryError::Missing { path: root.to_owned(), source };
+        std::fs::read_dir(root).map_err(missing)?;
         let inotify = Inotify::init().map_err(RegistryError::Watch)?;
         let stream =
             inotify.into_event_stream(vec![0; BUFFER_SIZE_BYTES]).map_err(RegistryError::Watch)?;
@@ -414,6 +428,15 @@ mod tests {
             };
             assert_eq!(got.as_deref(), expected, "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_is_not_there_is_refused_and_not_made() {
+        let scratch = Scratch::new("missing");
+        let path = scratch.0.join("wrong");
+        let error = FilesRegistry::open(&path).err().expect("refused").to_string();
+        assert!(error.contains("wrong") && error.contains("--registry"), "{error}");
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -50,7 +50,7 @@ impl Fixture {
         let root =
             std::env::temp_dir().join(format!("ambit-control-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);
-        std::fs::create_dir_all(&root).unwrap();
+        std::fs::create_dir_all(root.join("registry")).unwrap();
         Self::restart(root, flags, mesh).await
     }
 
