@@ -199,7 +199,7 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
                     "{} ends again and again (exit {}) and says {:?}; see {}",
                     role.name,
                     info.last_exit.unwrap_or_default(),
-                    last_line(&role.log),
+                    why_it_ended(&fs::read_to_string(&role.log).unwrap_or_default()),
                     role.log.display()
                 );
             }
@@ -219,9 +219,25 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn last_line(log: &std::path::Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
+/// How a line begins, or what it holds, that says why a program ended: its last words, an error of
+/// its command line, a panic, and errors in the forms of the roles' logs and of ztunnel's.
+const ERRORS: [&str; 6] =
+    ["ambit: ", "error: ", "panicked at", " ERROR ", "\terror\t", "\"level\":\"error\""];
+
+/// The line of a log that says why a program ended: the last error, or else the last line.
+fn why_it_ended(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    let is_error = |line: &&str| {
+        let (at_start, within) = ERRORS.split_at(2);
+        at_start.iter().any(|mark| line.starts_with(mark))
+            || within.iter().any(|mark| line.contains(mark))
+    };
+    let Some(at) = lines.iter().rposition(is_error) else {
+        return lines.last().copied().unwrap_or_default().to_owned();
+    };
+    // What follows a colon, such as a flag that is missing, stands on the next line.
+    let more = lines.get(at + 1).filter(|_| lines[at].ends_with(':'));
+    more.map_or_else(|| lines[at].to_owned(), |more| format!("{} {}", lines[at], more.trim()))
 }
 
 /// Follows objects and reports with pods, for ever.
@@ -241,5 +257,26 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
             let error = anyhow::Error::new(error);
             tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why_it_ended;
+
+    #[test]
+    fn the_line_that_says_why_is_quoted() {
+        let check = |log: &str, expected: &str| assert_eq!(why_it_ended(log), expected);
+        check("", "");
+        check("one\ntwo\n\n", "two");
+        let usage = "error: invalid value 'x' for '--n <N>'\n\nUsage: ambit proxy\n\n\
+                     For more information, try '--help'.\n";
+        check(usage, "error: invalid value 'x' for '--n <N>'");
+        let missing = "error: these arguments were not provided:\n  --node-name <NAME>\n\n\
+                       Usage: ambit proxy\n";
+        check(missing, "error: these arguments were not provided: --node-name <NAME>");
+        check("t ERROR ambit: no port\nt  INFO ambit: ending\n", "t ERROR ambit: no port");
+        check("t\terror\tworker\tno key\nt\tinfo\tworker\tbye\n", "t\terror\tworker\tno key");
+        check("t ERROR early\nambit: no registry\n", "ambit: no registry");
     }
 }
