@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_model::authorize::{Decision, RuleName, Source};
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
 use ambit_model::names::{ServiceName, WorkloadName};
@@ -17,6 +17,7 @@ use ambit_model::workload::{Tunnel, Workload};
 use serde_json::{Value, json};
 
 use super::lists::protocol;
+use crate::manifest::validate::DATAPLANE_MODE;
 use crate::view_builder::Builder;
 use crate::view_builder::records::ObjectName;
 
@@ -370,6 +371,7 @@ impl Explanation<'_> {
         notes: &mut Vec<String>,
     ) {
         let view = self.builder.view();
+        let is_proven = identity.is_some();
         let source = Source::new(identity, self.source_ip);
         let judgement = view.authorize(workload, &source, address);
         out["decidedBy"] = json!(format!("the proxy of {}/{}", workload.namespace, workload.name));
@@ -387,8 +389,17 @@ impl Explanation<'_> {
             Decision::Deny(denial) => {
                 out["decision"] = json!("deny");
                 out["reason"] = json!(denial.to_string());
-                out["remedy"] = json!(self.remedy(workload, address, &source, denial));
-                if let Denial::Denied(rule) = denial {
+                let enrolled = self.enrolled(workload, address).filter(|_| !is_proven);
+                out["remedy"] = json!(match enrolled {
+                    Some(Decision::Allow(_)) => self.enrol(),
+                    // It would have to prove an identity first, and then there is more.
+                    Some(Decision::Deny(other)) if other != *denial => {
+                        let source = Source::new(Some(self.client.identity()), self.source_ip);
+                        format!("{}; then {}", self.enrol(), view.remedy(workload, &source, &other))
+                    }
+                    _ => view.remedy(workload, &source, denial),
+                });
+                if let ambit_model::authorize::Denial::Denied(rule) = denial {
                     out["policy"] = self.rule(rule);
                 }
             }
@@ -399,32 +410,25 @@ impl Explanation<'_> {
         self.conditions(workload, notes);
     }
 
-    /// The deciding rule as the user wrote it.
-    /// What would have to change. A client that would be let in if only it proved who it is has to
-    /// be able to.
-    fn remedy(
-        &self,
-        workload: &Workload,
-        address: SocketAddr,
-        source: &Source,
-        denial: &Denial,
-    ) -> String {
-        let view = self.builder.view();
-        let remedy = view.remedy(workload, source, denial);
-        let proven = Source::new(Some(self.client.identity()), self.source_ip);
-        let is_only_unproven = source.identity().is_none()
-            && matches!(denial, Denial::Denied(_))
-            && matches!(view.authorize(workload, &proven, address).decision, Decision::Allow(_));
-        if !is_only_unproven {
-            return remedy;
+    /// What would be decided if the client were captured and proved who it is; nothing for a client
+    /// that cannot be.
+    fn enrolled(&self, workload: &Workload, address: SocketAddr) -> Option<Decision> {
+        if self.client.host_network {
+            return None;
         }
+        let source = Source::new(Some(self.client.identity()), self.source_ip);
+        Some(self.builder.view().authorize(workload, &source, address).decision)
+    }
+
+    fn enrol(&self) -> String {
+        let Workload { namespace, name, .. } = self.client;
         format!(
-            "{}/{} must be in the mesh to prove its identity (label istio.io/dataplane-mode: \
-             ambient on it or its namespace), or {remedy}",
-            self.client.namespace, self.client.name
+            "enrol the client, so that it proves its identity: label the namespace {namespace}, \
+             or the pod {name}, {DATAPLANE_MODE}=ambient"
         )
     }
 
+    /// The deciding rule as the user wrote it.
     fn rule(&self, rule: &RuleName) -> Value {
         let object = ObjectName::new(&rule.policy.namespace, &rule.policy.name);
         let mut objects = self.builder.store().policies();

@@ -568,6 +568,39 @@ async fn a_root_is_rotated_once_everybody_trusts_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn why_tells_a_client_outside_of_the_mesh_to_come_in() {
+    let fixture = Fixture::start("why-outside", "").await;
+    put_pod(&fixture.root, "stray", "stray", "node-1", "10.244.1.7", "Running");
+    std::fs::remove_file(fixture.root.join("registry/captured/shop/stray")).unwrap();
+    let strict = json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+        "metadata": {"namespace": "shop", "name": "default"}, "spec": {"mtls": {"mode": "STRICT"}},
+    });
+    put(&fixture.root, "objects/peerauthentications/shop/default.json", &strict);
+    let remedy = async |parts: &[&str]| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let target = "/why?src=shop/stray&dst=db.shop:80";
+            let (_, answer) = fixture.admin(Method::GET, target, &Value::Null).await;
+            let remedy = answer["remedy"].as_str().unwrap_or_default();
+            if parts.iter().all(|part| remedy.contains(part)) {
+                return remedy.to_owned();
+            }
+            assert!(Instant::now() < deadline, "{parts:?}: {answer}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let label = "label the namespace shop, or the pod stray, istio.io/dataplane-mode=ambient";
+    let enrol = remedy(&["enrol the client", label]).await;
+    assert!(!enrol.contains("then"), "{enrol}");
+    // Inside, it would be refused for another reason, which is not kept from the user.
+    let rules = json!([{"from": [{"source": {"serviceAccounts": ["stray"]}}]}]);
+    put(&fixture.root, "objects/authorizationpolicies/shop/db.json", &policy("DENY", &rules));
+    remedy(&[label, "; then rule 0 of DENY policy shop/db must no longer match"]).await;
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn why_says_what_decides() {
     let fixture = Fixture::start("why", "").await;
     let why = async |query: &str| {
