@@ -3,32 +3,36 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ambit_control::manifest::{self, Errors, Input, Manifests, Typed};
-use ambit_lab::machine::Client;
+use ambit_control::manifest::{self, Errors, Finding, Input, Manifests, Typed};
+use ambit_lab::machine::{Client, PodInfo};
 use ambit_lab::objects::{Changes, ObjectRef, Outcome};
 use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
 
 use super::settle;
 use crate::args::ManifestArgs;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
 pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
+    let manifests = manifest::load(&inputs(paths)).or_else(|errors| refused(&errors, "applied"))?;
+    warn(&manifests.warnings);
+    if manifests.objects.is_empty() {
+        bail!("the input holds no objects that Ambit reads; nothing was applied");
+    }
+    Ok(manifests)
+}
+
+fn inputs(paths: &[PathBuf]) -> Vec<Input> {
     let input = |path: &PathBuf| match path.to_str() {
         Some("-") => Input::Stdin,
         _ => Input::Path(path.clone()),
     };
-    let inputs: Vec<Input> = paths.iter().map(input).collect();
-    match manifest::load(&inputs) {
-        Ok(manifests) => {
-            for warning in &manifests.warnings {
-                eprintln!("warning: {warning}");
-            }
-            if manifests.objects.is_empty() {
-                bail!("the input holds no objects that Ambit reads; nothing was applied");
-            }
-            Ok(manifests)
-        }
-        Err(errors) => refused(&errors),
+    paths.iter().map(input).collect()
+}
+
+fn warn(findings: &[Finding]) {
+    for finding in findings {
+        eprintln!("warning: {finding}");
     }
 }
 
@@ -37,32 +41,45 @@ pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
 pub(super) fn check(manifests: &Manifests, existing: &[Typed]) -> Result<()> {
     match manifests.check(existing) {
         Ok(surprises) => {
-            for surprise in &surprises {
-                eprintln!("warning: {surprise}");
-            }
+            warn(&surprises);
             Ok(())
         }
-        Err(errors) => refused(&errors),
+        Err(errors) => refused(&errors, "applied"),
     }
 }
 
-fn refused<T>(errors: &Errors) -> Result<T> {
+fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
     for error in &errors.0 {
         eprintln!("error: {error}");
     }
-    bail!("{} errors in the manifests; nothing was applied", errors.0.len())
+    let count = errors.0.len();
+    let noun = if count == 1 { "error" } else { "errors" };
+    bail!("{count} {noun} in the manifests; nothing was {done}")
 }
 
 /// The objects of a running machine that manifests can refer to.
 async fn existing(client: &Client) -> Result<Vec<Typed>> {
     let mut existing = Vec::new();
+    let running = client.pods().await?;
     for kind in manifest::Kind::all() {
-        for object in client.objects(kind.plural()).await? {
+        for mut object in client.objects(kind.plural()).await? {
+            if kind == manifest::Kind::Pod {
+                add_addresses(&mut object, &running);
+            }
             let typed = manifest::stored(kind, object.to_string().as_bytes());
             existing.push(typed.with_context(|| format!("read a stored {kind}"))?);
         }
     }
     Ok(existing)
+}
+
+/// Writes a pod's addresses where Kubernetes has them; the machine keeps them apart.
+fn add_addresses(object: &mut Value, running: &[PodInfo]) {
+    let is_it = |pod: &&PodInfo| object["metadata"]["uid"] == pod.uid.as_str();
+    if let Some(pod) = running.iter().find(is_it) {
+        let ips: Vec<Value> = pod.pod_ips.iter().map(|ip| json!({ "ip": ip })).collect();
+        object["status"]["podIPs"] = json!(ips);
+    }
 }
 
 /// Applies manifests.
@@ -78,12 +95,17 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
 
 /// Deletes what manifests name.
 pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
-    let manifests = load(&args.paths)?;
+    let names = manifest::load_names(&inputs(&args.paths));
+    let names = names.or_else(|errors| refused(&errors, "deleted"))?;
+    warn(&names.warnings);
+    if names.keys.is_empty() {
+        bail!("the input names no objects that Ambit reads; nothing was deleted");
+    }
     let client = Client::new(super::layout(&args.state));
-    let named = manifests.objects.iter().map(|object| ObjectRef {
-        plural: object.key.kind.plural().to_owned(),
-        namespace: (!object.key.namespace.is_empty()).then(|| object.key.namespace.to_string()),
-        name: object.key.name.to_string(),
+    let named = names.keys.iter().map(|key| ObjectRef {
+        plural: key.kind.plural().to_owned(),
+        namespace: (!key.namespace.is_empty()).then(|| key.namespace.to_string()),
+        name: key.name.to_string(),
     });
     let named: Vec<ObjectRef> = named.collect();
     let changes = client.delete(&named, false, args.dry_run).await?;

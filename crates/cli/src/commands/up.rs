@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ambit_control::manifest::{self, Typed};
 use ambit_lab::demo::{self, DemoConfig};
 use ambit_lab::image::ImageMap;
 use ambit_lab::machine::{self, Client, Progress, UpConfig};
 use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
@@ -22,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.paths)?;
-    super::change::check(&manifests, &[])?;
+    super::change::check(&manifests, &nodes(args.nodes)?)?;
     let config = config(&args)?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
@@ -52,6 +54,15 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         () = gone(&client) => bail!("the machine has ended; see its logs"),
     }
     down(&StateArgs { state: Some(config.state) }).await
+}
+
+/// The nodes that there will be, for manifests that name one.
+fn nodes(count: u8) -> Result<Vec<Typed>> {
+    let node = |number| {
+        let node = json!({ "metadata": { "name": machine::node_name(number) } });
+        manifest::stored(manifest::Kind::Node, node.to_string().as_bytes())
+    };
+    Ok((1..=count).map(node).collect::<Result<_, _>>()?)
 }
 
 async fn fill(client: &Client, objects: Vec<serde_json::Value>, start: Instant) -> Result<()> {

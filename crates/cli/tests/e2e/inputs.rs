@@ -235,7 +235,7 @@ fn wrong_inputs_change_nothing_of_a_running_machine() {
     assert!(!before.is_empty());
     for Manifest { of, text, error } in MANIFESTS {
         let errors =
-            format!("error: {error}\nambit: 1 errors in the manifests; nothing was applied\n");
+            format!("error: {error}\nambit: 1 error in the manifests; nothing was applied\n");
         check(&machine, &["apply", "-"], &format!("{of}{text}"), FAILED, &errors);
         assert_eq!(files(&machine.layout.objects()), before, "{text} changed something");
     }

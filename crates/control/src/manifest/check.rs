@@ -7,11 +7,12 @@
 //! may look at a single object's own syntax.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{PodSpec, Service};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::istio::{AuthorizationPolicy, Resolution};
+use super::istio::{AuthorizationPolicy, Resolution, ServiceEntry, ServiceEntrySpec};
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
 use crate::view_builder::policy;
 
@@ -122,31 +123,95 @@ impl<'a> All<'a> {
         match &object.typed {
             Typed::Service(service) => self.service(object, service, warnings),
             Typed::AuthorizationPolicy(policy) => self.policy(object, policy, warnings),
-            Typed::ServiceEntry(entry)
-                if matches!(entry.spec.resolution, Some(Resolution::DynamicDns)) =>
-            {
-                warnings.push(finding(
-                    object,
-                    "spec.resolution",
-                    "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the \
-                     client found",
-                    "use NONE to say the same, or DNS",
-                ));
-            }
-            Typed::Pod(_) | Typed::Deployment(_) => {
-                let pods = pods(&object.key, &object.typed);
-                if pods.is_some_and(|pods| pods.spec.host_network == Some(true)) {
-                    warnings.push(finding(
-                        object,
-                        field(&object.typed, "hostNetwork"),
-                        "a pod in its node's network cannot be captured and stays outside of the \
-                         mesh",
-                        "remove hostNetwork to bring it in",
-                    ));
-                }
-            }
+            Typed::ServiceEntry(entry) => self.service_entry(object, entry, warnings),
+            Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }
+    }
+
+    /// Where pods are to run: what the mesh, or the machine, will not do.
+    fn placement(&self, object: &Object, warnings: &mut Vec<Finding>) {
+        let Some(pods) = pods(&object.key, &object.typed) else { return };
+        if pods.spec.host_network == Some(true) {
+            warnings.push(finding(
+                object,
+                field(&object.typed, "hostNetwork"),
+                "a pod in its node's network cannot be captured and stays outside of the mesh",
+                "remove hostNetwork to bring it in",
+            ));
+        }
+        let nodes = self.objects.keys().filter(|key| key.kind == Kind::Node);
+        let nodes: Vec<&str> = nodes.map(|key| &*key.name).collect();
+        if let Some(node) = pods.spec.node_name.as_deref()
+            && !nodes.is_empty()
+            && !nodes.contains(&node)
+        {
+            warnings.push(finding(
+                object,
+                field(&object.typed, "nodeName"),
+                format!("the node `{node}` does not exist: the pod will wait for it"),
+                format!("use {}, or leave nodeName away", listed(&nodes)),
+            ));
+        }
+    }
+
+    fn service_entry(&self, object: &Object, entry: &ServiceEntry, warnings: &mut Vec<Finding>) {
+        let resolution = entry.spec.resolution.unwrap_or(Resolution::None);
+        if resolution == Resolution::DynamicDns {
+            warnings.push(finding(
+                object,
+                "spec.resolution",
+                "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the \
+                 client found",
+                "use NONE to say the same",
+            ));
+        }
+        let unresolved = unresolved(&entry.spec, resolution);
+        if !unresolved.is_empty() {
+            warnings.push(finding(
+                object,
+                "spec.resolution",
+                format!(
+                    "proxies do not look up {} yet: connections there are refused",
+                    listed(&unresolved)
+                ),
+                "use NONE to connect to the address that the client found, or STATIC with \
+                 IP addresses",
+            ));
+        }
+        let owners = self.pod_addresses();
+        let endpoints = entry.spec.endpoints.iter().enumerate();
+        let endpoints = endpoints
+            .map(|(at, endpoint)| (format!("spec.endpoints[{at}].address"), &endpoint.address));
+        let addresses = entry.spec.addresses.iter().enumerate();
+        let addresses = addresses.map(|(at, address)| (format!("spec.addresses[{at}]"), address));
+        for (field, address) in endpoints.chain(addresses) {
+            let Ok(ip) = address.parse::<IpAddr>() else { continue };
+            let Some(owner) = owners.get(&ip) else { continue };
+            warnings.push(finding(
+                object,
+                field,
+                format!(
+                    "{ip} is the address of pod {owner}, and stays it: what the entry says of \
+                     the address does not hold for the pod"
+                ),
+                "reach pods by a Service, and list only addresses outside of the mesh",
+            ));
+        }
+    }
+
+    /// Whose the pods' addresses are.
+    fn pod_addresses(&self) -> BTreeMap<IpAddr, String> {
+        let mut owners = BTreeMap::new();
+        for (key, typed) in &self.objects {
+            let Typed::Pod(pod) = typed else { continue };
+            let status = pod.status.iter();
+            let ips = status.flat_map(|status| status.pod_ips.iter().flatten());
+            for ip in ips.filter_map(|it| it.ip.parse().ok()) {
+                owners.insert(ip, format!("{}/{}", key.namespace, key.name));
+            }
+        }
+        owners
     }
 
     fn service(&self, object: &Object, service: &Service, warnings: &mut Vec<Finding>) {
@@ -230,6 +295,18 @@ fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {
         spec,
         is_owned: typed.metadata().owner_references.as_ref().is_some_and(|all| !all.is_empty()),
     })
+}
+
+/// The names that would have to be looked up for connections to an entry.
+fn unresolved(spec: &ServiceEntrySpec, resolution: Resolution) -> Vec<&str> {
+    if !matches!(resolution, Resolution::Dns | Resolution::DnsRoundRobin) {
+        return Vec::new();
+    }
+    if spec.endpoints.is_empty() && spec.workload_selector.is_none() {
+        return spec.hosts.iter().map(String::as_str).collect();
+    }
+    let addresses = spec.endpoints.iter().map(|endpoint| endpoint.address.as_str());
+    addresses.filter(|address| address.parse::<IpAddr>().is_err()).collect()
 }
 
 fn selects(selector: &BTreeMap<String, String>, labels: Option<&BTreeMap<String, String>>) -> bool {

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,6 +16,9 @@ use super::object::{Kind, Typed};
 
 /// Decodes `value` as `kind`; what is wrong is added to `issues`.
 pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<Typed> {
+    if !is_base64(kind, value, issues) {
+        return None;
+    }
     Some(match kind {
         Kind::Namespace => Typed::Namespace(strict(value, issues)?),
         Kind::Node => Typed::Node(strict(value, issues)?),
@@ -28,6 +33,27 @@ pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<T
         Kind::ServiceEntry => Typed::ServiceEntry(strict(value, issues)?),
         Kind::WorkloadEntry => Typed::WorkloadEntry(strict(value, issues)?),
     })
+}
+
+/// Whether the values that must be base64 are. Serde's own message would quote a secret.
+fn is_base64(kind: Kind, value: &Value, issues: &mut Issues) -> bool {
+    let (field, plain) = match kind {
+        Kind::Secret => ("data", "stringData"),
+        Kind::ConfigMap => ("binaryData", "data"),
+        _ => return true,
+    };
+    let mut all = true;
+    for (key, value) in value.get(field).and_then(Value::as_object).into_iter().flatten() {
+        if value.as_str().is_some_and(|text| BASE64_STANDARD.decode(text).is_err()) {
+            all = false;
+            issues.error(
+                &Path::at(field).field(key),
+                "the value is not base64",
+                format!("encode it as base64, or write it as it is below `{plain}`"),
+            );
+        }
+    }
+    all
 }
 
 /// The JSON of a typed object: nulls and unset fields are gone.

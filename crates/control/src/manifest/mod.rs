@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use self::document::Document;
@@ -61,20 +62,28 @@ pub struct Manifests {
     pub warnings: Vec<Finding>,
 }
 
+/// What an input names, for whoever wants to delete it.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// The objects in the order of the input, each once.
+    pub keys: Vec<ObjectKey>,
+    /// What the user should know before deleting them.
+    pub warnings: Vec<Finding>,
+}
+
 /// Reads `inputs`, all or nothing.
 pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
     let mut loader = Loader::default();
-    for input in inputs {
-        match source::read(input) {
-            Ok(sources) => {
-                for source in sources {
-                    loader.source(&source.name, &source.text);
-                }
-            }
-            Err(finding) => loader.errors.push(*finding),
-        }
-    }
-    loader.finish()
+    loader.inputs(inputs, Loader::document);
+    loader.finish(|loader| Manifests { objects: loader.objects, warnings: loader.warnings })
+}
+
+/// Reads which objects `inputs` name, all or nothing. As for kubectl, apiVersion, kind, name and
+/// namespace are enough, and the rest is not looked at.
+pub fn load_names(inputs: &[Input]) -> Result<Names, Errors> {
+    let mut loader = Loader::default();
+    loader.inputs(inputs, Loader::name);
+    loader.finish(|loader| Names { keys: loader.names, warnings: loader.warnings })
 }
 
 /// Decodes an object that was stored by Ambit or a Kubernetes API server: unknown fields are newer
@@ -102,17 +111,31 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
 #[derive(Default)]
 struct Loader {
     objects: Vec<Object>,
+    names: Vec<ObjectKey>,
     places: HashMap<ObjectKey, Location>,
     warnings: Vec<Finding>,
     errors: Vec<Finding>,
 }
 
 impl Loader {
-    fn source(&mut self, file: &str, text: &str) {
+    fn inputs(&mut self, inputs: &[Input], read: fn(&mut Self, &str, Document)) {
+        for input in inputs {
+            match source::read(input) {
+                Ok(sources) => {
+                    for source in sources {
+                        self.source(&source.name, &source.text, read);
+                    }
+                }
+                Err(finding) => self.errors.push(*finding),
+            }
+        }
+    }
+
+    fn source(&mut self, file: &str, text: &str, read: fn(&mut Self, &str, Document)) {
         match document::parse(text) {
             Ok(documents) => {
                 for document in documents.into_iter().flat_map(Document::flatten) {
-                    self.document(file, document);
+                    read(self, file, document);
                 }
             }
             Err(error) => self.errors.push(Finding {
@@ -128,15 +151,7 @@ impl Loader {
     fn document(&mut self, file: &str, document: Document) {
         let mut issues = Issues::default();
         let object = read_object(&document, &mut issues);
-        let name = subject(&document.value);
-        let located = |issues: Vec<Issue>| {
-            let at = |issue: Issue| finding(file, &document, &name, issue);
-            let mut findings: Vec<Finding> = issues.into_iter().map(at).collect();
-            findings.sort_by_key(|finding| finding.location.line);
-            findings
-        };
-        self.errors.extend(located(issues.errors));
-        self.warnings.extend(located(issues.warnings));
+        self.report(file, &document, issues);
         let Some((typed, json)) = object else { return };
         let key = typed.key();
         let location = Location { file: file.to_owned(), line: document.lines.line("") };
@@ -152,12 +167,28 @@ impl Loader {
         self.objects.push(Object { key, typed, json, location, lines: document.lines });
     }
 
-    fn finish(self) -> Result<Manifests, Errors> {
-        if self.errors.is_empty() {
-            Ok(Manifests { objects: self.objects, warnings: self.warnings })
-        } else {
-            Err(Errors(self.errors))
-        }
+    fn name(&mut self, file: &str, document: Document) {
+        let mut issues = Issues::default();
+        let key = read_key(&document.value, &mut issues);
+        self.report(file, &document, issues);
+        self.names.extend(key.filter(|key| !self.names.contains(key)));
+    }
+
+    /// Writes down what was found in a document, in the order of its lines.
+    fn report(&mut self, file: &str, document: &Document, issues: Issues) {
+        let name = subject(&document.value);
+        let located = |issues: Vec<Issue>| {
+            let at = |issue: Issue| finding(file, document, &name, issue);
+            let mut findings: Vec<Finding> = issues.into_iter().map(at).collect();
+            findings.sort_by_key(|finding| finding.location.line);
+            findings
+        };
+        self.errors.extend(located(issues.errors));
+        self.warnings.extend(located(issues.warnings));
+    }
+
+    fn finish<T>(self, result: impl FnOnce(Self) -> T) -> Result<T, Errors> {
+        if self.errors.is_empty() { Ok(result(self)) } else { Err(Errors(self.errors)) }
     }
 }
 
@@ -201,6 +232,29 @@ fn read_object(document: &Document, issues: &mut Issues) -> Option<(Typed, Value
     let typed = merge_string_data(typed);
     let json = decode::canonical(&typed);
     Some((typed, json))
+}
+
+/// What a document names, whatever else it says.
+fn read_key(value: &Value, issues: &mut Issues) -> Option<ObjectKey> {
+    let kind = read_kind(value, issues)?;
+    let text = |field: &str| match value.get("metadata").and_then(|metadata| metadata.get(field)) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(Path::at("metadata").field(field)),
+    };
+    let (name, namespace) = match (text("name"), text("namespace")) {
+        (Ok(name), Ok(namespace)) => (name, namespace),
+        (Err(at), _) | (_, Err(at)) => {
+            issues.error(&at, "the value is no text", "put the value in quotes");
+            return None;
+        }
+    };
+    let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+    let before = issues.errors.len();
+    validate::metadata(kind, &metadata, issues);
+    let namespace = metadata.namespace.as_deref().unwrap_or("default");
+    let key = ObjectKey::new(kind, namespace, metadata.name.as_deref()?);
+    (issues.errors.len() == before).then_some(key)
 }
 
 fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {

@@ -38,8 +38,7 @@ impl<'a> Case<'a> {
         let loaded = load(&input(self.text));
         let outcome = match (loaded, self.beside) {
             (Ok(loaded), Some(beside)) => {
-                let beside = load(&input(beside)).expect("valid objects").objects;
-                let beside: Vec<Typed> = beside.into_iter().map(|object| object.typed).collect();
+                let beside = existing(beside);
                 loaded
                     .check(&beside)
                     .map(|surprises| loaded.warnings.iter().cloned().chain(surprises).collect())
@@ -55,6 +54,33 @@ impl<'a> Case<'a> {
     }
 }
 
+/// Objects that are there: manifests, and those that the machine makes in words of their own.
+fn existing(text: &str) -> Vec<Typed> {
+    let (mut made, mut written) = (Vec::new(), String::new());
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (kind, json) = match (words[..].get(..2), words.get(2)) {
+            (Some(["Node", name]), None) => {
+                (Kind::Node, serde_json::json!({"metadata": {"name": name}}))
+            }
+            (Some(["Pod", name]), Some(ip)) => {
+                let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
+                let metadata = serde_json::json!({"namespace": namespace, "name": name});
+                let status = serde_json::json!({"podIPs": [{"ip": ip}]});
+                (Kind::Pod, serde_json::json!({"metadata": metadata, "status": status}))
+            }
+            _ => {
+                written.push_str(line);
+                written.push('\n');
+                continue;
+            }
+        };
+        made.push(stored(kind, json.to_string().as_bytes()).expect("an object"));
+    }
+    let written = load(&input(&written)).expect("valid objects").objects;
+    made.into_iter().chain(written.into_iter().map(|object| object.typed)).collect()
+}
+
 #[test]
 fn every_case_has_its_outcome() {
     let cases: Vec<Case<'_>> =
@@ -62,6 +88,35 @@ fn every_case_has_its_outcome() {
     let refused = cases.iter().filter(|case| !case.is_accepted).count();
     assert!(refused >= 40, "only {refused} wrong inputs are tried");
     cases.iter().for_each(Case::check);
+}
+
+#[test]
+fn a_name_is_enough_to_delete() {
+    let check = |text: &str, expected: Result<&[&str], &str>| {
+        let names = load_names(&input(text));
+        let names = names.map(|names| names.keys.iter().map(ToString::to_string).collect());
+        let names = names.map_err(|errors| errors.to_string());
+        let expected = expected.map(|names| names.iter().map(ToString::to_string).collect());
+        let expected: Result<Vec<String>, String> = expected.map_err(str::to_owned);
+        assert_eq!(names, expected, "{text}");
+    };
+    check(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n---\n\
+         apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {nonsense: 1}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n",
+        Ok(&["Service shop/web", "Deployment default/web", "Namespace shop"]),
+    );
+    check(
+        "apiVersion: v1\nkind: Service\nspec: {}\n",
+        Err("t.yaml:1: Service: metadata.name: the object has no name; add metadata.name"),
+    );
+    check(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n",
+        Err("t.yaml:3: Pod: metadata.name: the value is no text; put the value in quotes"),
+    );
+    let path = load_names(&input("apiVersion: v1\nkind: Pod\nmetadata: {name: ../a}\n"));
+    assert!(path.is_err(), "a name is never a path");
 }
 
 #[test]

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
+use crate::addresses::NodeNetwork;
 use crate::image::ImageMap;
 
 pub use birth::{Born, UpError, up};
@@ -36,6 +37,11 @@ pub use processes::{ProcessInfo, processes};
 pub use record::{Liveness, Record, RecordError, liveness};
 
 pub use crate::registry::{ContainerStatus, Phase, PodStatus};
+
+/// The name of a machine's node; nodes are counted from 1.
+pub fn node_name(number: u8) -> String {
+    NodeNetwork::new(number).name()
+}
 
 /// How a machine is to be.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -49,7 +49,8 @@ fn name_rule(kind: Kind) -> Rule {
     }
 }
 
-fn metadata(kind: Kind, metadata: &ObjectMeta, issues: &mut Issues) {
+/// Checks the metadata of an object of this kind.
+pub(crate) fn metadata(kind: Kind, metadata: &ObjectMeta, issues: &mut Issues) {
     let at = Path::at("metadata");
     match metadata.name.as_deref() {
         Some(name) => require(issues, &at.field("name"), name_rule(kind), name),
