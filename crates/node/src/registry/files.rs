@@ -2,8 +2,10 @@
 //! `captured` is written.
 //!
 //! Others replace files atomically (write aside, rename). A file that cannot be parsed keeps the
-//! meaning it had before, and a registry that vanishes as a whole keeps all of it: a damaged
-//! registry must never take pods out of the mesh. This module never writes outside `captured`.
+//! meaning it had before, and so do a kind and a registry that vanish as a whole: a damaged
+//! registry must never take pods out of the mesh. At the start, when nothing is known yet, it is
+//! refused: pods that an earlier agent captured stay so meanwhile. This module never writes
+//! outside `captured`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -52,6 +54,19 @@ pub(crate) enum RegistryError {
         #[source]
         source: io::Error,
     },
+    /// Not all of it can be understood, and what an earlier agent knew is not known.
+    #[error(
+        "cannot read {} of the registry; mend or remove it: a pod of which nothing is known would \
+         be taken out of the mesh",
+        path.display()
+    )]
+    Damaged {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why it cannot be read.
+        #[source]
+        source: io::Error,
+    },
     /// A captured file could not be written or removed.
     #[error("{operation} {}", path.display())]
     Captured {
@@ -93,6 +108,9 @@ pub(crate) async fn follow(
     let mut events =
         inotify.into_event_stream(vec![0; EVENT_BUFFER_BYTES]).map_err(RegistryError::Watch)?;
     let (mut reader, first) = read(reader).await;
+    if let Some((path, source)) = reader.damage.take() {
+        return Err(RegistryError::Damaged { path, source });
+    }
     let (publish, view) = watch::channel(Arc::new(first));
     let (refresh, mut requests) = mpsc::channel::<oneshot::Sender<_>>(REFRESH_QUEUE);
     let task = async move {
@@ -159,7 +177,12 @@ struct Reader {
     pods: Cache<PodObject>,
     namespaces: Cache<(String, BTreeMap<String, String>)>,
     statuses: Cache<PodStatus>,
+    /// What the last reading could not read.
+    damage: Option<Damage>,
 }
+
+/// Something that cannot be read, and why.
+type Damage = (PathBuf, io::Error);
 
 impl Reader {
     fn new(root: &Path, watches: Option<Watches>) -> Self {
@@ -169,6 +192,7 @@ impl Reader {
             pods: Cache::new(),
             namespaces: Cache::new(),
             statuses: Cache::new(),
+            damage: None,
         }
     }
 
@@ -176,10 +200,12 @@ impl Reader {
         if fs::read_dir(&self.root).is_ok() {
             let watches = &mut self.watches;
             let objects = self.root.join("objects");
-            scan(&objects.join("pods"), watches, &mut self.pods, object::pod);
-            scan(&objects.join("namespaces"), watches, &mut self.namespaces, object::namespace);
+            let (pods, namespaces) = (objects.join("pods"), objects.join("namespaces"));
             let statuses = self.root.join("status/pods");
-            scan(&statuses, watches, &mut self.statuses, object::status);
+            let pods = scan(&pods, watches, &mut self.pods, object::pod);
+            let namespaces = scan(&namespaces, watches, &mut self.namespaces, object::namespace);
+            let statuses = scan(&statuses, watches, &mut self.statuses, object::status);
+            self.damage = pods.and(namespaces).and(statuses).err();
         } else {
             tracing::warn!(registry = %self.root.display(), "cannot read the registry; what is \
                 known of it stays in force");
@@ -201,34 +227,41 @@ fn contents<T>(cache: &Cache<T>) -> impl Iterator<Item = (&PathBuf, &T)> {
     cache.iter().filter_map(|(path, known)| Some((path, known.content.as_ref()?)))
 }
 
-/// Brings the cache up to date with `<kind>/<namespace or _>/<name>.json`.
+/// Brings the cache up to date with `<kind>/<namespace or _>/<name>.json`. What cannot be read
+/// keeps its meaning; the first such place is the error.
 fn scan<T>(
     kind: &Path,
     watches: &mut Option<Watches>,
     cache: &mut Cache<T>,
     parse: fn(&[u8]) -> Result<T, serde_json::Error>,
-) {
-    let listed = list(kind, watches).and_then(|directories| {
-        let mut files = Vec::new();
-        for directory in directories {
-            if directory.is_dir() {
-                files.extend(list(&directory, watches)?);
-            }
-        }
-        Ok(files)
-    });
-    let files = match listed {
-        Ok(files) => files,
-        Err(error) => {
-            tracing::warn!(%error, directory = %kind.display(), "cannot list a part of the \
-                registry; what is known of it stays in force");
-            return;
-        }
+) -> Result<(), Damage> {
+    let unlisted = |error: io::Error| {
+        tracing::warn!(%error, directory = %kind.display(), "cannot list a part of the \
+            registry; what is known of it stays in force");
+        (kind.to_owned(), error)
     };
-    cache.retain(|path, _| files.contains(path));
-    for path in files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json")) {
-        refresh(path, cache, parse);
+    let files = files(kind, watches).map_err(unlisted)?;
+    if !cache.is_empty() && !kind.is_dir() {
+        // Objects go one by one; a kind never goes with all of its own.
+        return Err(unlisted(ErrorKind::NotFound.into()));
     }
+    cache.retain(|path, _| files.contains(path));
+    let mut damage = Ok(());
+    for path in files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json")) {
+        damage = damage.and(refresh(path, cache, parse));
+    }
+    damage
+}
+
+/// All files of a kind.
+fn files(kind: &Path, watches: &mut Option<Watches>) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for directory in list(kind, watches)? {
+        if directory.is_dir() {
+            files.extend(list(&directory, watches)?);
+        }
+    }
+    Ok(files)
 }
 
 /// The entries of a directory, sorted; none if it is not there. Watched before it is read, so that
@@ -260,28 +293,31 @@ fn refresh<T>(
     path: PathBuf,
     cache: &mut Cache<T>,
     parse: fn(&[u8]) -> Result<T, serde_json::Error>,
-) {
+) -> Result<(), Damage> {
     let stamp = match fs::metadata(&path) {
         Ok(found) if found.len() > FILE_MAX_BYTES => {
             tracing::warn!(file = %path.display(), bytes = found.len(), "too large, ignored");
-            return;
+            let limit = format!("it is larger than {FILE_MAX_BYTES} bytes");
+            return Err((path, io::Error::other(limit)));
         }
         Ok(found) => (found.ino(), found.mtime(), found.mtime_nsec(), found.len()),
         // Gone since it was listed: the notification of that is under way.
-        Err(_) => return,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err((path, error)),
     };
     if cache.get(&path).is_some_and(|known| known.stamp == stamp) {
-        return;
+        return Ok(());
     }
-    let parsed = fs::read(&path).map_err(|e| e.to_string());
-    match parsed.and_then(|bytes| parse(&bytes).map_err(|e| e.to_string())) {
+    match fs::read(&path).and_then(|bytes| Ok(parse(&bytes)?)) {
         Ok(content) => {
             cache.insert(path, Known { stamp, content: Some(content) });
+            Ok(())
         }
         Err(error) => {
             tracing::warn!(file = %path.display(), %error, "cannot read; its last content stays \
                 in force");
-            cache.entry(path).or_insert(Known { stamp, content: None }).stamp = stamp;
+            cache.entry(path.clone()).or_insert(Known { stamp, content: None }).stamp = stamp;
+            Err((path, error))
         }
     }
 }
@@ -437,6 +473,43 @@ mod tests {
         let root = directory.path("registry");
         let error = follow(&root).await.err().expect("nothing to follow");
         assert!(error.to_string().contains(&root.display().to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_cannot_be_read_whole_is_refused_at_the_start() {
+        let check = async |name: &str, damage: fn(&Path)| {
+            let directory = Directory::new(&format!("registry-start-{name}"));
+            let root = directory.path("registry");
+            write_atomically(&root.join("objects/pods/shop/web.json"), &pod("u1"));
+            damage(&root);
+            let error = follow(&root).await.err().expect("pods would seem to be gone");
+            assert!(matches!(error, RegistryError::Damaged { .. }), "{name}: {error}");
+            assert!(error.to_string().contains(name), "{error}");
+        };
+        check("pods", |root| {
+            std::fs::remove_dir_all(root.join("objects/pods")).expect("removed");
+            std::fs::write(root.join("objects/pods"), "no directory").expect("written");
+        })
+        .await;
+        check("namespaces", |root| {
+            write_atomically(&root.join("objects/namespaces/_/shop.json"), "{");
+        })
+        .await;
+        check("status", |root| write_atomically(&root.join("status/pods/shop/web.json"), "")).await;
+    }
+
+    #[test]
+    fn a_kind_that_vanishes_keeps_its_meaning() {
+        let directory = Directory::new("registry-kind");
+        let root = directory.path("registry");
+        let pods = root.join("objects/pods");
+        write_atomically(&pods.join("shop/web.json"), &pod("u1"));
+        let mut reader = Reader::new(&root, None);
+        reader.read();
+        std::fs::rename(&pods, root.join("aside")).expect("rename");
+        assert_eq!(uid_of_web(&reader.read()), Some("u1"));
+        std::fs::write(&pods, "no directory").expect("written");
+        assert_eq!(uid_of_web(&reader.read()), Some("u1"));
     }
 
     #[test]
