@@ -31,6 +31,11 @@ const CRL_VALIDITY: Duration = Duration::from_secs(7 * 86_400);
 /// How long a server certificate is valid; it is renewed long before.
 pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
 
+/// What comes of a root that is retired before everybody has renewed.
+const FORCED: &str = "every holder trusts the retired root until it renews, at half of its \
+                      certificate's life, and then refuses those that have not renewed; open \
+                      connections are not cut: revoke what must not go on before a root is retired";
+
 /// Why the authority cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
@@ -298,8 +303,8 @@ impl CertificateAuthority {
         Ok(inner.status(holders))
     }
 
-    /// Ends the rotation: the old root is no longer trusted. With `force`, holders that did not
-    /// renew are cut off.
+    /// Ends the rotation: the old root is no longer handed out as trusted. With `force` that is so
+    /// although holders have not renewed: whoever renews refuses them, and no open connection is cut.
     pub(crate) fn finish_rotation(
         &self,
         holders: &[Holder],
@@ -328,7 +333,12 @@ impl CertificateAuthority {
         }
         inner.sign_crl(&self.directory, now)?;
         self.changed.send_modify(|version| *version += 1);
-        Ok(inner.status(holders))
+        let mut status = inner.status(holders);
+        if waiting_for > 0 {
+            status.waiting_for = waiting_for;
+            status.next = FORCED;
+        }
+        Ok(status)
     }
 }
 

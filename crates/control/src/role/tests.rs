@@ -560,6 +560,8 @@ async fn a_root_is_rotated_once_everybody_trusts_the_next() {
     assert_eq!(answer["phase"], "trusted", "a restart does not forget");
     let (status, answer) = ask("/ca/rotate?finish=true&force=true").await;
     assert_eq!((status, &answer["phase"]), (StatusCode::OK, &json!("steady")));
+    assert!(answer["waitingFor"].as_u64() > Some(0), "{answer}");
+    assert!(answer["next"].as_str().unwrap().contains("connections are not cut"), "{answer}");
     let new = || fixture.read("nodes/node-1/root-cert.pem").unwrap();
     fixture.eventually("one root", || new().matches("BEGIN").count() == 1).await;
     assert_ne!(new(), old);
