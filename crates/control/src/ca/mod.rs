@@ -304,7 +304,8 @@ impl CertificateAuthority {
     }
 
     /// Ends the rotation: the old root is no longer handed out as trusted. With `force` that is so
-    /// although holders have not renewed: whoever renews refuses them, and no open connection is cut.
+    /// although holders have not renewed: whoever renews refuses them, and no open connection is
+    /// cut.
     pub(crate) fn finish_rotation(
         &self,
         holders: &[Holder],
