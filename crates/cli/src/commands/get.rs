@@ -122,7 +122,9 @@ fn gather(answers: Answers, namespace: Option<&str>) -> Result<(Vec<Value>, Vec<
                 item["node"] = json!(node);
                 namespace.is_none_or(|wanted| concerns(&item, wanted)).then_some(item)
             })),
-            Err(error) => left_out.push(format!("{node} is left out, ask its proxy: {error:#}")),
+            Err(error) => {
+                left_out.push(format!("{node} is left out, its proxy cannot be asked: {error:#}"))
+            }
         }
     }
     if nodes > 0 && left_out.len() == nodes {
