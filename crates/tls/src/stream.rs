@@ -17,7 +17,7 @@ const READ_AHEAD_BYTES: usize = 64 << 10;
 const MAX_SPARE_BUFFERS: usize = 32;
 /// What rustls keeps of written data that the transport did not take yet. Room for several frames:
 /// what does not fit is cut off into a record, a segment and a wake-up of its own.
-pub(crate) const SEND_BUFFER_BYTES: usize = 256 << 10;
+pub(crate) const SEND_BUFFER_BYTES: usize = 1 << 20;
 
 /// The accepting end.
 pub type ServerStream<IO> = Stream<tokio_rustls::server::TlsStream<ReadAhead<IO>>>;

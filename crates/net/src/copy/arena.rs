@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use bytes::BytesMut;
 
 /// Size of a chunk: some large reads, or hundreds of small ones.
-const CHUNK_BYTES: usize = 256 * 1024;
+const CHUNK_BYTES: usize = 512 * 1024;
 /// With less room than this a new chunk is begun.
 const MIN_READ_BYTES: usize = 16 * 1024;
 
