@@ -69,8 +69,8 @@ pub const ISTIO_KEEPALIVE: Keepalive =
 pub struct DialOptions {
     /// `SO_MARK` (needs `NET_ADMIN`).
     pub mark: Option<u32>,
-    /// Connect from this address even if it is not local (`IP_TRANSPARENT` and `IP_FREEBIND`; needs
-    /// `NET_ADMIN`). Port 0 leaves the port to the kernel.
+    /// Connect from this address even if it is not local (`IP_TRANSPARENT`; needs `NET_ADMIN`).
+    /// Port 0 leaves the port to the kernel.
     pub source: Option<SocketAddr>,
     /// Probes of an idle connection; `None` for none.
     pub keepalive: Option<Keepalive>,
@@ -149,7 +149,6 @@ pub fn tcp_socket(destination: SocketAddr, options: &DialOptions) -> io::Result<
     }
     if let Some(source) = options.source {
         set_transparent(&socket, source)?;
-        set_freebind(&socket, source)?;
         // Several connections of one client to different servers may share a source port.
         socket.set_reuse_address(true)?;
         // The port is chosen by `connect`, which looks at both addresses: `bind` alone would look

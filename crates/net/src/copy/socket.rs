@@ -1,9 +1,11 @@
 //! A TCP socket as the end of a connection.
 
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -14,17 +16,30 @@ use crate::socket::set_linger_reset;
 #[derive(Debug)]
 pub struct SocketEnd {
     stream: TcpStream,
+    /// Whether anything was read yet.
+    is_fresh: bool,
 }
 
 impl SocketEnd {
     /// Takes over a connected socket.
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream }
+        Self { stream, is_fresh: true }
     }
 
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Whether the peer has closed after the first thing it said, as with a connection for each
+    /// request. Bytes and close then go on together: one record and one wake-up instead of two, and
+    /// the client sees both at once, so that the side which closed first is also the one that
+    /// remembers the port (TIME_WAIT). Asked once, because it takes a call.
+    fn has_ended_at_once(&mut self) -> bool {
+        std::mem::take(&mut self.is_fresh)
+            && SockRef::from(&self.stream)
+                .peek(&mut [MaybeUninit::uninit()])
+                .is_ok_and(|bytes| bytes == 0)
     }
 }
 
@@ -53,7 +68,8 @@ impl End for SocketEnd {
                 return Poll::Ready(Ok(Taken::Last));
             }
             into.push(chunk.split().freeze());
-            Poll::Ready(Ok(Taken::Some))
+            let is_last = self.has_ended_at_once();
+            Poll::Ready(Ok(if is_last { Taken::Last } else { Taken::Some }))
         })
     }
 
@@ -95,5 +111,43 @@ impl End for SocketEnd {
         if let Err(error) = set_linger_reset(&self.stream) {
             tracing::debug!(%error, "socket could not be set to reset; it closes in order");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncWriteExt as _, Interest};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Takes once from a socket whose peer has sent `said`, and closed or not.
+    async fn take(said: &[u8], closed: bool) -> (Taken, Option<bytes::Bytes>) {
+        let listener = TcpListener::bind("[::1]:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let mut peer = TcpStream::connect(address).await.expect("connected");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        peer.write_all(said).await.expect("written");
+        if closed {
+            peer.shutdown().await.expect("closed");
+            while !stream.ready(Interest::READABLE).await.expect("ready").is_read_closed() {
+                tokio::task::yield_now().await;
+            }
+        }
+        let (mut end, mut batch) = (SocketEnd::new(stream), Batch::default());
+        let taken = poll_fn(|cx| {
+            ready!(end.poll_takeable(cx))?;
+            end.poll_take(cx, usize::MAX, &mut batch)
+        });
+        (taken.await.expect("taken"), batch.pop())
+    }
+
+    #[tokio::test]
+    async fn a_first_word_that_is_the_last_says_so() {
+        assert_eq!(take(b"answer", true).await, (Taken::Last, Some("answer".into())));
+        assert_eq!(take(b"answer", false).await, (Taken::Some, Some("answer".into())));
+        assert_eq!(take(b"", true).await, (Taken::Last, None));
     }
 }
