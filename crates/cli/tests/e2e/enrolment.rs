@@ -100,7 +100,7 @@ fn server_alone(machine: &Machine) {
     enrol(machine, "app", Mesh::On);
     answered(machine, false, "its clients are not in the mesh");
     for (pod, logged_as) in [("client/load", "workload=load"), ("client/near", "workload=near")] {
-        assert_why(machine, pod, "app/web:80", "deny", &[STRICT_POLICY, "must be in the mesh"]);
+        assert_why(machine, pod, "app/web:80", "deny", &[STRICT_POLICY, "enrol the client"]);
         let parts = ["connection failed", "direction=inbound", logged_as, STRICT_POLICY];
         logged(machine, "node-2", &parts);
     }
