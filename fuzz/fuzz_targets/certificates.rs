@@ -66,7 +66,8 @@ fn signed_part(der: &[u8]) -> Option<&[u8]> {
         let short = usize::from(*der.get(at + 1)?);
         let octets = short.saturating_sub(0x80);
         let start = at + 2 + octets;
-        let long = der.get(at + 2..start)?.iter().fold(0, |sum, octet| sum << 8 | usize::from(*octet));
+        let long = der.get(at + 2..start)?.iter();
+        let long = long.fold(0_usize, |sum, octet| sum << 8 | usize::from(*octet));
         Some((start, start + if octets == 0 { short } else { long }))
     };
     let (start, _) = content(0)?;
@@ -82,7 +83,8 @@ fuzz_target!(|bytes: &[u8]| {
     match kind & 0x7f {
         0 => {
             let der = damaged(&made.der[0]);
-            let signed = made.ca.sign(&encode("CERTIFICATE REQUEST", &der), &made.identity, LIFETIME, now);
+            let text = encode("CERTIFICATE REQUEST", &der);
+            let signed = made.ca.sign(&text, &made.identity, LIFETIME, now);
             assert!(signed.is_err() || signed_part(&der) == signed_part(&made.der[0]));
         }
         1 => {

@@ -123,7 +123,8 @@ impl Direction {
         sink: &mut impl End,
     ) -> Poll<Result<usize, Broken>> {
         let Some(batch) = &mut self.in_flight else { return Poll::Ready(Ok(0)) };
-        let Poll::Ready(bytes) = sink.poll_give(cx, batch).map_err(Broken::Sink)? else {
+        let is_last = self.state == State::Ending;
+        let Poll::Ready(bytes) = sink.poll_give(cx, batch, is_last).map_err(Broken::Sink)? else {
             self.poll_hoard(cx, source)?;
             return Poll::Pending;
         };

@@ -51,11 +51,13 @@ pub trait End {
     /// How much can be given now; at least one byte.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>>;
 
-    /// Gives what is in the batch, or its beginning.
+    /// Gives what is in the batch, or its beginning. `is_last`: nothing follows the batch, which
+    /// may be told along with it; [`Self::poll_finish`] comes all the same.
     fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut Batch,
+        is_last: bool,
     ) -> Poll<Result<usize, EndError>>;
 
     /// Nothing more to give for now: room that was set aside may serve others.

@@ -1,12 +1,13 @@
 //! A TCP socket as the end of a connection.
 
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use super::{Batch, End, EndError, READ_BYTES, Taken, arena};
@@ -29,6 +30,24 @@ impl SocketEnd {
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Writes what the close follows, so that both leave in one segment if they fit: the peer is
+    /// woken by the bytes and finds the close as well.
+    fn poll_write_last(
+        &self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        const FLAGS: i32 = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+        let write = || SockRef::from(&self.stream).send_vectored_with_flags(slices, FLAGS);
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_io(Interest::WRITABLE, write) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
     }
 
     /// Whether the peer has closed after the first thing it said, as with a connection for each
@@ -84,7 +103,15 @@ impl End for SocketEnd {
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut Batch,
+        is_last: bool,
     ) -> Poll<Result<usize, EndError>> {
+        if is_last {
+            let written = batch.write(|slices| {
+                let result = self.poll_write_last(cx, slices);
+                (if let Poll::Ready(Ok(bytes)) = &result { *bytes } else { 0 }, result)
+            });
+            return written.map_err(EndError::Socket);
+        }
         let stream = Pin::new(&mut self.stream);
         let written = batch.write(|slices| {
             let result = match slices {
@@ -118,7 +145,7 @@ impl End for SocketEnd {
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::io::{AsyncWriteExt as _, Interest};
+    use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use h2::client::{Builder, SendRequest};
 use http::{HeaderMap, Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
+use super::cork::cork;
 use super::{
     Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, Settings, Tunnel,
     keepalive,
@@ -63,6 +65,7 @@ impl Client {
     where
         IO: AsyncRead + AsyncWrite + Unpin + 'static,
     {
+        let (io, driver) = cork(io);
         let (requests, mut connection) = Builder::new()
             .initial_window_size(settings.stream_window_bytes)
             .initial_connection_window_size(settings.connection_window_bytes)
@@ -80,12 +83,18 @@ impl Client {
         });
         let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
         let driven = state.clone();
+        driver.start();
         guard.spawn_local(async move {
             // Looked at when its time has come, and not with every frame.
             let mut watch = FuturesUnordered::from_iter([keepalive::watch(pings, activity)]);
+            let connected = std::future::poll_fn(|cx| {
+                let ended = connection.poll_unpin(cx);
+                driver.push(cx);
+                ended
+            });
             tokio::select! {
                 biased;
-                ended = connection => if let Err(error) = ended {
+                ended = connected => if let Err(error) = ended {
                     tracing::debug!(%error, "HBONE connection ended");
                 },
                 Some(()) = watch.next() => {}

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::copy::READ_BYTES;
 
 mod client;
+mod cork;
 mod keepalive;
 mod server;
 mod transport;

@@ -10,6 +10,7 @@ use h2::server::{Builder, SendResponse};
 use http::{HeaderMap, Method, Response, StatusCode, Uri, request};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::cork::cork;
 use super::{
     Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
     Settings, Tunnel, keepalive,
@@ -78,6 +79,7 @@ pub async fn serve<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
+    let (io, driver) = cork(io);
     let opening = Builder::new()
         .initial_window_size(settings.stream_window_bytes)
         .initial_connection_window_size(settings.connection_window_bytes)
@@ -98,10 +100,16 @@ where
         asked.draining().await;
         Event::Draining
     }));
+    driver.start();
     loop {
+        let accepted = std::future::poll_fn(|cx| {
+            let request = connection.poll_accept(cx);
+            driver.push(cx);
+            request
+        });
         tokio::select! {
             biased;
-            request = connection.accept() => match request {
+            request = accepted => match request {
                 None => return Ok(()),
                 Some(Err(error)) => return Err(HboneError::Broken(error)),
                 Some(Ok((request, respond))) => {

@@ -13,6 +13,8 @@ use crate::copy::{Batch, End, EndError, READ_BYTES, Taken};
 pub struct Tunnel {
     send: SendStream<Bytes>,
     receive: Received,
+    /// Whether END_STREAM was sent.
+    is_finished: bool,
     /// Counts the tunnel among those of its pooled connection.
     _place: Option<Rc<Occupied>>,
 }
@@ -32,7 +34,7 @@ impl Tunnel {
         place: Option<Rc<Occupied>>,
     ) -> Self {
         let receive = Received { stream: receive, ahead: None, ended: false };
-        Self { send, receive, _place: place }
+        Self { send, receive, is_finished: false, _place: place }
     }
 }
 
@@ -109,11 +111,13 @@ impl End for Tunnel {
         &mut self,
         _cx: &mut Context<'_>,
         batch: &mut Batch,
+        is_last: bool,
     ) -> Poll<Result<usize, EndError>> {
         let mut given = 0;
         while let Some(piece) = batch.pop() {
             given += piece.len();
-            self.send.send_data(piece, false).map_err(EndError::Tunnel)?;
+            self.is_finished = is_last && batch.is_empty();
+            self.send.send_data(piece, self.is_finished).map_err(EndError::Tunnel)?;
         }
         Poll::Ready(Ok(given))
     }
@@ -130,6 +134,10 @@ impl End for Tunnel {
     }
 
     fn poll_finish(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {
+        if self.is_finished {
+            return Poll::Ready(Ok(()));
+        }
+        self.is_finished = true;
         Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(EndError::Tunnel))
     }
 
