@@ -5,15 +5,16 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 /// Ambit, a sidecar-less zero-trust service mesh.
 #[derive(Debug, Parser)]
 #[command(name = "ambit", version, about, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The state directory of the machine, for the commands that concern one; may also follow the
-    /// command.
-    #[arg(long, env = "AMBIT_STATE", value_name = "DIR")]
+    /// command [env: AMBIT_STATE].
+    #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
@@ -21,14 +22,28 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The command, with the state directory wherever it was written. The one after the command
-    /// counts more than the one before it.
-    pub(crate) fn into_command(self) -> Command {
+    /// The command, with the state directory wherever it was written: after the command, before it,
+    /// or in the environment. Refused where it was written and would be ignored.
+    ///
+    /// The environment's is not the parser's: it concerns some commands only, and an empty one
+    /// stands for none, as everywhere in a shell.
+    pub(crate) fn into_command(
+        self,
+        environment: Option<OsString>,
+    ) -> Result<Command, clap::Error> {
         let Self { state: before, mut command } = self;
-        if let Some(StateArgs { state }) = command.state() {
-            *state = state.take().or(before);
+        let environment = environment.filter(|state| !state.is_empty()).map(PathBuf::from);
+        match command.state() {
+            Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
+            None if before.is_some() => {
+                let reason = "--state before the command names a running machine, which demo, \
+                              control, node and proxy do not use; leave it out, or write a role's \
+                              own after the command";
+                return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
+            }
+            None => {}
         }
-        command
+        Ok(command)
     }
 }
 
@@ -278,18 +293,43 @@ pub(crate) struct WhyArgs {
 mod tests {
     use super::*;
 
+    /// The state directory that counts for these words, or what is said of them.
+    fn state(words: &[&str], environment: Option<&str>) -> Result<Option<PathBuf>, String> {
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let command = cli.into_command(environment.map(OsString::from));
+        let mut command = command.map_err(|error| error.to_string())?;
+        Ok(command.state().and_then(|args| args.state.clone()))
+    }
+
     #[test]
-    fn the_state_directory_may_stand_before_or_after_the_command() {
-        let check = |words: &[&str], expected: Option<&str>| {
-            let cli = Cli::try_parse_from(words).unwrap();
-            let mut command = cli.into_command();
-            let state = command.state().and_then(|args| args.state.clone());
-            assert_eq!(state.as_deref(), expected.map(std::path::Path::new), "{words:?}");
+    fn the_state_directory_may_stand_before_or_after_the_command_or_in_the_environment() {
+        let check = |words: &[&str], environment: Option<&str>, expected: Option<&str>| {
+            let said = state(words, environment);
+            assert_eq!(said, Ok(expected.map(PathBuf::from)), "{words:?} {environment:?}");
         };
-        check(&["ambit", "--state", "/a", "get", "pods"], Some("/a"));
-        check(&["ambit", "get", "pods", "--state", "/b"], Some("/b"));
-        check(&["ambit", "--state", "/a", "down", "--state", "/b"], Some("/b"));
-        check(&["ambit", "--state", "/a", "exec", "a/b", "--", "true"], Some("/a"));
-        check(&["ambit", "--state", "/a", "demo"], None);
+        check(&["ambit", "--state", "/a", "get", "pods"], Some("/c"), Some("/a"));
+        check(&["ambit", "get", "pods", "--state", "/b"], Some("/c"), Some("/b"));
+        check(&["ambit", "--state", "/a", "down", "--state", "/b"], None, Some("/b"));
+        check(&["ambit", "--state", "/a", "exec", "a/b", "--", "true"], None, Some("/a"));
+        check(&["ambit", "down"], Some("/c"), Some("/c"));
+        check(&["ambit", "down"], Some(""), None);
+        check(&["ambit", "down"], None, None);
+        // A shell's setting concerns the commands that have a use for it.
+        check(&["ambit", "demo"], Some("/c"), None);
+        check(&["ambit", "control", "--registry", "files:/r"], Some("/c"), None);
+    }
+
+    #[test]
+    fn a_state_directory_that_would_be_ignored_is_refused() {
+        let check = |command: &[&str]| {
+            let said = state(&[&["ambit", "--state", "/a"], command].concat(), None);
+            let said = said.expect_err("it would be ignored");
+            assert!(said.contains("leave it out"), "{said}");
+        };
+        check(&["demo"]);
+        check(&["control", "--registry", "files:/r", "--state", "/b"]);
+        check(&["node", "--registry", "files:/r", "--node-name", "node-1"]);
+        check(&["proxy", "--node-name", "node-1"]);
+        assert!(state(&["ambit", "--state", "", "down"], None).is_err(), "a slip, not a wish");
     }
 }

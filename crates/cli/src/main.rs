@@ -24,7 +24,9 @@ fn main() -> ExitCode {
     if let Some(code) = ambit_lab::hidden_command(std::env::args_os()) {
         return code;
     }
-    let outcome = match Cli::parse().into_command() {
+    let state = std::env::var_os("AMBIT_STATE");
+    let command = Cli::parse().into_command(state).unwrap_or_else(|error| error.exit());
+    let outcome = match command {
         Command::Control(args) => role(async { Ok(ambit_control::run(*args).await?) }),
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
         Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),
