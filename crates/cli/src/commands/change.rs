@@ -89,7 +89,7 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     check(&manifests, &existing(&client).await?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let changes = client.apply(objects, args.dry_run).await?;
-    print(&changes)?;
+    print(&changes, args.dry_run)?;
     take_effect(&args, &client, &changes).await
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
     });
     let named: Vec<ObjectRef> = named.collect();
     let changes = client.delete(&named, false, args.dry_run).await?;
-    print(&changes)?;
+    print(&changes, args.dry_run)?;
     take_effect(&args, &client, &changes).await
 }
 
@@ -123,10 +123,37 @@ async fn take_effect(args: &ManifestArgs, client: &Client, changes: &Changes) ->
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(changes: &Changes) -> Result<()> {
+fn print(changes: &Changes, dry_run: bool) -> Result<()> {
     for warning in &changes.warnings {
         eprintln!("warning: {warning}");
     }
-    let lines: String = changes.changes.iter().map(|change| format!("{change}\n")).collect();
-    super::print(&lines)
+    super::print(&lines(changes, dry_run))
+}
+
+/// One line for each change; those of a dry run say so, as kubectl's do.
+fn lines(changes: &Changes, dry_run: bool) -> String {
+    let suffix = if dry_run { " (dry run)" } else { "" };
+    changes.changes.iter().map(|change| format!("{change}{suffix}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_lab::objects::Change;
+
+    use super::*;
+
+    #[test]
+    fn a_dry_run_does_not_read_like_a_real_one() {
+        let check = |dry_run, expected: &str| {
+            let object = ObjectRef {
+                plural: "services".into(),
+                namespace: Some("app".into()),
+                name: "good".into(),
+            };
+            let changes = vec![Change { object, outcome: Outcome::Deleted }];
+            assert_eq!(lines(&Changes { changes, warnings: Vec::new() }, dry_run), expected);
+        };
+        check(false, "Service app/good deleted\n");
+        check(true, "Service app/good deleted (dry run)\n");
+    }
 }

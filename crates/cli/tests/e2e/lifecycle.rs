@@ -46,7 +46,7 @@ fn one_machine_per_directory_and_all_or_nothing() {
     assert_eq!(machine.list("services").len(), before, "the good one is not applied either");
 
     let dry = machine.ambit_with(&["apply", "--dry-run", "-"], good);
-    assert!(dry.status.success() && dry.out.contains("good"), "{}{}", dry.out, dry.err);
+    assert!(dry.status.success() && dry.out.contains("(dry run)"), "{}{}", dry.out, dry.err);
     assert_eq!(machine.list("services").len(), before, "a dry run changes nothing");
     let said = machine.ambit_with(&["delete", "-"], &format!("{good}---\n{}", app(Mesh::Off)));
     assert!(!said.status.success() && said.err.contains("good"), "{}", said.err);
