@@ -169,19 +169,41 @@ fn set_up_inside(addresses: Dual, gateway: Dual) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Takes a pod's network down. What is gone already is fine.
+/// Takes a pod's network down. What is gone already is fine. Whatever fails, the namespace is let
+/// go of: nobody would come back for it.
+pub(crate) fn remove_pod(network: NodeNetwork, pod: u8, path: &Path) -> Result<(), NetworkError> {
+    let disconnected = disconnect_pod(network, pod);
+    let failed =
+        |source| NetworkError::Namespace { operation: "let go of", path: path.to_owned(), source };
+    namespace::unpin(path).map_err(failed).and(disconnected)
+}
+
+/// Removes a pod's cable.
 ///
 /// The node forgets the pod's hardware address too: whoever gets the IP address next has another,
 /// and would be sent nothing until the node asks again, which takes up to a minute.
-pub(crate) fn remove_pod(network: NodeNetwork, pod: u8, path: &Path) -> Result<(), NetworkError> {
+fn disconnect_pod(network: NodeNetwork, pod: u8) -> Result<(), NetworkError> {
     let mut route = RouteSocket::open()?;
     route.delete_link(&link_name(pod))?;
     for address in network.pod(pod).both() {
         route.delete_neighbour(BRIDGE, address)?;
     }
-    namespace::unpin(path).map_err(|source| NetworkError::Namespace {
-        operation: "let go of",
-        path: path.to_owned(),
-        source,
-    })
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs the rights of root over network namespaces.
+    #[test]
+    fn a_pods_namespace_is_let_go_of_even_without_a_bridge() {
+        let name = format!("ambit-lab-network-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        NetNs::create().expect("a namespace").pin(&path).expect("pinned");
+        let node = NetNs::create().expect("a namespace");
+        let removed = node.run(|| remove_pod(NodeNetwork::new(1), 2, &path)).expect("entered");
+        assert!(matches!(removed, Err(NetworkError::Netlink(_))), "{removed:?}");
+        assert!(!path.exists(), "nobody would come back for it");
+    }
 }
