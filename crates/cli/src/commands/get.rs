@@ -100,28 +100,27 @@ async fn of_proxies(
         let answer = ask(&layout.proxy_admin_socket(node), path).await;
         answers.push((node.clone(), answer));
     }
-    let (all, left_out) = gather(answers, namespace)?;
-    for warning in left_out {
+    let (all, warnings) = gather(answers, namespace)?;
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
     Ok(all)
 }
 
-/// The items of all proxies that answered, and a word on each that did not. Without any answer
-/// there is nothing to show, which is an error.
+/// The items of all proxies that answered, and a word on each that did not or not in full. Without
+/// any answer there is nothing to show, which is an error.
 fn gather(answers: Answers, namespace: Option<&str>) -> Result<(Vec<Value>, Vec<String>)> {
-    let (mut all, mut left_out) = (Vec::new(), Vec::new());
+    let (mut all, mut shorter, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     let nodes = answers.len();
     for (node, answer) in answers {
-        let items = answer.and_then(|answer| match answer {
-            Value::Array(items) => Ok(items),
-            _ => bail!("it does not answer with a list; is it another program than `ambit proxy`?"),
-        });
-        match items {
-            Ok(items) => all.extend(items.into_iter().filter_map(|mut item| {
-                item["node"] = json!(node);
-                namespace.is_none_or(|wanted| concerns(&item, wanted)).then_some(item)
-            })),
+        match answer.and_then(list) {
+            Ok((items, missing)) => {
+                shorter.extend(missing.map(|missing| format!("{node}: {missing}")));
+                all.extend(items.into_iter().filter_map(|mut item| {
+                    item["node"] = json!(node);
+                    namespace.is_none_or(|wanted| concerns(&item, wanted)).then_some(item)
+                }));
+            }
             Err(error) => {
                 left_out.push(format!("{node} is left out, its proxy cannot be asked: {error:#}"))
             }
@@ -130,7 +129,29 @@ fn gather(answers: Answers, namespace: Option<&str>) -> Result<(Vec<Value>, Vec<
     if nodes > 0 && left_out.len() == nodes {
         bail!("no proxy answers: {}", left_out.join("; "));
     }
+    left_out.extend(shorter);
     Ok((all, left_out))
+}
+
+/// The items of one proxy's answer, and what it says is missing: a list, or one with a number of
+/// workers that are left out.
+fn list(mut answer: Value) -> Result<(Vec<Value>, Option<String>)> {
+    let missing = match answer.get("leftOut") {
+        Some(Value::Null) => Some(
+            "connections that earlier workers of the proxy may still finish are left out, its \
+             supervisor cannot be asked for them"
+                .to_owned(),
+        ),
+        Some(count) if *count != 0 => {
+            Some(format!("connections of workers that do not answer ({count}) are left out"))
+        }
+        _ => None,
+    };
+    let items = if answer.is_object() { answer["items"].take() } else { answer };
+    match items {
+        Value::Array(items) => Ok((items, missing)),
+        _ => bail!("it does not answer with a list; is it another program than `ambit proxy`?"),
+    }
 }
 
 /// Whether an item of a proxy names a workload or identity of the namespace.
@@ -329,6 +350,25 @@ mod tests {
         assert!(left_out[0].contains("node-2") && left_out[0].contains("no such page"));
         assert!(left_out[1].contains("node-3") && left_out[1].contains("another program"));
         assert!(gather(vec![("node-1".to_owned(), refused())], None).is_err());
+    }
+
+    #[test]
+    fn a_list_that_is_not_whole_says_so() {
+        let check = |answer: Value, expected: Option<&str>| {
+            let answers = vec![("node-1".to_owned(), Ok(answer))];
+            let (all, warnings) = gather(answers, None).unwrap();
+            assert_eq!(all, [json!({ "ageMs": 1, "node": "node-1" })]);
+            assert_eq!(warnings.len(), usize::from(expected.is_some()), "{warnings:?}");
+            let said = warnings.iter().zip(expected).all(|(warning, expected)| {
+                warning.starts_with("node-1: ") && warning.contains(expected)
+            });
+            assert!(said, "{warnings:?}");
+        };
+        let items = json!([{ "ageMs": 1 }]);
+        check(items.clone(), None);
+        check(json!({ "items": items, "leftOut": 0 }), None);
+        check(json!({ "items": items, "leftOut": 2 }), Some("do not answer (2)"));
+        check(json!({ "items": items, "leftOut": null }), Some("supervisor"));
     }
 
     #[test]
