@@ -49,7 +49,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const INDEX: &str = "\
 ambit proxy
 GET  /config_dump                 the view, settings and certificates (keys are never shown)
-GET  /connections                 the live connections, also of workers that finish theirs
+GET  /connections                 the live connections, also of workers that finish theirs, and how
+                                  many workers are left out
 GET  /certificates                the certificates of this node's pods
 GET  /process                     this process, and whether it is ready
 GET  /logging                     the log levels

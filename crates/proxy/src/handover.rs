@@ -74,6 +74,8 @@ pub(crate) enum ToWorker {
         question: u64,
         /// How many workers will answer.
         workers: usize,
+        /// How many were not asked, because they owe an answer already or cannot be reached.
+        left_out: usize,
     },
 }
 
@@ -403,7 +405,7 @@ mod tests {
         check(FromWorker::PodRefused { uid: "0b6e".into(), reason: "no".into() }).await;
         check(FromWorker::Ready).await;
         check(ToWorker::TellConnections).await;
-        check(ToWorker::OthersAsked { question: 7, workers: 3 }).await;
+        check(ToWorker::OthersAsked { question: 7, workers: 3, left_out: 1 }).await;
         check(FromWorker::AskOthers { question: 7 }).await;
     }
 

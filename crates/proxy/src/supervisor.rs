@@ -11,8 +11,6 @@ mod sockets;
 mod workers;
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
@@ -329,22 +327,19 @@ impl Supervisor {
 
     /// Lets the other workers tell the one that asks of their connections. Nothing is waited for
     /// here.
-    fn ask_others(&self, id: u64, question: u64) {
-        let Some(asker) = self.workers.get(&id) else { return };
-        let is_asked =
-            |(other, worker): &(&u64, &Worker)| **other != id && worker.phase != Phase::Starting;
+    fn ask_others(&mut self, id: u64, question: u64) {
         let mut answers = Vec::new();
-        for (_, worker) in self.workers.iter().filter(is_asked).take(MAX_ASKED_WORKERS) {
-            match UnixStream::pair() {
-                Ok((ours, theirs)) => {
-                    let fds = vec![Arc::new(theirs.into())];
-                    worker.send(Message { header: ToWorker::TellConnections, fds });
-                    answers.push(Arc::new(ours.into()));
-                }
-                Err(error) => warn!(%error, pid = worker.pid, "cannot ask a worker"),
+        let mut left_out = 0;
+        let others = self.workers.iter_mut().filter(|(other, _)| **other != id);
+        for (_, worker) in others.filter(|(_, worker)| worker.phase != Phase::Starting) {
+            let has_room = answers.len() < MAX_ASKED_WORKERS;
+            match has_room.then(|| worker.ask_for_connections()).flatten() {
+                Some(answer) => answers.push(answer),
+                None => left_out += 1,
             }
         }
-        let header = ToWorker::OthersAsked { question, workers: answers.len() };
+        let Some(asker) = self.workers.get(&id) else { return };
+        let header = ToWorker::OthersAsked { question, workers: answers.len(), left_out };
         asker.send(Message { header, fds: answers });
     }
 

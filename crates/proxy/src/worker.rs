@@ -28,7 +28,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use crate::admin::connections::LiveConnections;
+use crate::admin::connections::{LiveConnections, PassedOn};
 use crate::admin::{self, Admin};
 use crate::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
 use crate::config::Config;
@@ -232,9 +232,9 @@ impl Worker {
                 self.tell_connections(fds.unix_stream());
                 Ok(())
             }
-            ToWorker::OthersAsked { question, workers } => {
+            ToWorker::OthersAsked { question, workers, left_out } => {
                 let answers = (0..workers).map(|_| fds.unix_stream()).collect();
-                self.admin.connections.passed_on(question, answers);
+                self.admin.connections.passed_on(question, PassedOn { answers, left_out });
                 Ok(())
             }
         };

@@ -12,6 +12,7 @@ use ambit_net::local_http;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::connections::PassedOn;
 use super::*;
 use crate::certificates::{Certificates, Clock};
 use crate::config;
@@ -163,22 +164,26 @@ async fn only_a_post_changes_anything() {
 async fn connections_of_workers_that_finish_theirs_are_told_of() {
     let mut world = World::new("others");
     let pair = || StdUnixStream::pair().expect("a pair of sockets");
-    let ((dead, first), (mut alive, second)) = (pair(), pair());
+    let ((dead, first), (mut alive, second), (mut cut, third)) = (pair(), pair(), pair());
     drop(dead);
+    cut.write_all(br#"[{"ageMs": 3}, {"#).expect("written");
+    drop(cut);
     let list = br#"[{"ageMs": 1}, {"ageMs": 2}]"#;
     alive.write_all(list).expect("written");
     drop(alive);
     let answering = async {
         let header = world.said.recv().await.expect("said").header;
         let FromWorker::AskOthers { question } = header else { panic!("{header:?}") };
-        world.admin.connections.passed_on(question, vec![first, second]);
+        let passed_on = PassedOn { answers: vec![first, second, third], left_out: 1 };
+        world.admin.connections.passed_on(question, passed_on);
     };
     let patience = Duration::from_secs(5);
     let asked =
         local_http::request(&world.path, Method::GET, "/connections", Bytes::new(), patience);
     let (answer, ()) = tokio::join!(asked, answering);
     let told: Value = serde_json::from_slice(&answer.expect("answered").1).expect("JSON");
-    assert_eq!(told, serde_json::json!([{"ageMs": 2}, {"ageMs": 1}]), "the youngest last");
+    let expected = serde_json::json!({"items": [{"ageMs": 2}, {"ageMs": 1}], "leftOut": 2});
+    assert_eq!(told, expected, "the youngest last; one was not asked, one broke off");
 }
 
 #[tokio::test]

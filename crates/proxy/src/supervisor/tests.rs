@@ -1,6 +1,6 @@
 //! Scripted agents and workers. Needs the rights of root over network namespaces.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -393,7 +393,7 @@ async fn a_worker_that_finishes_its_connections_is_asked_for_them() {
     new.say(FromWorker::AskOthers { question: 7 }).await;
     let (ToWorker::TellConnections, mut asker) = old.hear().await else { panic!("asked") };
     let (header, mut answers) = new.hear().await;
-    assert_eq!(header, ToWorker::OthersAsked { question: 7, workers: 1 });
+    assert_eq!(header, ToWorker::OthersAsked { question: 7, workers: 1, left_out: 0 });
     asker.unix_stream().write_all(b"list").expect("written");
     let told = std::io::read_to_string(answers.unix_stream()).expect("ended");
     assert_eq!(told, "list");
@@ -402,12 +402,53 @@ async fn a_worker_that_finishes_its_connections_is_asked_for_them() {
     let patience = tokio::time::timeout(PATIENCE, async {
         loop {
             new.say(FromWorker::AskOthers { question: 8 }).await;
-            if let (ToWorker::OthersAsked { question: 8, workers: 0 }, _) = new.hear().await {
+            let (header, _) = new.hear().await;
+            if header == (ToWorker::OthersAsked { question: 8, workers: 0, left_out: 0 }) {
                 return;
             }
         }
     });
     patience.await.expect("the dead are not asked");
+}
+
+#[tokio::test]
+async fn a_worker_that_owes_an_answer_is_not_asked_again() {
+    let mut world = World::new("owing");
+    let old = world.ready_worker().await;
+    let new = world.replacement().await;
+    new.handed().await;
+    new.say(FromWorker::Ready).await;
+    assert_eq!(old.hear().await.0, ToWorker::StopAccepting { deadline_ms: None });
+    let ask = async |question| {
+        new.say(FromWorker::AskOthers { question }).await;
+        match new.hear().await {
+            (ToWorker::OthersAsked { workers, left_out, .. }, answers) => {
+                (workers, left_out, answers)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let (workers, left_out, first) = ask(1).await;
+    assert_eq!((workers, left_out), (1, 0));
+    // Whether somebody still waits for the answer makes no difference to who owes it.
+    drop(first);
+    for question in 2..5 {
+        let (workers, left_out, _) = ask(question).await;
+        assert_eq!((workers, left_out), (0, 1), "question {question}");
+    }
+    let (header, asker) = old.hear().await;
+    assert_eq!(header, ToWorker::TellConnections);
+    drop(asker);
+    let (workers, left_out, mut answers) = ask(5).await;
+    assert_eq!((workers, left_out), (1, 0), "it has answered");
+    let (header, mut asker) = old.hear().await;
+    assert_eq!(header, ToWorker::TellConnections, "the only one since");
+    asker.unix_stream().write_all(b"list").expect("written");
+    drop(asker);
+    let mut told = String::new();
+    answers.unix_stream().read_to_string(&mut told).expect("ended");
+    assert_eq!(told, "list");
+    assert_eq!(ask(6).await.0, 1, "who has read to the end may ask again at once");
 }
 
 #[tokio::test]

@@ -5,7 +5,9 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use std::time::Duration;
 use ambit_net::seqpacket::{BlockingConnection, Connection};
 use ambit_net::sys::process::{Signal, pidfd_open, send_signal};
 use futures::future::BoxFuture;
+use socket2::SockRef;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{error, warn};
@@ -124,6 +127,8 @@ pub(super) struct Worker {
     pub(super) since: Instant,
     outbox: mpsc::Sender<Message<ToWorker>>,
     kill: Box<dyn Fn() + Send>,
+    /// The last question for its connections.
+    question: Option<Question>,
 }
 
 impl Worker {
@@ -146,7 +151,14 @@ impl Worker {
             drop(reading.await);
             drop(said.send((id, Said::Exited(how))).await);
         });
-        Ok(Self { pid, phase: Phase::Starting, since: Instant::now(), outbox, kill })
+        Ok(Self {
+            pid,
+            phase: Phase::Starting,
+            since: Instant::now(),
+            outbox,
+            kill,
+            question: None,
+        })
     }
 
     /// Puts a message into its outbox; ends it when that is full.
@@ -154,6 +166,29 @@ impl Worker {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(message) {
             error!(pid = self.pid, "the worker does not read; ending it");
             self.end();
+        }
+    }
+
+    /// Asks it for its connections, and returns where it will write them. `None` while it owes an
+    /// answer: a worker that does not read would collect a descriptor with every question.
+    pub(super) fn ask_for_connections(&mut self) -> Option<Arc<OwnedFd>> {
+        if self.question.as_ref().is_some_and(Question::is_open) {
+            warn!(
+                pid = self.pid,
+                "the worker has not told of its connections yet; not asked again"
+            );
+            return None;
+        }
+        match Question::new() {
+            Ok((question, worker_end)) => {
+                let fds = vec![Arc::new(worker_end)];
+                self.send(Message { header: ToWorker::TellConnections, fds });
+                Some(self.question.insert(question).0.clone())
+            }
+            Err(error) => {
+                warn!(%error, pid = self.pid, "cannot ask a worker");
+                None
+            }
         }
     }
 
@@ -166,6 +201,27 @@ impl Worker {
     /// Ends the process now.
     pub(super) fn end(&self) {
         (self.kill)();
+    }
+}
+
+/// A question for a worker's connections: the end at which the list arrives. It is the asker who
+/// reads it; here it only shows whether the worker has answered.
+struct Question(Arc<OwnedFd>);
+
+impl Question {
+    /// A question, and the worker's end.
+    fn new() -> io::Result<(Self, OwnedFd)> {
+        let (answer, worker_end) = UnixStream::pair()?;
+        // Nobody may wait for a list here, neither the supervisor nor the asker's control thread.
+        answer.set_nonblocking(true)?;
+        Ok((Self(Arc::new(answer.into())), worker_end.into()))
+    }
+
+    /// Whether the worker has neither written anything nor closed its end. An asker that has read
+    /// to the end finds the question answered: the kernel knows it before the asker does.
+    fn is_open(&self) -> bool {
+        let peeked = SockRef::from(&self.0).peek(&mut [MaybeUninit::uninit()]);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
