@@ -117,13 +117,13 @@ pub struct Args {
     )]
     pub user_timeout: bool,
     /// Flow-control window of an HBONE stream, bytes
-    #[arg(long, env = "HTTP2_STREAM_WINDOW_SIZE", default_value = "4194304", value_name = "BYTES")]
+    #[arg(long, env = "HTTP2_STREAM_WINDOW_SIZE", default_value = "1048576", value_name = "BYTES")]
     pub http2_stream_window: u32,
     /// Flow-control window of an HBONE connection, bytes
     #[arg(
         long,
         env = "HTTP2_CONNECTION_WINDOW_SIZE",
-        default_value = "16777216",
+        default_value = "67108864",
         value_name = "BYTES"
     )]
     pub http2_connection_window: u32,

@@ -13,18 +13,23 @@ use tokio::net::TcpStream;
 use super::{Batch, End, EndError, READ_BYTES, Taken, arena};
 use crate::socket::set_linger_reset;
 
+/// What is taken at once for a socket: no more, because it is held while the peer does not read.
+const ROOM_BYTES: usize = 64 * 1024;
+
 /// A TCP socket as the end of a connection.
 #[derive(Debug)]
 pub struct SocketEnd {
     stream: TcpStream,
     /// Whether anything was read yet.
     is_fresh: bool,
+    /// Found while looking ahead; told with the next take.
+    failed: Option<io::Error>,
 }
 
 impl SocketEnd {
     /// Takes over a connected socket.
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, is_fresh: true }
+        Self { stream, is_fresh: true, failed: None }
     }
 
     /// The socket.
@@ -55,10 +60,19 @@ impl SocketEnd {
     /// the client sees both at once, so that the side which closed first is also the one that
     /// remembers the port (TIME_WAIT). Asked once, because it takes a call.
     fn has_ended_at_once(&mut self) -> bool {
-        std::mem::take(&mut self.is_fresh)
-            && SockRef::from(&self.stream)
-                .peek(&mut [MaybeUninit::uninit()])
-                .is_ok_and(|bytes| bytes == 0)
+        if !std::mem::take(&mut self.is_fresh) {
+            return false;
+        }
+        match SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]) {
+            Ok(bytes) => bytes == 0,
+            Err(error) => {
+                // The kernel tells of a reset once: a read after this one would see an orderly end.
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    self.failed = Some(error);
+                }
+                false
+            }
+        }
     }
 }
 
@@ -66,6 +80,9 @@ impl End for SocketEnd {
     const SHARES_ITS_TRANSPORT: bool = false;
 
     fn poll_takeable(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {
+        if self.failed.is_some() {
+            return Poll::Ready(Ok(()));
+        }
         self.stream.poll_read_ready(cx).map_err(EndError::Socket)
     }
 
@@ -75,6 +92,9 @@ impl End for SocketEnd {
         limit: usize,
         into: &mut Batch,
     ) -> Poll<Result<Taken, EndError>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(EndError::Socket(error)));
+        }
         arena::with_room(|chunk| {
             // A read that does not fill the buffer also tells the runtime that the socket is
             // empty, which saves the read that would only return EAGAIN.
@@ -96,7 +116,7 @@ impl End for SocketEnd {
 
     fn poll_room(&mut self, _cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
         // The kernel's buffer is the room; a write says whether there is any.
-        Poll::Ready(Ok(READ_BYTES))
+        Poll::Ready(Ok(ROOM_BYTES))
     }
 
     fn poll_give(
@@ -145,36 +165,79 @@ impl End for SocketEnd {
 mod tests {
     use std::future::poll_fn;
 
+    use bytes::Bytes;
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
 
-    /// Takes once from a socket whose peer has sent `said`, and closed or not.
-    async fn take(said: &[u8], closed: bool) -> (Taken, Option<bytes::Bytes>) {
+    /// How a peer goes on after its first word.
+    enum Then {
+        Waits,
+        Closes,
+        Breaks,
+    }
+
+    /// Takes twice from a socket whose peer has sent `said`.
+    async fn take(said: &[u8], then: Then) -> [(Result<Taken, io::ErrorKind>, Option<Bytes>); 2] {
         let listener = TcpListener::bind("[::1]:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
         let mut peer = TcpStream::connect(address).await.expect("connected");
         let (stream, _) = listener.accept().await.expect("accepted");
         peer.write_all(said).await.expect("written");
-        if closed {
-            peer.shutdown().await.expect("closed");
+        if !said.is_empty() {
+            stream.readable().await.expect("readable");
+        }
+        let _peer = match &then {
+            Then::Waits => Some(peer),
+            Then::Closes => {
+                peer.shutdown().await.expect("closed");
+                Some(peer)
+            }
+            Then::Breaks => {
+                set_linger_reset(&peer).expect("set to reset");
+                drop(peer);
+                None
+            }
+        };
+        if !matches!(then, Then::Waits) {
             while !stream.ready(Interest::READABLE).await.expect("ready").is_read_closed() {
                 tokio::task::yield_now().await;
             }
         }
-        let (mut end, mut batch) = (SocketEnd::new(stream), Batch::default());
-        let taken = poll_fn(|cx| {
-            ready!(end.poll_takeable(cx))?;
-            end.poll_take(cx, usize::MAX, &mut batch)
-        });
-        (taken.await.expect("taken"), batch.pop())
+        let mut end = SocketEnd::new(stream);
+        let mut once = async || {
+            let mut batch = Batch::default();
+            let taken = poll_fn(|cx| {
+                if end.poll_takeable(cx).is_pending() {
+                    return Poll::Ready(Err(EndError::Socket(io::ErrorKind::WouldBlock.into())));
+                }
+                end.poll_take(cx, usize::MAX, &mut batch)
+            });
+            let taken = taken.await.map_err(|error| match error {
+                EndError::Socket(error) => error.kind(),
+                other => panic!("{other}"),
+            });
+            (taken, batch.pop())
+        };
+        [once().await, once().await]
     }
 
     #[tokio::test]
     async fn a_first_word_that_is_the_last_says_so() {
-        assert_eq!(take(b"answer", true).await, (Taken::Last, Some("answer".into())));
-        assert_eq!(take(b"answer", false).await, (Taken::Some, Some("answer".into())));
-        assert_eq!(take(b"", true).await, (Taken::Last, None));
+        let [(first, answer), _] = take(b"answer", Then::Closes).await;
+        assert_eq!((first, answer), (Ok(Taken::Last), Some("answer".into())));
+        let [(first, answer), (second, _)] = take(b"answer", Then::Waits).await;
+        assert_eq!((first, answer), (Ok(Taken::Some), Some("answer".into())));
+        assert_eq!(second, Err(io::ErrorKind::WouldBlock));
+        let [(first, nothing), _] = take(b"", Then::Closes).await;
+        assert_eq!((first, nothing), (Ok(Taken::Last), None));
+    }
+
+    #[tokio::test]
+    async fn a_reset_after_the_first_word_stays_a_reset() {
+        let [(first, answer), (second, _)] = take(b"answer", Then::Breaks).await;
+        assert_eq!((first, answer), (Ok(Taken::Some), Some("answer".into())));
+        assert_eq!(second, Err(io::ErrorKind::ConnectionReset));
     }
 }

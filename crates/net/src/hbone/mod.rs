@@ -28,7 +28,7 @@ pub const MAX_REQUEST_HEADER_BYTES: u32 = 64 * 1024;
 pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
 /// Bytes of one stream that may wait for the transport; beyond them its source is not read. Whole
 /// reads, so that no small rest of room makes for small reads.
-const MAX_SEND_BUFFER_BYTES: usize = 4 * READ_BYTES;
+const MAX_SEND_BUFFER_BYTES: usize = 2 * READ_BYTES;
 
 /// Windows and frame size of HTTP/2, those of both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            stream_window_bytes: 4 << 20,
-            connection_window_bytes: 16 << 20,
+            stream_window_bytes: 1 << 20,
+            connection_window_bytes: 64 << 20,
             frame_size_bytes: 64 << 10,
         }
     }

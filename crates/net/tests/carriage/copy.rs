@@ -1,10 +1,12 @@
 //! Behaviour of copy between sockets, and between sockets through a tunnel.
 
 use std::io::ErrorKind;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::{Hop, Joined, joined_by_sockets, on_one_thread, reset, tcp_pair};
 use ambit_net::copy::{CopyError, EndError, Flow, SocketEnd, copy};
+use ambit_net::hbone::Settings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
@@ -32,6 +34,12 @@ fn pattern(length: usize) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
+}
+
+/// A reset, whatever arrived before it.
+async fn expect_broken(mut stream: TcpStream) {
+    let error = stream.read_to_end(&mut Vec::new()).await.expect_err("no orderly end");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
 async fn expect_reset(mut stream: TcpStream) {
@@ -131,6 +139,25 @@ fn a_reset_by_the_server_reaches_the_client() {
     });
 }
 
+/// Bytes and reset are there together before anybody has read.
+#[test]
+fn a_reset_right_behind_the_first_bytes_is_no_orderly_end() {
+    check(async |joined| {
+        let Joined { client, mut server, ended, .. } = joined;
+        server.write_all(b"half an answer").await.unwrap();
+        reset(server);
+        expect_broken(client).await;
+        ended.await.unwrap().unwrap_err();
+    });
+    check(async |joined| {
+        let Joined { mut client, server, ended, .. } = joined;
+        client.write_all(b"half a request").await.unwrap();
+        reset(client);
+        expect_broken(server).await;
+        ended.await.unwrap().unwrap_err();
+    });
+}
+
 #[test]
 fn a_reset_after_half_close_reaches_the_client() {
     check(async |joined| {
@@ -180,6 +207,32 @@ fn a_slow_reader_holds_up_only_its_own_stream() {
         assert!(!flood.is_finished(), "backpressure reaches the sender");
         assert!(slow.flow.to_server() < 16 << 20, "{} bytes taken", slow.flow.to_server());
         flood.abort();
+    });
+}
+
+#[test]
+fn many_stuck_readers_hold_up_nobody_else() {
+    on_one_thread(async {
+        let hop = Hop::new().await;
+        let bytes = Rc::new(pattern(3 << 20));
+        let mut unread = Vec::new();
+        for _ in 0..40 {
+            let Joined { mut client, server, flow, .. } = hop.joined().await;
+            let bytes = bytes.clone();
+            spawn_local(async move { client.write_all(&bytes).await });
+            unread.push((server, flow));
+        }
+        // Until the windows of all are full.
+        for (_, flow) in &unread {
+            while flow.to_server() < u64::from(Settings::default().stream_window_bytes) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        let Joined { mut client, mut server, .. } = hop.joined().await;
+        client.write_all(b"word").await.unwrap();
+        let mut word = [0; 4];
+        server.read_exact(&mut word).await.unwrap();
+        assert_eq!(&word, b"word");
     });
 }
 
