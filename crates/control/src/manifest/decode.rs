@@ -78,7 +78,8 @@ fn to_value<T: Serialize>(object: &Arc<T>) -> Value {
     serde_json::to_value(&**object).expect("API objects have string keys and finite numbers")
 }
 
-fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
+/// Decodes `value` as `T`; what is wrong is added to `issues`.
+pub(super) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let decoded = {

@@ -14,6 +14,7 @@ pub mod istio;
 mod object;
 mod source;
 pub(crate) mod validate;
+mod workloads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use self::finding::{Issue, Issues, Path};
 pub use self::finding::{Errors, Finding, Location};
 pub(crate) use self::finding::{Issues as ObjectIssues, Path as FieldPath};
 pub use self::object::{Kind, Object, ObjectKey, Typed};
+pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
 
 /// Where manifests are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +114,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
 struct Loader {
     objects: Vec<Object>,
     names: Vec<ObjectKey>,
+    workloads: Workloads,
     places: HashMap<ObjectKey, Location>,
     warnings: Vec<Finding>,
     errors: Vec<Finding>,

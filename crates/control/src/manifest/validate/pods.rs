@@ -90,7 +90,8 @@ fn selector(
     }
 }
 
-fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
+/// Checks what pods of a template are.
+pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
     if spec.containers.is_empty() {
         issues.error(&at.field("containers"), "a pod needs a container", "list at least one");
     }
