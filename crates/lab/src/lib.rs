@@ -12,6 +12,7 @@
 //! | [`objects`] | references to objects and what became of them |
 //! | [`image`] | what a container image means on a machine without images |
 //! | [`logs`] | reading and following logs that are rotated |
+//! | [`mod@plan`] | what a mesh reserves and costs, by whole pods; depends on nothing that runs |
 //! | [`sample`], [`load`] | applications and load for experiments |
 //!
 //! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands
@@ -28,6 +29,7 @@ pub mod load;
 pub mod logs;
 pub mod machine;
 pub mod objects;
+pub mod plan;
 pub mod sample;
 
 mod addresses;
