@@ -2,11 +2,15 @@
 //!
 //! Parsing only; what a command does stands in [`crate::commands`].
 
+mod plan;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+pub(crate) use plan::PlanArgs;
 
 /// Ambit, a sidecar-less zero-trust service mesh.
 #[derive(Debug, Parser)]
@@ -70,6 +74,9 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Says what happens to a connection, what decides it, and what would have to change.
     Why(WhyArgs),
+    /// Says what each mode of a mesh reserves, how many nodes that takes and what they cost.
+    #[command(after_help = plan::MODELLED)]
+    Plan(Box<PlanArgs>),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -90,8 +97,9 @@ impl Command {
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
-            // A demonstration has a machine of its own, a role its own flags.
-            Self::Demo(_) | Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
+            // A demonstration has a machine of its own, a role its own flags; a plan needs none.
+            Self::Demo(_) | Self::Plan(_) => None,
+            Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
     Ok(manifests)
 }
 
-fn inputs(paths: &[PathBuf]) -> Vec<Input> {
+pub(super) fn inputs(paths: &[PathBuf]) -> Vec<Input> {
     let input = |path: &PathBuf| match path.to_str() {
         Some("-") => Input::Stdin,
         _ => Input::Path(path.clone()),
@@ -30,7 +30,7 @@ fn inputs(paths: &[PathBuf]) -> Vec<Input> {
     paths.iter().map(input).collect()
 }
 
-fn warn(findings: &[Finding]) {
+pub(super) fn warn(findings: &[Finding]) {
     for finding in findings {
         eprintln!("warning: {finding}");
     }
@@ -48,7 +48,7 @@ pub(super) fn check(manifests: &Manifests, existing: &[Typed]) -> Result<()> {
     }
 }
 
-fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
+pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
     for error in &errors.0 {
         eprintln!("error: {error}");
     }

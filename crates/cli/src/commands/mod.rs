@@ -3,6 +3,7 @@
 mod change;
 mod get;
 mod inside;
+mod plan;
 mod settle;
 mod status;
 mod up;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => status::why(args).await,
+            Command::Plan(args) => plan::plan(&args),
             Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
                 unreachable!("roles are started by main")
             }

@@ -1,10 +1,10 @@
 //! The whole mesh, end to end, with the shipped binary: what it promises and a user sees.
 //!
-//! Every test starts a machine of two nodes of its own, drives it with the commands that a user
-//! has, and takes it down; nothing may be left of it but logs. Machines are heavy, so only one
-//! lives at a time. `AMBIT_BINARY` names the binary under test; without it, it is the one cargo has
-//! just built. Nothing here is skipped: without root a machine lives in a user namespace, or its
-//! test fails.
+//! Every test but `plan`'s, which only reckons, starts a machine of two nodes of its own, drives it
+//! with the commands that a user has, and takes it down; nothing may be left of it but logs.
+//! Machines are heavy, so only one lives at a time. `AMBIT_BINARY` names the binary under test;
+//! without it, it is the one cargo has just built. Nothing here is skipped: without root a machine
+//! lives in a user namespace, or its test fails.
 //!
 //! `AMBIT_E2E_FULL=1` runs the same proofs at their full size, for minutes more and on a machine
 //! that does nothing else: 1 GiB each way, certificates of a minute under five minutes of load, and
@@ -18,6 +18,7 @@ mod inputs;
 mod lifecycle;
 mod load;
 mod machine;
+mod plan;
 mod policy;
 mod remains;
 mod reuse;

@@ -1,0 +1,154 @@
+//! The words of `ambit plan`.
+
+use std::path::PathBuf;
+
+use ambit_lab::plan::{
+    AmountError, Component, PODS_MAX, Price, RATE_MAX, Resources, parse_cpu, parse_memory,
+};
+use clap::Args;
+
+use super::Report;
+
+/// Most namespaces that an application is repeated in.
+const NAMESPACES_MAX: i64 = 5_000;
+/// Most pods that somebody may want on one node.
+const NODE_PODS_MAX: i64 = 1_000;
+
+/// What the placed estimate knows of the Kubernetes scheduler.
+pub(super) const MODELLED: &str = "\
+Placed, a pod goes where the Kubernetes scheduler would put it. Modelled: requests and limits of all
+containers, the limit of pods, nodeName, nodeSelector, required nodeAffinity, required and preferred
+pod affinity and anti-affinity by node and by zone, DaemonSets first; scores LeastAllocated and
+BalancedAllocation of CPU and memory. A node comes when no node takes a pod. Not modelled:
+topologySpreadConstraints, Kubernetes' own default ones too, taints, volumes, host ports, images,
+priorities, preemption and preferred nodeAffinity.";
+
+/// `ambit plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Manifest files, directories, or - for standard input.
+    #[arg(value_name = "PATH", required_unless_present_any = ["pods", "published"])]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Plans so many equal pods in place of manifests.
+    #[arg(long, value_name = "N", requires = "cpu", requires = "memory", conflicts_with = "paths",
+        value_parser = clap::value_parser!(u32).range(1..=PODS_MAX as i64))]
+    pub(crate) pods: Option<u32>,
+    /// What each of --pods requests of CPU.
+    #[arg(long, value_parser = parse_cpu, requires = "pods", allow_hyphen_values = true)]
+    pub(crate) cpu: Option<u64>,
+    /// What each of --pods requests of memory.
+    #[arg(long, value_parser = parse_memory, requires = "pods", allow_hyphen_values = true)]
+    pub(crate) memory: Option<u64>,
+    /// Repeats the Deployments, StatefulSets and the like of the namespace that ends in -1 in so
+    /// many namespaces; with --pods, spreads the pods over so many.
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=NAMESPACES_MAX))]
+    pub(crate) namespaces: Option<u32>,
+    /// Lets pods go to any node, whatever node their manifests name.
+    #[arg(long)]
+    pub(crate) ignore_hostnames: bool,
+    /// Computes the tables of the published experiment from their own inputs, and says where they
+    /// differ; with PATH, from these manifests.
+    #[arg(long, conflicts_with_all = ["pods", "node", "mesh"])]
+    pub(crate) published: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) mesh: MeshArgs,
+    /// Writes a picture of how full each node is.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) chart: Option<PathBuf>,
+    /// How to show it.
+    #[arg(short, long, value_enum, default_value_t = Report::Text)]
+    pub(crate) output: Report,
+}
+
+/// Which nodes.
+#[derive(Debug, Args)]
+#[group(id = "node", multiple = true)]
+pub(crate) struct NodeArgs {
+    /// A type of the table (an unknown one lists them) [default: n2-standard-8].
+    #[arg(long, value_name = "NAME", conflicts_with = "vcpu")]
+    pub(crate) node_type: Option<String>,
+    /// vCPU of a node that is not in the table.
+    #[arg(long, value_parser = parse_cpu, requires = "node_memory", allow_hyphen_values = true)]
+    pub(crate) vcpu: Option<u64>,
+    /// Memory of a node that is not in the table.
+    #[arg(long, value_parser = parse_memory, requires = "vcpu", allow_hyphen_values = true)]
+    pub(crate) node_memory: Option<u64>,
+    /// What of a node's CPU pods may request.
+    #[arg(long, value_parser = parse_cpu, allow_hyphen_values = true, value_name = "CPU")]
+    pub(crate) allocatable_cpu: Option<u64>,
+    /// What of a node's memory pods may request.
+    #[arg(long, value_parser = parse_memory, allow_hyphen_values = true, value_name = "MEMORY")]
+    pub(crate) allocatable_memory: Option<u64>,
+    /// Most pods on a node [default: the type's, mostly 110].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=NODE_PODS_MAX))]
+    pub(crate) node_pods: Option<u32>,
+    /// What a node costs in a month.
+    #[arg(long, value_parser = Price::parse, allow_hyphen_values = true)]
+    pub(crate) price: Option<Price>,
+    /// What a month costs beside the nodes.
+    #[arg(long, value_parser = Price::parse, allow_hyphen_values = true, value_name = "PRICE")]
+    pub(crate) fixed_fee: Option<Price>,
+    /// A label that all nodes have; may be repeated.
+    #[arg(long = "node-label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Over how many zones nodes are spread.
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) zones: u32,
+}
+
+/// What the mesh reserves.
+#[derive(Debug, Args)]
+#[group(id = "mesh", multiple = true)]
+pub(crate) struct MeshArgs {
+    /// What one of a component reserves, of sidecar, ztunnel, cni, istiod and waypoint; may be
+    /// repeated. 0/0 leaves a component out [default: sidecar=250m/128Mi, ztunnel=200m/512Mi,
+    /// cni=100m/100Mi, istiod=500m/2Gi, waypoint=100m/128Mi].
+    #[arg(long = "reserve", value_name = "COMPONENT=CPU/MEMORY", value_parser = reservation)]
+    pub(crate) reserve: Vec<(Component, Resources)>,
+    /// Replicas of the control plane.
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) istiod_replicas: u32,
+    /// Replicas of each namespace's waypoint; namespaces with a Service have one.
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) waypoint_replicas: u32,
+    /// Reserves for ztunnel what a run of `cargo xtask bench peers` measured per request, in place
+    /// of a fixed CPU: the run's raw.json.
+    #[arg(long, value_name = "RUN.json", requires = "rps")]
+    pub(crate) measured: Option<PathBuf>,
+    /// Requests a second that the whole mesh carries.
+    #[arg(long, value_name = "N", requires = "measured",
+        value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
+    pub(crate) rps: Option<u64>,
+    /// Whose proxies of the run.
+    #[arg(long, value_name = "SIDE", default_value = "ambit", requires = "measured")]
+    pub(crate) measured_side: String,
+    /// Which row of the run [default: its first with CPU per request].
+    #[arg(long, value_name = "ROW", requires = "measured")]
+    pub(crate) measured_row: Option<String>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = parts.ok_or("write it as KEY=VALUE, for example disk=ssd")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn reservation(text: &str) -> Result<(Component, Resources), String> {
+    let form = "write it as COMPONENT=CPU/MEMORY, for example sidecar=100m/128Mi";
+    let (name, amounts) = text.split_once('=').ok_or(form)?;
+    let (cpu, memory) = amounts.split_once('/').ok_or(form)?;
+    let component = Component::named(name).ok_or_else(|| {
+        let known = Component::ALL.map(Component::name).join(", ");
+        format!("the component `{name}` does not exist; use one of {known}")
+    })?;
+    let of = |amount: &str, error: AmountError| format!("`{amount}` {error}");
+    let cpu = parse_cpu(cpu).map_err(|error| of(cpu, error))?;
+    let memory = parse_memory(memory).map_err(|error| of(memory, error))?;
+    Ok((component, Resources::new(cpu, memory)))
+}

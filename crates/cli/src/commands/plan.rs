@@ -1,0 +1,291 @@
+//! `ambit plan`: manifests and flags to a plan's inputs, its estimates to a terminal or a file.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use ambit_control::manifest::{self, Finding, Workload, WorkloadKind, Workloads};
+use ambit_lab::plan::{
+    self, Application, Comparison, DEFAULT_NODE_TYPE, Estimate, Inputs, Measured, NodeType, Plan,
+    PlanError, PodGroup, Price, Reservations, Resources, Surroundings, Unplaceable,
+};
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
+
+use super::change;
+use crate::args::{PlanArgs, Report};
+use crate::table;
+
+/// Names that a note lists; the rest is counted.
+const NAMES_MAX: usize = 5;
+/// Longest bench run that is read.
+const RUN_SIZE_MAX_BYTES: u64 = 64 << 20;
+
+/// Plans, and prints it.
+pub(super) fn plan(args: &PlanArgs) -> Result<ExitCode> {
+    let source = Source::read(args)?;
+    let inputs = inputs(args, source.application.clone())?;
+    let planned = plan::plan(&inputs).map_err(|error| source.located(error))?;
+    let comparison = if args.published { Some(plan::compare(&inputs, &planned)?) } else { None };
+    if let Some(file) = &args.chart {
+        std::fs::write(file, plan::svg(&planned))
+            .with_context(|| format!("--chart: write {}", file.display()))?;
+        eprintln!("chart written to {}", file.display());
+    }
+    match args.output {
+        Report::Text => super::print(&text(&inputs, &planned, comparison.as_ref()))?,
+        Report::Json => {
+            let mut value = plan::json(&inputs, &planned);
+            if let Some(Comparison { rows, remarks }) = comparison {
+                value["published"] =
+                    json!({ "columns": Comparison::HEADER, "rows": rows, "remarks": remarks });
+            }
+            super::print_json(&value)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The application, and the manifests it came of.
+struct Source {
+    application: Application,
+    workloads: Vec<Workload>,
+}
+
+impl Source {
+    fn read(args: &PlanArgs) -> Result<Self> {
+        if let Some(count) = args.pods {
+            let requests =
+                Resources::new(args.cpu.unwrap_or_default(), args.memory.unwrap_or_default());
+            return Ok(Self { application: equal(count, requests, args), workloads: vec![] });
+        }
+        if args.paths.is_empty() {
+            let application = plan::published_inputs()?.application;
+            return Ok(Self { application, workloads: vec![] });
+        }
+        let loaded = manifest::load_workloads(&change::inputs(&args.paths));
+        let loaded = loaded.or_else(|errors| change::refused(&errors, "planned"))?;
+        change::warn(&loaded.warnings);
+        let source = Self::of_manifests(args, loaded)?;
+        if args.published && !plan::is_published(&source.application) {
+            bail!(
+                "the published tables are of 200 pods of 700m/500Mi in 50 namespaces with a \
+                 Service each, and the manifests are not; leave PATH away, or give --namespaces 50"
+            );
+        }
+        Ok(source)
+    }
+
+    fn of_manifests(args: &PlanArgs, loaded: Workloads) -> Result<Self> {
+        let Workloads { mut workloads, service_namespaces, .. } = loaded;
+        if let Some(count) = args.namespaces {
+            leave_out(&mut workloads, count);
+        }
+        let mut application = Application { service_namespaces, ..Application::default() };
+        let mut problems = Vec::new();
+        let mut naming = Vec::new();
+        for workload in &workloads {
+            let (group, warnings) = match read_pods(workload) {
+                Ok(read) => read,
+                Err(finding) => {
+                    problems.push(*finding);
+                    continue;
+                }
+            };
+            change::warn(&warnings);
+            if group.names_nodes() {
+                naming.push(workload.to_string());
+            }
+            let is_free = args.ignore_hostnames || args.namespaces.is_some();
+            let group = if is_free { group.on_any_node() } else { group };
+            match workload.kind {
+                WorkloadKind::DaemonSet => application.daemons.push(group),
+                _ => application.pods.push(group),
+            }
+        }
+        if !problems.is_empty() {
+            return change::refused(&manifest::Errors(problems), "planned");
+        }
+        if let Some(count) = args.namespaces {
+            application = plan::repeat(&application, count)?;
+            if !naming.is_empty() {
+                let names = listed(&naming);
+                eprintln!("note: copies may go to any node, whatever node is named by {names}");
+            }
+        }
+        Ok(Self { application, workloads })
+    }
+
+    /// An error with the place in the manifests that it is about.
+    fn located(&self, error: PlanError) -> anyhow::Error {
+        let PlanError::Unplaceable { mode, source: Unplaceable::Pod { pod, why, remedy } } = &error
+        else {
+            return error.into();
+        };
+        let name = pod.split_once('/').map_or(pod.as_str(), |(_, name)| name);
+        let full = |it: &&Workload| format!("{}/{}", it.namespace, it.name) == *pod;
+        let workload = self.workloads.iter().find(full);
+        // A copy's name is that of its pattern.
+        let workload = workload.or_else(|| self.workloads.iter().find(|it| it.name == name));
+        let Some(workload) = workload else { return error.into() };
+        let what = format!("mode {mode}: the pod fits no node: {why}");
+        anyhow!("{}", workload.finding(workload.spec_path(), &what, remedy))
+    }
+}
+
+/// Equal pods, spread over namespaces.
+fn equal(count: u32, requests: Resources, args: &PlanArgs) -> Application {
+    let namespaces = args.namespaces.unwrap_or(1);
+    let names: Vec<String> = (1..=namespaces).map(|it| format!("ns-{it}")).collect();
+    let share = |index: u32| count / namespaces + u32::from(index < count % namespaces);
+    let pods = (0..)
+        .zip(&names)
+        .map(|(index, name)| PodGroup::plain(name, "pods", share(index), requests));
+    Application {
+        pods: pods.collect(),
+        daemons: vec![],
+        service_namespaces: BTreeSet::from_iter(names.iter().cloned()),
+    }
+}
+
+/// Keeps of the manifests what is repeated, and names the rest.
+fn leave_out(workloads: &mut Vec<Workload>, count: u32) {
+    let is_repeated = |it: &Workload| it.kind != WorkloadKind::Pod && it.namespace.ends_with("-1");
+    let rest: Vec<String> =
+        workloads.iter().filter(|it| !is_repeated(it)).map(ToString::to_string).collect();
+    // With nothing to repeat all stay, so that the error can say where they are.
+    if !rest.is_empty() && rest.len() < workloads.len() {
+        workloads.retain(is_repeated);
+        let names = listed(&rest);
+        eprintln!("note: not repeated in {count} namespaces, and left out: {names}");
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names[..names.len().min(NAMES_MAX)].join(", ");
+    match names.len().saturating_sub(NAMES_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn read_pods(workload: &Workload) -> Result<(PodGroup, Vec<Finding>), Box<Finding>> {
+    let Workload { namespace, name, replicas, labels, spec, .. } = workload;
+    let located = |note: &plan::FieldNote| {
+        let field = format!("{}.{}", workload.spec_path(), note.field);
+        workload.finding(&field, &note.what, &note.remedy)
+    };
+    let read = PodGroup::read(namespace, name, *replicas, labels, spec);
+    let read = read.map_err(|note| Box::new(located(&note)))?;
+    Ok((read.group, read.warnings.iter().map(located).collect()))
+}
+
+fn inputs(args: &PlanArgs, application: Application) -> Result<Inputs> {
+    if args.published {
+        return Ok(Inputs { application, ..plan::published_inputs()? });
+    }
+    let mesh = &args.mesh;
+    let mut reservations = Reservations::default();
+    reservations.istiod_replicas = mesh.istiod_replicas;
+    reservations.waypoint_replicas = mesh.waypoint_replicas;
+    for (component, resources) in &mesh.reserve {
+        reservations.set(*component, *resources);
+    }
+    if let (Some(file), Some(rps)) = (&mesh.measured, mesh.rps) {
+        let measured = read_run(file, mesh.measured_row.as_deref(), &mesh.measured_side, rps)?;
+        reservations.measured = Some(measured);
+    }
+    let labels = args.node.labels.iter().cloned().collect();
+    let surroundings = Surroundings { zones: args.node.zones, labels };
+    Ok(Inputs { application, node_type: node_type(args)?, reservations, surroundings })
+}
+
+fn read_run(file: &Path, row: Option<&str>, side: &str, rps: u64) -> Result<Measured> {
+    let name = file.display().to_string();
+    let size = std::fs::metadata(file).with_context(|| format!("--measured: read {name}"))?.len();
+    if size > RUN_SIZE_MAX_BYTES {
+        bail!("--measured: {name} is larger than 64 MiB; give a run's raw.json");
+    }
+    let text = std::fs::read(file).with_context(|| format!("--measured: read {name}"))?;
+    let raw = serde_json::from_slice(&text)
+        .with_context(|| format!("--measured: {name} is not JSON; give a run's raw.json"))?;
+    Measured::read(&name, &raw, row, side, rps)
+        .map_err(|error| anyhow!("--measured: {name} {error}"))
+}
+
+fn node_type(args: &PlanArgs) -> Result<NodeType> {
+    let args = &args.node;
+    let mut node = match (args.vcpu, args.node_memory) {
+        (Some(cpu), Some(memory)) => NodeType::custom(Resources::new(cpu, memory)),
+        _ => NodeType::named(args.node_type.as_deref().unwrap_or(DEFAULT_NODE_TYPE))?,
+    };
+    let allocatable = &mut node.allocatable;
+    allocatable.cpu_millicores = args.allocatable_cpu.unwrap_or(allocatable.cpu_millicores);
+    allocatable.memory_bytes = args.allocatable_memory.unwrap_or(allocatable.memory_bytes);
+    node.pods = args.node_pods.unwrap_or(node.pods);
+    if args.price.is_some() {
+        // Another price is another offer, with a fee of its own.
+        (node.price, node.fixed_fee) = (args.price, Price::default());
+    }
+    node.fixed_fee = args.fixed_fee.unwrap_or(node.fixed_fee);
+    node.check()?;
+    Ok(node)
+}
+
+fn text(inputs: &Inputs, planned: &Plan, comparison: Option<&Comparison>) -> String {
+    let mut text = format!("{}\n({})\n", inputs.node_type, inputs.node_type.source);
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{}\n", reserved(&inputs.reservations));
+    text +=
+        &table::format(&["MODE", "ESTIMATE", "vCPU", "GiB", "NODES", "$/MONTH"], &rows(planned));
+    if let Some(Comparison { rows, remarks }) = comparison {
+        let _ = writeln!(text, "\n{}", table::format(&Comparison::HEADER, rows));
+        for remark in remarks {
+            let _ = writeln!(text, "* {remark}");
+        }
+    }
+    text += "\nWhy they differ: ideal spreads pods like a liquid over all of a node, allocatable \
+             over what pods\nmay request of it, placed puts whole pods where the Kubernetes \
+             scheduler would.\n";
+    for sentence in plan::explain(planned) {
+        let _ = writeln!(text, "* {sentence}");
+    }
+    let _ = write!(text, "\n{}", plan::chart(planned));
+    text
+}
+
+fn reserved(reservations: &Reservations) -> String {
+    let each = plan::Component::ALL.map(|it| format!("{} {}", it.name(), reservations.of(it)));
+    let mut text = format!(
+        "reserved: {}; replicas: istiod {}, waypoint {}",
+        each.join(", "),
+        reservations.istiod_replicas,
+        reservations.waypoint_replicas
+    );
+    if let Some(measured) = &reservations.measured {
+        let _ = write!(text, "\nztunnel's CPU is measured instead: {measured}");
+    }
+    text
+}
+
+fn rows(planned: &Plan) -> Vec<Vec<String>> {
+    let row = |mode: &str, name: &str, estimate: &Estimate| {
+        vec![
+            mode.to_owned(),
+            name.to_owned(),
+            estimate.requested.cores(),
+            estimate.requested.gibibytes(),
+            estimate.nodes.to_string(),
+            estimate.monthly.map(|it| it.to_string()).unwrap_or_default(),
+        ]
+    };
+    let of_mode = |mode: &plan::ModePlan| {
+        [
+            row(mode.mode, "ideal", &mode.ideal),
+            row(mode.mode, "allocatable", &mode.allocatable),
+            row(mode.mode, "placed", &mode.placed),
+        ]
+    };
+    planned.modes.iter().flat_map(of_mode).collect()
+}
