@@ -77,6 +77,9 @@ pub(crate) enum Command {
     /// Says what each mode of a mesh reserves, how many nodes that takes and what they cost.
     #[command(after_help = plan::MODELLED)]
     Plan(Box<PlanArgs>),
+    /// Drives load at a constant rate, or as fast as it goes, and measures it from the moment each
+    /// request was due.
+    Load(Box<ambit_lab::load::LoadArgs>),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -97,8 +100,8 @@ impl Command {
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
-            // A demonstration has a machine of its own, a role its own flags; a plan needs none.
-            Self::Demo(_) | Self::Plan(_) => None,
+            // A demonstration has a machine of its own, a role its own flags; a plan and load need none.
+            Self::Demo(_) | Self::Plan(_) | Self::Load(_) => None,
             Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
         }
     }

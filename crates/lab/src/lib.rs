@@ -34,6 +34,7 @@ pub mod sample;
 
 mod addresses;
 mod controller;
+mod go_duration;
 mod node;
 mod pod;
 mod reaper;

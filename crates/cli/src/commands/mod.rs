@@ -32,6 +32,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => status::why(args).await,
             Command::Plan(args) => plan::plan(&args),
+            Command::Load(args) => ambit_lab::load::run_load(*args).await,
             Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
                 unreachable!("roles are started by main")
             }

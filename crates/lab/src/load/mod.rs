@@ -1,14 +1,33 @@
-//! `ambit lab-load`: enough load to drive a demonstration and to count what it loses.
+//! Load, and what it measures.
 //!
-//! Four kinds: HTTP requests at a constant rate or as fast as they go, long-lived connections that
-//! ping and count how many are cut, bulk transfer with checksums, and one stream to a sink. Latency
-//! is counted from the intended moment of sending, so a stalled server cannot hide. Every run is
-//! bounded in time and count; the result is one JSON object on standard output.
+//! `ambit load` ([`command`]) makes a [`Plan`] of its flags, runs it ([`Run`]) and writes the
+//! [`Report`]; `vegeta` and `fortio`, when the binary is called by these names, do the same with
+//! their flags. Latency counts from the moment a request was due ([`turns`]), so a stalled server
+//! cannot hide.
+//!
+//! `ambit lab-load` has what experiments need besides: long-lived connections that ping and count
+//! how many are cut, and bulk transfer with checksums. Every run is bounded in time and count.
 
+mod args;
 mod bulk;
+mod command;
+mod engine;
+mod h2c;
 mod http;
+mod http1;
 mod long;
+mod output;
+mod plan;
+mod progress;
+mod report;
+mod response;
+mod serve;
 mod stream;
+mod tally;
+mod tcp;
+mod transport;
+mod turns;
+mod worker;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -19,13 +38,21 @@ use ambit_net::sys::process::raise_open_files_limit;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
+pub use args::LoadArgs;
 pub use bulk::{BulkArgs, BulkResult};
+pub use command::run as run_load;
+pub use engine::{LoadError, Run, Stop};
 pub use http::{HttpArgs, HttpResult};
 pub use long::{LongArgs, LongResult};
+pub use output::Output;
+pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target};
+pub use report::{Generator, Latencies, REPORT_VERSION, Report};
 pub use stream::{StreamArgs, StreamResult};
 
 /// The longest a run may take.
-const MAX_SECONDS: u64 = 3600;
+const MAX_SECONDS: u64 = 86_400;
+/// What HTTP requests say of themselves.
+const USER_AGENT: &str = concat!("ambit-load/", env!("CARGO_PKG_VERSION"));
 /// The most connections of one run.
 const MAX_CONNECTIONS: usize = 20_000;
 

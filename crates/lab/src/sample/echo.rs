@@ -11,8 +11,8 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use super::duration;
 use super::server::{self, Ends};
+use crate::go_duration;
 
 /// Largest answer that can be asked for.
 const SIZE_MAX_BYTES: usize = 8 << 20;
@@ -95,7 +95,7 @@ fn wish(query: &str) -> Result<Wish, String> {
                 wish.size = Some(size.ok_or_else(error)?);
             }
             Some(("delay", text)) => {
-                let delay = duration::parse(text).filter(|delay| *delay <= DELAY_MAX);
+                let delay = go_duration::parse(text).filter(|delay| *delay <= DELAY_MAX);
                 let error = || format!("delay={text}: write a duration up to 60s, such as 10ms\n");
                 wish.delay = delay.ok_or_else(error)?;
             }

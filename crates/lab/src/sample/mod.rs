@@ -6,12 +6,12 @@
 
 mod banner;
 mod details;
-mod duration;
 mod echo;
 mod fake_service;
 mod raw_echo;
 mod server;
 mod sink;
+mod timed;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -71,6 +71,13 @@ pub(crate) enum Sample {
     },
     /// TCP: takes what it is sent; at the end of the input it says how many bytes that were.
     Sink(Listen),
+    /// HTTP: answers at once, or after known delays, or stalls; to measure load generators with.
+    Timed {
+        #[command(flatten)]
+        listen: Listen,
+        #[command(flatten)]
+        timing: timed::Timing,
+    },
     /// Nothing, until SIGTERM.
     Sleep,
 }
@@ -98,6 +105,8 @@ pub(crate) enum Ready {
     Details(TcpListener, bool),
     /// [`Sample::Sink`].
     Sink(TcpListener),
+    /// [`Sample::Timed`] and how it answers.
+    Timed(TcpListener, timed::Timing),
     /// [`Sample::Sleep`].
     Sleep,
 }
@@ -154,6 +163,9 @@ impl Sample {
                 Ready::Details(server::listen(&listen.address)?, two_writes)
             }
             Self::Sink(listen) => Ready::Sink(server::listen(&listen.address)?),
+            Self::Timed { listen, timing } => {
+                Ready::Timed(server::listen(&listen.address)?, timing)
+            }
             Self::Sleep => Ready::Sleep,
         })
     }
@@ -168,6 +180,7 @@ impl Ready {
             | Self::TcpEcho(listener)
             | Self::Banner(listener, _)
             | Self::Sink(listener)
+            | Self::Timed(listener, _)
             | Self::Details(listener, _) => Some(listener),
             Self::Sleep => None,
         }
@@ -181,6 +194,7 @@ impl Ready {
             Self::TcpEcho(listener) => raw_echo::serve(listener, guard).await,
             Self::Banner(listener, line) => banner::serve(listener, guard, &line).await,
             Self::Sink(listener) => sink::serve(listener, guard).await,
+            Self::Timed(listener, timing) => timed::serve(listener, guard, &timing).await,
             Self::Details(listener, two_writes) => {
                 details::serve(listener, guard, two_writes).await;
             }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub mod capability;
+pub mod clock;
 pub(crate) mod control_message;
 pub(crate) mod memory_file;
 pub mod mount;

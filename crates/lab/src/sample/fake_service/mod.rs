@@ -92,7 +92,7 @@ impl FakeService {
             ip_addresses: vec![ends.local.ip().to_string()],
             start_time: answer::timestamp(start_time),
             end_time: answer::timestamp(SystemTime::now()),
-            duration: super::duration::format(start.elapsed()),
+            duration: crate::go_duration::format(start.elapsed()),
             headers: BTreeMap::new(),
             body: self.settings.message.clone(),
             upstream_calls: calls,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Uri;
 use serde_json::Value;
 
-use crate::sample::duration;
+use crate::go_duration;
 
 /// Most upstreams of one service.
 const UPSTREAMS_MAX: usize = 64;
@@ -85,7 +85,7 @@ impl Settings {
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let text = |name: &str| variable(name).filter(|value| !value.is_empty());
         let duration_of =
-            |name| parsed(name, text(name), duration::parse, "write it as 1s or 250ms");
+            |name| parsed(name, text(name), go_duration::parse, "write it as 1s or 250ms");
         let flag = |name| parsed(name, text(name), flag, "write true or false");
         let server_type = |kind: &str| (kind == "http").then_some(());
         let http_only = "this sample speaks http only; run the image itself for anything else";

@@ -16,7 +16,7 @@ const UNITS: &[(&str, f64)] = &[
 const SECONDS_MAX: f64 = 86_400.0;
 
 /// Reads a duration. `None` if it is none, or longer than a day.
-pub(super) fn parse(text: &str) -> Option<Duration> {
+pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -35,7 +35,7 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
 }
 
 /// Writes a duration: the largest unit that leaves a whole part, no trailing zeros.
-pub(super) fn format(duration: Duration) -> String {
+pub(crate) fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let (unit, per_unit): (_, u128) = match nanos {
         0 => return "0s".to_owned(),

@@ -1,0 +1,230 @@
+//! The flags of `ambit load`, and the plan that they make.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::output::Output;
+use super::plan::{
+    self, Extent, Pace, Plan, PlanError, Protocol, Request, STREAM_WRITE_BYTES, Target,
+};
+
+/// `ambit load`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct LoadArgs {
+    #[command(subcommand)]
+    pub(super) serve: Option<Serve>,
+    #[command(flatten)]
+    pub(super) run: Option<RunArgs>,
+}
+
+/// What `ambit load` does besides a run.
+#[derive(Debug, Subcommand)]
+pub(super) enum Serve {
+    /// Offers Fortio's REST call: POST /fortio/rest/run.
+    Serve(ServeArgs),
+}
+
+/// `ambit load serve`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Where to listen. Whoever reaches it can make this machine send load.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub(super) listen: SocketAddr,
+    /// Where results are kept that a call asks to save.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) data_dir: PathBuf,
+}
+
+/// A run.
+#[derive(Clone, Debug, Args)]
+pub(super) struct RunArgs {
+    /// Where to: http://HOST[:PORT]/PATH or tcp://HOST:PORT.
+    #[arg(required = true)]
+    url: String,
+    /// Requests per second over all connections, as 450/s: open loop, each request counts from the
+    /// moment it was due. max: closed loop, as fast as answers come.
+    #[arg(long, default_value = "100/s", value_parser = plan::pace, allow_hyphen_values = true)]
+    rate: Pace,
+    /// Connections from the start.
+    #[arg(short, long, default_value_t = 10)]
+    connections: usize,
+    /// Connections at most, opened when all are busy as a request becomes due [default: as many as
+    /// from the start].
+    #[arg(long)]
+    max_connections: Option<usize>,
+    /// How long, after the warm-up; 0 until it is interrupted, a day at most.
+    #[arg(short, long, default_value = "5s", value_parser = plan::duration)]
+    duration: Duration,
+    /// So many requests, in place of a duration.
+    #[arg(short = 'n', long, conflicts_with = "duration",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Load before anything is counted.
+    #[arg(long, default_value = "0s", value_parser = plan::duration)]
+    warm_up: Duration,
+    /// How to speak [default: HTTP/1.1 to http://, request and response to tcp://].
+    #[arg(short, long, value_enum)]
+    protocol: Option<Protocol>,
+    /// Concurrent streams per connection of h2c.
+    #[arg(long, default_value_t = 1)]
+    streams: usize,
+    /// A new connection for each request.
+    #[arg(long)]
+    close: bool,
+    /// HTTP's method [default: GET, or POST if there is a body].
+    #[arg(short, long)]
+    method: Option<String>,
+    /// A header, as "Name: value"; may be repeated.
+    #[arg(short = 'H', long = "header", value_parser = plan::header)]
+    headers: Vec<(String, String)>,
+    /// The body of each request.
+    #[arg(long, conflicts_with = "body_size")]
+    body: Option<String>,
+    /// Bytes of body, or of each request and write over TCP.
+    #[arg(long, value_name = "BYTES")]
+    body_size: Option<usize>,
+    /// Bytes that a TCP server answers [default: as many as it is sent].
+    #[arg(long, value_name = "BYTES")]
+    response_size: Option<usize>,
+    /// The longest wait for one answer.
+    #[arg(long, default_value = "10s", value_parser = plan::duration)]
+    timeout: Duration,
+    /// Threads, each with its share of connections and rate.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Goes on, and counts failures, when the server cannot be reached at the start.
+    #[arg(long)]
+    keep_going: bool,
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub(super) output: Output,
+    /// Where the result is written, in place of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
+    /// No progress on the terminal.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+/// A byte of a body that nobody reads.
+const FILLING: u8 = b'.';
+/// What goes over TCP each time unless a flag says otherwise, as for Fortio's echo.
+const TCP_REQUEST_BYTES: usize = 24;
+
+impl RunArgs {
+    /// The plan that the flags make.
+    pub(super) fn plan(&self) -> Result<Plan, PlanError> {
+        let target = Target::parse(&self.url, self.protocol)?;
+        let default_size = match target.protocol {
+            Protocol::Http1 | Protocol::H2c => 0,
+            Protocol::Tcp => TCP_REQUEST_BYTES,
+            Protocol::TcpStream => STREAM_WRITE_BYTES,
+        };
+        let size = self.body_size.unwrap_or(default_size);
+        if size > plan::MAX_BODY_BYTES {
+            let (what, most) = ("--body-size", plan::MAX_BODY_BYTES);
+            return Err(PlanError::Bounds { what, number: size, most });
+        }
+        let body = match &self.body {
+            Some(text) => text.as_bytes().to_vec(),
+            None => vec![FILLING; size],
+        };
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        let request = Request {
+            method: self.method.clone().unwrap_or_else(|| method.to_owned()),
+            headers: self.headers.clone(),
+            response_bytes: self.response_size.unwrap_or(body.len()),
+            body,
+        };
+        let plan = Plan {
+            target,
+            request,
+            pace: self.rate,
+            extent: match self.requests {
+                Some(count) => Extent::Count(count),
+                None => Extent::until(self.duration),
+            },
+            warm_up: self.warm_up,
+            connections: self.connections,
+            max_connections: self.max_connections.unwrap_or(self.connections),
+            streams: self.streams,
+            close: self.close,
+            threads: self.threads,
+            timeout: self.timeout,
+            keep_going: self.keep_going,
+        };
+        plan.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: LoadArgs,
+    }
+
+    fn plan(words: &str) -> Result<Plan, String> {
+        let all = std::iter::once("load").chain(words.split(' '));
+        let words = Words::try_parse_from(all).map_err(|error| error.to_string())?;
+        let run = words.args.run.ok_or("no run")?;
+        run.plan().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_make_a_plan() {
+        let plan = plan(
+            "http://a/x --rate 450/s --connections 100 --max-connections 200 --duration 600s \
+             --warm-up 5s --threads 2 -H X-A:b --close",
+        )
+        .unwrap();
+        assert_eq!(plan.pace, Pace::Rate(450.0));
+        assert_eq!(plan.extent, Extent::Time(Duration::from_secs(600)));
+        assert_eq!((plan.connections, plan.max_connections, plan.threads), (100, 200, 2));
+        assert_eq!(plan.request.headers, [("X-A".to_owned(), "b".to_owned())]);
+        assert!(plan.close && plan.warm_up == Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_body_makes_a_post_and_tcp_has_sizes_of_its_own() {
+        assert_eq!(plan("a").unwrap().request.method, "GET");
+        let post = plan("a --body-size 100 --rate max -n 5").unwrap();
+        assert_eq!((post.request.method.as_str(), post.request.body.len()), ("POST", 100));
+        assert_eq!((post.pace, post.extent), (Pace::Max, Extent::Count(5)));
+        let tcp = plan("tcp://a:1 --body-size 5").unwrap().request;
+        assert_eq!((tcp.body.len(), tcp.response_bytes), (5, 5));
+        let stream = plan("tcp://a:1 --protocol tcp-stream").unwrap();
+        assert_eq!(stream.request.body.len(), STREAM_WRITE_BYTES);
+    }
+
+    #[test]
+    fn wrong_words_are_refused_with_a_remedy() {
+        for (words, remedy) in [
+            ("", "no URL to load; write http://"),
+            ("https://a", "write http://"),
+            ("a --rate fast", "write 450/s"),
+            ("a --rate -5", "write 450/s"),
+            ("a --duration soon", "write 10s"),
+            ("a --connections 0", "must be between 1 and"),
+            ("a --connections x", "invalid value 'x'"),
+            ("a --header X", "write it as"),
+            ("a --requests 0", "0 is not in"),
+            ("a --protocol quic", "possible values: http1, h2c, tcp, tcp-stream"),
+            ("a --body-size 99999999", "--body-size must be between 1 and"),
+            ("a --frequency 5", "unexpected argument '--frequency'"),
+            ("a -n 5 -d 5s", "cannot be used with"),
+        ] {
+            let error = plan(words).unwrap_err();
+            assert!(error.contains(remedy), "{words}: {error}");
+        }
+    }
+}

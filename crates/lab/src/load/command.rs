@@ -1,0 +1,113 @@
+//! `ambit load`: makes the run, shows how it does, prints or saves what came of it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use ambit_net::sys::process::raise_open_files_limit;
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::args::{LoadArgs, RunArgs, Serve};
+use super::engine::Run;
+use super::plan::Plan;
+use super::report::Report;
+use super::{output, progress, serve};
+
+/// What a shell reports for a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Runs what the words ask for.
+pub async fn run(args: LoadArgs) -> Result<ExitCode> {
+    match args {
+        LoadArgs { serve: Some(Serve::Serve(args)), .. } => serve::serve(args).await,
+        LoadArgs { run: Some(args), .. } => load(&args).await,
+        LoadArgs { .. } => anyhow::bail!("name a URL to load: ambit load http://HOST[:PORT]/PATH"),
+    }
+}
+
+async fn load(args: &RunArgs) -> Result<ExitCode> {
+    let plan = args.plan()?;
+    // A place that cannot be written is better known before ten minutes of load than after.
+    let mut file = args.save.as_deref().map(create).transpose()?;
+    let report = measure(plan, args.quiet).await?;
+    let text = output::write(&report, args.output)?;
+    match (&mut file, &args.save) {
+        (Some(file), Some(path)) => {
+            let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+            if written.is_err() {
+                // The measurement is not lost with the disk.
+                eprint!("{}", output::text::write(&report));
+            }
+            written.with_context(|| {
+                format!("the result could not be saved to {}; make room, or name another file with --save", path.display())
+            })?;
+        }
+        _ => print(&text)?,
+    }
+    Ok(exit_code(&report))
+}
+
+/// Makes a run, with progress on the terminal; SIGINT and SIGTERM end it and keep what it has.
+pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
+    raise_open_files_limit().context("raise the limit of open files")?;
+    let is_watched = progress::is_watched(quiet);
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut run = Run::start(plan, is_watched).await?;
+    let stop = run.stop();
+    let ending = async {
+        either(&mut interrupt, &mut terminate).await;
+        stop.now();
+        // The second time it is meant: nothing is waited for.
+        either(&mut interrupt, &mut terminate).await;
+        std::process::exit(i32::from(INTERRUPTED));
+    };
+    let watching = run.watch();
+    let showing = async {
+        if is_watched {
+            progress::show(&watching).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let report = tokio::select! {
+        report = run.finish() => report,
+        () = ending => unreachable!("it ends the process"),
+        () = showing => unreachable!("it shows for ever"),
+    };
+    if is_watched {
+        progress::clear();
+    }
+    Ok(report?)
+}
+
+async fn either(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
+
+/// How a run that ended like this exits.
+pub(super) fn exit_code(report: &Report) -> ExitCode {
+    if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
+}
+
+/// Makes the file for a result.
+pub(super) fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| {
+        format!("the result cannot be saved to {}; name another file with --save", path.display())
+    })
+}
+
+/// Prints a result. Who stops reading, as `head` does, has read enough.
+pub(super) fn print(text: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.context(
+            "the result cannot be printed; make room where it goes to, or name a file with --save",
+        ),
+    }
+}

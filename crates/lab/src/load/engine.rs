@@ -1,0 +1,383 @@
+//! Runs a plan: threads with a runtime each, their workers, one start for all, one report.
+//!
+//! A connection never leaves its thread, and threads share nothing while they run but the second's
+//! snapshot for who watches.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ambit_net::sys::clock::{Timer, thread_cpu_time};
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use super::h2c::{self, H2c};
+use super::http1::{self, Http1};
+use super::plan::{Plan, Protocol};
+use super::report::Report;
+use super::tally::Tally;
+use super::tcp::{Tcp, TcpStreamOut};
+use super::transport::{Failure, Sockets, Transport};
+use super::turns::{Alarm, Share, Turns};
+use super::worker::{Work, work};
+
+/// How often a thread shows what it has counted so far.
+pub(super) const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A run that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The host's name has no address.
+    #[error("{host} cannot be resolved; check the name, or write an address")]
+    Resolve {
+        /// As written.
+        host: String,
+        /// What the resolver says.
+        source: io::Error,
+    },
+    /// The name resolves to nothing.
+    #[error("{host} resolves to nothing; check the name, or write an address")]
+    NoAddress {
+        /// As written.
+        host: String,
+    },
+    /// Nothing to load.
+    #[error(
+        "{url} ({address}) cannot be reached: {reason}; is the server up and the port right? \
+         (--keep-going counts failures instead)"
+    )]
+    Unreachable {
+        /// As written.
+        url: String,
+        /// Its address.
+        address: SocketAddr,
+        /// What happened.
+        reason: String,
+    },
+    /// HTTP/2 has stricter rules for what it carries.
+    #[error("HTTP/2 cannot carry this method, URL or header; leave out what is special about it")]
+    H2Request,
+    /// The system gives no thread, runtime or timer.
+    #[error("cannot start the load's threads")]
+    Start(#[source] io::Error),
+    /// A bug, which must not look like a result.
+    #[error("a thread of the load ended without a result")]
+    Lost,
+}
+
+/// A run that is under way.
+#[derive(Debug)]
+pub struct Run {
+    plan: Plan,
+    started_at: jiff::Timestamp,
+    stop: Stop,
+    watch: Watch,
+    threads: Vec<oneshot::Receiver<Result<Tally, LoadError>>>,
+    start: Arc<OnceLock<Instant>>,
+}
+
+/// Ends a run before its time; what it has measured is reported.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Sender<bool>);
+
+/// Sees how a run is doing.
+#[derive(Clone, Debug)]
+pub(super) struct Watch(Arc<Vec<Mutex<Option<Snapshot>>>>);
+
+/// What a thread has counted so far.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) latency: Histogram<u64>,
+    pub(super) requests: u64,
+    pub(super) failed: u64,
+}
+
+impl Stop {
+    /// Ends it now.
+    pub fn now(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Watch {
+    /// What all threads have counted up to their last second; nothing before the first.
+    pub(super) fn snapshot(&self) -> Option<Snapshot> {
+        let mut sum: Option<Snapshot> = None;
+        for snapshot in self.0.iter() {
+            let snapshot = snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+            match &mut sum {
+                None => sum = Some(snapshot),
+                Some(sum) => {
+                    sum.latency.add(&snapshot.latency).ok()?;
+                    sum.requests += snapshot.requests;
+                    sum.failed += snapshot.failed;
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// What every thread is given.
+struct Part {
+    plan: Plan,
+    address: SocketAddr,
+    share: Share,
+    stop: watch::Receiver<bool>,
+    snapshots: Arc<Vec<Mutex<Option<Snapshot>>>>,
+    /// All threads begin together, when each has its connections or has failed.
+    ready: Arc<Barrier>,
+    start: Arc<OnceLock<Instant>>,
+}
+
+impl Run {
+    /// Resolves the target and starts the threads.
+    pub async fn start(plan: Plan, watched: bool) -> Result<Self, LoadError> {
+        let address = resolve(&plan.target.address).await?;
+        let (sender, stop) = watch::channel(false);
+        let count = if watched { plan.threads } else { 0 };
+        let snapshots: Arc<Vec<_>> = Arc::new((0..count).map(|_| Mutex::new(None)).collect());
+        let (ready, start) = (Arc::new(Barrier::new(plan.threads)), Arc::new(OnceLock::new()));
+        let mut threads = Vec::new();
+        for index in 0..plan.threads {
+            let part = Part {
+                plan: plan.clone(),
+                address,
+                share: Share { index: index as u64, of: plan.threads as u64 },
+                stop: stop.clone(),
+                snapshots: Arc::clone(&snapshots),
+                ready: Arc::clone(&ready),
+                start: Arc::clone(&start),
+            };
+            let (result, receiver) = oneshot::channel();
+            let thread = std::thread::Builder::new().name(format!("load-{index}"));
+            // Who started it may have gone, which ends it too.
+            thread.spawn(move || result.send(part.run()).is_ok()).map_err(LoadError::Start)?;
+            threads.push(receiver);
+        }
+        let started_at = jiff::Timestamp::now();
+        let (stop, watch) = (Stop(sender), Watch(snapshots));
+        Ok(Self { plan, started_at, stop, watch, threads, start })
+    }
+
+    /// What ends it before its time.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Sees how it is doing, if it was started to be watched.
+    pub(super) fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
+    /// Waits for its end.
+    pub async fn finish(&mut self) -> Result<Report, LoadError> {
+        let mut sum = Tally::new();
+        for thread in &mut self.threads {
+            let tally = thread.await.map_err(|_| LoadError::Lost).and_then(|tally| tally);
+            // One that failed leaves the others nothing to go on for.
+            sum.add(&tally.inspect_err(|_| self.stop.now())?);
+        }
+        let start = *self.start.get().ok_or(LoadError::Lost)?;
+        let interrupted = *self.stop.0.borrow();
+        Ok(Report::new(&self.plan, self.started_at, start, Instant::now(), interrupted, &sum))
+    }
+}
+
+/// Resolves `host:port` once, preferring the first answer, as most clients do.
+async fn resolve(host: &str) -> Result<SocketAddr, LoadError> {
+    let answers = tokio::net::lookup_host(host).await;
+    let mut answers =
+        answers.map_err(|source| LoadError::Resolve { host: host.to_owned(), source })?;
+    answers.next().ok_or_else(|| LoadError::NoAddress { host: host.to_owned() })
+}
+
+/// Real time.
+struct Kernel(Timer);
+
+impl Alarm for Kernel {
+    async fn until(&mut self, moment: Instant) {
+        // It fails only if the descriptor is gone, which is ours; then being early is the lesser
+        // evil.
+        let _set = self.0.sleep_until(moment.into_std()).await;
+    }
+}
+
+impl Part {
+    fn run(self) -> Result<Tally, LoadError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let outcome = match runtime {
+            Ok(runtime) => {
+                let mut stop = self.stop.clone();
+                LocalSet::new().block_on(&runtime, async {
+                    match self.plan.target.protocol {
+                        Protocol::Http1 => self.http1(&mut stop).await,
+                        Protocol::H2c => self.h2c(&mut stop).await,
+                        Protocol::Tcp | Protocol::TcpStream => self.tcp(&mut stop).await,
+                    }
+                })
+            }
+            Err(error) => {
+                self.ready.wait();
+                Err(LoadError::Start(error))
+            }
+        };
+        let mut tally = outcome?;
+        tally.cpu = thread_cpu_time().unwrap_or_default();
+        Ok(tally)
+    }
+
+    async fn http1(&self, stop: &mut watch::Receiver<bool>) -> Result<Tally, LoadError> {
+        let sockets = Rc::new(Sockets::new(self.address));
+        let request: Rc<[u8]> = http1::request_bytes(&self.plan).into();
+        let make = |_| Http1::new(&self.plan, sockets.clone(), request.clone());
+        self.drive(&sockets, make, stop).await
+    }
+
+    async fn h2c(&self, stop: &mut watch::Receiver<bool>) -> Result<Tally, LoadError> {
+        let sockets = Rc::new(Sockets::new(self.address));
+        let Some(request) = h2c::request(&self.plan) else {
+            self.ready.wait();
+            return Err(LoadError::H2Request);
+        };
+        let (request, body) = (Rc::new(request), Bytes::from(self.plan.request.body.clone()));
+        let shared: RefCell<Vec<Rc<h2c::Shared>>> = RefCell::default();
+        let make = |worker: usize| {
+            let mut shared = shared.borrow_mut();
+            let connection = worker / self.plan.streams;
+            while shared.len() <= connection {
+                shared.push(Rc::new(h2c::Shared::new(sockets.clone())));
+            }
+            H2c::new(shared[connection].clone(), request.clone(), body.clone())
+        };
+        self.drive(&sockets, make, stop).await
+    }
+
+    async fn tcp(&self, stop: &mut watch::Receiver<bool>) -> Result<Tally, LoadError> {
+        let sockets = Rc::new(Sockets::new(self.address));
+        let bytes: Rc<[u8]> = self.plan.request.body.as_slice().into();
+        if self.plan.target.protocol == Protocol::TcpStream {
+            let make = |_| TcpStreamOut::new(sockets.clone(), bytes.clone());
+            return self.drive(&sockets, make, stop).await;
+        }
+        let make = |_| Tcp::new(&self.plan, sockets.clone(), bytes.clone());
+        self.drive(&sockets, make, stop).await
+    }
+
+    /// Opens connections, waits for the other threads, works, and counts.
+    async fn drive<T: Transport + 'static>(
+        &self,
+        sockets: &Rc<Sockets>,
+        make: impl Fn(usize) -> T,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Tally, LoadError> {
+        let workers = |connections: usize| {
+            let connections = self.share.count(connections as u64) as usize;
+            connections * self.plan.streams
+        };
+        let opened = self.open((0..workers(self.plan.connections)).map(&make).collect()).await;
+        self.ready.wait();
+        let transports = opened?;
+        let alarm = Kernel(Timer::new().map_err(LoadError::Start)?);
+        let start = *self.start.get_or_init(Instant::now);
+        let shared = Rc::new(Work {
+            turns: Turns::new(&self.plan, self.share, start, alarm),
+            tally: RefCell::new(Tally::new()),
+            start,
+            pace: self.plan.pace,
+            timeout: self.plan.timeout,
+        });
+        let mut working = JoinSet::new();
+        for transport in transports {
+            let shared = shared.clone();
+            working.spawn_local(async move { work(&shared, transport).await });
+        }
+        let most = workers(self.plan.max_connections);
+        tokio::select! {
+            () = Self::grow(&shared, &mut working, make, most) => {}
+            () = self.show(&shared) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+        working.abort_all();
+        Ok(Self::end(&shared, sockets, *stop.borrow()))
+    }
+
+    /// Opens the first connections; for one per request, proves that there is somebody.
+    async fn open<T: Transport>(&self, transports: Vec<T>) -> Result<Vec<T>, LoadError> {
+        let mut open = Vec::with_capacity(transports.len());
+        for (index, mut transport) in transports.into_iter().enumerate() {
+            if !self.plan.close || index == 0 {
+                let opening = timeout(self.plan.timeout, transport.open()).await;
+                let opened = opening.unwrap_or(Err(Failure::Timeout));
+                if let (Err(failure), false) = (&opened, self.plan.keep_going) {
+                    return Err(LoadError::Unreachable {
+                        url: self.plan.target.url.clone(),
+                        address: self.address,
+                        reason: failure.to_string(),
+                    });
+                }
+            }
+            open.push(transport);
+        }
+        Ok(open)
+    }
+
+    /// Waits for the end of all workers; adds one whenever all are busy, up to the bound.
+    async fn grow<T: Transport + 'static>(
+        shared: &Rc<Work<Kernel>>,
+        working: &mut JoinSet<()>,
+        make: impl Fn(usize) -> T,
+        most: usize,
+    ) {
+        let mut count = working.len();
+        loop {
+            tokio::select! {
+                ended = working.join_next() => if ended.is_none() { return },
+                () = shared.turns.all_busy(), if count < most => {
+                    let (shared, transport) = (shared.clone(), make(count));
+                    working.spawn_local(async move { work(&shared, transport).await });
+                    count += 1;
+                }
+            }
+        }
+    }
+
+    /// Shows once a second what was counted, if somebody watches.
+    async fn show(&self, shared: &Work<Kernel>) {
+        let index = usize::try_from(self.share.index).unwrap_or(usize::MAX);
+        let Some(snapshot) = self.snapshots.get(index) else {
+            return std::future::pending().await;
+        };
+        let mut tick = interval_at(Instant::now() + SNAPSHOT_INTERVAL, SNAPSHOT_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            tick.tick().await;
+            let tally = shared.tally.borrow();
+            let now = Snapshot {
+                latency: tally.latency.clone(),
+                requests: tally.requests,
+                failed: tally.failed,
+            };
+            snapshot.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        }
+    }
+
+    /// Adds what only the end shows.
+    fn end(shared: &Work<Kernel>, sockets: &Sockets, stopped: bool) -> Tally {
+        let (now, turns) = (Instant::now(), &shared.turns);
+        let mut tally = shared.tally.borrow_mut();
+        if stopped {
+            tally.abandoned = turns.taken().saturating_sub(tally.seen);
+        } else {
+            turns.unsent().for_each(|due| tally.count_unsent(due, now, shared.start));
+        }
+        (tally.opened, tally.lost_idle) = (sockets.opened.get(), sockets.lost_idle.get());
+        tally.clone()
+    }
+}

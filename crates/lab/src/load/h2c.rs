@@ -1,0 +1,129 @@
+//! HTTP/2 without TLS, with prior knowledge: several workers share a connection, each with a stream
+//! at a time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use http::{HeaderName, HeaderValue, Method, Uri};
+use tokio::sync::Mutex;
+
+use super::plan::Plan;
+use super::transport::{Answer, Failure, Sockets, Transport};
+
+/// Windows that no answer of ordinary size ever fills.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
+/// A connection that some workers share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    sockets: Rc<Sockets>,
+    current: RefCell<Option<SendRequest<Bytes>>>,
+    /// Held by the one worker that opens it.
+    opening: Mutex<()>,
+}
+
+/// One stream after the other of a shared connection.
+#[derive(Debug)]
+pub(super) struct H2c {
+    shared: Rc<Shared>,
+    request: Rc<http::Request<()>>,
+    body: Bytes,
+}
+
+impl Shared {
+    pub(super) fn new(sockets: Rc<Sockets>) -> Self {
+        Self { sockets, current: RefCell::new(None), opening: Mutex::new(()) }
+    }
+
+    async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
+        loop {
+            let current = self.current.borrow().clone();
+            if let Some(sender) = current {
+                match sender.ready().await {
+                    Ok(sender) => return Ok(sender),
+                    Err(_) => {
+                        self.sockets.lost_idle.update(|count| count + 1);
+                        self.current.replace(None);
+                    }
+                }
+            }
+            let _opening = self.opening.lock().await;
+            if self.current.borrow().is_none() {
+                let stream = self.sockets.connect().await?;
+                let mut builder = Builder::new();
+                builder.initial_window_size(STREAM_WINDOW_BYTES);
+                builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+                let (sender, connection) = builder.handshake(stream).await?;
+                // Its end shows in the streams that it carries.
+                tokio::task::spawn_local(async move { connection.await.is_ok() });
+                self.current.replace(Some(sender));
+            }
+        }
+    }
+}
+
+impl H2c {
+    pub(super) fn new(shared: Rc<Shared>, request: Rc<http::Request<()>>, body: Bytes) -> Self {
+        Self { shared, request, body }
+    }
+}
+
+/// The request, as it is sent each time. `None` if HTTP/2 cannot say it.
+pub(super) fn request(plan: &Plan) -> Option<http::Request<()>> {
+    let target = &plan.target;
+    let uri: Uri = format!("http://{}{}", target.authority, target.path).parse().ok()?;
+    let method = Method::from_bytes(plan.request.method.as_bytes()).ok()?;
+    let mut request = http::Request::builder().method(method).uri(uri).body(()).ok()?;
+    let agent = HeaderValue::from_static(super::USER_AGENT);
+    request.headers_mut().insert(http::header::USER_AGENT, agent);
+    for (name, value) in &plan.request.headers {
+        let name: HeaderName = name.parse().ok()?;
+        request.headers_mut().append(name, HeaderValue::from_str(value).ok()?);
+    }
+    Some(request)
+}
+
+impl Transport for H2c {
+    async fn open(&mut self) -> Result<(), Failure> {
+        self.shared.sender().await.map(drop)
+    }
+
+    async fn exchange(&mut self) -> Result<Answer, Failure> {
+        let mut sender = self.shared.sender().await?;
+        let mut request = http::Request::new(());
+        (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (
+            self.request.method().clone(),
+            self.request.uri().clone(),
+            self.request.headers().clone(),
+        );
+        let (response, mut stream) = sender.send_request(request, self.body.is_empty())?;
+        if !self.body.is_empty() {
+            stream.send_data(self.body.clone(), true)?;
+        }
+        let response = response.await?;
+        let status = response.status().as_u16();
+        let mut body = response.into_body();
+        let mut body_bytes_in = 0;
+        while let Some(piece) = body.data().await {
+            let piece = piece?;
+            body_bytes_in += piece.len() as u64;
+            body.flow_control().release_capacity(piece.len())?;
+        }
+        Ok(Answer {
+            status: Some(status),
+            bytes_in: body_bytes_in,
+            body_bytes_in,
+            bytes_out: self.body.len() as u64,
+            reads: 0,
+        })
+    }
+
+    fn abandon(&mut self) {}
+
+    async fn finish(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! For a person.
+
+use std::fmt::Write;
+
+use crate::load::plan::Protocol;
+use crate::load::report::{Latencies, Report};
+
+/// The report; what is doubtful about it comes first.
+pub(in crate::load) fn write(report: &Report) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(text, "{name:<14}{value}").expect("a text takes all that is written to it");
+    };
+    if report.interrupted {
+        let seconds = report.seconds;
+        line("PARTIAL", format!("interrupted after {seconds:.1} s; this is what was measured"));
+    }
+    if report.generator.saturated {
+        line("UNRELIABLE", saturated(report));
+    }
+    let pace = report.requested_rate.map_or("as fast as they go".to_owned(), |r| rate(r) + "/s");
+    let (protocol, connections) = (report.protocol, report.connections);
+    line("load", format!("{} {protocol}, {pace}, {connections} connections", report.url));
+    let failed = percent(report.failed, report.requests);
+    let seconds = report.seconds;
+    if report.protocol == Protocol::TcpStream {
+        let gigabits = report.gigabits_per_second_out;
+        line(
+            "sent",
+            format!("{} in {seconds:.2} s, {gigabits:.2} Gbit/s", bytes(report.bytes_out)),
+        );
+    }
+    line(
+        "requests",
+        format!(
+            "{} in {seconds:.2} s, {}/s; failed {} ({failed})",
+            report.requests,
+            rate(report.rate),
+            report.failed
+        ),
+    );
+    line("latency", latencies(&report.latency));
+    line("  of service", latencies(&report.service_time));
+    for (status, count) in &report.status_codes {
+        line("status", format!("{status}: {count}"));
+    }
+    for (reason, count) in &report.errors {
+        line("error", format!("{count} x {reason}"));
+    }
+    let (read, written) = (bytes(report.bytes_in), bytes(report.bytes_out));
+    line("bytes", format!("{read} in, {written} out"));
+    let (opened, lost) = (report.connections_opened, report.connections_lost_idle);
+    line("connections", format!("{opened} opened, {lost} closed by the server while idle"));
+    let (cpu, late) = (report.generator.cpu_seconds, report.generator.late);
+    let backlogged = report.generator.backlogged;
+    line(
+        "generator",
+        format!("{cpu:.2} s of CPU, {late} late sends, {backlogged} waited for a connection"),
+    );
+    text
+}
+
+fn saturated(report: &Report) -> String {
+    format!(
+        "the generator could not keep up ({} late sends); give it more CPU or --threads",
+        report.generator.late
+    )
+}
+
+fn latencies(latencies: &Latencies) -> String {
+    let Latencies { mean_us, p50_us, p75_us, p90_us, p99_us, p999_us, max_us, .. } = latencies;
+    let named = [
+        ("mean", mean_us),
+        ("p50", p50_us),
+        ("p75", p75_us),
+        ("p90", p90_us),
+        ("p99", p99_us),
+        ("p99.9", p999_us),
+        ("max", max_us),
+    ];
+    named.map(|(name, value)| format!("{name} {}", duration_us(*value))).join("  ")
+}
+
+/// Three digits and a unit.
+pub(in crate::load) fn duration_us(micros: f64) -> String {
+    let (value, unit) = match micros {
+        us if us < 1e3 => (us, "us"),
+        us if us < 1e6 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Whole, unless it is small.
+pub(in crate::load) fn rate(per_second: f64) -> String {
+    let is_whole = per_second >= 1000.0 || (per_second - per_second.round()).abs() < 0.005;
+    if is_whole { format!("{per_second:.0}") } else { format!("{per_second:.2}") }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64)
+}
+
+fn bytes(count: u64) -> String {
+    let (value, unit) = match count as f64 {
+        count if count < 1e3 => return format!("{count} B"),
+        count if count < 1e6 => (count / 1e3, "kB"),
+        count if count < 1e9 => (count / 1e6, "MB"),
+        count => (count / 1e9, "GB"),
+    };
+    format!("{value:.1} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::output::tests::report;
+
+    #[test]
+    fn a_report_for_a_person() {
+        insta::assert_snapshot!(write(&report()));
+    }
+
+    #[test]
+    fn what_is_doubtful_comes_first() {
+        let mut report = report();
+        report.interrupted = true;
+        report.generator.saturated = true;
+        let text = write(&report);
+        let words: Vec<_> =
+            text.lines().filter_map(|line| line.split(' ').next()).take(3).collect();
+        assert_eq!(words, ["PARTIAL", "UNRELIABLE", "load"]);
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        for (us, text) in
+            [(0.0, "0.00 us"), (999.0, "999 us"), (1590.0, "1.59 ms"), (65_268.0, "65.3 ms")]
+        {
+            assert_eq!(duration_us(us), text);
+        }
+        assert_eq!(duration_us(2_142_000.0), "2.14 s");
+    }
+}
