@@ -18,7 +18,7 @@
 //! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands
 //! enter namespaces, which a process with threads cannot.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 pub mod demo;
@@ -45,9 +45,15 @@ mod registry;
 ///
 /// `None` means that the words are for the visible command line.
 pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let arguments: Vec<OsString> = arguments.into_iter().skip(1).collect();
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let (program, arguments) = arguments.split_first()?;
+    if let Some(shim) = load::shim::Shim::named(program) {
+        return Some(exit(program, shim.run(arguments)));
+    }
     let (word, rest) = arguments.split_first()?;
     let outcome = match word.to_str()? {
+        "vegeta" => load::shim::Shim::Vegeta.run(rest),
+        "fortio" => load::shim::Shim::Fortio.run(rest),
         "lab-machine" => machine::run(rest),
         "lab-node" => node::run(rest),
         "lab-pod-init" => pod::run_init(rest),
@@ -57,8 +63,12 @@ pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<E
         "sample" => sample::run(rest),
         _ => return None,
     };
-    Some(outcome.unwrap_or_else(|error| {
+    Some(exit(word, outcome))
+}
+
+fn exit(word: &OsStr, outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
         eprintln!("ambit {}: {error:#}", word.to_string_lossy());
         ExitCode::FAILURE
-    }))
+    })
 }

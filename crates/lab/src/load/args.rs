@@ -113,7 +113,7 @@ pub(super) struct RunArgs {
 /// A byte of a body that nobody reads.
 const FILLING: u8 = b'.';
 /// What goes over TCP each time unless a flag says otherwise, as for Fortio's echo.
-const TCP_REQUEST_BYTES: usize = 24;
+pub(super) const TCP_REQUEST_BYTES: usize = 24;
 
 impl RunArgs {
     /// The plan that the flags make.

@@ -190,6 +190,13 @@ impl Run {
     }
 }
 
+impl Drop for Run {
+    /// Load that nobody waits for must not go on.
+    fn drop(&mut self) {
+        self.stop.now();
+    }
+}
+
 /// Resolves `host:port` once, preferring the first answer, as most clients do.
 async fn resolve(host: &str) -> Result<SocketAddr, LoadError> {
     let answers = tokio::net::lookup_host(host).await;

@@ -22,6 +22,7 @@ mod progress;
 mod report;
 mod response;
 mod serve;
+pub(crate) mod shim;
 mod stream;
 mod tally;
 mod tcp;

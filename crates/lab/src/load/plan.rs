@@ -202,7 +202,7 @@ impl Extent {
 
 impl Protocol {
     /// Whether requests and answers are HTTP's.
-    pub(super) fn is_http(self) -> bool {
+    pub(in crate::load) fn is_http(self) -> bool {
         matches!(self, Self::Http1 | Self::H2c)
     }
 }

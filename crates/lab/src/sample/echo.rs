@@ -41,7 +41,11 @@ pub(super) async fn serve(listener: TcpListener, guard: Guard) {
     server::serve_http(listener, guard, true, answer).await;
 }
 
-async fn answer(request: Request<Incoming>, ends: Ends) -> Response<Either<Full<Bytes>, Incoming>> {
+/// Answers one request.
+pub(crate) async fn answer(
+    request: Request<Incoming>,
+    ends: Ends,
+) -> Response<Either<Full<Bytes>, Incoming>> {
     let wish = match wish(request.uri().query().unwrap_or_default()) {
         Ok(wish) => wish,
         Err(text) => {

@@ -6,10 +6,10 @@
 
 mod banner;
 mod details;
-mod echo;
+pub(crate) mod echo;
 mod fake_service;
 mod raw_echo;
-mod server;
+pub(crate) mod server;
 mod sink;
 mod timed;
 

@@ -47,7 +47,7 @@ pub(crate) enum ListenError {
 }
 
 /// Listens. `:PORT` and `[::]:PORT` mean IPv4 and IPv6.
-pub(super) fn listen(text: &str) -> Result<TcpListener, ListenError> {
+pub(crate) fn listen(text: &str) -> Result<TcpListener, ListenError> {
     let all = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
     let address: SocketAddr = all
         .as_deref()
@@ -100,15 +100,15 @@ async fn accept(
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     /// The application's own address, as the client called it.
-    pub(super) local: SocketAddr,
+    pub(crate) local: SocketAddr,
     /// The client's.
-    pub(super) peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
 }
 
 /// Serves HTTP/1.1: `answer` makes the response of each request.
-pub(super) async fn serve_http<A, F, B>(
+pub(crate) async fn serve_http<A, F, B>(
     listener: TcpListener,
     guard: Guard,
     keep_alive: bool,
