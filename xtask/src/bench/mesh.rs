@@ -52,16 +52,16 @@ impl Mesh {
     /// The command that runs the load generator in a pod.
     pub(super) fn load_command(&self, pod: &str, words: &[String]) -> Command {
         let mut exec = self.ambit(&["exec", pod]);
-        exec.arg("--").arg(&self.ambit).arg("lab-load").args(words);
+        exec.arg("--").arg(&self.ambit).args(words);
         exec
     }
 
     /// Proves that what is to be compared is there: policy by identity, and one log line per
     /// connection at each end.
     pub(super) fn prove(&self) -> Result<()> {
-        let once = ["http", "http://server.bench:8080/", "--rate", "10", "--connections", "1"];
-        let words: Vec<String> =
-            once.into_iter().chain(["--seconds", "0.5"]).map(Into::into).collect();
+        let once = "load http://server.bench:8080/ --rate 10 --connections 1 --duration 500ms \
+                    --keep-going --output json";
+        let words: Vec<String> = once.split_whitespace().map(Into::into).collect();
         let failed = |pod| -> Result<(u64, u64)> {
             let result = self.load(pod, &words)?;
             let count = |name: &str| result[name].as_u64().context("the load generator counts");

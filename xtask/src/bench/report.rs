@@ -156,7 +156,7 @@ fn commands(options: &Options) -> Vec<String> {
     ];
     for row in &ROWS {
         let words = row.load.words("bench", options.seconds).join(" ");
-        commands.push(format!("ambit exec bench/client --state A|B -- ambit lab-load {words}"));
+        commands.push(format!("ambit exec bench/client --state A|B -- ambit {words}"));
     }
     commands
 }

@@ -126,11 +126,14 @@ impl Load {
     pub(super) fn words(self, namespace: &str, seconds: usize) -> Vec<String> {
         let text = match self {
             Self::Http { host, rate, connections, close } => format!(
-                "http http://{host}.{namespace}:8080/?size=1024 --rate {rate} --connections \
-                 {connections} --seconds {seconds}{}",
+                "load http://{host}.{namespace}:8080/?size=1024 --rate {rate} --connections \
+                 {connections} --duration {seconds}s{} --output json",
                 if close { " --close" } else { "" }
             ),
-            Self::Stream => format!("stream server.{namespace}:9000 --seconds {seconds}"),
+            Self::Stream => format!(
+                "load tcp://server.{namespace}:9000 --protocol tcp-stream --rate max \
+                 --connections 1 --duration {seconds}s --output json"
+            ),
         };
         text.split(' ').map(Into::into).collect()
     }
@@ -170,16 +173,18 @@ impl Measurement {
         let proxy_cpu_s = after.seconds_since(&before);
         let cpu_s: f64 = proxy_cpu_s.values().sum();
         let field = |name: &str| {
-            load[name].as_f64().with_context(|| format!("the load generator says no {name}"))
+            load.pointer(name)
+                .and_then(Value::as_f64)
+                .with_context(|| format!("the load generator says no {name}"))
         };
         let value = |metric: Metric| match metric {
-            P50 => field("p50_us"),
-            P90 => field("p90_us"),
-            P99 => field("p99_us"),
-            Rate => field("rate"),
-            GigabitsPerSecond => field("gigabits_per_second"),
-            CpuPerRequest => Ok(cpu_s * 1e6 / field("requests")?),
-            CpuPerGigabyte => Ok(cpu_s * 1e9 / field("bytes")?),
+            P50 => field("/latency/p50_us"),
+            P90 => field("/latency/p90_us"),
+            P99 => field("/latency/p99_us"),
+            Rate => field("/throughput"),
+            GigabitsPerSecond => field("/gigabits_per_second_out"),
+            CpuPerRequest => Ok(cpu_s * 1e6 / field("/requests")?),
+            CpuPerGigabyte => Ok(cpu_s * 1e9 / field("/bytes_out")?),
         };
         let values = row.metrics.iter().map(|metric| Ok((*metric, value(*metric)?)));
         let values = values.collect::<Result<_>>()?;

@@ -33,9 +33,10 @@ fn rotation(machine: &Machine, seconds: f64) {
     assert!(before.len() >= 3, "{before:?}");
     let load = |words: &str| machine.load("client/load", words);
     let long = load(&format!("long echo.app:9000 --connections 20 --seconds {seconds}"));
-    let kept = load(&format!("http http://web.app/ --rate 50 --connections 5 --seconds {seconds}"));
+    let kept =
+        load(&format!("load http://web.app/ --rate 50 --connections 5 --duration {seconds}s"));
     let close = "--rate 10 --connections 2 --close";
-    let fresh = load(&format!("http http://web.app/ {close} --seconds {seconds}"));
+    let fresh = load(&format!("load http://web.app/ {close} --duration {seconds}s"));
     let (kept, fresh, long) = (kept.http(), fresh.http(), long.long());
     assert_eq!((kept.failed, fresh.failed), (0, 0), "{kept:?} {fresh:?}");
     assert_eq!((long.opened, long.cut), (20, 0), "{long:?}");

@@ -83,7 +83,7 @@ fn assert_back_within(outcome: &Outcome, within_ms: u64, what: &str) {
         let down_ms = at_ms - first_ms;
         assert!(down_ms <= within_ms, "{what}: fresh ones failed for {down_ms} ms: {outcome:#?}");
     }
-    let slowest_ms = outcome.fresh.max_us / 1000;
+    let slowest_ms = outcome.fresh.latency.max_us as u64 / 1000;
     assert!(slowest_ms <= within_ms, "{what}: a fresh one waited {slowest_ms} of {within_ms} ms");
 }
 

@@ -121,7 +121,7 @@ fn client_alone(machine: &Machine) -> Held {
 
 /// The second end joins; what stands in plain text goes on.
 fn both(machine: &Machine, direct: &Held) -> Held {
-    let fresh = "http http://web.app/ --rate 50 --connections 2 --close --seconds 2";
+    let fresh = "load http://web.app/ --rate 50 --connections 2 --close --duration 2s";
     let fresh = machine.load("client/load", fresh);
     machine.wait("requests are made", SOON, || machine.established("client/load", 80) > 0);
     enrol(machine, "app", Mesh::On);

@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use ambit_lab::load::{BulkResult, HttpResult, LongResult};
+use ambit_lab::load::{BulkResult, LongResult, Report};
 use serde::de::DeserializeOwned;
 
 use crate::machine::Machine;
@@ -34,7 +34,7 @@ impl Load {
     }
 
     /// What came of requests.
-    pub(crate) fn http(self) -> HttpResult {
+    pub(crate) fn http(self) -> Report {
         self.end()
     }
 
@@ -75,8 +75,8 @@ pub(crate) const KEPT: usize = 10;
 /// What became of [`Everyday`].
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) kept: HttpResult,
-    pub(crate) fresh: HttpResult,
+    pub(crate) kept: Report,
+    pub(crate) fresh: Report,
     pub(crate) long: LongResult,
 }
 
@@ -84,10 +84,10 @@ impl Everyday {
     /// Starts it, and returns when all connections stand.
     pub(crate) fn start(machine: &Machine, seconds: f64) -> Self {
         let load = |words: &str| machine.load("client/load", words);
-        let web = "http http://web.app/?size=200";
+        let web = "load http://web.app/?size=200";
         let long = load(&format!("long echo.app:9000 --connections {LONG} --seconds {seconds}"));
-        let kept = load(&format!("{web} --rate 200 --connections {KEPT} --seconds {seconds}"));
-        let fresh = load(&format!("{web} --rate 10 --connections 2 --close --seconds {seconds}"));
+        let kept = load(&format!("{web} --rate 200 --connections {KEPT} --duration {seconds}s"));
+        let fresh = load(&format!("{web} --rate 10 --connections 2 --close --duration {seconds}s"));
         machine.wait("the load runs", crate::machine::SETTLE_TIMEOUT, || {
             machine.established("client/load", 9000) == LONG
                 && machine.established("client/load", 80) >= KEPT
@@ -105,7 +105,8 @@ impl Outcome {
     /// Nothing was lost.
     pub(crate) fn assert_whole(&self, what: &str) {
         assert!(self.kept.requests > 0 && self.fresh.requests > 0, "{what}: {self:?}");
-        let lost = (self.kept.failed, self.fresh.failed, self.long.failed_to_open, self.long.cut);
+        let kept = self.kept.failed + self.kept.connections_lost_idle;
+        let lost = (kept, self.fresh.failed, self.long.failed_to_open, self.long.cut);
         assert_eq!(lost, (0, 0, 0, 0), "{what}: {self:#?}");
     }
 
@@ -116,10 +117,10 @@ impl Outcome {
              slowest ping {} ms",
             self.kept.failed,
             self.kept.requests,
-            self.kept.max_us / 1000,
+            self.kept.latency.max_us as u64 / 1000,
             self.fresh.failed,
             self.fresh.requests,
-            self.fresh.max_us / 1000,
+            self.fresh.latency.max_us as u64 / 1000,
             self.long.cut,
             self.long.slowest_ping_us / 1000
         )

@@ -146,10 +146,16 @@ impl Machine {
         format!("{}{}", said.out, said.err)
     }
 
-    /// Starts load in a pod: the words of `ambit lab-load`.
+    /// Starts load in a pod: the words of `ambit lab-load`, or those of `ambit load` with `load`.
     pub(crate) fn load(&self, pod: &str, words: &str) -> Load {
-        let mut all = vec!["exec", pod, "--", "ambit", "lab-load"];
+        let mut all = vec!["exec", pod, "--", "ambit"];
+        if !words.starts_with("load ") {
+            all.push("lab-load");
+        }
         all.extend(words.split_whitespace());
+        if words.starts_with("load ") {
+            all.extend(["--keep-going", "--output", "json"]);
+        }
         Load::new(self.spawn(&all), format!("{pod}: {words}"))
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn from(account: &str) -> String {
 
 /// Whether a pod's request to the web server is answered.
 pub(crate) fn connects(machine: &Machine, pod: &str, host: &str) -> bool {
-    let words = format!("http http://{host}/ --rate 2 --connections 1 --seconds 0.4");
+    let words = format!("load http://{host}/ --rate 2.5 --connections 1 --duration 400ms");
     let result = machine.load(pod, &words).http();
     assert!(result.failed == 0 || result.failed == result.requests, "{result:?}");
     result.failed == 0

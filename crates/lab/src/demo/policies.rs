@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::report::{Attempt, Flip, PolicyProof, Strict};
 use super::stage::{POLICIES, STRICT, Stage};
-use crate::load::HttpResult;
+use crate::load::Report;
 
 /// Each policy of the example: who it lets in, who it does not, and to what.
 const CASES: [(&str, &str, &str, &str); 4] = [
@@ -100,9 +100,10 @@ async fn attempt(stage: &Stage, from: &str, service: &str) -> Result<Attempt> {
         _ => (8080, "/"),
     };
     let url = format!("http://{service}.ns-1:{port}{path}");
-    let words = ["lab-load", "http", &url, "--rate", "1", "--connections", "1", "--seconds", "0.5"];
+    let words = "--rate 1 --connections 1 --duration 500ms --keep-going --output json";
+    let words: Vec<&str> = ["load", &url].into_iter().chain(words.split(' ')).collect();
     let result = stage.in_pod(from, &words, "").await?;
-    let result: HttpResult = serde_json::from_value(result).context("read the load's result")?;
+    let result: Report = serde_json::from_value(result).context("read the load's result")?;
     let (namespace, name) = from.split_once('/').context("a pod has a namespace")?;
     let pod = stage.pod(namespace, name).await?;
     let source = format!("{namespace}/{}", pod.name);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::handshake::Answer;
-use crate::load::HttpResult;
+use crate::load::Report;
 
 /// Everything that was found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -56,9 +56,9 @@ pub struct Pod {
 /// Load and wire in one mode.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Mode {
-    pub load: HttpResult,
+    pub load: Report,
     /// An application that writes head and body of its answer separately.
-    pub two_writes: HttpResult,
+    pub two_writes: Report,
     pub wire: Wire,
 }
 
@@ -199,9 +199,9 @@ impl DemoReport {
     fn write_load(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nlatency      requests  failed  p50 ms  p90 ms  p99 ms")?;
         for (name, mode) in [("mesh off", &self.off), ("mesh on", &self.on)] {
-            let load = &mode.load;
-            let ms = |us: u64| us as f64 / 1e3;
-            let (p50, p90, p99) = (ms(load.p50_us), ms(load.p90_us), ms(load.p99_us));
+            let (load, latency) = (&mode.load, &mode.load.latency);
+            let ms = |us: f64| us / 1e3;
+            let (p50, p90, p99) = (ms(latency.p50_us), ms(latency.p90_us), ms(latency.p99_us));
             write!(f, "  {name:<10} {:>8}  {:>6}  ", load.requests, load.failed)?;
             writeln!(f, "{p50:>6.2}  {p90:>6.2}  {p99:>6.2}")?;
         }

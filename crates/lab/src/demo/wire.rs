@@ -10,7 +10,7 @@ use super::DemoConfig;
 use super::report::{Mode, Wire};
 use super::stage::Stage;
 use crate::addresses::is_pod_address;
-use crate::load::HttpResult;
+use crate::load::Report;
 
 /// What the client sends with every request and a listener must not read.
 const MARKER: &str = "marker-6b1f0c52d9";
@@ -24,33 +24,37 @@ pub(super) async fn measure(stage: &Stage, config: &DemoConfig, mode: &str) -> R
     let file = stage.keep.join(format!("mesh-{mode}.pcap"));
     stage.client().start_capture(&file, CAPTURE_LIMIT_BYTES).await?;
     let header = format!("X-Ambit-Marker: {MARKER}");
-    let (rate, seconds) = (config.rate.to_string(), config.seconds.to_string());
+    let (rate, seconds) = (config.rate.to_string(), format!("{}s", config.seconds));
     let words = [
-        "lab-load",
-        "http",
+        "load",
         "http://tier-1-app-a.ns-1:8080/",
         "--rate",
         &rate,
-        "--seconds",
+        "--duration",
         &seconds,
         "--warm-up",
-        "1",
+        "1s",
         "--header",
         &header,
+        "--keep-going",
+        "--output",
+        "json",
     ];
     let load = stage.in_pod("client/load", &words, "").await?;
-    let load: HttpResult = serde_json::from_value(load).context("read the load's result")?;
+    let load: Report = serde_json::from_value(load).context("read the load's result")?;
     let words = [
-        "lab-load",
-        "http",
+        "load",
         "http://details-two-writes.ns-1:9080/details/0",
         "--rate",
         "100",
-        "--seconds",
-        "2",
+        "--duration",
+        "2s",
         // The first answers of a connection are acknowledged at once, which hides the second write.
         "--warm-up",
-        "2",
+        "2s",
+        "--keep-going",
+        "--output",
+        "json",
     ];
     let two_writes = stage.in_pod("client/load", &words, "").await?;
     let two_writes = serde_json::from_value(two_writes).context("read the load's result")?;
@@ -60,7 +64,7 @@ pub(super) async fn measure(stage: &Stage, config: &DemoConfig, mode: &str) -> R
     wire.file = file;
     wire.frames = summary.frames;
     wire.frames_missing = summary.dropped + summary.over_limit;
-    wire.application_bytes = load.response_bytes;
+    wire.application_bytes = load.bytes_in;
     Ok(Mode { load, two_writes, wire })
 }
 

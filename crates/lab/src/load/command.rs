@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ambit_net::sys::process::raise_open_files_limit;
 use anyhow::{Context, Result};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 
 use super::args::{LoadArgs, RunArgs, Serve};
 use super::engine::Run;
@@ -17,6 +19,11 @@ use super::{output, progress, serve};
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+/// Standard output is a file on a full disk, most likely.
+const UNPRINTABLE: &str =
+    "the result cannot be printed; make room where it goes to, or name a file with --save";
+/// What is said twice within it is said once.
+const SECOND_THOUGHT: Duration = Duration::from_millis(500);
 
 /// Runs what the words ask for.
 pub async fn run(args: LoadArgs) -> Result<ExitCode> {
@@ -41,7 +48,11 @@ async fn load(args: &RunArgs) -> Result<ExitCode> {
                 eprint!("{}", output::text::write(&report));
             }
             written.with_context(|| {
-                format!("the result could not be saved to {}; make room, or name another file with --save", path.display())
+                let path = path.display();
+                format!(
+                    "the result could not be saved to {path}; make room, or name another file \
+                     with --save"
+                )
             })?;
         }
         _ => print(&text)?,
@@ -53,15 +64,17 @@ async fn load(args: &RunArgs) -> Result<ExitCode> {
 pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
     raise_open_files_limit().context("raise the limit of open files")?;
     let is_watched = progress::is_watched(quiet);
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let first = end_wished()?;
     let mut run = Run::start(plan, is_watched).await?;
     let stop = run.stop();
     let ending = async {
-        either(&mut interrupt, &mut terminate).await;
+        first.await;
         stop.now();
-        // The second time it is meant: nothing is waited for.
-        either(&mut interrupt, &mut terminate).await;
+        // timeout(1) says it twice. Who says it again later does not want to wait.
+        sleep(SECOND_THOUGHT).await;
+        if let Ok(second) = end_wished() {
+            second.await;
+        }
         std::process::exit(i32::from(INTERRUPTED));
     };
     let watching = run.watch();
@@ -82,11 +95,16 @@ pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
     Ok(report?)
 }
 
-async fn either(one: &mut Signal, other: &mut Signal) {
-    tokio::select! {
-        _ = one.recv() => {}
-        _ = other.recv() => {}
-    }
+/// Waits for SIGINT or SIGTERM, from now on.
+fn end_wished() -> Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }
 
 /// How a run that ended like this exits.
@@ -106,8 +124,6 @@ pub(super) fn print(text: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        printed => printed.context(
-            "the result cannot be printed; make room where it goes to, or name a file with --save",
-        ),
+        printed => printed.context(UNPRINTABLE),
     }
 }

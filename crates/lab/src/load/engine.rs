@@ -388,3 +388,200 @@ impl Part {
         tally.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::plan::{Extent, Pace, Target, tests::plan};
+    use crate::sample::tests::start;
+
+    /// Runs a plan against a sample, which has this thread while the load has one of its own.
+    async fn check(
+        sample: &[&str],
+        path: &str,
+        change: impl FnOnce(&mut Plan),
+        see: impl FnOnce(Report),
+    ) {
+        let running = async {
+            let (address, _drain) = start(sample, &[]);
+            let mut plan = plan(&format!("http://{address}{path}"));
+            change(&mut plan);
+            see(run(plan).await.unwrap());
+        };
+        LocalSet::new().run_until(running).await;
+    }
+
+    async fn run(plan: Plan) -> Result<Report, LoadError> {
+        Run::start(plan.check().unwrap(), false).await?.finish().await
+    }
+
+    /// Speaks TCP instead.
+    fn over_tcp(plan: &mut Plan, protocol: Protocol, bytes: usize) {
+        let url = plan.target.url.replace("http://", "tcp://");
+        plan.target = Target::parse(url.trim_end_matches('/'), Some(protocol)).unwrap();
+        plan.request.body = vec![b'.'; bytes];
+        plan.request.response_bytes = bytes;
+    }
+
+    #[tokio::test]
+    async fn every_request_of_the_rate_is_sent_and_answered() {
+        let change = |plan: &mut Plan| {
+            (plan.connections, plan.max_connections, plan.threads) = (4, 4, 2);
+            plan.pace = Pace::Rate(200.0);
+        };
+        check(&["echo"], "/?size=2000", change, |report| {
+            assert_eq!((report.requests, report.failed), (200, 0));
+            assert_eq!(report.status_codes, [(200, 200)].into());
+            assert_eq!((report.connections_opened, report.body_bytes_in), (4, 400_000));
+            assert!(report.latency.p50_us > 0.0 && report.latency.p50_us <= report.latency.p99_us);
+            assert!((report.attack_seconds - 0.995).abs() < 1e-6);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_per_request() {
+        let change = |plan: &mut Plan| {
+            (plan.close, plan.extent) = (true, Extent::Count(20));
+            (plan.connections, plan.max_connections) = (2, 2);
+        };
+        check(&["timed"], "/", change, |report| {
+            assert_eq!((report.requests, report.failed), (20, 0));
+            assert_eq!(report.connections_opened, 20);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn connections_are_added_while_all_are_busy() {
+        let change = |plan: &mut Plan| plan.max_connections = 20;
+        check(&["timed", "--delay", "100ms"], "/", change, |report| {
+            assert_eq!((report.requests, report.failed), (100, 0));
+            assert!((10..=20).contains(&report.connections_opened), "{report:?}");
+            assert!(report.latency.p99_us < 500_000.0, "{}", report.latency.p99_us);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn two_writes_take_two_reads() {
+        // Slow enough that the client's kernel acknowledges the first write when it is read, and
+        // after the first answers of a connection, which it acknowledges at once.
+        let change = |plan: &mut Plan| {
+            plan.pace = Pace::Rate(20.0);
+            plan.warm_up = Duration::from_millis(900);
+        };
+        check(&["details", "--two-writes"], "/details/0", change, |report| {
+            assert_eq!(report.failed, 0);
+            assert!(report.reads_per_response > 1.2, "{}", report.reads_per_response);
+        })
+        .await;
+        check(&["details"], "/details/0", change, |report| {
+            assert_eq!((report.failed, report.reads_per_response), (0, 1.0));
+            assert_eq!((report.bytes_in, report.body_bytes_in), (20 * 358, 20 * 178));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn tcp_request_and_response_and_one_way() {
+        let echo = |plan: &mut Plan| over_tcp(plan, Protocol::Tcp, 100_000);
+        check(&["tcp-echo"], "", echo, |report| {
+            assert_eq!((report.requests, report.failed), (100, 0));
+            assert_eq!((report.bytes_in, report.bytes_out), (10_000_000, 10_000_000));
+        })
+        .await;
+        let stream = |plan: &mut Plan| {
+            over_tcp(plan, Protocol::TcpStream, 100_000);
+            (plan.pace, plan.extent) = (Pace::Max, Extent::Count(50));
+        };
+        check(&["sink"], "", stream, |report| {
+            assert_eq!((report.failed, report.bytes_out), (0, 5_000_000));
+            assert!(report.gigabits_per_second_out > 0.0);
+        })
+        .await;
+        check(&["banner"], "", stream, |report| assert!(report.failed > 0)).await;
+    }
+
+    #[tokio::test]
+    async fn h2c_streams_share_a_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let serving = async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let mut body = respond.send_response(http::Response::new(()), false).unwrap();
+                body.send_data(Bytes::from_static(b"hello"), true).unwrap();
+            }
+        };
+        let mut plan = plan(&url);
+        plan.target.protocol = Protocol::H2c;
+        (plan.streams, plan.extent) = (8, Extent::Count(100));
+        let load = run(Plan { pace: Pace::Max, ..plan });
+        let (report, ()) = tokio::join!(load, serving);
+        let report = report.unwrap();
+        assert_eq!((report.requests, report.failed, report.connections_opened), (100, 0, 1));
+        assert_eq!(report.body_bytes_in, 500);
+    }
+
+    #[tokio::test]
+    async fn failures_are_counted_with_their_reason() {
+        check(
+            &["details"],
+            "/unknown",
+            |_| {},
+            |report| {
+                assert_eq!((report.requests, report.failed), (100, 100));
+                assert_eq!(report.errors["status 404"], 100);
+                assert_eq!(report.failed_at_ms.len(), 100);
+                assert_eq!(report.latency.count, 100);
+            },
+        )
+        .await;
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut plan = plan(&format!("http://{gone}/"));
+        let error = run(plan.clone()).await.unwrap_err().to_string();
+        assert!(error.contains("connection refused; is the server up"), "{error}");
+        plan.keep_going = true;
+        let report = run(plan).await.unwrap();
+        assert_eq!((report.requests, report.failed), (100, 100));
+        assert_eq!(report.errors["connect: connection refused"], 100);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ends_between_requests_is_noticed() {
+        let running = async {
+            let (address, drain) = start(&["timed"], &[]);
+            let plan = plan(&format!("http://{address}/"));
+            let ending = async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                drain.start(None);
+            };
+            let (report, ()) = tokio::join!(run(plan), ending);
+            let report = report.unwrap();
+            assert_eq!(report.requests, 100);
+            assert!((25..=75).contains(&report.failed), "{:?}", report.errors);
+        };
+        LocalSet::new().run_until(running).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_ended_before_its_time_is_kept_and_marked() {
+        let running = async {
+            let (address, _drain) = start(&["timed", "--delay", "10s"], &[]);
+            let plan = Plan { keep_going: true, ..plan(&format!("http://{address}/")) };
+            let mut run = Run::start(plan, false).await.unwrap();
+            let stop = run.stop();
+            let ending = async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                stop.now();
+            };
+            let (report, ()) = tokio::join!(run.finish(), ending);
+            let report = report.unwrap();
+            assert!(report.interrupted && report.seconds < 0.9, "{report:?}");
+            assert_eq!((report.requests, report.failed, report.abandoned), (0, 0, 1));
+        };
+        LocalSet::new().run_until(running).await;
+    }
+}

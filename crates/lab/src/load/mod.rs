@@ -13,7 +13,6 @@ mod bulk;
 mod command;
 mod engine;
 mod h2c;
-mod http;
 mod http1;
 mod long;
 mod output;
@@ -23,7 +22,6 @@ mod report;
 mod response;
 mod serve;
 pub(crate) mod shim;
-mod stream;
 mod tally;
 mod tcp;
 mod transport;
@@ -43,12 +41,10 @@ pub use args::LoadArgs;
 pub use bulk::{BulkArgs, BulkResult};
 pub use command::run as run_load;
 pub use engine::{LoadError, Run, Stop};
-pub use http::{HttpArgs, HttpResult};
 pub use long::{LongArgs, LongResult};
 pub use output::Output;
 pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target};
 pub use report::{Generator, Latencies, REPORT_VERSION, Report};
-pub use stream::{StreamArgs, StreamResult};
 
 /// The longest a run may take.
 const MAX_SECONDS: u64 = 86_400;
@@ -66,14 +62,10 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Kind {
-    /// HTTP requests at a rate, or as fast as they go.
-    Http(HttpArgs),
     /// Long-lived connections that ping; counts how many are cut.
     Long(LongArgs),
     /// Sends and receives bytes and compares checksums.
     Bulk(BulkArgs),
-    /// One stream, one way, as fast as it goes, to a sink.
-    Stream(StreamArgs),
 }
 
 /// Runs the load that the words ask for and prints its result.
@@ -90,9 +82,7 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match args.kind {
-            Kind::Http(args) => Ok(serde_json::to_string(&http::run(&args).await?)?),
             Kind::Long(args) => Ok(serde_json::to_string(&long::run(&args).await?)?),
-            Kind::Stream(args) => Ok(serde_json::to_string(&stream::run(&args).await?)?),
             Kind::Bulk(args) => {
                 Ok::<_, anyhow::Error>(serde_json::to_string(&bulk::run(&args).await?)?)
             }

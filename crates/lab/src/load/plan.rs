@@ -61,10 +61,11 @@ pub struct Target {
 }
 
 /// How a server is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// HTTP/1.1.
+    #[default]
     Http1,
     /// HTTP/2 without TLS, with prior knowledge.
     H2c,
@@ -190,6 +191,16 @@ impl fmt::Display for Protocol {
             Self::Tcp => "TCP",
             Self::TcpStream => "a TCP stream",
         })
+    }
+}
+
+impl Pace {
+    /// Of an open loop, in requests per second.
+    pub(super) fn rate(self) -> Option<f64> {
+        match self {
+            Self::Rate(rate) => Some(rate),
+            Self::Max => None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::plan::{Extent, Pace, Plan, Protocol};
+use super::plan::{Extent, Plan, Protocol};
 use super::tally::{Tally, empty_histogram};
 
 /// The shape of the JSON; a reader that does not know it must refuse it.
@@ -18,7 +18,7 @@ const LATE_PERCENT_MAX: f64 = 1.0;
 const BUSY_MAX: f64 = 0.95;
 
 /// What a run measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`REPORT_VERSION`].
     pub version: u32,
@@ -200,10 +200,7 @@ impl Report {
             protocol: plan.target.protocol,
             method: plan.request.method.clone(),
             started_at: started_at.to_string(),
-            requested_rate: match plan.pace {
-                Pace::Rate(rate) => Some(rate),
-                Pace::Max => None,
-            },
+            requested_rate: plan.pace.rate(),
             requested_seconds,
             requested_count,
             connections: plan.connections,
@@ -241,7 +238,7 @@ impl Generator {
     fn new(plan: &Plan, tally: &Tally, sent: u64, wall_seconds: f64) -> Self {
         let late_percent = tally.late as f64 * 100.0 / sent.max(1) as f64;
         let busy = tally.cpu.as_secs_f64() / (wall_seconds * plan.threads as f64).max(1e-9);
-        let is_open_loop = matches!(plan.pace, Pace::Rate(_));
+        let is_open_loop = plan.pace.rate().is_some();
         Self {
             cpu_seconds: tally.cpu.as_secs_f64(),
             late: tally.late,

@@ -409,12 +409,16 @@ mod tests {
             index in 0..GOOD.len() + BAD.len(),
             pieces in proptest::collection::vec(1..40usize, 1..8),
         ) {
-            let text = GOOD.get(index).map(|good| good.0).unwrap_or_else(|| BAD[index - GOOD.len()].0);
+            let bad = || BAD[index - GOOD.len()].0;
+            let text = GOOD.get(index).map_or_else(bad, |good| good.0);
             prop_assert_eq!(read(text.as_bytes(), &pieces), read(text.as_bytes(), &[]));
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>, pieces in proptest::collection::vec(1..9usize, 1..4)) {
+        fn no_bytes_make_it_panic(
+            bytes: Vec<u8>,
+            pieces in proptest::collection::vec(1..9usize, 1..4),
+        ) {
             let mut text = b"HTTP/1.1 200 OK\r\n".to_vec();
             text.extend_from_slice(&bytes);
             let _any = read(&text, &pieces);

@@ -234,7 +234,7 @@ impl Service {
 
     async fn measure(&self, plan: Plan, settings: Settings, save: bool) -> Result<Value> {
         let (url, run_id) = (plan.target.url.clone(), settings.run_id);
-        let qps = if let Pace::Rate(rate) = plan.pace { rate } else { 0.0 };
+        let qps = plan.pace.rate().unwrap_or_default();
         let mut run = Run::start(plan, false).await?;
         let running = Running { stop: run.stop(), id: settings.id.clone(), url, qps };
         self.runs.borrow_mut().insert(run_id, running);

@@ -52,12 +52,14 @@ pub(super) struct Turn {
 pub(super) struct Turns<A> {
     start: Instant,
     warm_until: Instant,
-    /// Of the turns that are due; after it nothing becomes due.
+    /// Of a closed loop.
     end: Option<Instant>,
     /// No turn is taken any more from here on, though it were due.
     give_up: Option<Instant>,
-    /// Turns to take, the warm-up's included.
+    /// Turns to take; in an open loop, the warm-up's included.
     limit: Option<u64>,
+    /// In an open loop, the turns of all threads that are the warm-up's.
+    warm: u64,
     /// Of the rate; absent in a closed loop.
     interval_ns: Option<f64>,
     share: Share,
@@ -75,18 +77,18 @@ impl<A: Alarm> Turns<A> {
     /// The turns of a share of the plan.
     pub(super) fn new(plan: &Plan, share: Share, start: Instant, alarm: A) -> Self {
         let warm_until = start + plan.warm_up;
-        let interval_ns = match plan.pace {
-            Pace::Rate(rate) => Some(1e9 / rate),
-            Pace::Max => None,
-        };
-        let (end, limit) = match (plan.extent, plan.pace) {
-            (Extent::Time(time), _) => (Some(warm_until + time), None),
-            (Extent::Count(count), Pace::Rate(rate)) => {
-                let warm = (plan.warm_up.as_secs_f64() * rate).ceil() as u64;
-                (None, Some(share.count(warm + count)))
+        let (interval_ns, warm, limit, end) = match (plan.pace, plan.extent) {
+            (Pace::Rate(rate), extent) => {
+                let (warm, all) = open_loop(rate, plan.warm_up, extent);
+                let end = match extent {
+                    Extent::Time(time) => Some(warm_until + time),
+                    Extent::Count(_) => None,
+                };
+                (Some(1e9 / rate), warm, Some(share.count(all)), end)
             }
+            (Pace::Max, Extent::Time(time)) => (None, 0, None, Some(warm_until + time)),
             // How many the warm-up takes is known only when it is over.
-            (Extent::Count(count), Pace::Max) => (None, Some(share.count(count))),
+            (Pace::Max, Extent::Count(count)) => (None, 0, Some(share.count(count)), None),
         };
         Self {
             start,
@@ -94,6 +96,7 @@ impl<A: Alarm> Turns<A> {
             end,
             give_up: end.map(|end| end + plan.timeout),
             limit,
+            warm,
             interval_ns,
             share,
             taken: Cell::new(0),
@@ -111,10 +114,10 @@ impl<A: Alarm> Turns<A> {
         self.waiting.update(|count| count + 1);
         let mut alarm = self.alarm.lock().await;
         self.waiting.update(|count| count - 1);
-        let due = self.start + self.offset(interval_ns, self.taken.get());
+        let number = self.number(self.taken.get());
+        let due = self.due(interval_ns, number);
         let mut now = Instant::now();
-        let is_over = self.end.is_some_and(|end| due >= end)
-            || self.give_up.is_some_and(|give_up| now >= give_up)
+        let is_over = self.give_up.is_some_and(|give_up| now >= give_up)
             || self.limit.is_some_and(|limit| self.taken.get() >= limit);
         if is_over {
             return None;
@@ -128,7 +131,7 @@ impl<A: Alarm> Turns<A> {
         if self.waiting.get() == 0 {
             self.all_busy.notify_one();
         }
-        let counts = due >= self.warm_until;
+        let counts = number >= self.warm;
         Some(Turn { due, ready: due.max(arrived), sent: now, counts })
     }
 
@@ -146,18 +149,21 @@ impl<A: Alarm> Turns<A> {
         Some(Turn { due: now, ready: now, sent: now, counts })
     }
 
-    fn offset(&self, interval_ns: f64, taken: u64) -> Duration {
-        let number = taken * self.share.of + self.share.index;
-        Duration::from_nanos((number as f64 * interval_ns) as u64)
+    /// The number, among the turns of all threads, of one of this thread's.
+    fn number(&self, taken: u64) -> u64 {
+        taken * self.share.of + self.share.index
+    }
+
+    fn due(&self, interval_ns: f64, number: u64) -> Instant {
+        self.start + Duration::from_nanos((number as f64 * interval_ns) as u64)
     }
 
     /// The moments of the turns that nobody took though they were due; for the end of a run.
     pub(super) fn unsent(&self) -> impl Iterator<Item = Instant> {
-        let left = self.end.zip(self.interval_ns).map(|(end, interval_ns)| {
-            (self.taken.get()..)
-                .map(move |taken| self.start + self.offset(interval_ns, taken))
-                .take_while(move |due| *due < end)
-                .filter(|due| *due >= self.warm_until)
+        let left = self.limit.zip(self.interval_ns).map(|(limit, interval_ns)| {
+            let numbers = (self.taken.get()..limit).map(|taken| self.number(taken));
+            let counted = numbers.filter(|number| *number >= self.warm);
+            counted.map(move |number| self.due(interval_ns, number))
         });
         left.into_iter().flatten()
     }
@@ -170,5 +176,37 @@ impl<A: Alarm> Turns<A> {
     /// Turns that were taken, the warm-up's included.
     pub(super) fn taken(&self) -> u64 {
         self.taken.get()
+    }
+}
+
+/// How many requests of an open loop warm up, and how many become due in all. The last is due
+/// before the end: 450/s for 2 s are 900.
+fn open_loop(rate: f64, warm_up: Duration, extent: Extent) -> (u64, u64) {
+    // What is a whole number on paper must not become the next one by its last digit.
+    let due_before = |time: Duration| (time.as_secs_f64() * rate - 1e-6).ceil().max(0.0) as u64;
+    let warm = due_before(warm_up);
+    match extent {
+        Extent::Time(time) => (warm, due_before(warm_up + time)),
+        Extent::Count(count) => (warm, warm + count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_and_a_time_make_a_number() {
+        let check = |rate, warm_ms, time_ms, expected| {
+            let time = Extent::Time(Duration::from_millis(time_ms));
+            assert_eq!(open_loop(rate, Duration::from_millis(warm_ms), time), expected, "{rate}");
+        };
+        check(450.0, 0, 2000, (0, 900));
+        check(450.0, 0, 600_000, (0, 270_000));
+        check(100.0, 305, 1000, (31, 131));
+        check(0.5, 0, 1000, (0, 1));
+        check(1.0 / 3.0, 0, 9000, (0, 3));
+        let count = Extent::Count(50);
+        assert_eq!(open_loop(100.0, Duration::from_millis(305), count), (31, 81));
     }
 }

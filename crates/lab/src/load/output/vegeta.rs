@@ -140,7 +140,8 @@ mod tests {
         let expected = "\
 Requests      [total, rate, throughput]         270000, 450.00, 450.00
 Duration      [total, attack, wait]             10m0s, 10m0s, 1.682ms
-Latencies     [min, mean, 50, 90, 95, 99, max]  1.237ms, 1.612ms, 1.592ms, 1.757ms, 1.842ms, 2.099ms, 11.693ms
+Latencies     [min, mean, 50, 90, 95, 99, max]  1.237ms, 1.612ms, 1.592ms, 1.757ms, \
+1.842ms, 2.099ms, 11.693ms
 Bytes In      [total, mean]                     736131394, 2726.41
 Bytes Out     [total, mean]                     0, 0.00
 Success       [ratio]                           100.00%
