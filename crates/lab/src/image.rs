@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 /// The first word of a command that means the shipped binary, wherever that lies.
 pub(crate) const SHIPPED_BINARY: &str = "ambit";
+/// Where a pod finds the shipped binary under every name that it answers to: below `/run`, which is
+/// the pod's own.
+pub(crate) const PROGRAMS: &str = "/run/ambit-programs";
+/// These names.
+pub(crate) const PROGRAM_NAMES: [&str; 3] = [SHIPPED_BINARY, "vegeta", "fortio"];
 
 /// An image and what `--image` says it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +101,8 @@ pub fn command_line(
                 return Err(ImageError::SampleWithoutName { image: image.to_owned() });
             }
             "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
+            "peterevans/vegeta" => built_in(&["vegeta"]),
+            "fortio/fortio" => built_in(&["fortio"]),
             "curlimages/curl" => built_in(&["curl"]),
             "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
             "busybox" | "alpine" => Vec::new(),
@@ -194,6 +201,8 @@ mod tests {
         check("ambit/sample", &[], &[], Err("[\"echo\"]"));
         check("curlimages/curl:8.1", &["sleep"], &["infinity"], Ok("sleep|infinity"));
         check("curlimages/curl", &[], &["-v", "http://a"], Ok("curl|-v|http://a"));
+        check("fortio/fortio:latest", &[], &["server"], Ok("fortio|server"));
+        check("peterevans/vegeta:6.9.1", &["sh"], &["-c", "x"], Ok("sh|-c|x"));
         check("busybox", &[], &[], Ok("sh"));
         check("library/alpine:3", &[], &["id"], Ok("id"));
         check("shop/cart:2", &[], &["-x"], Ok("/opt/cart|--port|80 80|-x"));

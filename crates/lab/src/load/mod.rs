@@ -1,8 +1,8 @@
 //! Load, and what it measures.
 //!
-//! `ambit load` ([`command`]) makes a [`Plan`] of its flags, runs it ([`Run`]) and writes the
+//! `ambit load` (`command.rs`) makes a [`Plan`] of its flags, runs it ([`Run`]) and writes the
 //! [`Report`]; `vegeta` and `fortio`, when the binary is called by these names, do the same with
-//! their flags. Latency counts from the moment a request was due ([`turns`]), so a stalled server
+//! their flags. Latency counts from the moment a request was due (`turns.rs`), so a stalled server
 //! cannot hide.
 //!
 //! `ambit lab-load` has what experiments need besides: long-lived connections that ping and count

@@ -17,8 +17,9 @@ use crate::layout::Layout;
 use crate::pod::{ContainerPlan, ExecProbe, PodPlan, ProbeTiming, RestartPolicy};
 use crate::registry::Mirror;
 
-/// What a container's programs are looked for in.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What a container's programs are looked for in; the first is [`crate::image::PROGRAMS`].
+const PATH: &str =
+    "/run/ambit-programs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Why a pod cannot be started as its object stands.
 #[derive(Debug, thiserror::Error)]

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use ambit_net::sys::mount::{self, MountOptions};
 use ambit_net::sys::{capability, process};
 
+use crate::image::{PROGRAM_NAMES, PROGRAMS, SHIPPED_BINARY};
+
 /// Room in each of the places where a pod may write.
 const TEMPORARY_SIZE_BYTES: u64 = 256 << 20;
 /// What programs expect to be writable, with its mode: empty at first, and the pod's own. `/run`
@@ -73,6 +75,7 @@ pub(crate) fn set_up_mounts(
         mount::forbid_below(Path::new("/"), FORBID_WRITES),
     )?;
     let files = files.iter().map(Shown::open).collect::<Result<Vec<_>, _>>()?;
+    let binary = Shown::shipped_binary();
     let empty = MountOptions { no_exec: true, ..FORBID_WRITES };
     step("hide the state directory", mount::tmpfs(hidden, 0, 0o555, empty))?;
     for &(path, mode) in WRITABLE.iter().filter(|(path, _)| Path::new(path).is_dir()) {
@@ -83,9 +86,20 @@ pub(crate) fn set_up_mounts(
         let shown = file.show();
         step(format!("show the pod its own {}", file.target.display()), shown)?;
     }
+    if let Some(binary) = binary {
+        step("show the pod the shipped binary", binary.show())?;
+        step("name the shipped binary", other_names())?;
+    }
     step("mount /proc", mount::proc(Path::new("/proc")))?;
     step("set up /dev", devices())?;
     step("protect /proc", protect_proc())
+}
+
+/// Gives the shipped binary its other names, beside the one that it is shown under.
+fn other_names() -> io::Result<()> {
+    let binary = Path::new(PROGRAMS).join(SHIPPED_BINARY);
+    let mut others = PROGRAM_NAMES.iter().filter(|name| **name != SHIPPED_BINARY);
+    others.try_for_each(|name| symlink(&binary, Path::new(PROGRAMS).join(name)))
 }
 
 /// A file that the pod sees otherwise than the host.
@@ -105,6 +119,12 @@ impl Shown {
         let target = step(format!("find {}", path.display()), fs::canonicalize(path))?;
         let content = step(format!("open {}", content.display()), File::open(content))?;
         Ok(Self { content, target })
+    }
+
+    /// The binary that runs this, unless it has been replaced on the disk since.
+    fn shipped_binary() -> Option<Self> {
+        let content = File::open(fs::read_link("/proc/self/exe").ok()?).ok()?;
+        Some(Self { content, target: Path::new(PROGRAMS).join(SHIPPED_BINARY) })
     }
 
     fn show(&self) -> io::Result<()> {
