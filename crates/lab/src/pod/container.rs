@@ -48,6 +48,7 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let program_name = OsString::from("lab-container");
     let arguments = Arguments::try_parse_from(std::iter::once(&program_name).chain(words))?;
     process::new_session().context("start a session")?;
+    process::default_signals().context("forget which signals were ignored")?;
     if (arguments.user, arguments.group) != (0, 0) {
         process::become_user(arguments.user, arguments.group, &[arguments.group])
             .with_context(|| format!("become user {}", arguments.user))?;

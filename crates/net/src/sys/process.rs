@@ -259,6 +259,21 @@ pub fn new_session() -> io::Result<()> {
     check(unsafe { libc::setsid() }).map(drop)
 }
 
+/// Gives every signal its default meaning, for a program that is to be executed: signals that were
+/// ignored stay so otherwise, such as Ctrl-C in what a shell's script started in the background.
+pub fn default_signals() -> io::Result<()> {
+    for signal in 1..libc::SIGRTMIN() {
+        if matches!(signal, libc::SIGKILL | libc::SIGSTOP | 32 | 33) {
+            continue;
+        }
+        // SAFETY: the default meaning is no handler of ours, and runs no code of this process.
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// The process id of the parent; 0 when that is outside of this PID namespace, 1 when it died.
 pub fn parent_pid() -> Pid {
     // SAFETY: takes nothing, cannot fail.
