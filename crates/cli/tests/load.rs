@@ -46,6 +46,17 @@ fn load(words: &[&str]) -> Command {
     command
 }
 
+/// What a load says that is interrupted after a second and a half.
+fn interrupted(words: &[&str]) -> Output {
+    let child = load(words).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let pid = child.id().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    output
+}
+
 fn error(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -111,15 +122,19 @@ fn fortio_keeps_its_json() {
 #[test]
 fn what_is_interrupted_is_kept_and_marked() {
     let server = Server::start();
-    let url = server.url();
-    let child = load(&[&url, "--duration", "60s", "--output", "json"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    let pid = child.id().to_string();
-    Command::new("kill").args(["-INT", &pid]).status().unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
+    let output = interrupted(&[&server.url(), "--duration", "60s", "--output", "json"]);
     let report: Report = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.interrupted && report.requests > 50 && report.failed == 0, "{report:?}");
+}
+
+#[test]
+fn formats_without_a_place_for_doubts_have_them_on_standard_error() {
+    let server = Server::start();
+    for format in ["vegeta", "fortio", "hdr"] {
+        let output = interrupted(&[&server.url(), "--duration", "60s", "--output", format]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("PARTIAL: interrupted after "), "{format}: {said}");
+    }
 }
 
 #[test]
@@ -128,6 +143,10 @@ fn what_is_wrong_is_one_error_with_its_remedy() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let said = error(&load(&[&format!("http://{gone}/")]).output().unwrap());
     assert!(said.contains("connection refused; is the server up") && said.lines().count() == 1);
+    assert!(said.contains("--keep-going counts failures instead"), "{said}");
+    let mut fortio = Command::new(names().join("fortio"));
+    let said = error(&fortio.args(["load", &format!("http://{gone}/")]).output().unwrap());
+    assert!(said.contains("-allow-initial-errors counts failures instead"), "{said}");
     let said = error(&load(&["https://127.0.0.1/"]).output().unwrap());
     assert!(said.contains("write http://"), "{said}");
     let url = server.url();

@@ -110,6 +110,13 @@ pub(super) struct RunArgs {
     pub(super) quiet: bool,
 }
 
+impl LoadArgs {
+    /// Whether they make a plan.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.run.as_ref().map_or(Ok(()), |run| run.plan().map(drop).map_err(Into::into))
+    }
+}
+
 /// A byte of a body that nobody reads.
 const FILLING: u8 = b'.';
 /// What goes over TCP each time unless a flag says otherwise, as for Fortio's echo.

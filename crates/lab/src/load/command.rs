@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::args::{LoadArgs, RunArgs, Serve};
-use super::engine::Run;
+use super::engine::{LoadError, Run, Stop};
 use super::plan::Plan;
 use super::report::Report;
 use super::{output, progress, serve};
@@ -38,8 +39,12 @@ async fn load(args: &RunArgs) -> Result<ExitCode> {
     let plan = args.plan()?;
     // A place that cannot be written is better known before ten minutes of load than after.
     let mut file = args.save.as_deref().map(create).transpose()?;
-    let report = measure(plan, args.quiet).await?;
+    let measured = measure(plan, args.quiet).await;
+    let report = measured.map_err(|error| or_keep_going(error, "--keep-going"))?;
     let text = output::write(&report, args.output)?;
+    if !args.output.tells_doubts() {
+        tell_doubts(&report);
+    }
     match (&mut file, &args.save) {
         (Some(file), Some(path)) => {
             let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
@@ -64,9 +69,15 @@ async fn load(args: &RunArgs) -> Result<ExitCode> {
 pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
     raise_open_files_limit().context("raise the limit of open files")?;
     let is_watched = progress::is_watched(quiet);
-    let first = end_wished()?;
-    let mut run = Run::start(plan, is_watched).await?;
-    let stop = run.stop();
+    let mut first = pin!(end_wished()?);
+    let stop = Stop::default();
+    let mut run = tokio::select! {
+        run = Run::start(plan, stop.clone(), is_watched) => run?,
+        () = &mut first => {
+            eprintln!("PARTIAL: interrupted before the server's name was resolved");
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    };
     let ending = async {
         first.await;
         stop.now();
@@ -95,6 +106,16 @@ pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
     Ok(report?)
 }
 
+/// Names the flag that goes on though nobody can be reached.
+pub(super) fn or_keep_going(error: anyhow::Error, flag: &str) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(LoadError::Unreachable { .. }) => {
+            anyhow::anyhow!("{error} ({flag} counts failures instead)")
+        }
+        _ => error,
+    }
+}
+
 /// Waits for SIGINT or SIGTERM, from now on.
 fn end_wished() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -105,6 +126,13 @@ fn end_wished() -> Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// Says on standard error what is doubtful, where the result's format has no place for it.
+pub(super) fn tell_doubts(report: &Report) {
+    for (name, value) in output::text::doubts(report) {
+        eprintln!("{name}: {value}");
+    }
 }
 
 /// How a run that ended like this exits.
@@ -120,7 +148,7 @@ pub(super) fn create(path: &Path) -> Result<File> {
 }
 
 /// Prints a result. Who stops reading, as `head` does, has read enough.
-pub(super) fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -3,19 +3,20 @@
 //! A connection never leaves its thread, and threads share nothing while they run but the second's
 //! snapshot for who watches.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ambit_net::sys::clock::{Timer, thread_cpu_time};
+use ambit_net::sys::clock::{ProcessUsage, Timer, thread_cpu_time};
 use bytes::Bytes;
+use futures::stream::{self, FuturesUnordered, StreamExt, TryStreamExt};
 use hdrhistogram::Histogram;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
 use super::h2c::{self, H2c};
 use super::http1::{self, Http1};
@@ -29,6 +30,9 @@ use super::worker::{Work, work};
 
 /// How often a thread shows what it has counted so far.
 pub(super) const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// So many connections of a thread are opened at the same time.
+const OPENING_MAX: usize = 64;
 
 /// A run that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +52,7 @@ pub enum LoadError {
         host: String,
     },
     /// Nothing to load.
-    #[error(
-        "{url} ({address}) cannot be reached: {reason}; is the server up and the port right? \
-         (--keep-going counts failures instead)"
-    )]
+    #[error("{url} ({address}) cannot be reached: {reason}; is the server up and the port right?")]
     Unreachable {
         /// As written.
         url: String,
@@ -80,6 +81,7 @@ pub struct Run {
     watch: Watch,
     threads: Vec<oneshot::Receiver<Result<Tally, LoadError>>>,
     start: Arc<OnceLock<Instant>>,
+    used_before: Arc<OnceLock<ProcessUsage>>,
 }
 
 /// Ends a run before its time; what it has measured is reported.
@@ -98,8 +100,14 @@ pub(super) struct Snapshot {
     pub(super) failed: u64,
 }
 
+impl Default for Stop {
+    fn default() -> Self {
+        Self(watch::Sender::new(false))
+    }
+}
+
 impl Stop {
-    /// Ends it now.
+    /// Ends it now, or as soon as it begins.
     pub fn now(&self) {
         self.0.send_replace(true);
     }
@@ -134,26 +142,29 @@ struct Part {
     /// All threads begin together, when each has its connections or has failed.
     ready: Arc<Barrier>,
     start: Arc<OnceLock<Instant>>,
+    /// What the process had used when the warm-up ended.
+    used_before: Arc<OnceLock<ProcessUsage>>,
 }
 
 impl Run {
-    /// Resolves the target and starts the threads.
-    pub async fn start(plan: Plan, watched: bool) -> Result<Self, LoadError> {
+    /// Resolves the target and starts the threads; `stop` ends it before its time.
+    pub async fn start(plan: Plan, stop: Stop, watched: bool) -> Result<Self, LoadError> {
         let address = resolve(&plan.target.address).await?;
-        let (sender, stop) = watch::channel(false);
         let count = if watched { plan.threads } else { 0 };
         let snapshots: Arc<Vec<_>> = Arc::new((0..count).map(|_| Mutex::new(None)).collect());
         let (ready, start) = (Arc::new(Barrier::new(plan.threads)), Arc::new(OnceLock::new()));
+        let used_before = Arc::new(OnceLock::new());
         let mut threads = Vec::new();
         for index in 0..plan.threads {
             let part = Part {
                 plan: plan.clone(),
                 address,
                 share: Share { index: index as u64, of: plan.threads as u64 },
-                stop: stop.clone(),
+                stop: stop.0.subscribe(),
                 snapshots: Arc::clone(&snapshots),
                 ready: Arc::clone(&ready),
                 start: Arc::clone(&start),
+                used_before: Arc::clone(&used_before),
             };
             let (result, receiver) = oneshot::channel();
             let thread = std::thread::Builder::new().name(format!("load-{index}"));
@@ -162,13 +173,8 @@ impl Run {
             threads.push(receiver);
         }
         let started_at = jiff::Timestamp::now();
-        let (stop, watch) = (Stop(sender), Watch(snapshots));
-        Ok(Self { plan, started_at, stop, watch, threads, start })
-    }
-
-    /// What ends it before its time.
-    pub fn stop(&self) -> Stop {
-        self.stop.clone()
+        let watch = Watch(snapshots);
+        Ok(Self { plan, started_at, stop, watch, threads, start, used_before })
     }
 
     /// Sees how it is doing, if it was started to be watched.
@@ -179,14 +185,16 @@ impl Run {
     /// Waits for its end.
     pub async fn finish(&mut self) -> Result<Report, LoadError> {
         let mut sum = Tally::new();
-        for thread in &mut self.threads {
-            let tally = thread.await.map_err(|_| LoadError::Lost).and_then(|tally| tally);
+        let mut ending: FuturesUnordered<_> = self.threads.iter_mut().collect();
+        while let Some(thread) = ending.next().await {
+            let tally = thread.map_err(|_| LoadError::Lost).and_then(|tally| tally);
             // One that failed leaves the others nothing to go on for.
             sum.add(&tally.inspect_err(|_| self.stop.now())?);
         }
         let start = *self.start.get().ok_or(LoadError::Lost)?;
-        let interrupted = *self.stop.0.borrow();
-        Ok(Report::new(&self.plan, self.started_at, start, Instant::now(), interrupted, &sum))
+        let used = self.used_before.get().map(used_since).unwrap_or_default();
+        let (end, interrupted) = (Instant::now(), *self.stop.0.borrow());
+        Ok(Report::new(&self.plan, self.started_at, start, end, interrupted, &sum, &used))
     }
 }
 
@@ -194,6 +202,17 @@ impl Drop for Run {
     /// Load that nobody waits for must not go on.
     fn drop(&mut self) {
         self.stop.now();
+    }
+}
+
+/// What the process has used since then.
+fn used_since(before: &ProcessUsage) -> ProcessUsage {
+    let now = ProcessUsage::now().unwrap_or_default();
+    ProcessUsage {
+        user: now.user.saturating_sub(before.user),
+        system: now.system.saturating_sub(before.system),
+        voluntary_switches: now.voluntary_switches.saturating_sub(before.voluntary_switches),
+        involuntary_switches: now.involuntary_switches.saturating_sub(before.involuntary_switches),
     }
 }
 
@@ -219,7 +238,7 @@ impl Alarm for Kernel {
 impl Part {
     fn run(self) -> Result<Tally, LoadError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let outcome = match runtime {
+        match runtime {
             Ok(runtime) => {
                 let mut stop = self.stop.clone();
                 LocalSet::new().block_on(&runtime, async {
@@ -234,10 +253,7 @@ impl Part {
                 self.ready.wait();
                 Err(LoadError::Start(error))
             }
-        };
-        let mut tally = outcome?;
-        tally.cpu = thread_cpu_time().unwrap_or_default();
-        Ok(tally)
+        }
     }
 
     async fn http1(&self, stop: &mut watch::Receiver<bool>) -> Result<Tally, LoadError> {
@@ -288,11 +304,20 @@ impl Part {
             let connections = self.share.count(connections as u64) as usize;
             connections * self.plan.streams
         };
-        let opened = self.open((0..workers(self.plan.connections)).map(&make).collect()).await;
+        let first = (0..workers(self.plan.connections)).map(&make).collect();
+        let opened = tokio::select! {
+            opened = self.open(first) => opened.map(Some),
+            _ = stop.wait_for(|stop| *stop) => Ok(None),
+        };
         self.ready.wait();
-        let transports = opened?;
+        let opened = opened?;
         let alarm = Kernel(Timer::new().map_err(LoadError::Start)?);
         let start = *self.start.get_or_init(Instant::now);
+        let Some(transports) = opened else {
+            let mut tally = Tally::new();
+            tally.opened = sockets.opened.get();
+            return Ok(tally);
+        };
         let shared = Rc::new(Work {
             turns: Turns::new(&self.plan, self.share, start, alarm),
             tally: RefCell::new(Tally::new()),
@@ -306,33 +331,44 @@ impl Part {
             working.spawn_local(async move { work(&shared, transport).await });
         }
         let most = workers(self.plan.max_connections);
+        let cpu_before = Cell::new(None);
         tokio::select! {
             () = Self::grow(&shared, &mut working, make, most) => {}
             () = self.show(&shared) => {}
+            () = self.note_usage(start, &cpu_before) => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
         working.abort_all();
-        Ok(Self::end(&shared, sockets, *stop.borrow()))
+        let mut tally = Self::end(&shared, sockets, *stop.borrow());
+        let cpu = cpu_before.get().zip(thread_cpu_time().ok());
+        tally.cpu = cpu.map(|(before, now)| now.saturating_sub(before)).unwrap_or_default();
+        Ok(tally)
     }
 
-    /// Opens the first connections; for one per request, proves that there is somebody.
+    /// Opens the first connections, some at a time; the first failure ends it.
     async fn open<T: Transport>(&self, transports: Vec<T>) -> Result<Vec<T>, LoadError> {
-        let mut open = Vec::with_capacity(transports.len());
-        for (index, mut transport) in transports.into_iter().enumerate() {
-            if !self.plan.close || index == 0 {
-                let opening = timeout(self.plan.timeout, transport.open()).await;
-                let opened = opening.unwrap_or(Err(Failure::Timeout));
-                if let (Err(failure), false) = (&opened, self.plan.keep_going) {
-                    return Err(LoadError::Unreachable {
-                        url: self.plan.target.url.clone(),
-                        address: self.address,
-                        reason: failure.to_string(),
-                    });
-                }
+        let opening = transports.into_iter().enumerate();
+        let opening = opening.map(|(index, transport)| self.open_one(index, transport));
+        stream::iter(opening).buffer_unordered(OPENING_MAX).try_collect().await
+    }
+
+    /// Opens a worker's connection, unless it shares that of a worker before it. With one per
+    /// request, the first proves that there is somebody.
+    async fn open_one<T: Transport>(&self, index: usize, mut transport: T) -> Result<T, LoadError> {
+        let is_wanted =
+            if self.plan.close { index == 0 } else { index.is_multiple_of(self.plan.streams) };
+        if is_wanted {
+            let opening = timeout(self.plan.timeout, transport.open()).await;
+            let opened = opening.unwrap_or(Err(Failure::Timeout));
+            if let (Err(failure), false) = (&opened, self.plan.keep_going) {
+                return Err(LoadError::Unreachable {
+                    url: self.plan.target.url.clone(),
+                    address: self.address,
+                    reason: failure.to_string(),
+                });
             }
-            open.push(transport);
         }
-        Ok(open)
+        Ok(transport)
     }
 
     /// Waits for the end of all workers; adds one whenever all are busy, up to the bound.
@@ -353,6 +389,16 @@ impl Part {
                 }
             }
         }
+    }
+
+    /// Notes what was used before anything counts; what follows is the measurement's own.
+    async fn note_usage(&self, start: Instant, cpu: &Cell<Option<Duration>>) {
+        if !self.plan.warm_up.is_zero() {
+            sleep_until(start + self.plan.warm_up).await;
+        }
+        cpu.set(thread_cpu_time().ok());
+        self.used_before.get_or_init(|| ProcessUsage::now().unwrap_or_default());
+        std::future::pending().await
     }
 
     /// Shows once a second what was counted, if somebody watches.
@@ -412,7 +458,7 @@ mod tests {
     }
 
     async fn run(plan: Plan) -> Result<Report, LoadError> {
-        Run::start(plan.check().unwrap(), false).await?.finish().await
+        Run::start(plan.check().unwrap(), Stop::default(), false).await?.finish().await
     }
 
     /// Speaks TCP instead.
@@ -459,6 +505,27 @@ mod tests {
             assert_eq!((report.requests, report.failed), (100, 0));
             assert!((10..=20).contains(&report.connections_opened), "{report:?}");
             assert!(report.latency.p99_us < 500_000.0, "{}", report.latency.p99_us);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_was_used_before_the_warm_up_ended_is_not_counted() {
+        // Other tests of this process use the processor too, but none for long before this run.
+        let spent = used_since(&ProcessUsage::default());
+        while used_since(&spent).user < Duration::from_millis(300) {
+            std::hint::spin_loop();
+        }
+        let change = |plan: &mut Plan| {
+            plan.extent = Extent::Count(5);
+            plan.warm_up = Duration::from_millis(50);
+        };
+        check(&["timed"], "/", change, |report| {
+            let all = used_since(&ProcessUsage::default());
+            let generator = &report.generator;
+            assert!(generator.cpu_seconds > 0.0 && generator.user_seconds >= 0.0, "{generator:?}");
+            let before = all.user.as_secs_f64() - generator.user_seconds;
+            assert!(before >= 0.3, "{before} s before {generator:?}");
         })
         .await;
     }
@@ -566,13 +633,56 @@ mod tests {
         LocalSet::new().run_until(running).await;
     }
 
+    /// A listener that accepts nobody and whose queue is full, with those who wait in it.
+    fn full() -> (socket2::Socket, Vec<std::net::TcpStream>, SocketAddr) {
+        let kind = socket2::Type::STREAM;
+        let listener = socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(1).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let brief = Duration::from_millis(100);
+        let connect = || std::net::TcpStream::connect_timeout(&address, brief).ok();
+        let waiting = std::iter::from_fn(connect).collect();
+        (listener, waiting, address)
+    }
+
+    #[tokio::test]
+    async fn connections_are_opened_together() {
+        let (_listener, _waiting, address) = full();
+        let mut plan = plan(&format!("http://{address}/"));
+        (plan.connections, plan.max_connections) = (40, 40);
+        (plan.timeout, plan.extent) = (Duration::from_millis(200), Extent::Count(1));
+        plan.keep_going = true;
+        let began = Instant::now();
+        let report = run(plan).await.unwrap();
+        assert_eq!((report.requests, report.errors["timeout"]), (1, 1));
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn who_is_connecting_can_be_stopped() {
+        let (_listener, _waiting, address) = full();
+        let plan = Plan { threads: 2, connections: 2, ..plan(&format!("http://{address}/")) };
+        let plan = Plan { max_connections: 2, timeout: Duration::from_secs(60), ..plan };
+        let stop = Stop::default();
+        let mut run = Run::start(plan, stop.clone(), false).await.unwrap();
+        let ending = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            stop.now();
+        };
+        let both = async { tokio::join!(run.finish(), ending).0 };
+        let report = timeout(Duration::from_secs(10), both).await.unwrap().unwrap();
+        assert!(report.interrupted && !report.generator.saturated, "{report:?}");
+        assert_eq!((report.requests, report.connections_opened), (0, 0));
+    }
+
     #[tokio::test]
     async fn what_is_ended_before_its_time_is_kept_and_marked() {
         let running = async {
             let (address, _drain) = start(&["timed", "--delay", "10s"], &[]);
             let plan = Plan { keep_going: true, ..plan(&format!("http://{address}/")) };
-            let mut run = Run::start(plan, false).await.unwrap();
-            let stop = run.stop();
+            let stop = Stop::default();
+            let mut run = Run::start(plan, stop.clone(), false).await.unwrap();
             let ending = async {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 stop.now();

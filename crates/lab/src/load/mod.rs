@@ -39,12 +39,31 @@ use clap::{Parser, Subcommand};
 
 pub use args::LoadArgs;
 pub use bulk::{BulkArgs, BulkResult};
+pub(crate) use command::print;
 pub use command::run as run_load;
 pub use engine::{LoadError, Run, Stop};
 pub use long::{LongArgs, LongResult};
 pub use output::Output;
+pub(crate) use plan::duration;
 pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target};
 pub use report::{Generator, Latencies, REPORT_VERSION, Report};
+
+/// Whether the words, `load` first, are a load that can be driven.
+pub(crate) fn check(words: &[String]) -> Result<()> {
+    #[derive(Parser)]
+    #[command(disable_help_flag = true)]
+    struct Words {
+        #[command(flatten)]
+        args: LoadArgs,
+    }
+    let wrong = |error: &clap::Error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        anyhow::anyhow!("{}", line.trim_start_matches("error: "))
+    };
+    let words = Words::try_parse_from(words).map_err(|error| wrong(&error))?;
+    words.args.check()
+}
 
 /// The longest a run may take.
 const MAX_SECONDS: u64 = 86_400;

@@ -149,6 +149,12 @@ pub enum PlanError {
         /// As written.
         text: String,
     },
+    /// Not a method, or something else behind it.
+    #[error("{text:?} is not a method; write GET, POST or another word")]
+    Method {
+        /// As written.
+        text: String,
+    },
     /// A number out of its bounds.
     #[error("{what} must be between 1 and {most}, not {number}")]
     Bounds {
@@ -280,6 +286,10 @@ impl Plan {
         if self.threads > connections {
             return Err(PlanError::Threads { threads: self.threads });
         }
+        // What it holds is written as it is: a line end in it would begin another request.
+        if !is_token(&self.request.method) {
+            return Err(PlanError::Method { text: self.request.method });
+        }
         let protocol = self.target.protocol;
         let meaningless = |what| Err(PlanError::Meaningless { what, protocol });
         match protocol {
@@ -316,20 +326,24 @@ pub(super) fn pace(text: &str) -> Result<Pace, PlanError> {
 }
 
 /// Reads `10s`, `1m30s`, or a number of seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, PlanError> {
+pub(crate) fn duration(text: &str) -> Result<Duration, PlanError> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=MAX_SECONDS as f64).contains(s));
     let read = seconds.map(Duration::from_secs_f64).or_else(|| crate::go_duration::parse(text));
     let read = read.filter(|duration| duration.as_secs_f64() <= MAX_SECONDS as f64);
     read.ok_or_else(|| PlanError::Duration { text: text.to_owned() })
 }
 
+/// Whether HTTP takes it as a method or as a field's name (RFC 9110, section 5.6.2).
+fn is_token(text: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_good)
+}
+
 /// Reads `Name: value`.
 pub(super) fn header(text: &str) -> Result<(String, String), PlanError> {
     let (name, value) = text.split_once(':').unwrap_or_default();
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let is_good = !name.is_empty()
-        && name.bytes().all(is_token)
-        && value.bytes().all(|byte| byte == b'\t' || (b' '..0x7f).contains(&byte));
+    let is_good =
+        is_token(name) && value.bytes().all(|byte| byte == b'\t' || (b' '..0x7f).contains(&byte));
     if is_good {
         Ok((name.to_owned(), value.trim().to_owned()))
     } else {
@@ -441,6 +455,8 @@ pub(super) mod tests {
         check(|p| p.connections = 0, "--connections must be between 1 and");
         check(|p| (p.connections, p.max_connections) = (5, 4), "is less than the 5");
         check(|p| p.threads = 2, "raise --connections");
+        check(|p| p.request.method = "GET\r\nX:".to_owned(), "is not a method");
+        check(|p| p.request.method = String::new(), "is not a method");
         check(|p| p.streams = 2, "--streams has no meaning with HTTP/1.1");
         check(|p| p.target.protocol = Protocol::Tcp, "--body-size must be between 1");
     }

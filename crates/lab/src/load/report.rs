@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ambit_net::sys::clock::ProcessUsage;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::plan::{Extent, Plan, Protocol};
-use super::tally::{Tally, empty_histogram};
+use super::tally::{MAX_FAILED_AT, Tally, empty_histogram};
 
 /// The shape of the JSON; a reader that does not know it must refuse it.
 pub const REPORT_VERSION: u32 = 1;
@@ -16,6 +17,8 @@ pub const REPORT_VERSION: u32 = 1;
 const LATE_PERCENT_MAX: f64 = 1.0;
 /// A thread that works so much of its time cannot be trusted to be in time.
 const BUSY_MAX: f64 = 0.95;
+/// In a shorter run, every thread may be busy all the time.
+const BUSY_MIN_SECONDS: f64 = 0.1;
 
 /// What a run measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -114,8 +117,16 @@ pub struct Latencies {
 /// What the load generator itself did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
-    /// Its threads' processor time, warm-up included.
+    /// Its threads' processor time from the end of the warm-up on; connecting is not included.
     pub cpu_seconds: f64,
+    /// The whole process outside the kernel, from the end of the warm-up on.
+    pub user_seconds: f64,
+    /// The whole process in the kernel, from the end of the warm-up on.
+    pub system_seconds: f64,
+    /// Context switches from the end of the warm-up on, because a thread of the process waited.
+    pub voluntary_switches: u64,
+    /// Context switches from the end of the warm-up on, because a thread's time was up.
+    pub involuntary_switches: u64,
     /// Requests that left more than a millisecond after their moment though a connection was idle.
     pub late: u64,
     /// The latest of all.
@@ -162,7 +173,7 @@ impl Latencies {
 }
 
 impl Report {
-    /// Makes it of what all threads counted.
+    /// Makes it of what all threads counted and what the process used meanwhile.
     pub(super) fn new(
         plan: &Plan,
         started_at: jiff::Timestamp,
@@ -170,6 +181,7 @@ impl Report {
         end: Instant,
         interrupted: bool,
         tally: &Tally,
+        used: &ProcessUsage,
     ) -> Self {
         let warm_until = start + plan.warm_up;
         let requested = match plan.extent {
@@ -193,7 +205,6 @@ impl Report {
             Extent::Time(time) => (Some(time.as_secs_f64()), None),
             Extent::Count(count) => (None, Some(count)),
         };
-        let wall = plan.warm_up.as_secs_f64() + seconds;
         Self {
             version: REPORT_VERSION,
             url: plan.target.url.clone(),
@@ -229,22 +240,153 @@ impl Report {
             reads_per_response: tally.reads as f64 / answered.max(1) as f64,
             connections_opened: tally.opened,
             connections_lost_idle: tally.lost_idle,
-            generator: Generator::new(plan, tally, sent, wall),
+            generator: Generator::new(plan, tally, used, sent, seconds),
         }
     }
 }
 
+impl Report {
+    /// What several generators saw that drove load at the same time: sums, the longest time, and
+    /// one histogram of all answers. `None` of none.
+    pub fn merged(reports: &[Self]) -> Option<Self> {
+        let (first, others) = reports.split_first()?;
+        let mut all = first.clone();
+        for other in others {
+            all.add(other);
+        }
+        let merged = |latencies: fn(&Self) -> &Latencies| {
+            let mut histogram = empty_histogram();
+            for report in reports {
+                for (value, count) in &latencies(report).histogram_ns {
+                    histogram.saturating_record_n(*value, *count);
+                }
+            }
+            Latencies::new(&histogram)
+        };
+        if !others.is_empty() {
+            all.latency = merged(|report| &report.latency);
+            all.service_time = merged(|report| &report.service_time);
+        }
+        Some(all)
+    }
+
+    fn add(&mut self, other: &Self) {
+        let answered = |report: &Self| report.requests.saturating_sub(report.failed) as f64;
+        let (ours, theirs) = (answered(self), answered(other));
+        let reads = self.reads_per_response * ours + other.reads_per_response * theirs;
+        self.reads_per_response = reads / (ours + theirs).max(1.0);
+        self.requested_rate = self.requested_rate.zip(other.requested_rate).map(|(a, b)| a + b);
+        self.requested_count = self.requested_count.zip(other.requested_count).map(|(a, b)| a + b);
+        self.connections += other.connections;
+        self.threads += other.threads;
+        self.interrupted |= other.interrupted;
+        self.requests += other.requests;
+        self.failed += other.failed;
+        self.unsent += other.unsent;
+        self.abandoned += other.abandoned;
+        self.seconds = self.seconds.max(other.seconds);
+        self.attack_seconds = self.attack_seconds.max(other.attack_seconds);
+        self.wait_seconds = self.wait_seconds.max(other.wait_seconds);
+        self.rate += other.rate;
+        self.throughput += other.throughput;
+        self.gigabits_per_second_out += other.gigabits_per_second_out;
+        for (status, count) in &other.status_codes {
+            *self.status_codes.entry(*status).or_default() += count;
+        }
+        for (reason, count) in &other.errors {
+            *self.errors.entry(reason.clone()).or_default() += count;
+        }
+        self.failed_at_ms.extend(&other.failed_at_ms);
+        // The first of all are kept, not the first generator's.
+        self.failed_at_ms.sort_unstable();
+        self.failed_at_ms.truncate(MAX_FAILED_AT);
+        self.bytes_in += other.bytes_in;
+        self.body_bytes_in += other.body_bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.body_bytes_out += other.body_bytes_out;
+        self.connections_opened += other.connections_opened;
+        self.connections_lost_idle += other.connections_lost_idle;
+        self.generator.add(&other.generator);
+    }
+}
+
 impl Generator {
-    fn new(plan: &Plan, tally: &Tally, sent: u64, wall_seconds: f64) -> Self {
+    fn add(&mut self, other: &Self) {
+        self.cpu_seconds += other.cpu_seconds;
+        self.user_seconds += other.user_seconds;
+        self.system_seconds += other.system_seconds;
+        self.voluntary_switches += other.voluntary_switches;
+        self.involuntary_switches += other.involuntary_switches;
+        self.late += other.late;
+        self.max_late_us = self.max_late_us.max(other.max_late_us);
+        self.backlogged += other.backlogged;
+        self.saturated |= other.saturated;
+    }
+
+    fn new(plan: &Plan, tally: &Tally, used: &ProcessUsage, sent: u64, wall_seconds: f64) -> Self {
         let late_percent = tally.late as f64 * 100.0 / sent.max(1) as f64;
         let busy = tally.cpu.as_secs_f64() / (wall_seconds * plan.threads as f64).max(1e-9);
-        let is_open_loop = plan.pace.rate().is_some();
+        let may_be_idle = plan.pace.rate().is_some() && wall_seconds >= BUSY_MIN_SECONDS;
         Self {
             cpu_seconds: tally.cpu.as_secs_f64(),
+            user_seconds: used.user.as_secs_f64(),
+            system_seconds: used.system.as_secs_f64(),
+            voluntary_switches: used.voluntary_switches,
+            involuntary_switches: used.involuntary_switches,
             late: tally.late,
             max_late_us: tally.max_late.as_nanos() as f64 / 1e3,
             backlogged: tally.backlogged,
-            saturated: late_percent > LATE_PERCENT_MAX || is_open_loop && busy > BUSY_MAX,
+            saturated: late_percent > LATE_PERCENT_MAX || may_be_idle && busy > BUSY_MAX,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(requests: u64, latency_ns: u64) -> Report {
+        let mut histogram = empty_histogram();
+        histogram.record_n(latency_ns, requests).unwrap();
+        let latency = Latencies::new(&histogram);
+        Report { requests, rate: 10.0, reads_per_response: 2.0, latency, ..Report::default() }
+    }
+
+    #[test]
+    fn a_generator_is_judged_by_what_it_had_time_for() {
+        let plan = crate::load::plan::tests::plan("http://a/");
+        let check = |cpu_ms, wall_seconds, expected| {
+            let mut tally = Tally::new();
+            tally.cpu = Duration::from_millis(cpu_ms);
+            let generator =
+                Generator::new(&plan, &tally, &ProcessUsage::default(), 0, wall_seconds);
+            assert_eq!(generator.saturated, expected, "{cpu_ms} ms in {wall_seconds} s");
+        };
+        check(20, 0.0, false);
+        check(20, 0.01, false);
+        check(900, 1.0, false);
+        check(990, 1.0, true);
+    }
+
+    #[test]
+    fn several_generators_make_one_report() {
+        let all = Report::merged(&[report(30, 1_000), report(10, 9_000)]).unwrap();
+        assert_eq!((all.requests, all.rate, all.latency.count), (40, 20.0, 40));
+        assert_eq!((all.latency.p50_us.round(), all.latency.max_us.round()), (1.0, 9.0));
+        assert_eq!(all.reads_per_response, 2.0);
+        assert_eq!(Report::merged(&[report(3, 1_000)]), Some(report(3, 1_000)));
+        assert_eq!(Report::merged(&[]), None);
+    }
+
+    #[test]
+    fn the_first_failures_of_all_generators_are_kept() {
+        let failing_from = |start: u64| {
+            let failed_at_ms = (start..start + MAX_FAILED_AT as u64).collect();
+            Report { failed_at_ms, ..report(1, 1_000) }
+        };
+        let all = Report::merged(&[failing_from(500), failing_from(0)]).unwrap();
+        assert_eq!(all.failed_at_ms.len(), MAX_FAILED_AT);
+        assert_eq!(all.failed_at_ms[..2], [0, 1]);
+        assert_eq!(all.failed_at_ms[MAX_FAILED_AT - 2..], [749, 749]);
     }
 }

@@ -4,7 +4,7 @@
 //! connection may be used again. Bodies are counted, never kept. It must accept the same responses
 //! however their bytes were split, and never take bytes for an answer that nobody asked for.
 
-/// The largest head that is accepted, and the longest line of a chunked body.
+/// The largest head and trailer that are accepted, and the longest line of a chunked body.
 const HEAD_MAX_BYTES: usize = 64 << 10;
 
 /// A response that has been read to its end.
@@ -29,6 +29,12 @@ pub(super) enum ResponseError {
     /// The head does not end.
     #[error("response head is larger than 64 KiB")]
     HeadTooLarge,
+    /// The lines after a chunked body do not end.
+    #[error("response trailer is larger than 64 KiB")]
+    TrailerTooLarge,
+    /// What follows is another protocol, which nobody here speaks.
+    #[error("status 101, switching protocols")]
+    Switched,
     /// Contradictory or unreadable.
     #[error("response has a wrong Content-Length")]
     Length,
@@ -58,8 +64,8 @@ enum State {
     Chunk { left: u64 },
     /// Before the line end of a chunk.
     ChunkEnd,
-    /// In the lines after the last chunk.
-    Trailer,
+    /// In the lines after the last chunk, of which so many bytes have ended.
+    Trailer { bytes: usize },
 }
 
 /// Reads one response after the other.
@@ -110,7 +116,9 @@ impl Reader {
                     self.state = if left == 0 { State::ChunkEnd } else { State::Chunk { left } };
                     false
                 }
-                State::ChunkSize | State::ChunkEnd | State::Trailer => self.line(&mut rest)?,
+                State::ChunkSize | State::ChunkEnd | State::Trailer { .. } => {
+                    self.line(&mut rest)?
+                }
             };
             if is_done {
                 return if rest.is_empty() {
@@ -173,6 +181,9 @@ impl Reader {
     /// Reads a whole head and goes to where its body begins.
     fn begin(&mut self, head: &[u8]) -> Result<bool, ResponseError> {
         let head = Head::read(head)?;
+        if head.status == 101 {
+            return Err(ResponseError::Switched);
+        }
         if (100..200).contains(&head.status) {
             // Not the answer yet.
             self.state = State::Head;
@@ -204,10 +215,16 @@ impl Reader {
         let (state, is_done) = match self.state {
             State::ChunkEnd if line.is_empty() => (State::ChunkSize, false),
             State::ChunkSize => match chunk_size(line).ok_or(ResponseError::Chunk)? {
-                0 => (State::Trailer, false),
+                0 => (State::Trailer { bytes: 0 }, false),
                 left => (State::Chunk { left }, false),
             },
-            State::Trailer => (State::Trailer, line.is_empty()),
+            State::Trailer { bytes } => {
+                let bytes = bytes + line.len() + 2;
+                if bytes > HEAD_MAX_BYTES {
+                    return Err(ResponseError::TrailerTooLarge);
+                }
+                (State::Trailer { bytes }, line.is_empty())
+            }
             _ => return Err(ResponseError::Chunk),
         };
         self.state = state;
@@ -279,15 +296,17 @@ impl Head {
     }
 }
 
-/// The end of a head, the empty line included, if it ends after `from`.
+/// The end of a head, the empty line included, if it ends after `from`. A bare LF ends a line too
+/// (RFC 9112, section 2.2).
 fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
-        at += bytes[at..].iter().position(|byte| *byte == b'\r')?;
-        if bytes[at..].starts_with(b"\r\n\r\n") {
-            return Some(at + 4);
+        at += bytes[at..].iter().position(|byte| *byte == b'\n')? + 1;
+        match &bytes[at..] {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
         }
-        at += 1;
     }
 }
 
@@ -331,7 +350,7 @@ mod tests {
         reader.end()
     }
 
-    const GOOD: [(&str, u16, u64, bool); 11] = [
+    const GOOD: [(&str, u16, u64, bool); 13] = [
         ("HTTP/1.1 200 OK\r\ncontent-LENGTH: 5\r\n\r\nhello", 200, 5, false),
         ("HTTP/1.1 200 OK\r\nContent-Length:0\r\nConnection: Close\r\n\r\n", 200, 0, true),
         ("HTTP/1.1 200\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nab", 200, 2, false),
@@ -358,14 +377,17 @@ mod tests {
             11,
             false,
         ),
+        ("HTTP/1.1 200 OK\nContent-Length: 2\n\nab", 200, 2, false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\n\r\nab", 200, 2, false),
         ("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 1\r\n\r\n!", 503, 1, false),
     ];
 
-    const BAD: [(&str, ResponseError); 12] = [
+    const BAD: [(&str, ResponseError); 13] = [
         ("", ResponseError::Truncated),
         ("SSH-2.0-x 200\r\n\r\n", ResponseError::NotHttp),
         ("HTTP/2 200\r\n\r\n", ResponseError::NotHttp),
         ("HTTP/1.1 20\r\n\r\n", ResponseError::NotHttp),
+        ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", ResponseError::Switched),
         ("HTTP/1.1 200 OK\r\nContent-Le", ResponseError::Truncated),
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", ResponseError::Truncated),
         ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", ResponseError::Length),
@@ -394,6 +416,9 @@ mod tests {
         }
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEAD_MAX_BYTES));
         assert_eq!(read(endless.as_bytes(), &[1000]), Err(ResponseError::HeadTooLarge));
+        let lines = "X: y\r\n".repeat(HEAD_MAX_BYTES / 4);
+        let endless = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n{lines}");
+        assert_eq!(read(endless.as_bytes(), &[1000]), Err(ResponseError::TrailerTooLarge));
     }
 
     #[test]

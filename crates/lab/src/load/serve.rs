@@ -1,7 +1,8 @@
 //! Fortio's REST calls: run, status, stop, and the results that were saved.
 //!
 //! Whoever reaches it can make this machine send load, so it listens on the loopback interface
-//! unless it is told otherwise, and makes only a few runs at once.
+//! unless it is told otherwise, makes only a few runs at once, and refuses what another site's page
+//! lets a browser call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use ambit_net::sys::process::raise_open_files_limit;
 use anyhow::{Context, Result, bail};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,6 +62,9 @@ pub(super) struct Wish {
 impl Wish {
     /// The plan that it makes.
     pub(super) fn plan(self) -> Result<Plan> {
+        if self.qps.is_nan() {
+            bail!("qps: NaN is no rate; write 8, or 0 for as fast as they go");
+        }
         let mut headers = Vec::new();
         for header in &self.headers {
             headers.push(plan::header(header)?);
@@ -130,13 +135,14 @@ struct Service {
     runs: RefCell<BTreeMap<u64, Running>>,
 }
 
-/// Takes a run off the list, however it ends.
-struct Listed<'a> {
-    service: &'a Service,
+/// A run's place among [`MAX_RUNS`], which it leaves however it ends.
+struct Listed {
+    service: Rc<Service>,
     run_id: u64,
+    result_id: String,
 }
 
-impl Drop for Listed<'_> {
+impl Drop for Listed {
     fn drop(&mut self) {
         self.service.runs.borrow_mut().remove(&self.run_id);
     }
@@ -187,6 +193,12 @@ impl Service {
         ends: server::Ends,
     ) -> Response<Body> {
         let path = request.uri().path().to_owned();
+        if path.starts_with("/fortio/") && is_of_another_site(request.headers()) {
+            return reply(
+                StatusCode::FORBIDDEN,
+                &failure("pages of other sites may not call this"),
+            );
+        }
         let outcome = match path.strip_prefix("/fortio/") {
             Some("rest/run") => match Call::read(request).await {
                 Ok(call) => self.run(&call).await,
@@ -206,21 +218,18 @@ impl Service {
     }
 
     async fn run(self: Rc<Self>, call: &Call) -> Result<Value> {
-        let plan = call.wish()?.plan()?;
-        if self.runs.borrow().len() >= MAX_RUNS {
-            bail!("{MAX_RUNS} runs are under way; wait, or end one with /fortio/rest/stop?runid=N");
-        }
-        let run_id = self.last_run.get() + 1;
-        self.last_run.set(run_id);
-        let mut settings = call.settings()?;
-        (settings.run_id, settings.id) = (run_id, result_id(run_id));
+        let (plan, mut settings) = (call.wish()?.plan()?, call.settings()?);
+        let stop = Stop::default();
+        let listed = self.list(&plan, &stop)?;
+        let run_id = listed.run_id;
+        (settings.run_id, settings.id) = (run_id, listed.result_id.clone());
         let (is_async, save) = (call.is_on("async"), call.is_on("save"));
         let url = format!("http://{}/fortio/data/{}.json", call.host, settings.id);
         let started = json!({
             "message": "started", "RunID": run_id, "Count": 1,
             "ResultID": settings.id, "ResultURL": url,
         });
-        let running = async move { self.measure(plan, settings, save).await };
+        let running = async move { self.measure(plan, stop, listed, settings, save).await };
         if !is_async {
             return running.await;
         }
@@ -232,13 +241,34 @@ impl Service {
         Ok(started)
     }
 
-    async fn measure(&self, plan: Plan, settings: Settings, save: bool) -> Result<Value> {
-        let (url, run_id) = (plan.target.url.clone(), settings.run_id);
-        let qps = plan.pace.rate().unwrap_or_default();
-        let mut run = Run::start(plan, false).await?;
-        let running = Running { stop: run.stop(), id: settings.id.clone(), url, qps };
+    /// Takes a place for a run, before anything is awaited, so that calls at the same time cannot
+    /// all find the same one free.
+    fn list(self: &Rc<Self>, plan: &Plan, stop: &Stop) -> Result<Listed> {
+        if self.runs.borrow().len() >= MAX_RUNS {
+            bail!("{MAX_RUNS} runs are under way; wait, or end one with /fortio/rest/stop?runid=N");
+        }
+        let run_id = self.last_run.get() + 1;
+        self.last_run.set(run_id);
+        let result_id = result_id(run_id);
+        let running = Running {
+            stop: stop.clone(),
+            id: result_id.clone(),
+            url: plan.target.url.clone(),
+            qps: plan.pace.rate().unwrap_or_default(),
+        };
         self.runs.borrow_mut().insert(run_id, running);
-        let _listed = Listed { service: self, run_id };
+        Ok(Listed { service: Rc::clone(self), run_id, result_id })
+    }
+
+    async fn measure(
+        &self,
+        plan: Plan,
+        stop: Stop,
+        _listed: Listed,
+        settings: Settings,
+        save: bool,
+    ) -> Result<Value> {
+        let mut run = Run::start(plan, stop, false).await?;
         let result = fortio::json(&run.finish().await?, &settings);
         if save {
             let path = self.data_dir.join(format!("{}.json", settings.id));
@@ -364,6 +394,20 @@ impl Call {
     }
 }
 
+/// Whether a browser sends it for a page of another site. Browsers say so in `Origin`, and where
+/// they leave that out, as for a picture, in `Sec-Fetch-Site`; other clients send neither.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let host = headers.get("host").map(HeaderValue::as_bytes).unwrap_or_default();
+    let is_foreign = |origin: &HeaderValue| {
+        let origin = origin.as_bytes();
+        let named = origin.strip_prefix(b"http://").or(origin.strip_prefix(b"https://"));
+        !named.is_some_and(|named| named.eq_ignore_ascii_case(host))
+    };
+    let is_cross = |site: &HeaderValue| !matches!(site.as_bytes(), b"same-origin" | b"none");
+    headers.get_all("origin").iter().any(is_foreign)
+        || headers.get_all("sec-fetch-site").iter().any(is_cross)
+}
+
 fn query(text: &str) -> Vec<(String, String)> {
     let pair = |pair: &str| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -440,6 +484,8 @@ mod tests {
             ("url=a&c=x", "is no number"),
             ("url=https://a", "write http://"),
             ("url=a&t=soon", "write 10s"),
+            ("url=a&qps=NaN", "NaN is no rate"),
+            ("url=a&X=GET%0d%0aFoo:", "is not a method"),
         ] {
             let error =
                 call(text, Value::Null).wish().and_then(Wish::plan).unwrap_err().to_string();
@@ -447,5 +493,43 @@ mod tests {
         }
         let service = Service::new(PathBuf::from("/nonexistent"));
         assert!(service.saved("../../etc/passwd").is_err() && service.saved("x.json").is_err());
+    }
+
+    #[tokio::test]
+    async fn calls_at_the_same_time_make_no_more_runs_than_there_may_be() {
+        let service = Rc::new(Service::new(PathBuf::from("/nonexistent")));
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let call = call(&format!("url=http://{gone}/&t=10s&async=on"), Value::Null);
+        let calling = async {
+            let calls = (0..40).map(|_| service.clone().run(&call));
+            let outcomes = futures::future::join_all(calls).await;
+            assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), MAX_RUNS);
+            assert_eq!(service.runs.borrow().len(), MAX_RUNS);
+            service.stop(&call);
+            while !service.runs.borrow().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        LocalSet::new().run_until(calling).await;
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_told_apart() {
+        let check = |fields: &[(&'static str, &'static str)], expected| {
+            let mut headers = HeaderMap::new();
+            headers.insert("host", HeaderValue::from_static("a:8080"));
+            for (name, value) in fields {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            assert_eq!(is_of_another_site(&headers), expected, "{fields:?}");
+        };
+        check(&[], false);
+        check(&[("origin", "http://a:8080")], false);
+        check(&[("origin", "http://A:8080"), ("sec-fetch-site", "same-origin")], false);
+        check(&[("sec-fetch-site", "none")], false);
+        check(&[("origin", "http://b:8080")], true);
+        check(&[("origin", "http://a")], true);
+        check(&[("origin", "null")], true);
+        check(&[("sec-fetch-site", "cross-site")], true);
     }
 }

@@ -14,7 +14,7 @@ const MAX_LATENCY_NS: u64 = 2 * 86_400 * 1_000_000_000;
 /// A send that leaves so much after a worker was there for it is the generator's own fault.
 pub(super) const LATE: Duration = Duration::from_millis(1);
 /// As many failures keep their moment.
-const MAX_FAILED_AT: usize = 1000;
+pub(super) const MAX_FAILED_AT: usize = 1000;
 /// As many different reasons of failure are told apart.
 const MAX_REASONS: usize = 100;
 const MAX_STATUS: usize = 1000;

@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::plan::Pace;
@@ -49,6 +50,9 @@ pub(super) async fn work<A: Alarm>(work: &Work<A>, mut transport: impl Transport
 
 /// The longest wait for an answer. One timer serves all exchanges of a worker: it is moved only
 /// when it fires, not for each of them.
+///
+/// It is polled outside of the runtime's budget: an exchange that always has something to read
+/// uses the budget up each time, and a timer without budget never fires.
 struct Deadline {
     limit: Duration,
     sleep: Pin<Box<Sleep>>,
@@ -70,7 +74,7 @@ impl Deadline {
             if let Poll::Ready(outcome) = exchange.as_mut().poll(context) {
                 return Poll::Ready(outcome);
             }
-            while self.sleep.as_mut().poll(context).is_ready() {
+            while pin!(unconstrained(self.sleep.as_mut())).poll(context).is_ready() {
                 if Instant::now() >= end {
                     return Poll::Ready(Err(Failure::Timeout));
                 }
@@ -207,6 +211,19 @@ mod tests {
         assert_eq!(tally.reasons["no time left to send"], tally.unsent);
         assert_eq!(tally.latency.len(), 2500);
         assert!(ms(&tally.latency, 0.5) >= 10_000);
+    }
+
+    #[tokio::test]
+    async fn what_always_has_something_to_read_ends_at_the_timeout_too() {
+        let endless = async {
+            loop {
+                tokio::task::consume_budget().await;
+            }
+        };
+        let mut deadline = Deadline::new(Duration::from_millis(20));
+        let limited = deadline.within::<()>(Instant::now(), endless);
+        let outcome = tokio::time::timeout(Duration::from_secs(10), limited).await;
+        assert!(matches!(outcome, Ok(Err(Failure::Timeout))), "{outcome:?}");
     }
 
     #[test]

@@ -61,6 +61,40 @@ pub fn thread_cpu_time() -> io::Result<Duration> {
     Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))
 }
 
+/// What the calling process has used, all its threads, the ended ones too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// Outside the kernel.
+    pub user: Duration,
+    /// In the kernel.
+    pub system: Duration,
+    /// Context switches because a thread waited.
+    pub voluntary_switches: u64,
+    /// Context switches because a thread's time was up.
+    pub involuntary_switches: u64,
+}
+
+impl ProcessUsage {
+    /// Of the calling process.
+    pub fn now() -> io::Result<Self> {
+        // SAFETY: a structure of numbers alone may be all zeroes.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is writable for the length of the call.
+        check(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) })?;
+        let time = |time: libc::timeval| {
+            let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+            Duration::from_secs(seconds)
+                + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or_default())
+        };
+        Ok(Self {
+            user: time(usage.ru_utime),
+            system: time(usage.ru_stime),
+            voluntary_switches: u64::try_from(usage.ru_nvcsw).unwrap_or_default(),
+            involuntary_switches: u64::try_from(usage.ru_nivcsw).unwrap_or_default(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +119,7 @@ mod tests {
         while thread_cpu_time().unwrap() == before {
             assert!(Instant::now() < end, "work costs processor time");
         }
+        let all = ProcessUsage::now().unwrap();
+        assert!(all.user + all.system > Duration::ZERO);
     }
 }

@@ -53,7 +53,7 @@ pub(in crate::load) fn json(report: &Report, settings: &Settings) -> Value {
     if silent > 0 {
         codes.insert(NO_ANSWER.to_owned(), json!(silent));
     }
-    json!({
+    let mut result = json!({
         "RunType": if report.protocol.is_http() { "HTTP" } else { "TCP" },
         "Labels": settings.labels,
         "StartTime": report.started_at,
@@ -75,7 +75,14 @@ pub(in crate::load) fn json(report: &Report, settings: &Settings) -> Value {
             "Avg": report.bytes_in as f64 / answered.max(1) as f64,
         },
         "SocketCount": report.connections_opened,
-    })
+    });
+    let doubts = super::text::doubts(report).into_iter();
+    let warnings: Vec<_> = doubts.map(|(name, value)| format!("{name}: {value}")).collect();
+    if !warnings.is_empty() {
+        // Fortio has no field for it, and who reads its result skips what it does not know.
+        result["Warnings"] = json!(warnings);
+    }
+    result
 }
 
 fn requested(report: &Report) -> String {
@@ -140,9 +147,6 @@ pub(in crate::load) fn text(report: &Report, settings: &Settings) -> String {
         writeln!(text, "{line}").expect("a text takes all that is written to it");
     };
     let l = &report.latency;
-    if report.interrupted {
-        line("Interrupted: what follows is partial".to_owned());
-    }
     line(format!(
         "Aggregated Function Time : count {} avg {} +/- {} min {} max {} sum {}",
         l.count,
@@ -201,6 +205,15 @@ mod tests {
     fn the_result_as_json() {
         let json = json(&report(), &Settings::default());
         insta::assert_snapshot!(serde_json::to_string_pretty(&json).unwrap());
+    }
+
+    #[test]
+    fn what_is_doubtful_is_in_the_result() {
+        let mut report = report();
+        report.interrupted = true;
+        let json = json(&report, &Settings::default());
+        let warning = "PARTIAL: interrupted after 2.0 s; this is what was measured";
+        assert_eq!(json["Warnings"], json!([warning]));
     }
 
     #[test]

@@ -24,6 +24,16 @@ pub enum Output {
     Hdr,
 }
 
+impl Output {
+    /// Whether what is doubtful about a report can be read in it.
+    pub(super) fn tells_doubts(self) -> bool {
+        match self {
+            Self::Text | Self::Json => true,
+            Self::Vegeta | Self::Fortio | Self::Hdr => false,
+        }
+    }
+}
+
 /// The report, written like this, with its last line end.
 pub(super) fn write(report: &Report, output: Output) -> Result<String> {
     Ok(match output {

@@ -11,13 +11,7 @@ pub(in crate::load) fn write(report: &Report) -> String {
     let mut line = |name: &str, value: String| {
         writeln!(text, "{name:<14}{value}").expect("a text takes all that is written to it");
     };
-    if report.interrupted {
-        let seconds = report.seconds;
-        line("PARTIAL", format!("interrupted after {seconds:.1} s; this is what was measured"));
-    }
-    if report.generator.saturated {
-        line("UNRELIABLE", saturated(report));
-    }
+    doubts(report).into_iter().for_each(|(name, value)| line(name, value));
     let pace = report.requested_rate.map_or("as fast as they go".to_owned(), |r| rate(r) + "/s");
     let (protocol, connections) = (report.protocol, report.connections);
     line("load", format!("{} {protocol}, {pace}, {connections} connections", report.url));
@@ -60,14 +54,29 @@ pub(in crate::load) fn write(report: &Report) -> String {
     text
 }
 
-fn saturated(report: &Report) -> String {
-    format!(
-        "the generator could not keep up ({} late sends); give it more CPU or --threads",
-        report.generator.late
-    )
+/// What is doubtful about a report, whichever way it is written: a word and its reason.
+pub(in crate::load) fn doubts(report: &Report) -> Vec<(&'static str, String)> {
+    let mut doubts = Vec::new();
+    if report.interrupted {
+        let seconds = report.seconds;
+        let what = if report.requests == 0 { ", before anything" } else { "; this is what" };
+        doubts.push(("PARTIAL", format!("interrupted after {seconds:.1} s{what} was measured")));
+    }
+    if report.generator.saturated {
+        let why = match report.generator.late {
+            0 => "a thread was busy all the time".to_owned(),
+            late => format!("{late} late sends"),
+        };
+        let remedy = "give it more CPU or --threads";
+        doubts.push(("UNRELIABLE", format!("the generator could not keep up ({why}); {remedy}")));
+    }
+    doubts
 }
 
 fn latencies(latencies: &Latencies) -> String {
+    if latencies.count == 0 {
+        return "-".to_owned();
+    }
     let Latencies { mean_us, p50_us, p75_us, p90_us, p99_us, p999_us, max_us, .. } = latencies;
     let named = [
         ("mean", mean_us),
@@ -131,6 +140,13 @@ mod tests {
         let words: Vec<_> =
             text.lines().filter_map(|line| line.split(' ').next()).take(3).collect();
         assert_eq!(words, ["PARTIAL", "UNRELIABLE", "load"]);
+    }
+
+    #[test]
+    fn what_was_not_timed_has_no_latency() {
+        let nothing = Latencies::default();
+        let text = write(&Report { latency: nothing.clone(), service_time: nothing, ..report() });
+        assert!(text.contains("\nlatency       -\n  of service  -\n"), "{text}");
     }
 
     #[test]

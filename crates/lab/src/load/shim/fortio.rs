@@ -65,7 +65,11 @@ async fn load(flags: &Flags<'_>) -> Result<ExitCode> {
     };
     let to_stdout = path.as_deref() == Some(Path::new("-"));
     let file = path.as_deref().filter(|_| !to_stdout).map(command::create).transpose()?;
-    let report = command::measure(plan, flags.is_on("quiet", false)?).await?;
+    let quiet = flags.is_on("quiet", false)?;
+    let measured = command::measure(plan, quiet).await;
+    let report =
+        measured.map_err(|error| command::or_keep_going(error, "-allow-initial-errors"))?;
+    command::tell_doubts(&report);
     let result = serde_json::to_string_pretty(&json(&report, &settings))? + "\n";
     if to_stdout {
         // The JSON alone goes where a program reads it.
@@ -170,6 +174,7 @@ mod tests {
             ("-qps x http://a", "is not what this flag takes"),
             ("-grpc http://a", "is not offered"),
             ("-c 0 http://a", "must be between 1"),
+            ("-qps nan http://a", "NaN is no rate"),
         ] {
             let error = made(words).unwrap_err();
             assert!(error.contains(part), "{words}: {error}");

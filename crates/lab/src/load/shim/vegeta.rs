@@ -160,9 +160,7 @@ fn report(words: &[&str]) -> Result<ExitCode> {
     let measured: Report = serde_json::from_slice(&text).with_context(|| {
         format!("{path} is no result of this program's attack; Vegeta's own format is not read")
     })?;
-    if measured.interrupted {
-        eprintln!("PARTIAL: the attack was interrupted after {:.1} s", measured.seconds);
-    }
+    command::tell_doubts(&measured);
     let text = match flags.value("type").unwrap_or("text") {
         "text" => output::vegeta::text(&measured),
         "json" => format!("{}\n", output::vegeta::json(&measured)),
