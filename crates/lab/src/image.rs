@@ -101,31 +101,72 @@ pub fn command_line(
                 return Err(ImageError::SampleWithoutName { image: image.to_owned() });
             }
             "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
-            "peterevans/vegeta" => built_in(&["vegeta"]),
+            "ably77/vegeta" | "peterevans/vegeta" => built_in(&["vegeta"]),
             "fortio/fortio" => built_in(&["fortio"]),
             "curlimages/curl" => built_in(&["curl"]),
             "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
             "busybox" | "alpine" => Vec::new(),
-            _ => {
-                let (image, name) = (image.to_owned(), name.to_owned());
-                return Err(ImageError::Unknown { image, name });
-            }
+            _ => match bookinfo(name, tag(image)) {
+                Some(words) => built_in(&words),
+                None => {
+                    let (image, name) = (image.to_owned(), name.to_owned());
+                    return Err(ImageError::Unknown { image, name });
+                }
+            },
         }
     };
     line.extend_from_slice(args);
     Ok(line)
 }
 
+/// The services of bookinfo, by the names under which Istio's releases ship them.
+///
+/// Tags up to 1.19 are of the releases up to Istio 1.22, which their manifests name; every other
+/// tag, and none, is of the releases since.
+fn bookinfo(name: &str, tag: Option<&str>) -> Option<Vec<&'static str>> {
+    let is_old = tag.and_then(version).is_some_and(|version| version < (1, 20));
+    let service = ["istio/examples-bookinfo-", "registry.istio.io/release/examples-bookinfo-"]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))?;
+    let (words, old_words, new_words): (&[_], &[_], &[_]) = match service {
+        "productpage-v1" => (&["productpage", "--close-upstream"], &["--close"], &[]),
+        "details-v1" => (&["details", "--two-writes"], &[], &["--nodelay"]),
+        "reviews-v1" => (&["reviews", "--version", "v1"], &[], &[]),
+        "reviews-v2" => (&["reviews", "--version", "v2"], &[], &[]),
+        "reviews-v3" => (&["reviews", "--version", "v3"], &[], &[]),
+        "ratings-v1" => (&["ratings"], &[], &[]),
+        _ => return None,
+    };
+    let of_release = if is_old { old_words } else { new_words };
+    Some([&[SHIPPED_BINARY, "sample"], words, &["--listen", ":9080"], of_release].concat())
+}
+
+/// The first two numbers of a tag.
+fn version(tag: &str) -> Option<(u32, u32)> {
+    let mut numbers = tag.split(['.', '-']).map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 /// An image's name without the default registry, tag and digest.
 fn repository(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or(image);
-    let tag = image.rfind(':').filter(|colon| !image[*colon..].contains('/'));
-    let image = &image[..tag.unwrap_or(image.len())];
+    let image = &image[..colon(image).unwrap_or(image.len())];
     let image = ["docker.io/", "index.docker.io/", "registry-1.docker.io/"]
         .iter()
         .find_map(|registry| image.strip_prefix(registry))
         .unwrap_or(image);
     image.strip_prefix("library/").unwrap_or(image)
+}
+
+/// What an image's name says after the colon.
+fn tag(image: &str) -> Option<&str> {
+    let image = image.split('@').next().unwrap_or(image);
+    colon(image).map(|colon| &image[colon + 1..])
+}
+
+/// Where the tag begins; a colon before a slash is a registry's port.
+fn colon(image: &str) -> Option<usize> {
+    image.rfind(':').filter(|colon| !image[*colon..].contains('/'))
 }
 
 /// Splits like a shell: blanks separate, quotes hold together. `None` when a quote stays open.
@@ -208,6 +249,33 @@ mod tests {
         check("shop/cart:2", &[], &["-x"], Ok("/opt/cart|--port|80 80|-x"));
         check("localhost:5000/shop/other:2", &["run"], &[], Ok("run"));
         check("localhost:5000/shop/other:2", &[], &[], Err("--image localhost:5000/shop/other="));
+    }
+
+    #[test]
+    fn bookinfo_is_old_or_new_by_its_tag() {
+        let check = |image: &str, expected: Result<&str, &str>| {
+            let expected = expected.map(|words| format!("ambit|sample|{words}"));
+            super::tests::check(image, &[], &[], expected.as_deref().map_err(|part| *part));
+        };
+        let prefix = "docker.io/istio/examples-bookinfo";
+        for (name, expected) in [
+            ("details-v1:1.19.1", "details|--two-writes|--listen|:9080"),
+            ("details-v1:1.18.0", "details|--two-writes|--listen|:9080"),
+            ("details-v1:1.20.1", "details|--two-writes|--listen|:9080|--nodelay"),
+            ("details-v1", "details|--two-writes|--listen|:9080|--nodelay"),
+            ("details-v1:latest", "details|--two-writes|--listen|:9080|--nodelay"),
+            ("details-v1:1.19.1-distroless", "details|--two-writes|--listen|:9080"),
+            ("productpage-v1:1.19.1", "productpage|--close-upstream|--listen|:9080|--close"),
+            ("productpage-v1:1.20.1", "productpage|--close-upstream|--listen|:9080"),
+            ("reviews-v1:1.20.1", "reviews|--version|v1|--listen|:9080"),
+            ("reviews-v3:1.19.1", "reviews|--version|v3|--listen|:9080"),
+            ("ratings-v1:1.20.1", "ratings|--listen|:9080"),
+        ] {
+            check(&format!("{prefix}-{name}"), Ok(expected));
+        }
+        let moved = "registry.istio.io/release/examples-bookinfo-ratings-v1:1.20.3";
+        check(moved, Ok("ratings|--listen|:9080"));
+        check(&format!("{prefix}-mongodb:1.20.1"), Err("--image istio/examples-bookinfo-mongodb="));
     }
 
     #[test]

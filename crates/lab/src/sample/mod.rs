@@ -5,7 +5,8 @@
 //! application would not do.
 
 mod banner;
-mod details;
+mod bookinfo;
+mod client;
 pub(crate) mod echo;
 mod fake_service;
 mod raw_echo;
@@ -26,6 +27,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
+use bookinfo::details::{self, Writing};
+use bookinfo::productpage::{Closing, Productpage};
+use bookinfo::ratings;
+use bookinfo::reviews::{Reviews, Version};
 use fake_service::FakeService;
 
 /// How long requests that are under way get to finish after SIGTERM.
@@ -48,10 +53,15 @@ pub(crate) enum Sample {
         #[arg(long, value_name = "ADDR")]
         listen: Option<String>,
     },
-    /// HTTP: a request's own body, else what was asked for by `?size=N&delay=10ms`, else the
-    /// request as JSON.
+    /// HTTP: sends `?size=N` bytes, `?delay=10ms` late; without a size the request's own body, or
+    /// the request as JSON.
+    ///
+    /// A size is at most 8388608 bytes, a delay at most 60s. Other parts of the query come back in
+    /// the JSON. Connections are kept until the client ends them.
     Echo(Listen),
     /// TCP: sends back what it reads; at the end of the input it finishes and closes.
+    ///
+    /// Each direction ends by itself, so that a client may close its half and read the rest.
     TcpEcho(Listen),
     /// TCP: speaks first, then sends back what it reads.
     Banner {
@@ -65,13 +75,33 @@ pub(crate) enum Sample {
     Details {
         #[command(flatten)]
         listen: Listen,
-        /// Write header and body one after the other and without TCP_NODELAY, as its old release.
-        #[arg(long)]
-        two_writes: bool,
+        #[command(flatten)]
+        writing: Writing,
     },
+    /// HTTP: `GET /productpage`, the front of bookinfo, which calls details and reviews.
+    Productpage {
+        #[command(flatten)]
+        listen: Listen,
+        #[command(flatten)]
+        closing: Closing,
+    },
+    /// HTTP: `GET /reviews/0` of bookinfo, which calls ratings from v2 on.
+    Reviews {
+        #[command(flatten)]
+        listen: Listen,
+        /// Which version: without ratings, with black stars, with red stars.
+        #[arg(long, value_enum, default_value = "v1")]
+        version: Version,
+    },
+    /// HTTP: `GET /ratings/0` of bookinfo.
+    Ratings(Listen),
     /// TCP: takes what it is sent; at the end of the input it says how many bytes that were.
+    ///
+    /// The number is eight bytes long, big end first.
     Sink(Listen),
     /// HTTP: answers at once, or after known delays, or stalls; to measure load generators with.
+    ///
+    /// It costs less than `echo`, and its delays are kept to the microsecond.
     Timed {
         #[command(flatten)]
         listen: Listen,
@@ -101,8 +131,14 @@ pub(crate) enum Ready {
     TcpEcho(TcpListener),
     /// [`Sample::Banner`] with its line.
     Banner(TcpListener, String),
-    /// [`Sample::Details`] and whether it writes twice.
-    Details(TcpListener, bool),
+    /// [`Sample::Details`] and how it writes.
+    Details(TcpListener, Writing),
+    /// [`Sample::Productpage`].
+    Productpage(TcpListener, Box<Productpage>),
+    /// [`Sample::Reviews`].
+    Reviews(TcpListener, Box<Reviews>),
+    /// [`Sample::Ratings`].
+    Ratings(TcpListener),
     /// [`Sample::Sink`].
     Sink(TcpListener),
     /// [`Sample::Timed`] and how it answers.
@@ -159,9 +195,18 @@ impl Sample {
             Self::Echo(listen) => Ready::Echo(server::listen(&listen.address)?),
             Self::TcpEcho(listen) => Ready::TcpEcho(server::listen(&listen.address)?),
             Self::Banner { listen, line } => Ready::Banner(server::listen(&listen.address)?, line),
-            Self::Details { listen, two_writes } => {
-                Ready::Details(server::listen(&listen.address)?, two_writes)
+            Self::Details { listen, writing } => {
+                Ready::Details(server::listen(&listen.address)?, writing)
             }
+            Self::Productpage { listen, closing } => {
+                let front = Productpage::from_environment(closing, variable)?;
+                Ready::Productpage(server::listen(&listen.address)?, Box::new(front))
+            }
+            Self::Reviews { listen, version } => {
+                let reviews = Reviews::from_environment(version, variable)?;
+                Ready::Reviews(server::listen(&listen.address)?, Box::new(reviews))
+            }
+            Self::Ratings(listen) => Ready::Ratings(server::listen(&listen.address)?),
             Self::Sink(listen) => Ready::Sink(server::listen(&listen.address)?),
             Self::Timed { listen, timing } => {
                 Ready::Timed(server::listen(&listen.address)?, timing)
@@ -181,6 +226,9 @@ impl Ready {
             | Self::Banner(listener, _)
             | Self::Sink(listener)
             | Self::Timed(listener, _)
+            | Self::Productpage(listener, _)
+            | Self::Reviews(listener, _)
+            | Self::Ratings(listener)
             | Self::Details(listener, _) => Some(listener),
             Self::Sleep => None,
         }
@@ -195,9 +243,10 @@ impl Ready {
             Self::Banner(listener, line) => banner::serve(listener, guard, &line).await,
             Self::Sink(listener) => sink::serve(listener, guard).await,
             Self::Timed(listener, timing) => timed::serve(listener, guard, &timing).await,
-            Self::Details(listener, two_writes) => {
-                details::serve(listener, guard, two_writes).await;
-            }
+            Self::Details(listener, writing) => details::serve(listener, guard, writing).await,
+            Self::Productpage(listener, front) => front.serve(listener, guard).await,
+            Self::Reviews(listener, reviews) => reviews.serve(listener, guard).await,
+            Self::Ratings(listener) => ratings::serve(listener, guard).await,
             Self::Sleep => {
                 let mut guard = guard;
                 guard.draining().await;

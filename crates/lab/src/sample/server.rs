@@ -134,6 +134,7 @@ pub(crate) async fn serve_http<A, F, B>(
             let connection = http1::Builder::new()
                 .keep_alive(keep_alive)
                 .header_read_timeout(None)
+                .title_case_headers(true)
                 .max_buf_size(HEAD_SIZE_MAX_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);

@@ -74,7 +74,7 @@ impl FakeService {
             return Response::new(Full::from("OK"));
         }
         let (start_time, start) = (SystemTime::now(), Instant::now());
-        let calls = self.call_upstreams().await;
+        let calls = self.call_upstreams(request).await;
         let earliest = start + self.least_duration();
         // The runtime's clock counts in milliseconds: no delay must not become one of them.
         if Instant::now() < earliest {
@@ -87,7 +87,7 @@ impl FakeService {
         };
         let answer = Answer {
             name: self.settings.name.clone(),
-            uri: request.uri().path().to_owned(),
+            uri: request.uri().to_string(),
             kind: "HTTP".to_owned(),
             ip_addresses: vec![ends.local.ip().to_string()],
             start_time: answer::timestamp(start_time),
@@ -101,14 +101,19 @@ impl FakeService {
         };
         let mut response = Response::new(Full::from(answer.to_text()));
         *response.status_mut() = status;
-        let json = header::HeaderValue::from_static("application/json");
-        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        // The original names no type, and its library takes JSON for text.
+        let text = header::HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, text);
         response
     }
 
-    async fn call_upstreams(&self) -> BTreeMap<String, Answer> {
+    async fn call_upstreams(&self, request: &Request<Incoming>) -> BTreeMap<String, Answer> {
+        let (path, headers) = (request.uri().path(), request.headers());
         stream::iter(&self.settings.upstreams)
-            .map(async |upstream| (upstream.written.clone(), self.upstreams.call(upstream).await))
+            .map(async |upstream| {
+                let answer = self.upstreams.call(upstream, path, headers).await;
+                (upstream.written.clone(), answer)
+            })
             .buffer_unordered(self.settings.workers)
             .collect()
             .await
@@ -138,7 +143,7 @@ mod tests {
     use super::*;
     use crate::sample::tests::start;
 
-    async fn get(address: std::net::SocketAddr) -> (String, Value, usize) {
+    async fn get(address: std::net::SocketAddr) -> (String, Value, String) {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -146,40 +151,79 @@ mod tests {
         stream.read_to_string(&mut text).await.unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().to_owned();
-        (status, serde_json::from_str(body).unwrap(), body.len())
+        (status, serde_json::from_str(body).unwrap(), body.to_owned())
     }
 
     #[tokio::test]
     async fn three_tiers_answer_as_one() {
         let client = async {
-            let keep = ("HTTP_SERVER_KEEP_ALIVES", "true");
             let tier = |name, upstreams: &[std::net::SocketAddr]| {
                 let uris: Vec<String> = upstreams.iter().map(|ip| format!("http://{ip}")).collect();
                 let uris = uris.join(",");
-                let mut environment = vec![keep, ("NAME", name), ("MESSAGE", "Hello from there")];
-                environment
-                    .extend([("UPSTREAM_WORKERS", "2"), ("HTTP_CLIENT_KEEP_ALIVES", "true")]);
-                environment.push(("UPSTREAM_URIS", &uris));
+                let message = format!("Hello From {} !", name_of_service(name));
+                let environment = [
+                    ("HTTP_SERVER_KEEP_ALIVES", "true"),
+                    ("HTTP_CLIENT_KEEP_ALIVES", "true"),
+                    ("UPSTREAM_WORKERS", "2"),
+                    ("NAME", name),
+                    ("MESSAGE", &message),
+                    ("UPSTREAM_URIS", &uris),
+                ];
                 start(&["fake-service"], &environment)
             };
-            let (third, _third) = tier("tier-3-app-a", &[]);
-            let (second_a, _second_a) = tier("tier-2-app-a", &[third]);
-            let (second_b, _second_b) = tier("tier-2-app-b", &[third]);
+            let (third, _third) = tier("tier-3-app-a-v1", &[]);
+            let (second_a, _second_a) = tier("tier-2-app-a-v1", &[third]);
+            let (second_b, _second_b) = tier("tier-2-app-b-v1", &[third]);
             let (first, _first) = tier("tier-1-app-a", &[second_a, second_b]);
-            let (status, answer, size) = get(first).await;
+            let (status, answer, mut text) = get(first).await;
             assert_eq!(status, "200");
             assert_eq!(answer["name"], "tier-1-app-a");
             assert_eq!(answer["uri"], "/");
             assert_eq!(answer["type"], "HTTP");
             assert_eq!(answer["ip_addresses"], serde_json::json!(["127.0.0.1"]));
             let second = &answer["upstream_calls"][format!("http://{second_b}")];
-            assert_eq!(second["name"], "tier-2-app-b");
-            assert_eq!(second["headers"]["Content-Type"], "application/json");
+            assert_eq!(second["name"], "tier-2-app-b-v1");
+            let fields: Vec<&str> =
+                second["headers"].as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(fields, ["Content-Length", "Content-Type", "Date"]);
+            assert_eq!(second["headers"]["Content-Type"], "text/plain; charset=utf-8");
             let uri = format!("http://{third}");
-            let third = &second["upstream_calls"][&uri];
-            assert_eq!(third["uri"], uri);
-            assert_eq!((&third["code"], &third["body"]), (&200.into(), &"Hello from there".into()));
-            assert!((2_300..3_200).contains(&size), "{size} bytes, the original has 2,726");
+            let bottom = &second["upstream_calls"][&uri];
+            assert_eq!(bottom["uri"], uri);
+            assert_eq!(bottom["code"], 200);
+            assert_eq!(bottom["body"], "Hello From tier-3-app-a !");
+            // As long as published, with the names that the services have there.
+            for (address, name) in
+                [(third, "tier-3-app-a"), (second_a, "tier-2-app-a"), (second_b, "tier-2-app-b")]
+            {
+                text =
+                    text.replace(&format!("http://{address}"), &format!("http://{name}.ns-1:8080"));
+            }
+            assert!(text.len().abs_diff(2726) < 54, "{} bytes, the original has 2726", text.len());
+        };
+        LocalSet::new().run_until(client).await;
+    }
+
+    fn name_of_service(deployment: &str) -> &str {
+        deployment.trim_end_matches("-v1")
+    }
+
+    #[tokio::test]
+    async fn a_request_goes_on_with_its_path_and_header() {
+        let client = async {
+            let upstream = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let uri = format!("http://{}/base", upstream.local_addr().unwrap());
+            let (service, _service) = start(&["fake-service"], &[("UPSTREAM_URIS", &uri)]);
+            let mut stream = TcpStream::connect(service).await.unwrap();
+            let request = "GET /a HTTP/1.1\r\nHost: a\r\nX-Request-Id: 7\r\n\r\n";
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let (mut called, _) = upstream.accept().await.unwrap();
+            let mut head = vec![0; 1024];
+            let count = called.read(&mut head).await.unwrap();
+            let head = String::from_utf8_lossy(&head[..count]).into_owned();
+            assert!(head.starts_with("GET /base/a HTTP/1.1\r\n"), "{head}");
+            assert!(head.contains("\r\nX-Request-Id: 7\r\n"), "{head}");
+            assert_eq!(head.matches("Host: ").count(), 1, "{head}");
         };
         LocalSet::new().run_until(client).await;
     }

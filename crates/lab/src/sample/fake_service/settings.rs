@@ -22,7 +22,10 @@ const WITHOUT_EFFECT: &[&str] = &[
     "ERROR_TYPE",
     "EXTERNAL_SERVICE_URLS",
     "HEALTH_CHECK_RESPONSE_CODE",
-    "HTTP_CLIENT_APPEND_REQUEST",
+    "HTTP_SERVER_IDLE_TIMEOUT",
+    "HTTP_SERVER_READHEADER_TIMEOUT",
+    "HTTP_SERVER_READ_TIMEOUT",
+    "HTTP_SERVER_WRITE_TIMEOUT",
     "LOAD_CPU_ALLOCATED",
     "LOAD_CPU_CLOCK_SPEED",
     "LOAD_CPU_CORES",
@@ -35,15 +38,21 @@ const WITHOUT_EFFECT: &[&str] = &[
     "METRICS_DATADOG_HOST",
     "RATE_LIMIT",
     "RATE_LIMIT_CODE",
+    "RAND_SEED",
     "READY_CHECK_RESPONSE_DELAY",
+    "READY_CHECK_RESPONSE_FAILURE_CODE",
+    "READY_CHECK_RESPONSE_SUCCESS_CODE",
+    "READY_CHECK_ROOT_PATH_WAIT_TILL_READY",
     "TIMING_VARIANCE",
     "TLS_CERT_LOCATION",
     "TLS_KEY_LOCATION",
     "TRACING_DATADOG_HOST",
     "TRACING_ZIPKIN",
+    "UI_PATH",
     "UPSTREAM_ALLOW_INSECURE",
     "UPSTREAM_REQUEST_BODY",
     "UPSTREAM_REQUEST_SIZE",
+    "UPSTREAM_REQUEST_VARIANCE",
 ];
 
 /// A variable whose value cannot be used.
@@ -78,6 +87,8 @@ pub(super) struct Settings {
     pub(super) request_timeout: Duration,
     pub(super) server_keep_alives: bool,
     pub(super) client_keep_alives: bool,
+    /// Whether a request's own path and header go on to the upstreams.
+    pub(super) append_request: bool,
 }
 
 impl Settings {
@@ -112,6 +123,7 @@ impl Settings {
             request_timeout: timeout.unwrap_or(Duration::from_secs(30)),
             server_keep_alives: flag("HTTP_SERVER_KEEP_ALIVES")?.unwrap_or(false),
             client_keep_alives: flag("HTTP_CLIENT_KEEP_ALIVES")?.unwrap_or(false),
+            append_request: flag("HTTP_CLIENT_APPEND_REQUEST")?.unwrap_or(true),
         })
     }
 }
@@ -193,6 +205,7 @@ mod tests {
         assert_eq!((settings.name.as_str(), settings.workers), ("Service", 1));
         assert_eq!(settings.message, "Hello World");
         assert!(!settings.server_keep_alives && !settings.client_keep_alives);
+        assert!(settings.append_request);
         assert_eq!(settings.request_timeout, Duration::from_secs(30));
         assert_eq!(settings.timing, [Duration::ZERO; 3]);
     }
