@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::task::JoinHandle;
 
 /// Size at which a log file is put aside.
 pub const FILE_SIZE_MAX_BYTES: u64 = 8 << 20;
@@ -56,10 +57,15 @@ impl LogFile {
     ///
     /// A full disk must not stop the process: what cannot be written is dropped, and the first
     /// failure is reported.
-    pub(crate) fn collect(mut self) -> io::Result<OwnedFd> {
+    pub(crate) fn collect(self) -> io::Result<OwnedFd> {
+        self.collect_until_closed().map(|(writer, _)| writer)
+    }
+
+    /// [`LogFile::collect`], and the task that ends when everything is in the log.
+    pub(crate) fn collect_until_closed(mut self) -> io::Result<(OwnedFd, JoinHandle<()>)> {
         let (reader, writer) = io::pipe()?;
         let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;
-        tokio::spawn(async move {
+        let copying = tokio::spawn(async move {
             let mut buffer = vec![0; COPY_BUFFER_SIZE_BYTES];
             let mut failed = false;
             while let Ok(length @ 1..) = reader.read(&mut buffer).await {
@@ -72,7 +78,7 @@ impl LogFile {
                 failed = written.is_err();
             }
         });
-        Ok(writer.into())
+        Ok((writer.into(), copying))
     }
 }
 

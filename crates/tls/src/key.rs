@@ -73,6 +73,12 @@ impl WorkloadKey {
         self.pkcs8.clone()
     }
 
+    /// The key as PKCS#8 PEM, for other meshes' programs: those that a benchmark compares with read
+    /// nothing else.
+    pub fn to_pkcs8_pem(&self) -> Zeroizing<String> {
+        private_key_pem(&self.pkcs8)
+    }
+
     /// A signing request for `identity`: empty subject and, because of that, a critical SAN URI.
     pub fn csr_pem(&self, identity: &Identity) -> Result<String, KeyError> {
         let uri = identity.to_string().try_into().map_err(KeyError::Request)?;

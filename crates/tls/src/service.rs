@@ -32,6 +32,18 @@ pub struct ServerCertificate {
     pub key_pem: Zeroizing<String>,
 }
 
+impl ServerCertificate {
+    /// The leaf as DER, for other meshes' programs: some read nothing else.
+    pub fn leaf_der(&self) -> Result<Vec<u8>, CertificateError> {
+        Ok(certificates_of(&self.chain_pem, "the server certificate")?.swap_remove(0).to_vec())
+    }
+
+    /// The private key as PKCS#8 DER, for the same.
+    pub fn key_der(&self) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
+        Ok(Zeroizing::new(private_key_of(&self.key_pem)?.secret_der().to_vec()))
+    }
+}
+
 /// Accepts TLS as a named server.
 #[derive(Clone)]
 pub struct ServiceAcceptor {

@@ -24,6 +24,8 @@ pub(super) struct SourceFile {
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) lines: usize,
+    /// The trait that it implements gives the name; our own traits are looked at themselves.
+    pub(super) implements: bool,
 }
 
 impl SourceFile {
@@ -92,12 +94,14 @@ struct Counts {
     pub_items: usize,
     narrow_items: usize,
     uses_unsafe: bool,
+    in_implementation: bool,
 }
 
 impl Counts {
     fn function(&mut self, name: &syn::Ident, whole: proc_macro2::Span) {
         let lines = whole.end().line - whole.start().line + 1;
-        self.functions.push(Function { name: name.to_string(), lines });
+        let implements = self.in_implementation;
+        self.functions.push(Function { name: name.to_string(), lines, implements });
     }
 }
 
@@ -133,7 +137,14 @@ impl<'ast> Visit<'ast> for Counts {
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         self.uses_unsafe |= item.unsafety.is_some();
+        let around = std::mem::replace(&mut self.in_implementation, item.trait_.is_some());
         syn::visit::visit_item_impl(self, item);
+        self.in_implementation = around;
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        self.function(&item.sig.ident, item.span());
+        syn::visit::visit_trait_item_fn(self, item);
     }
 
     fn visit_visibility(&mut self, visibility: &'ast syn::Visibility) {

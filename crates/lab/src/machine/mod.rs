@@ -34,6 +34,7 @@ pub(crate) use down::left;
 pub use down::{DownError, DownReport, down};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use processes::{ProcessInfo, processes};
+pub(crate) use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
 
 pub use crate::registry::{ContainerStatus, Phase, PodStatus};

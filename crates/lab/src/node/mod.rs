@@ -14,7 +14,7 @@ mod plan;
 mod pod_run;
 mod probe;
 mod runner;
-mod services;
+pub(crate) mod services;
 mod vips;
 
 use std::ffi::OsString;

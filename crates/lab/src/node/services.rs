@@ -44,6 +44,8 @@ pub(crate) struct PortView {
     pub(crate) protocol: Protocol,
     /// Its number.
     pub(crate) port: u16,
+    /// What it carries, if it says so otherwise than by its name.
+    pub(crate) application_protocol: Option<String>,
 }
 
 /// A pod behind a service.
@@ -106,6 +108,7 @@ fn port_view(port: &ServicePort) -> Option<PortView> {
         name: port.name.clone().unwrap_or_default(),
         protocol: protocol(port.protocol.as_deref())?,
         port: u16::try_from(port.port).ok()?,
+        application_protocol: port.app_protocol.clone(),
     })
 }
 

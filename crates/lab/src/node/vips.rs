@@ -133,8 +133,18 @@ mod tests {
             name: "s".into(),
             addresses: vec!["10.96.1.0".parse().unwrap()],
             ports: vec![
-                PortView { name: "a".into(), protocol: Protocol::Tcp, port: 80 },
-                PortView { name: "b".into(), protocol: Protocol::Udp, port: 81 },
+                PortView {
+                    name: "a".into(),
+                    protocol: Protocol::Tcp,
+                    port: 80,
+                    application_protocol: None,
+                },
+                PortView {
+                    name: "b".into(),
+                    protocol: Protocol::Udp,
+                    port: 81,
+                    application_protocol: None,
+                },
             ],
             endpoints: vec![
                 endpoint(3, "node-2", true),

@@ -177,7 +177,12 @@ pub(crate) mod tests {
 
     /// A shop with a web service, a headless database with one named host, and a service of sixty.
     pub(crate) fn zone() -> Zone {
-        let port = |name: &str, port| PortView { name: name.into(), protocol: Protocol::Tcp, port };
+        let port = |name: &str, port| PortView {
+            name: name.into(),
+            protocol: Protocol::Tcp,
+            port,
+            application_protocol: None,
+        };
         let endpoint = |last: u8, hostname: Option<&str>, ready| Endpoint {
             hostname: hostname.map(str::to_owned),
             addresses: vec![IpAddr::from([10, 244, 1, last])],
