@@ -80,6 +80,10 @@ pub(crate) enum Command {
     /// Drives load at a constant rate, or as fast as it goes, and measures it from the moment each
     /// request was due.
     Load(Box<ambit_lab::load::LoadArgs>),
+    /// Runs the published experiments, or manifests of your own, mode beside mode, and says what
+    /// each costs.
+    #[command(after_help = ambit_lab::bench::help())]
+    Bench(Box<ambit_lab::bench::BenchArgs>),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -100,8 +104,8 @@ impl Command {
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
-            // A demonstration has a machine of its own, a role its own flags; a plan and load need none.
-            Self::Demo(_) | Self::Plan(_) | Self::Load(_) => None,
+            // These have machines of their own, or need none; a role has its own flags.
+            Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
             Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
         }
     }
@@ -155,6 +159,9 @@ pub(crate) struct UpArgs {
     /// Returns when all is ready; `ambit down` ends it.
     #[arg(long)]
     pub(crate) detach: bool,
+    /// Pods, services and DNS alone, without the mesh: a base line to measure against.
+    #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
+    pub(crate) no_mesh: bool,
     /// A local command for an image, as NAME=COMMAND; may be repeated.
     #[arg(long = "image", value_name = "NAME=COMMAND")]
     pub(crate) images: Vec<String>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ambit_control::manifest::{self, Errors, Finding, Input, Manifests, Typed};
-use ambit_lab::machine::{Client, PodInfo};
+use ambit_lab::machine::{Client, PodInfo, Record};
 use ambit_lab::objects::{Changes, ObjectRef, Outcome};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -116,7 +116,11 @@ pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
 /// Waits until the mesh has taken a stored change up, so that what is asked next sees it.
 async fn take_effect(args: &ManifestArgs, client: &Client, changes: &Changes) -> Result<ExitCode> {
     let is_changed = changes.changes.iter().any(|it| it.outcome != Outcome::Unchanged);
-    if is_changed && !args.dry_run && !args.no_wait {
+    let has_mesh = Record::read(client.layout())?.mesh;
+    if is_changed && !has_mesh {
+        eprintln!("note: this machine was started without the mesh; nothing is enforced on it");
+    }
+    if has_mesh && is_changed && !args.dry_run && !args.no_wait {
         let told = |what: &str| eprintln!("waiting: {what}");
         settle::wait(&client.layout().control_socket(), told).await;
     }

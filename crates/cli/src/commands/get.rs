@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ambit_lab::layout::Layout;
-use ambit_lab::machine::Record;
+use ambit_lab::machine::{Client, PodInfo, Record};
 use ambit_net::local_http;
 use anyhow::{Context, Result, bail};
 use http::Method;
@@ -71,6 +71,9 @@ fn not_in_namespace(wanted: &str, namespaces: &Value) -> String {
 
 async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
     let machine = Record::read(layout)?;
+    if !machine.mesh {
+        return pods_without_mesh(layout, kind, namespace).await;
+    }
     let name = match kind {
         Kind::Pods => "pods",
         Kind::Services => "services",
@@ -85,6 +88,25 @@ async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<V
     let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
     let list = ask(&layout.control_socket(), &format!("/get/{name}{query}")).await?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// What there is to show of a machine that no control plane knows.
+async fn pods_without_mesh(
+    layout: &Layout,
+    kind: Kind,
+    namespace: Option<&str>,
+) -> Result<Vec<Value>> {
+    if kind != Kind::Pods {
+        bail!("this machine was started without the mesh; it has pods to show and nothing else");
+    }
+    let pods = Client::new(layout.clone()).pods().await?;
+    let wanted = pods.into_iter().filter(|pod| namespace.is_none_or(|it| pod.namespace == it));
+    let item = |pod: PodInfo| {
+        let mut item = serde_json::to_value(&pod)?;
+        item["ips"] = item["podIps"].take();
+        Ok(item)
+    };
+    wanted.map(item).collect()
 }
 
 /// The items of every node's proxy, each with its node. A node that is left out is named, because

@@ -1,5 +1,6 @@
 //! What each command of the user does: ask the crate that knows, print what it says.
 
+mod bench;
 mod change;
 mod get;
 mod inside;
@@ -32,6 +33,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => status::why(args).await,
             Command::Plan(args) => plan::plan(&args),
+            Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_lab::load::run_load(*args).await,
             Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
                 unreachable!("roles are started by main")

@@ -33,7 +33,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let filled = tokio::select! {
-        filled = fill(&client, objects, start) => filled,
+        filled = fill(&client, objects, !args.no_mesh, start) => filled,
         () = interruptions.next() => Err(anyhow!("interrupted; the machine is taken down")),
     };
     if let Err(error) = filled {
@@ -65,7 +65,12 @@ fn nodes(count: u8) -> Result<Vec<Typed>> {
     Ok((1..=count).map(node).collect::<Result<_, _>>()?)
 }
 
-async fn fill(client: &Client, objects: Vec<serde_json::Value>, start: Instant) -> Result<()> {
+async fn fill(
+    client: &Client,
+    objects: Vec<serde_json::Value>,
+    has_mesh: bool,
+    start: Instant,
+) -> Result<()> {
     for warning in client.apply(objects, false).await?.warnings {
         eprintln!("warning: {warning}");
     }
@@ -75,6 +80,9 @@ async fn fill(client: &Client, objects: Vec<serde_json::Value>, start: Instant) 
             say(start, &Progress::Waiting { what });
         })
         .await?;
+    if !has_mesh {
+        return Ok(());
+    }
     let told = |what: &str| say(start, &Progress::Waiting { what: what.to_owned() });
     super::settle::wait(&client.layout().control_socket(), told).await;
     Ok(())
@@ -103,7 +111,7 @@ fn config(args: &UpArgs) -> Result<UpConfig> {
         state: super::layout(&args.state).root().to_owned(),
         nodes: args.nodes,
         binary: std::env::current_exe().context("find this program")?,
-        mesh: true,
+        mesh: !args.no_mesh,
         images,
         proxies,
         arguments,

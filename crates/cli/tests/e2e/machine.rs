@@ -384,7 +384,7 @@ pub(crate) fn binary() -> PathBuf {
 }
 
 /// Runs a question to its answer.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(future)
 }

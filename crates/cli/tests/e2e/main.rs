@@ -11,6 +11,8 @@
 //! half a second for a worker to come back, with no allowance for busy processors. Without it they
 //! run at the sizes that stand beside the full ones in each file ([`size`]).
 
+mod bench;
+mod bookinfo;
 mod certificates;
 mod disturbance;
 mod enrolment;
@@ -22,6 +24,7 @@ mod plan;
 mod policy;
 mod remains;
 mod reuse;
+mod sidecars;
 mod size;
 mod transfer;
 mod ztunnel;

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 
 pub use report::DemoReport;
 use stage::Stage;
+pub(crate) use stage::move_directory;
 
 /// How the demonstration is to be.
 #[derive(Clone, Debug)]

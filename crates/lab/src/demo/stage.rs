@@ -201,7 +201,7 @@ pub(super) fn text(path: &Path) -> Result<&str> {
 }
 
 /// Moves files across file systems too.
-fn move_directory(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn move_directory(from: &Path, to: &Path) -> Result<()> {
     if !from.is_dir() {
         return Ok(());
     }

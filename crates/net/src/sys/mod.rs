@@ -12,6 +12,7 @@ pub(crate) mod control_message;
 pub(crate) mod memory_file;
 pub mod mount;
 pub(crate) mod packet_socket;
+pub mod perf_event;
 pub mod process;
 pub(crate) mod socket_option;
 pub mod terminal;

@@ -143,6 +143,12 @@ pub fn sysfs(target: &Path, options: MountOptions) -> io::Result<()> {
     mount_raw(Some(Path::new("sysfs")), target, Some("sysfs"), options.flags(), None)
 }
 
+/// Mounts the kernel's trace files.
+pub fn tracefs(target: &Path) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount_raw(Some(Path::new("tracefs")), target, Some("tracefs"), flags, None)
+}
+
 /// Detaches what is mounted at `target`, at once for new users and for the rest when they close it.
 pub fn unmount(target: &Path) -> io::Result<()> {
     let target = c_path(target)?;

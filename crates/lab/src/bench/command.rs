@@ -1,0 +1,351 @@
+//! `ambit bench`: checks the words, runs, says what came of it, keeps it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use ambit_net::sys::process::effective_uid;
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::{BenchArgs, Other, RunArgs};
+use super::doubts;
+use super::engine::{Engine, Settings};
+use super::experiment::{EXPERIMENTS, Experiment, OwnManifests};
+use super::host;
+use super::modes::{self, Mode, Peer};
+use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
+use super::{compare, keep as files};
+
+/// What a shell reports for a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+/// Where runs are kept unless another place is named.
+const RUNS: &str = "bench/runs";
+/// What directories of state are called, but for the number of the run's process.
+const SCRATCH: &str = "ambit-bench-";
+/// What the names of modes with policies end in.
+const WITH_POLICIES: &str = "+l4policy";
+/// The most runs of one experiment, machine and day.
+const MAX_RUNS_A_DAY: u32 = 100;
+/// As much of a program's digest tells it from others.
+const DIGEST_BYTES: usize = 6;
+/// What is asked of a peer for its version; the first that works counts.
+const VERSION_WORDS: [&str; 2] = ["--version", "version"];
+
+impl BenchArgs {
+    /// The manifests of the user's own that the words name, if they name some.
+    pub fn own_manifests(&self) -> Option<&Path> {
+        let named = &self.run.as_ref()?.experiment;
+        let is_experiment = EXPERIMENTS.iter().any(|(name, _)| name == named);
+        let looks_like_path = named.contains(['/', '.']) || Path::new(named).exists();
+        (!is_experiment && looks_like_path).then_some(Path::new(named))
+    }
+}
+
+/// The experiments that there are, for the command's help.
+pub fn help() -> String {
+    let mut text = String::from("Experiments:\n");
+    for (name, title) in EXPERIMENTS {
+        text += &format!("  {name:<14} {title}\n");
+    }
+    text += "\nModes:\n";
+    for mode in modes::MODES {
+        text += &format!("  {:<17} {}\n", mode.name, mode.title);
+    }
+    text + "\nThe first mode is what the others are compared with. Everything runs here, in \
+            namespaces of its own.\n"
+}
+
+/// Runs what the words ask for.
+pub async fn run(args: BenchArgs, binary: PathBuf, own: Option<OwnManifests>) -> Result<ExitCode> {
+    match (args.other, args.run) {
+        (Some(Other::Compare(args)), _) => comparison(&args.before, &args.after),
+        (Some(Other::Report(args)), _) => report(&args.run),
+        (None, Some(args)) => measure(&args, binary, own).await,
+        (None, None) => bail!("name an experiment, or manifests of your own by their path"),
+    }
+}
+
+async fn measure(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> Result<ExitCode> {
+    // From the first moment on: nothing may be left.
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+    let programs = modes::programs(&args.peers)?;
+    let mut modes = modes::select(&args.modes, &programs)?;
+    let experiment = Experiment::of(args, own)?;
+    if !experiment.has_policies() {
+        if let Some(name) = args.modes.iter().find(|name| name.contains(WITH_POLICIES)) {
+            bail!("--modes {name}: {} holds no AuthorizationPolicy", experiment.name);
+        }
+        modes.retain(|mode| !mode.has_policies);
+    }
+    let host = Host::look()?;
+    // A place that cannot be written is better known before an hour of load than after.
+    let keep = fresh_directory(args.keep.as_deref(), &experiment.name, &host)?;
+    let settings = Settings {
+        programs,
+        repetitions: usize::try_from(args.repetitions).unwrap_or(usize::MAX),
+        duration: args.duration,
+        warm_up: args.warm_up,
+        state: Scratch::new()?,
+        logs: keep.join("logs"),
+        binary,
+    };
+    let run = describe(args, &settings, &experiment, &modes, host)?;
+    left_by_others(&settings.state.0)?;
+    let start = Instant::now();
+    let tell = |line: fmt::Arguments<'_>| {
+        eprintln!("{:7.1}s {line}", start.elapsed().as_secs_f64());
+    };
+    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell)?;
+    let outcome = tokio::select! {
+        outcome = engine.drive(&experiment, &modes) => outcome.map(|()| Ending::Complete),
+        _ = interrupt.recv() => Ok(Ending::Interrupted),
+        _ = terminate.recv() => Ok(Ending::Interrupted),
+        _ = hangup.recv() => Ok(Ending::Interrupted),
+    };
+    let ending = outcome.unwrap_or_else(|error| Ending::Failed(format!("{error:#}")));
+    if ending != Ending::Complete {
+        tell(format_args!("taking everything down"));
+    }
+    let struck = engine.strike().await;
+    let mut run = engine.finish(ending);
+    run.condense();
+    let code = conclude(&run, &keep);
+    struck.with_context(|| {
+        format!("try `ambit down --state` with each of {}/*", settings.state.0.display())
+    })?;
+    code
+}
+
+/// Where a run's machines keep their state: its own alone, short because paths of sockets are, gone
+/// with its last machine.
+pub(super) struct Scratch(pub(super) PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+
+        let path = scratch_parent().join(format!("{SCRATCH}{}", std::process::id()));
+        // Not one that is there: it might be somebody else's.
+        std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| {
+            format!("make {}, where the machines keep their state", path.display())
+        })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Empty unless a machine could not be taken down, which was said then.
+        let _not_empty = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A directory of root's, or of the user's.
+fn scratch_parent() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match runtime.filter(|_| effective_uid() != 0) {
+        Some(directory) => directory,
+        None if effective_uid() == 0 => PathBuf::from("/run"),
+        None => std::env::temp_dir(),
+    }
+}
+
+/// Warns of machines that killed runs have left.
+fn left_by_others(own: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(scratch_parent()).context("list the machines' state")?.flatten()
+    {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(SCRATCH));
+        let is_dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        if is_dead && entry.path() != own {
+            eprintln!(
+                "warning: a run that was killed has left machines; end them with `ambit down \
+                 --state` and each of {}/*, and remove that directory",
+                entry.path().display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Prints and keeps what there is, and says how it ended.
+fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
+    if run.measurements.is_empty() {
+        // An empty directory is worth nothing; one with logs of failed modes is.
+        let _not_empty = std::fs::remove_dir(keep);
+        let reasons = run.modes.iter().filter_map(|mode| match &mode.outcome {
+            ModeOutcome::Ran => None,
+            ModeOutcome::Failed(reason) => Some(format!("{}: {reason}", mode.name)),
+        });
+        let mut reasons: Vec<String> = reasons.collect();
+        match &run.ending {
+            Ending::Interrupted => {
+                eprintln!("interrupted before anything was measured; nothing is kept");
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+            Ending::Failed(reason) => reasons.push(reason.clone()),
+            Ending::Complete => {}
+        }
+        bail!("nothing was measured: {}", reasons.join("; "));
+    }
+    // Before it is kept: what an hour of load said is not lost with a full disk.
+    crate::load::print(&super::text(run))?;
+    let _empty = std::fs::remove_dir(keep.join("logs"));
+    files::keep(run, keep)?;
+    eprintln!("kept in {}", keep.display());
+    match &run.ending {
+        Ending::Complete => Ok(ExitCode::SUCCESS),
+        Ending::Interrupted => Ok(ExitCode::from(INTERRUPTED)),
+        Ending::Failed(reason) => bail!("{reason}; what was measured until then is kept"),
+    }
+}
+
+fn comparison(before: &Path, after: &Path) -> Result<ExitCode> {
+    let difference = compare::compare(&Run::read(before)?, &Run::read(after)?)?;
+    crate::load::print(&difference.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(path: &Path) -> Result<ExitCode> {
+    let run = Run::read(path)?;
+    let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    crate::load::print(&super::text(&run))?;
+    files::keep(&run, directory)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The record of a run that has not begun.
+fn describe(
+    args: &RunArgs,
+    settings: &Settings,
+    experiment: &Experiment,
+    modes: &[Mode],
+    host: Host,
+) -> Result<Run> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
+    let mode = |mode: &Mode| ModeRun {
+        name: mode.name.to_owned(),
+        title: mode.title.to_owned(),
+        outcome: ModeOutcome::Ran,
+        machines: Vec::new(),
+    };
+    Ok(Run {
+        version: RUN_VERSION,
+        experiment: experiment.name.clone(),
+        title: experiment.title.to_owned(),
+        started_at: jiff::Timestamp::now().to_string(),
+        seconds: 0.0,
+        ending: Ending::Complete,
+        seed: args.seed.unwrap_or(now.as_secs()),
+        repetitions: settings.repetitions,
+        seconds_each: settings.duration.as_secs_f64(),
+        programs: versions(settings)?,
+        commands: commands(experiment),
+        modes: modes.iter().map(mode).collect(),
+        cases: experiment.cases().cloned().collect(),
+        measurements: Vec::new(),
+        warnings: doubts::before(&host, host::load_average()?)
+            .into_iter()
+            .chain(experiment.unproven(modes))
+            .collect(),
+        host,
+    })
+}
+
+/// How the run was started, and what it does by hand. Places that differ between hosts are left
+/// open.
+fn commands(experiment: &Experiment) -> Vec<String> {
+    let mut commands = vec![format!("ambit {}", own_words().join(" "))];
+    for load in experiment.loads() {
+        // The others differ in the namespace alone.
+        let (Some(pod), Some(words)) = (load.generators.first(), load.case.load.first()) else {
+            continue;
+        };
+        let command = format!("ambit exec {pod} -- ambit {}", words.join(" "));
+        if !commands.contains(&command) {
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+/// The words of this command, with places that differ between hosts left open.
+fn own_words() -> Vec<String> {
+    let open = |word: String| match word.split_once('=') {
+        Some((name, value)) if value.contains('/') => format!("{name}=PATH"),
+        _ if word.starts_with('/') => "PATH".to_owned(),
+        _ => word,
+    };
+    std::env::args().skip(1).map(open).collect()
+}
+
+/// What took part: version, size and the first bytes of the digest.
+fn versions(settings: &Settings) -> Result<std::collections::BTreeMap<String, String>> {
+    let own = (None, settings.binary.as_path());
+    let peers = settings.programs.iter().map(|(peer, path)| (Some(*peer), path.as_path()));
+    let version = |(peer, path): (Option<Peer>, &Path)| {
+        let said = match peer {
+            None if cfg!(debug_assertions) => {
+                concat!(env!("CARGO_PKG_VERSION"), ", debug build").to_owned()
+            }
+            None => env!("CARGO_PKG_VERSION").to_owned(),
+            Some(_) => said_version(path).unwrap_or_else(|| "does not tell its version".to_owned()),
+        };
+        let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let digest = Sha256::digest(&bytes);
+        let digest: String =
+            digest.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        let name = peer.map_or_else(|| "ambit".to_owned(), |peer| peer.to_string());
+        Ok((name, format!("{said}; {} bytes, SHA-256 {digest}...", bytes.len())))
+    };
+    std::iter::once(own).chain(peers).map(version).collect()
+}
+
+/// What a program says of its version, in one line.
+fn said_version(program: &Path) -> Option<String> {
+    VERSION_WORDS.iter().find_map(|word| {
+        // A program that starts to serve in place of answering is ended.
+        let output = Command::new("timeout").args(["2"]).arg(program).arg(word).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find(|line| !line.trim().is_empty())?.trim();
+        // Some begin with the path that they were called by.
+        let line = line.trim_start_matches(&*program.to_string_lossy()).trim_start();
+        output.status.success().then(|| line.to_owned())
+    })
+}
+
+/// A directory that was not there.
+fn fresh_directory(named: Option<&Path>, experiment: &str, host: &Host) -> Result<PathBuf> {
+    let make = |path: &Path| {
+        std::fs::create_dir_all(path).with_context(|| {
+            format!("the run cannot be kept in {}; name another place with --keep", path.display())
+        })
+    };
+    if let Some(path) = named {
+        if path.join("run.json").exists() {
+            bail!("{} holds a run already; name another place with --keep", path.display());
+        }
+        make(path)?;
+        return Ok(path.to_owned());
+    }
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let machine = Path::new(RUNS).join(format!("{date}-{}", host.slug()));
+    let name = Path::new(experiment).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    for number in 1..=MAX_RUNS_A_DAY {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let path = machine.join(format!("{name}{suffix}"));
+        if !path.exists() {
+            make(&path)?;
+            return Ok(path);
+        }
+    }
+    bail!(
+        "{} holds {MAX_RUNS_A_DAY} runs of {name}; name another place with --keep",
+        machine.display()
+    )
+}

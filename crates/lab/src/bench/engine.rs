@@ -1,0 +1,318 @@
+//! The run: every size, every repetition, every case, every mode, in an order that is shuffled
+//! anew.
+//!
+//! A mode that fails takes no part from then on, and is a row with its reason; the others go on.
+//! Whatever ends the run, what was measured until then is kept and every machine is taken down.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::bed::Bed;
+use super::calls::Tracepoints;
+use super::command::Scratch;
+use super::doubts;
+use super::experiment::{Experiment, Load, Size};
+use super::host::{self, Reading};
+use super::modes::{Mode, Programs};
+use super::record::{Calls, Ending, Measurement, ModeOutcome, Run, Usage};
+use super::roles::{LOAD, PROXY};
+use super::statistics::Random;
+use crate::load::Report;
+
+/// What a pod takes besides the program it shares with all others, at most.
+const POD_BYTES: u64 = 16 << 20;
+/// What the machine of a mode takes besides its pods.
+const MACHINE_BYTES: u64 = 256 << 20;
+/// System calls are counted in the middle of a load: its processes are there by then, it has begun,
+/// and not ended.
+const MEMORY_AT: f64 = 0.9;
+const COUNT_PREPARED: f64 = 0.1;
+const COUNT_FROM: f64 = 0.25;
+const COUNT_UNTIL: f64 = 0.75;
+
+/// How it is to be done.
+pub(super) struct Settings {
+    pub(super) binary: PathBuf,
+    pub(super) programs: Programs,
+    pub(super) repetitions: usize,
+    pub(super) duration: Duration,
+    pub(super) warm_up: Duration,
+    /// Where the machines' state and logs of failed modes go.
+    pub(super) state: Scratch,
+    pub(super) logs: PathBuf,
+}
+
+/// A run under way.
+pub(super) struct Engine<'a> {
+    settings: &'a Settings,
+    random: Random,
+    tracepoints: Option<Tracepoints>,
+    beds: Vec<Bed>,
+    start: Instant,
+    pub(super) run: Run,
+    tell: &'a (dyn Fn(fmt::Arguments<'_>) + Sync),
+}
+
+impl<'a> Engine<'a> {
+    /// A run of which only the description is there.
+    pub(super) fn new(
+        settings: &'a Settings,
+        run: Run,
+        counts_calls: bool,
+        tell: &'a (dyn Fn(fmt::Arguments<'_>) + Sync),
+    ) -> Result<Self> {
+        let tracepoints = counts_calls.then(Tracepoints::find).transpose()?;
+        let (random, start) = (Random::new(run.seed), Instant::now());
+        Ok(Self { settings, random, tracepoints, beds: Vec::new(), start, run, tell })
+    }
+
+    /// Does it all.
+    pub(super) async fn drive(&mut self, experiment: &Experiment, modes: &[Mode]) -> Result<()> {
+        for (number, size) in experiment.sizes.iter().enumerate() {
+            self.bring_up(number, size, modes).await?;
+            for repetition in 1..=self.settings.repetitions {
+                for load in &size.cases {
+                    self.measure_all(repetition, load).await?;
+                }
+            }
+            for bed in &mut self.beds {
+                bed.size.after = bed.roles().await?.memory();
+            }
+            self.strike().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the machines of a size, one after the other.
+    async fn bring_up(&mut self, number: usize, size: &Size, modes: &[Mode]) -> Result<()> {
+        for (position, mode) in modes.iter().enumerate() {
+            if self.has_failed(mode) || !size.is_for(mode) {
+                continue;
+            }
+            let state = self.settings.state.0.join(format!("{number}-{position}"));
+            let logs = self.settings.logs.join(mode.name);
+            let mut bed = Bed::new(*mode, &self.settings.binary, state, logs, size);
+            (self.tell)(format_args!("{}: starting a machine for {}", mode.name, size.name()));
+            // In the list before it is started, so that whatever happens it is taken down.
+            let outcome = match self.enough_memory(size) {
+                Ok(()) => {
+                    self.beds.push(bed);
+                    let last = self.beds.len() - 1;
+                    let outcome = self.beds[last].up(size, &self.settings.programs).await;
+                    bed = self.beds.pop().context("it was put there")?;
+                    outcome
+                }
+                Err(error) => Err(error),
+            };
+            let (pods, seconds) = (bed.size.pods, bed.size.up_seconds);
+            self.beds.push(bed);
+            match outcome {
+                Ok(()) => (self.tell)(format_args!(
+                    "{}: {pods} pods are ready after {seconds:.1} s",
+                    mode.name
+                )),
+                Err(error) => self.fail(self.beds.len() - 1, &error).await?,
+            }
+        }
+        if self.beds.is_empty() && !self.run.modes.iter().any(|it| it.outcome == ModeOutcome::Ran) {
+            bail!("no mode could be started");
+        }
+        Ok(())
+    }
+
+    fn enough_memory(&self, size: &Size) -> Result<()> {
+        let needed = size.pods() as u64 * POD_BYTES + MACHINE_BYTES;
+        let available = host::available_bytes()?;
+        if needed > available {
+            bail!(
+                "its machine may need {} MiB of memory and {} are left; name fewer --modes at \
+                 once, or a smaller size",
+                needed >> 20,
+                available >> 20
+            );
+        }
+        Ok(())
+    }
+
+    fn has_failed(&self, mode: &Mode) -> bool {
+        let failed = |it: &super::ModeRun| it.outcome != ModeOutcome::Ran;
+        self.run.modes.iter().any(|it| it.name == mode.name && failed(it))
+    }
+
+    /// One repetition of one case in every mode that is left.
+    async fn measure_all(&mut self, repetition: usize, load: &Load) -> Result<()> {
+        let mut order: Vec<&'static str> = self.beds.iter().map(|bed| bed.mode.name).collect();
+        self.random.shuffle(&mut order);
+        for name in order {
+            let Some(position) = self.beds.iter().position(|bed| bed.mode.name == name) else {
+                continue;
+            };
+            match self.measure(repetition, &self.beds[position], load).await {
+                Ok(measurement) => {
+                    (self.tell)(format_args!("{}", Line(&measurement)));
+                    self.run.measurements.push(measurement);
+                }
+                Err(error) => self.fail(position, &error).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn measure(&self, repetition: usize, bed: &Bed, load: &Load) -> Result<Measurement> {
+        let (generators, words) = (&load.generators, &load.case.load);
+        if !self.settings.warm_up.is_zero() {
+            bed.drive(generators, words, self.settings.warm_up).await?;
+        }
+        let roles = bed.roles().await?;
+        let started_at = jiff::Timestamp::now().to_string();
+        let memory_before = roles.memory();
+        let (host, before) = (Reading::now()?, roles.read()?);
+        let duration = self.settings.duration;
+        let driven = bed.drive(generators, words, duration);
+        // While its connections are open.
+        let remembered = async {
+            tokio::time::sleep(duration.mul_f64(MEMORY_AT)).await;
+            Ok(roles.memory())
+        };
+        let counted = async {
+            match &self.tracepoints {
+                None => Ok(BTreeMap::new()),
+                Some(tracepoints) => count_calls(tracepoints, bed, duration).await,
+            }
+        };
+        let (report, memory, calls) = tokio::try_join!(driven, remembered, counted)?;
+        let (after, host) = (roles.read()?, host.until_now()?);
+        bed.check().await?;
+        if bed.roles().await?.pids(PROXY) != roles.pids(PROXY) {
+            bail!("a process of a proxy ended during the load");
+        }
+        if report.failed >= report.requests {
+            bail!("no request had a good answer: {}", reasons(&report));
+        }
+        let mut usage = after.since(&before);
+        let generator = &report.generator;
+        let own = usage.entry(LOAD.to_owned()).or_default();
+        *own = Usage {
+            user_seconds: own.user_seconds + generator.user_seconds,
+            system_seconds: own.system_seconds + generator.system_seconds,
+            voluntary_switches: own.voluntary_switches + generator.voluntary_switches,
+            involuntary_switches: own.involuntary_switches + generator.involuntary_switches,
+            processes: own.processes + generators.len(),
+        };
+        // What was counted in the middle stands for the whole.
+        let share = 1.0 / (COUNT_UNTIL - COUNT_FROM);
+        let calls = calls.into_iter().map(|(role, calls)| (role, calls.times(share)));
+        let mut measurement = Measurement {
+            repetition,
+            mode: bed.mode.name.to_owned(),
+            case: load.case.name.clone(),
+            started_at,
+            load: report,
+            usage,
+            memory_before,
+            memory,
+            calls: calls.collect(),
+            host,
+            warnings: Vec::new(),
+        };
+        let doubts = doubts::of_measurement(&measurement);
+        measurement.warnings = doubts.iter().map(ToString::to_string).collect();
+        Ok(measurement)
+    }
+
+    /// A mode takes no part any more: its machine is taken down, its logs are kept.
+    async fn fail(&mut self, position: usize, error: &anyhow::Error) -> Result<()> {
+        let mut bed = self.beds.remove(position);
+        let name = bed.mode.name;
+        (self.tell)(format_args!("{name}: takes no part from here on: {error:#}"));
+        let kept = bed.keep_logs();
+        let down = bed.down().await;
+        self.keep_size(&bed);
+        let run = self.run.modes.iter_mut().find(|it| it.name == name);
+        run.context("every mode is in the record")?.outcome =
+            ModeOutcome::Failed(format!("{error:#}"));
+        kept.with_context(|| format!("keep the logs of {name}"))?;
+        down.with_context(|| format!("take the machine of {name} down"))
+    }
+
+    fn keep_size(&mut self, bed: &Bed) {
+        if let Some(mode) = self.run.modes.iter_mut().find(|it| it.name == bed.mode.name) {
+            mode.machines.push(bed.size.clone());
+        }
+    }
+
+    /// Takes every machine down that is there.
+    pub(super) async fn strike(&mut self) -> Result<()> {
+        let mut first_error = Ok(());
+        for mut bed in std::mem::take(&mut self.beds) {
+            let down = bed.down().await;
+            bed.forget_logs();
+            self.keep_size(&bed);
+            let name = bed.mode.name;
+            let down = down.with_context(|| format!("take the machine of {name} down"));
+            first_error = first_error.and(down);
+        }
+        first_error
+    }
+
+    /// The record, with how it ended.
+    pub(super) fn finish(mut self, ending: Ending) -> Run {
+        self.run.ending = ending;
+        self.run.seconds = self.start.elapsed().as_secs_f64();
+        let doubts = doubts::of_run(&self.run);
+        self.run.warnings.extend(doubts);
+        self.run
+    }
+}
+
+/// Counts the roles' system calls in the middle of a load.
+async fn count_calls(
+    tracepoints: &Tracepoints,
+    bed: &Bed,
+    duration: Duration,
+) -> Result<BTreeMap<String, Calls>> {
+    let start = tokio::time::Instant::now();
+    tokio::time::sleep_until(start + duration.mul_f64(COUNT_PREPARED)).await;
+    let counters = tracepoints.count(&bed.roles().await?)?;
+    tokio::time::sleep_until(start + duration.mul_f64(COUNT_FROM)).await;
+    let before = counters.read()?;
+    tokio::time::sleep_until(start + duration.mul_f64(COUNT_UNTIL)).await;
+    let after = counters.read()?;
+    let since = |(role, calls): (String, Calls)| {
+        let earlier = before.get(&role).copied().unwrap_or_default();
+        (role, calls.since(&earlier))
+    };
+    Ok(after.into_iter().map(since).collect())
+}
+
+/// Why requests failed, most often first.
+fn reasons(report: &Report) -> String {
+    let mut reasons: Vec<_> = report.errors.iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let words = reasons.iter().map(|(reason, count)| format!("{reason} x {count}"));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// One measurement in a line.
+struct Line<'a>(&'a Measurement);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measurement { repetition, mode, case, load, .. } = self.0;
+        let ms = |us: f64| us / 1e3;
+        let latency = &load.latency;
+        write!(f, "{repetition}  {case:<28} {mode:<17} {:>9.1}/s", load.throughput)?;
+        if load.gigabits_per_second_out > 0.1 {
+            write!(f, "  {:.2} Gbit/s", load.gigabits_per_second_out)?;
+        }
+        write!(f, "  p50 {:.2} ms  p99 {:.2} ms", ms(latency.p50_us), ms(latency.p99_us))?;
+        if load.failed > 0 {
+            write!(f, "  {} of {} failed", load.failed, load.requests)?;
+        }
+        Ok(())
+    }
+}
