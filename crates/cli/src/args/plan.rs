@@ -117,20 +117,20 @@ pub(crate) struct MeshArgs {
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) waypoint_replicas: u32,
-    /// Reserves for ztunnel what a run of `cargo xtask bench peers` measured per request, in place
-    /// of a fixed CPU: the run's raw.json.
-    #[arg(long, value_name = "RUN.json", requires = "rps")]
+    /// Reserves for ztunnel what a run of `ambit bench` measured per request, in place of a fixed
+    /// CPU: the run's directory or run.json.
+    #[arg(long, value_name = "RUN", requires = "rps")]
     pub(crate) measured: Option<PathBuf>,
-    /// Requests a second that the whole mesh carries.
+    /// Requests a second that the whole mesh carries, each like one of the run's case.
     #[arg(long, value_name = "N", requires = "measured",
-        value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
-    pub(crate) rps: Option<u64>,
-    /// Whose proxies of the run.
-    #[arg(long, value_name = "SIDE", default_value = "ambit", requires = "measured")]
-    pub(crate) measured_side: String,
-    /// Which row of the run [default: its first with CPU per request].
-    #[arg(long, value_name = "ROW", requires = "measured")]
-    pub(crate) measured_row: Option<String>,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
+    pub(crate) rps: Option<u32>,
+    /// Whose node proxies: a mode of the run.
+    #[arg(long, value_name = "MODE", default_value = "ambient", requires = "measured")]
+    pub(crate) measured_mode: String,
+    /// Which case of the run [default: its first with requests].
+    #[arg(long, value_name = "CASE", requires = "measured")]
+    pub(crate) measured_case: Option<String>,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ambit_control::manifest::{self, Finding, Workload, WorkloadKind, Workloads};
+use ambit_lab::bench::{ProxyCost, Run};
 use ambit_lab::plan::{
     self, Application, Comparison, DEFAULT_NODE_TYPE, Estimate, Inputs, Measured, NodeType, Plan,
     PlanError, PodGroup, Price, Reservations, Resources, Surroundings, Unplaceable,
@@ -19,8 +20,6 @@ use crate::table;
 
 /// Names that a note lists; the rest is counted.
 const NAMES_MAX: usize = 5;
-/// Longest bench run that is read.
-const RUN_SIZE_MAX_BYTES: u64 = 64 << 20;
 
 /// Plans, and prints it.
 pub(super) fn plan(args: &PlanArgs) -> Result<ExitCode> {
@@ -192,26 +191,22 @@ fn inputs(args: &PlanArgs, application: Application) -> Result<Inputs> {
     for (component, resources) in &mesh.reserve {
         reservations.set(*component, *resources);
     }
-    if let (Some(file), Some(rps)) = (&mesh.measured, mesh.rps) {
-        let measured = read_run(file, mesh.measured_row.as_deref(), &mesh.measured_side, rps)?;
-        reservations.measured = Some(measured);
+    if let (Some(path), Some(rps)) = (&mesh.measured, mesh.rps) {
+        let case = mesh.measured_case.as_deref();
+        reservations.measured = Some(measured(path, case, &mesh.measured_mode, rps)?);
     }
     let labels = args.node.labels.iter().cloned().collect();
     let surroundings = Surroundings { zones: args.node.zones, labels };
     Ok(Inputs { application, node_type: node_type(args)?, reservations, surroundings })
 }
 
-fn read_run(file: &Path, row: Option<&str>, side: &str, rps: u64) -> Result<Measured> {
-    let name = file.display().to_string();
-    let size = std::fs::metadata(file).with_context(|| format!("--measured: read {name}"))?.len();
-    if size > RUN_SIZE_MAX_BYTES {
-        bail!("--measured: {name} is larger than 64 MiB; give a run's raw.json");
-    }
-    let text = std::fs::read(file).with_context(|| format!("--measured: read {name}"))?;
-    let raw = serde_json::from_slice(&text)
-        .with_context(|| format!("--measured: {name} is not JSON; give a run's raw.json"))?;
-    Measured::read(&name, &raw, row, side, rps)
-        .map_err(|error| anyhow!("--measured: {name} {error}"))
+fn measured(path: &Path, case: Option<&str>, mode: &str, rps: u32) -> Result<Measured> {
+    let run = path.display().to_string();
+    let read = Run::read(path).context("--measured")?;
+    let cost = read.proxy_cost(case, mode).map_err(|error| anyhow!("--measured: {run} {error}"))?;
+    let ProxyCost { case, mode, repetitions, cpu_per_request_ns } = cost;
+    let requests_per_second = rps;
+    Ok(Measured { run, case, mode, repetitions, cpu_per_request_ns, requests_per_second })
 }
 
 fn node_type(args: &PlanArgs) -> Result<NodeType> {

@@ -15,8 +15,12 @@ use crate::table;
 pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     let layout = super::layout(&args.state);
     let machine = Client::new(layout.clone()).status().await?;
-    let mesh = ask(&layout.control_socket(), "/status").await;
-    let mesh = mesh.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
+    let mesh = if machine.mesh {
+        let mesh = ask(&layout.control_socket(), "/status").await;
+        mesh.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+    } else {
+        json!({})
+    };
     let is_well = machine.roles.iter().all(|role| role.pid.is_some() && role.waiting_for.is_none())
         && mesh["error"].is_null()
         && is_empty(&mesh, "/discovery/nodesWithoutProxy")
@@ -58,8 +62,10 @@ fn status_text(machine: &MachineStatus, mesh: &Value, is_well: bool) -> String {
     // Writing to a String cannot fail.
     if let Some(error) = mesh["error"].as_str() {
         let _ = writeln!(text, "control does not answer: {error}");
-    } else {
+    } else if machine.mesh {
         let _ = writeln!(text, "captured pods: {}", mesh["pods"]["captured"]);
+    } else {
+        let _ = writeln!(text, "without the mesh: pods, services and DNS alone");
     }
     let lists = [
         ("waiting for capture", "/pods/waitingForCapture"),

@@ -5,7 +5,11 @@
 use std::fs;
 use std::process::Command;
 
-use serde_json::{Value, json};
+use ambit_lab::bench::{
+    Case, Ending, Host, Meanwhile, Measurement, ModeOutcome, ModeRun, RUN_VERSION, Run, Usage,
+};
+use ambit_lab::load::Report;
+use serde_json::Value;
 
 use crate::machine::binary;
 
@@ -62,26 +66,93 @@ fn the_example_in_fifty_namespaces_is_the_published_experiment() {
     assert!(said.contains("left out: Pod ns-1/details-two-writes"), "{said}");
 }
 
+/// 1000 requests, three times without a mesh and through proxies that use 50, 60 and 70 ms.
+fn run_of_three() -> Run {
+    let measurement = |mode: &str, repetition: usize| Measurement {
+        repetition,
+        mode: mode.to_owned(),
+        case: "1000 rps".to_owned(),
+        started_at: "2026-11-22T05:00:00Z".to_owned(),
+        load: Report { requests: 1000, ..Report::default() },
+        usage: [].into(),
+        memory_before: [].into(),
+        memory: [].into(),
+        calls: [].into(),
+        host: Meanwhile::default(),
+        warnings: vec![],
+    };
+    let measurements = [50.0, 60.0, 70.0].into_iter().enumerate().flat_map(|(before, ms)| {
+        let mut ambient = measurement("ambient", before + 1);
+        let (user_seconds, system_seconds) = (ms / 4e3, ms * 3.0 / 4e3);
+        let usage = Usage { user_seconds, system_seconds, processes: 2, ..Usage::default() };
+        ambient.usage.insert("proxy".to_owned(), usage);
+        [measurement("none", before + 1), ambient]
+    });
+    let mode = |name: &str| ModeRun {
+        name: name.to_owned(),
+        title: String::new(),
+        outcome: ModeOutcome::Ran,
+        machines: vec![],
+    };
+    Run {
+        version: RUN_VERSION,
+        experiment: "path".to_owned(),
+        title: String::new(),
+        started_at: "2026-11-22T05:00:00Z".to_owned(),
+        seconds: 6.0,
+        ending: Ending::Complete,
+        seed: 1,
+        repetitions: 3,
+        seconds_each: 1.0,
+        host: Host::default(),
+        programs: [].into(),
+        commands: vec![],
+        modes: ["none", "ambient"].map(mode).into(),
+        cases: vec![Case {
+            name: "1000 rps".to_owned(),
+            title: String::new(),
+            machine: String::new(),
+            namespaces: 1,
+            load: vec![],
+            published: [].into(),
+            published_source: String::new(),
+        }],
+        measurements: measurements.collect(),
+        warnings: vec![],
+    }
+}
+
 #[test]
 fn measured_cpu_stands_in_for_the_reservation_and_a_picture_is_drawn() {
     let directory = std::env::temp_dir().join(format!("ambit-plan-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
-    let (run, picture) = (directory.join("raw.json"), directory.join("plan.svg"));
-    let line = json!({"row": "r", "metric": "proxy CPU µs/request", "ambit": [50, 60, 70]});
-    fs::write(&run, json!({ "comparison": [line] }).to_string()).unwrap();
-    let flags = format!("--measured {} --rps 100000", run.display());
+    let picture = directory.join("plan.svg");
+    let run = directory.join("run.json");
+    fs::write(&run, serde_json::to_string(&run_of_three()).unwrap()).unwrap();
+    let flags = format!("--measured {} --rps 100000", directory.display());
     let pods = "--pods 200 --cpu 700m --memory 500Mi --reserve istiod=0/0";
     let (code, output, said) = plan(&format!("{pods} {flags} --chart {}", picture.display()));
     assert_eq!(code, Some(0), "{said}");
-    let read = "ztunnel's CPU is measured instead: 60.0 µs of CPU per request for both proxies \
-                (median of ambit in \"r\", ";
+    let read = "ztunnel's CPU is measured instead: 60.0 µs of CPU per request for all proxies \
+                together (median of 3 repetitions of ambient in \"1000 rps\", ";
     assert!(output.contains(read) && output.contains(" = 6000m for all ztunnels"), "{output}");
     // 6000m over 21 nodes are 286m; with the agent's 100m ten pods fit beside them (7.386), and on
     // 20 nodes (300m) they do too (7.4).
     assert!(output.contains("ambient L4, 20 nodes"), "{output}");
     let drawn = fs::read_to_string(&picture).unwrap();
     assert!(drawn.starts_with("<svg ") && drawn.contains("prefers-color-scheme: dark"));
-    fs::remove_dir_all(directory).unwrap();
+    let refused = |more: &str, expected: &str| {
+        let (code, _, said) = plan(&format!("{pods} --measured {} {more}", run.display()));
+        assert!(code == Some(1) && said.contains(expected), "{more}: {said}");
+    };
+    refused("--rps 1 --measured-case x", "run.json has no case `x`; it has `1000 rps`");
+    refused("--rps 1 --measured-mode ambit", "run.json has no mode `ambit`; it has `none`, `amb");
+    refused("--rps 1 --measured-mode none", "run.json saw no proxy in mode `none`; name a mode");
+    fs::write(&run, "{\"version\": 7}").unwrap();
+    refused("--rps 1", "ambit: --measured: ");
+    refused("--rps 1", "run.json is of version 7, and this ambit knows 1; read it with");
+    fs::remove_dir_all(&directory).unwrap();
+    refused("--rps 1", "ambit: --measured: there is no run at ");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub use chart::chart;
 pub use estimate::{Estimate, ModePlan, PODS_MAX, Plan, PlanError, plan};
 pub use explain::explain;
 pub use json::json;
-pub use measured::{Measured, MeasuredError, RATE_MAX};
+pub use measured::{Measured, RATE_MAX};
 pub use modes::{Application, Component, MODES, Mode, Reservations};
 pub use node_type::{DEFAULT_NODE_TYPE, NodeType, NodeTypeError, PODS_PER_NODE};
 pub use placement::{PlacedNode, Surroundings, Unplaceable};

@@ -30,6 +30,17 @@ fn spec(name: &str, count: u32, cpu: &str, more: Value) -> PodGroup {
     PodGroup::read("shop", name, count, &labels, &spec).unwrap().group
 }
 
+fn measured(cpu_per_request_us: u32, requests_per_second: u32) -> Measured {
+    Measured {
+        run: "bench/runs/one".to_owned(),
+        case: "1000 rps".to_owned(),
+        mode: "ambient".to_owned(),
+        repetitions: 3,
+        cpu_per_request_ns: cpu_per_request_us * 1000,
+        requests_per_second,
+    }
+}
+
 /// An error with its cause, as the command prints it.
 fn wrong(error: &PlanError) -> String {
     let cause = std::error::Error::source(error);
@@ -221,11 +232,8 @@ fn what_fits_no_node_says_why_and_what_to_do() {
 
 #[test]
 fn measured_cpu_is_shared_by_the_nodes_there_are() {
-    let raw = json!({"comparison": [
-        {"row": "r", "metric": "proxy CPU µs/request", "ambit": [1.0, 100.0, 200.0]}]});
     let mut inputs = inputs(vec![pods(200, "700m", "500Mi")]);
-    let measured = Measured::read("raw.json", &raw, None, "ambit", 112_500).unwrap();
-    inputs.reservations.measured = Some(measured);
+    inputs.reservations.measured = Some(measured(100, 112_500));
     let planned = plan(&inputs).unwrap();
     // 100 µs x 112,500/s are 11.25 vCPU. As a liquid 140.5 + 11.25 over 7.9 and 7.4: 20 and 21. On
     // 22 nodes each gives 512m and 100m to the mesh and has 6.888 left: nine pods, 198 in all; on
@@ -276,7 +284,7 @@ mod properties {
             groups in proptest::collection::vec(group(), 1..8),
             daemon in (0_u64..500, 0_u64..500),
             limit in 8_u32..40,
-            rate in prop::option::of(1_u64..100_000),
+            rate in prop::option::of(1_u32..100_000),
         ) {
             let apart = json!({"affinity": {"podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": [{
@@ -296,11 +304,7 @@ mod properties {
             inputs.application.service_namespaces = BTreeSet::from(["shop".to_owned()]);
             let daemon = Resources::of_mebibytes(daemon.0, daemon.1);
             inputs.application.daemons = vec![PodGroup::plain("kube-system", "d", 1, daemon)];
-            inputs.reservations.measured = rate.map(|rate| {
-                let raw = json!({"comparison": [
-                    {"row": "r", "metric": "proxy CPU µs/request", "ambit": [1, 90, 2]}]});
-                Measured::read("raw.json", &raw, None, "ambit", rate).unwrap()
-            });
+            inputs.reservations.measured = rate.map(|rate| measured(90, rate));
             let total: u32 = groups.iter().map(|it| it.0).sum();
             let planned = match plan(&inputs) {
                 Err(PlanError::NoPods) if total == 0 => return Ok(()),
