@@ -1,9 +1,7 @@
-//! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style,
-//! `cargo xtask bench` measures.
+//! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style.
 //!
 //! Nothing here ships. A chore fails with one line that names the place and what to do.
 
-mod bench;
 mod ci;
 mod tidy;
 
@@ -13,11 +11,7 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
 cargo xtask ci      everything CI runs: fmt, clippy, tidy, docs, all tests
-cargo xtask tidy    the house style and its scoreboard, licences and crate edges
-cargo xtask bench peers --ztunnel PATH [--repetitions 6] [--seconds 6] [--ambit PATH] [--no-keep]
-                    Ambit's proxy against a real ztunnel; kept in bench/runs
-cargo xtask bench counts --ztunnel PATH [--seconds 6] [--ambit PATH]
-                    system calls, futex calls and allocations per request of both";
+cargo xtask tidy    the house style and its scoreboard, licences and crate edges";
 
 fn main() -> ExitCode {
     match run() {
@@ -37,8 +31,6 @@ fn run() -> Result<()> {
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
-        ["bench", "peers", words @ ..] => bench::peers(words),
-        ["bench", "counts", words @ ..] => bench::counts(words),
         _ => bail!("usage:\n{USAGE}"),
     }
 }
