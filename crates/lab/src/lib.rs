@@ -14,7 +14,7 @@
 //! | [`logs`] | reading and following logs that are rotated |
 //! | [`mod@plan`] | what a mesh reserves and costs, by whole pods; depends on nothing that runs |
 //! | [`sample`], [`load`] | applications and load for experiments |
-//! | [`bench`] | the experiments, mode beside mode |
+//! | [`mod@bench`] | the experiments, mode beside mode |
 //!
 //! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands
 //! enter namespaces, which a process with threads cannot.

@@ -8,12 +8,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`topology`] | pods, services and endpoints, as every sidecar must know them |
-//! | [`authority`] | a certificate authority in memory, for one run and nothing else |
-//! | [`envoy`] | Envoy, configured as Istio configures a sidecar |
-//! | [`linkerd`] | linkerd2-proxy, and the control plane that it asks |
-//! | [`redirect`] | the nftables rules in the pods |
-//! | [`program`] | starting, watching and ending one proxy |
+//! | `topology` | pods, services and endpoints, as every sidecar must know them |
+//! | `authority` | a certificate authority in memory, for one run and nothing else |
+//! | `envoy` | Envoy, configured as Istio configures a sidecar |
+//! | `linkerd` | linkerd2-proxy, and the control plane that it asks |
+//! | `redirect` | the nftables rules in the pods |
+//! | `program` | starting, watching and ending one proxy |
 //!
 //! What they must never do is flatter Ambit: a proxy gets what its own mesh would give it, and
 //! where that cannot be, the module says so and errs in the proxy's favour. Pods that start after
