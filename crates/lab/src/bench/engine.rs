@@ -25,6 +25,8 @@ use crate::load::Report;
 
 /// What a pod takes besides the program it shares with all others, at most.
 const POD_BYTES: u64 = 16 << 20;
+/// A pod knows its node, and its node the pod.
+const NEIGHBOURS_OF_POD: usize = 2;
 /// What the machine of a mode takes besides its pods.
 const MACHINE_BYTES: u64 = 256 << 20;
 /// System calls are counted in the middle of a load: its processes are there by then, it has begun,
@@ -98,7 +100,7 @@ impl<'a> Engine<'a> {
             let mut bed = Bed::new(*mode, &self.settings.binary, state, logs, size);
             (self.tell)(format_args!("{}: starting a machine for {}", mode.name, size.name()));
             // In the list before it is started, so that whatever happens it is taken down.
-            let outcome = match self.enough_memory(size) {
+            let outcome = match self.enough_memory(size).and_then(|()| self.enough_neighbours(size)) {
                 Ok(()) => {
                     self.beds.push(bed);
                     let last = self.beds.len() - 1;
@@ -133,6 +135,23 @@ impl<'a> Engine<'a> {
                  once, or a smaller size",
                 needed >> 20,
                 available >> 20
+            );
+        }
+        Ok(())
+    }
+
+    /// The kernel keeps the neighbours of all network namespaces in one table. When that is full,
+    /// connections fail with "host unreachable", in whichever machine comes next.
+    fn enough_neighbours(&self, size: &Size) -> Result<()> {
+        let Some(limit) = host::neighbours_max() else { return Ok(()) };
+        let pods = self.beds.iter().map(|bed| bed.size.pods).sum::<usize>() + size.pods();
+        let needed = pods * NEIGHBOURS_OF_POD;
+        if needed > limit {
+            bail!(
+                "{pods} pods on all machines need {needed} entries of the kernel's table of \
+                 neighbours, which takes {limit}; name fewer --modes at once, or raise it with \
+                 sysctl net.ipv4.neigh.default.gc_thresh3={}",
+                needed * 2
             );
         }
         Ok(())

@@ -51,6 +51,12 @@ pub(super) fn available_bytes() -> Result<u64> {
     Ok(kib << 10)
 }
 
+/// Entries that the kernel's table of neighbours takes, where the host tells.
+pub(super) fn neighbours_max() -> Option<usize> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/neigh/default/gc_thresh3").ok()?;
+    text.trim().parse().ok()
+}
+
 /// The host's processor time so far, in clock ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
