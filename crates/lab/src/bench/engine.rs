@@ -100,7 +100,7 @@ impl<'a> Engine<'a> {
             let mut bed = Bed::new(*mode, &self.settings.binary, state, logs, size);
             (self.tell)(format_args!("{}: starting a machine for {}", mode.name, size.name()));
             // In the list before it is started, so that whatever happens it is taken down.
-            let outcome = match self.enough_memory(size).and_then(|()| self.enough_neighbours(size)) {
+            let outcome = match self.enough_room(size) {
                 Ok(()) => {
                     self.beds.push(bed);
                     let last = self.beds.len() - 1;
@@ -126,7 +126,8 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    fn enough_memory(&self, size: &Size) -> Result<()> {
+    fn enough_room(&self, size: &Size) -> Result<()> {
+        self.enough_neighbours(size)?;
         let needed = size.pods() as u64 * POD_BYTES + MACHINE_BYTES;
         let available = host::available_bytes()?;
         if needed > available {
