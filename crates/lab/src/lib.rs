@@ -37,6 +37,7 @@ pub mod sample;
 mod addresses;
 mod controller;
 mod go_duration;
+mod markup;
 mod node;
 mod pod;
 mod reaper;

@@ -161,14 +161,8 @@ impl Bed {
         let record = Record::read(self.client.layout())?;
         let pods = self.client.pods().await?;
         let processes = machine::processes(&record, &pods).context("list its processes")?;
-        let mut proxies = self.sidecars.as_ref().map(Sidecars::pids).unwrap_or_default();
-        // Another mesh's program does not say in its words what it is here.
-        let status = self.client.status().await?;
-        let nodes = status.roles.iter().filter(|role| role.name.starts_with("proxy/"));
-        let nodes: Vec<i32> = nodes.filter_map(|role| role.pid).collect();
-        let of_node = processes.iter().filter(|process| nodes.contains(&process.pid));
-        proxies.extend(of_node.map(|process| process.host_pid));
-        Ok(Roles::of(&processes, &proxies, &self.generators))
+        let sidecars = self.sidecars.as_ref().map(Sidecars::pids).unwrap_or_default();
+        Ok(Roles::of(&processes, &sidecars, &self.generators))
     }
 
     /// Whether everything that was started runs still, and was not started again meanwhile.

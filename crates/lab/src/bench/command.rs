@@ -1,5 +1,6 @@
 //! `ambit bench`: checks the words, runs, says what came of it, keeps it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -15,7 +16,8 @@ use super::doubts;
 use super::engine::{Engine, Settings};
 use super::experiment::{EXPERIMENTS, Experiment, OwnManifests};
 use super::host;
-use super::modes::{self, Mode, Peer};
+use super::modes::{self, Mode};
+use super::peer;
 use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
 use super::{compare, keep as files};
 
@@ -25,8 +27,6 @@ const INTERRUPTED: u8 = 130;
 const RUNS: &str = "bench/runs";
 /// What directories of state are called, but for the number of the run's process.
 const SCRATCH: &str = "ambit-bench-";
-/// What the names of modes with policies end in.
-const WITH_POLICIES: &str = "+l4policy";
 /// The most runs of one experiment, machine and day.
 const MAX_RUNS_A_DAY: u32 = 100;
 /// As much of a program's digest tells it from others.
@@ -77,8 +77,9 @@ async fn measure(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> 
     let mut modes = modes::select(&args.modes, &programs)?;
     let experiment = Experiment::of(args, own)?;
     if !experiment.has_policies() {
-        if let Some(name) = args.modes.iter().find(|name| name.contains(WITH_POLICIES)) {
-            bail!("--modes {name}: {} holds no AuthorizationPolicy", experiment.name);
+        let named = |mode: &&Mode| mode.has_policies && !args.modes.is_empty();
+        if let Some(mode) = modes.iter().find(named) {
+            bail!("--modes {}: {} holds no AuthorizationPolicy", mode.name, experiment.name);
         }
         modes.retain(|mode| !mode.has_policies);
     }
@@ -94,7 +95,7 @@ async fn measure(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> 
         logs: keep.join("logs"),
         binary,
     };
-    let run = describe(args, &settings, &experiment, &modes, host)?;
+    let run = describe(args, &settings, &experiment, &modes, host).await?;
     left_by_others(&settings.state.0)?;
     let start = Instant::now();
     let tell = |line: fmt::Arguments<'_>| {
@@ -220,7 +221,7 @@ fn report(path: &Path) -> Result<ExitCode> {
 }
 
 /// The record of a run that has not begun.
-fn describe(
+async fn describe(
     args: &RunArgs,
     settings: &Settings,
     experiment: &Experiment,
@@ -244,7 +245,7 @@ fn describe(
         seed: args.seed.unwrap_or(now.as_secs()),
         repetitions: settings.repetitions,
         seconds_each: settings.duration.as_secs_f64(),
-        programs: versions(settings)?,
+        programs: versions(settings).await?,
         commands: commands(experiment),
         modes: modes.iter().map(mode).collect(),
         cases: experiment.cases().cloned().collect(),
@@ -285,25 +286,30 @@ fn own_words() -> Vec<String> {
 }
 
 /// What took part: version, size and the first bytes of the digest.
-fn versions(settings: &Settings) -> Result<std::collections::BTreeMap<String, String>> {
-    let own = (None, settings.binary.as_path());
-    let peers = settings.programs.iter().map(|(peer, path)| (Some(*peer), path.as_path()));
-    let version = |(peer, path): (Option<Peer>, &Path)| {
-        let said = match peer {
-            None if cfg!(debug_assertions) => {
-                concat!(env!("CARGO_PKG_VERSION"), ", debug build").to_owned()
-            }
-            None => env!("CARGO_PKG_VERSION").to_owned(),
-            Some(_) => said_version(path).unwrap_or_else(|| "does not tell its version".to_owned()),
+async fn versions(settings: &Settings) -> Result<BTreeMap<String, String>> {
+    let own = if cfg!(debug_assertions) { ", debug build" } else { "" };
+    let own = format!("{}{own}", env!("CARGO_PKG_VERSION"));
+    let mut versions = BTreeMap::from([("ambit".to_owned(), identified(own, &settings.binary)?)]);
+    for (peer, path) in &settings.programs {
+        let said = match peer.sidecar() {
+            Some(kind) => peer::version(kind, path).await.ok(),
+            None => said_version(path),
         };
-        let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-        let digest = Sha256::digest(&bytes);
-        let digest: String =
-            digest.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
-        let name = peer.map_or_else(|| "ambit".to_owned(), |peer| peer.to_string());
-        Ok((name, format!("{said}; {} bytes, SHA-256 {digest}...", bytes.len())))
-    };
-    std::iter::once(own).chain(peers).map(version).collect()
+        let said = said.unwrap_or_else(|| "does not tell its version".to_owned());
+        // Some begin with the path that they were called by.
+        let said = said.trim_start_matches(&*path.to_string_lossy()).trim_start().to_owned();
+        versions.insert(peer.to_string(), identified(said, path)?);
+    }
+    Ok(versions)
+}
+
+/// A version with what tells the program from another of the same.
+fn identified(version: String, program: &Path) -> Result<String> {
+    let bytes = std::fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    let digest = Sha256::digest(&bytes);
+    let digest: String =
+        digest.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{version}; {} bytes, SHA-256 {digest}...", bytes.len()))
 }
 
 /// What a program says of its version, in one line.
@@ -313,8 +319,6 @@ fn said_version(program: &Path) -> Option<String> {
         let output = Command::new("timeout").args(["2"]).arg(program).arg(word).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find(|line| !line.trim().is_empty())?.trim();
-        // Some begin with the path that they were called by.
-        let line = line.trim_start_matches(&*program.to_string_lossy()).trim_start();
         output.status.success().then(|| line.to_owned())
     })
 }

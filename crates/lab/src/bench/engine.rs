@@ -29,9 +29,10 @@ const POD_BYTES: u64 = 16 << 20;
 const NEIGHBOURS_OF_POD: usize = 2;
 /// What the machine of a mode takes besides its pods.
 const MACHINE_BYTES: u64 = 256 << 20;
+/// Memory is read near the end of a load, while its connections are open.
+const MEMORY_AT: f64 = 0.9;
 /// System calls are counted in the middle of a load: its processes are there by then, it has begun,
 /// and not ended.
-const MEMORY_AT: f64 = 0.9;
 const COUNT_PREPARED: f64 = 0.1;
 const COUNT_FROM: f64 = 0.25;
 const COUNT_UNTIL: f64 = 0.75;

@@ -40,7 +40,7 @@ struct Thread {
 }
 
 impl Roles {
-    /// Sorts a machine's processes. `proxies` are those of other meshes, be it in pods or on nodes;
+    /// Sorts a machine's processes. `proxies` are processes in pods that are none of theirs;
     /// `generators` name the pods, as `NAMESPACE/POD`, that only drive load.
     pub(super) fn of(processes: &[ProcessInfo], proxies: &[i32], generators: &[String]) -> Self {
         let mut roles: BTreeMap<&'static str, Vec<i32>> = BTreeMap::new();

@@ -83,12 +83,27 @@ fn name(all: &BTreeMap<i32, ProcessInfo>, pid: i32, record: &Record, pods: &[Pod
             // By its own words: a worker outlives its supervisor.
             ("proxy", Some(node)) if is_worker => return format!("worker/{node}"),
             ("node" | "proxy" | "lab-node", Some(node)) => return format!("{role}/{node}"),
+            // Another mesh's program is told in its environment; it is in its node's network.
+            ("proxy", None) => {
+                if let Some(node) = node_of(record, process.host_pid) {
+                    return format!("proxy/{node}");
+                }
+            }
             ("control", _) => return role.to_owned(),
             _ if up == record.pid => return "machine".to_owned(),
             _ => {}
         }
     }
     "machine".to_owned()
+}
+
+/// The node in whose network a process is.
+fn node_of(record: &Record, host_pid: i32) -> Option<&str> {
+    let link = fs::read_link(format!("/proc/{host_pid}/ns/net")).ok()?;
+    let number: u64 = link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()?;
+    let mut networks = record.network_namespaces.iter();
+    let (name, _) = networks.find(|(_, network)| **network == number)?;
+    record.nodes.contains(name).then_some(name.as_str())
 }
 
 fn read(host_pid: i32) -> Option<ProcessInfo> {

@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use super::chart::{Axis, nodes};
 use super::estimate::{ModePlan, Plan};
+use crate::markup::escaped;
 
 const WIDTH: usize = 960;
 const LEFT: usize = 76;
@@ -177,8 +178,4 @@ fn draw_row(text: &mut String, plan: &Plan, mode: &ModePlan, axis: Axis, row: us
         LEFT - 10,
         (bottom - limit) / 10 + 4
     );
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }

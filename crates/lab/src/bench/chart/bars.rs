@@ -1,13 +1,14 @@
 //! Bars, one row for each mode: what a request costs by role, throughput, reads, memory.
 
 use super::scale::{Scale, label};
-use super::{Chart, NARROW, WIDE, escaped, line, named, names, series, stem, text};
+use super::{Chart, NARROW, WIDE, line, named, names, series, stem, text};
 use crate::bench::figures::{CaseFigures, Shape};
 use crate::bench::metrics::{Metric, Role};
 use crate::bench::record::{MachineSize, Run};
 use crate::bench::statistics::Spread;
 use crate::bench::table::megabytes;
 use crate::bench::words;
+use crate::markup::escaped;
 
 /// Names of modes.
 const LEFT: f64 = 150.0;

@@ -8,6 +8,7 @@ mod latency;
 mod lines;
 mod scale;
 
+use crate::markup::escaped;
 use std::collections::BTreeSet;
 
 use super::figures::{AMBIENT, CaseFigures, Figures, NONE, Shape};
@@ -145,27 +146,6 @@ pub(crate) fn series(names: &[&str], at: usize) -> usize {
 /// The names of a case's modes, for [`series`].
 fn names<'a>(case: &'a CaseFigures<'_>) -> Vec<&'a str> {
     case.modes.iter().map(|it| it.mode.name.as_str()).collect()
-}
-
-/// Foreign text within SVG or HTML, also within an attribute.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for it in text.chars() {
-        match it {
-            '&' => escaped += "&amp;",
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '"' => escaped += "&quot;",
-            '\'' => escaped += "&#39;",
-            '\n' | '\t' => escaped.push(it),
-            // XML knows no way of writing them.
-            it if it.is_control() || matches!(it, '\u{fffe}' | '\u{ffff}') => {
-                escaped.push('\u{fffd}');
-            }
-            it => escaped.push(it),
-        }
-    }
-    escaped
 }
 
 /// A file's name of any text.

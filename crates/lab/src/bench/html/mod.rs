@@ -7,13 +7,14 @@
 mod summary;
 mod tables;
 
-use super::chart::{self, Chart, STYLE, escaped, series};
+use super::chart::{self, Chart, STYLE, series};
 use super::doubts;
 use super::figures::{AMBIENT, CaseFigures, Figures};
 use super::record::{Ending, ModeOutcome, Run};
 use super::statistics::chance_of_a_verdict;
 use super::verdict::REPETITIONS_MIN;
 use super::{keep, table, words};
+use crate::markup::escaped;
 
 const PAGE_STYLE: &str = include_str!("page.css");
 /// Saves the raw record; without it there is the file beside the page.

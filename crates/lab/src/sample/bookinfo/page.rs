@@ -2,6 +2,7 @@
 //!
 //! A pure function of what the services answered. Whatever they said is escaped.
 
+use crate::markup::escaped;
 use std::fmt::Write;
 
 use serde::Deserialize;
@@ -111,7 +112,7 @@ fn write_details(page: &mut String, details: Option<&Details>) {
         &details.isbn_13,
     ] {
         *page += "<td>";
-        escape(page, value);
+        *page += &escaped(value);
         *page += "</td>";
     }
     *page += "</tr>\n</table></div>";
@@ -126,11 +127,11 @@ fn write_reviews(page: &mut String, reviews: Option<&Reviews>) {
         *page += "<article>\n";
         write_rating(page, review.rating.as_ref());
         *page += "<blockquote>";
-        escape(page, &review.text);
+        *page += &escaped(&review.text);
         *page += "</blockquote>\n<div class=\"who\">";
-        escape(page, &review.reviewer);
+        *page += &escaped(&review.reviewer);
         *page += "</div>\n<div class=\"by\">Reviews served by: ";
-        escape(page, &reviews.podname);
+        *page += &escaped(&reviews.podname);
         *page += "</div>\n</article>\n";
     }
     *page += "</div>";
@@ -141,13 +142,13 @@ fn write_rating(page: &mut String, rating: Option<&Rating>) {
         None => {}
         Some(Rating::Missing { error }) => {
             *page += "<div class=\"bad\">";
-            escape(page, error);
+            *page += &escaped(error);
             *page += "</div>\n";
         }
         Some(Rating::Stars { stars, color }) => {
             let stars = *stars.min(&STARS_MAX);
             *page += "<div class=\"stars\" style=\"color: ";
-            escape(page, color);
+            *page += &escaped(color);
             write!(page, "\" title=\"{stars} of {STARS_MAX}\">").expect("a String takes all");
             (0..STARS_MAX).for_each(|number| *page += if number < stars { STAR } else { NO_STAR });
             *page += "</div>\n";
@@ -159,20 +160,6 @@ fn missing(page: &mut String, what: &str) {
     *page += "<p class=\"bad\">Sorry, ";
     *page += what;
     *page += " are currently unavailable for this book.</p>";
-}
-
-/// Writes text so that it is nothing but text, between tags and in quoted attributes.
-fn escape(page: &mut String, text: &str) {
-    for character in text.chars() {
-        match character {
-            '&' => *page += "&amp;",
-            '<' => *page += "&lt;",
-            '>' => *page += "&gt;",
-            '"' => *page += "&quot;",
-            '\'' => *page += "&#39;",
-            _ => page.push(character),
-        }
-    }
 }
 
 #[cfg(test)]
