@@ -37,11 +37,11 @@ pub enum Change {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     workloads: Map<Text, Arc<Workload>>,
-    workloads_by_address: Map<NetworkAddress, OrdSet<Text>>,
+    workloads_by_address: Map<NetworkAddress, Few<Text>>,
     workloads_by_name: Map<WorkloadName, Text>,
     services: Map<ServiceName, Arc<Service>>,
-    services_by_address: Map<NetworkAddress, OrdSet<ServiceName>>,
-    services_by_hostname: Map<Text, OrdSet<ServiceName>>,
+    services_by_address: Map<NetworkAddress, Few<ServiceName>>,
+    services_by_hostname: Map<Text, Few<ServiceName>>,
     service_blocks: Vector<(VirtualAddress, ServiceName)>,
     endpoints: Map<ServiceName, Endpoints>,
     policies: Map<PolicyName, Arc<Policy>>,
@@ -127,7 +127,7 @@ impl View {
     pub fn workload_at(&self, network: &Text, ip: IpAddr) -> Option<&Arc<Workload>> {
         let key = NetworkAddress::new(network.clone(), ip);
         let uids = self.workloads_by_address.get(&key)?;
-        self.workloads.get(uids.get_min()?)
+        self.workloads.get(uids.first())
     }
 
     /// The service of this name.
@@ -228,7 +228,7 @@ impl View {
         if !workload.host_network {
             for ip in &workload.addresses {
                 let key = NetworkAddress::new(workload.network.clone(), *ip);
-                self.workloads_by_address.entry(key).or_default().insert(workload.uid.clone());
+                add(&mut self.workloads_by_address, key, workload.uid.clone());
             }
         }
         let name = WorkloadName::new(workload.namespace.clone(), workload.name.clone());
@@ -243,7 +243,7 @@ impl View {
     fn forget_workload(&mut self, old: &Workload, successor: Option<&Workload>) {
         for ip in &old.addresses {
             let key = NetworkAddress::new(old.network.clone(), *ip);
-            remove_from_set(&mut self.workloads_by_address, &key, &old.uid);
+            remove(&mut self.workloads_by_address, &key, &old.uid);
         }
         let name = WorkloadName::new(old.namespace.clone(), old.name.clone());
         if self.workloads_by_name.get(&name).is_some_and(|uid| *uid == old.uid) {
@@ -273,23 +273,23 @@ impl View {
         for address in &service.addresses {
             match address.prefix_len {
                 None => {
-                    let names = self.services_by_address.entry(address.address.clone());
-                    names.or_default().insert(service.key.clone());
+                    let key = address.address.clone();
+                    add(&mut self.services_by_address, key, service.key.clone());
                 }
                 Some(_) => self.service_blocks.push_back((address.clone(), service.key.clone())),
             }
         }
-        let names = self.services_by_hostname.entry(service.key.hostname.clone());
-        names.or_default().insert(service.key.clone());
+        let hostname = service.key.hostname.clone();
+        add(&mut self.services_by_hostname, hostname, service.key.clone());
         self.services.insert(service.key.clone(), service);
     }
 
     fn forget_service(&mut self, old: &Service) {
         for address in &old.addresses {
-            remove_from_set(&mut self.services_by_address, &address.address, &old.key);
+            remove(&mut self.services_by_address, &address.address, &old.key);
         }
         self.service_blocks.retain(|(_, name)| *name != old.key);
-        remove_from_set(&mut self.services_by_hostname, &old.key.hostname, &old.key);
+        remove(&mut self.services_by_hostname, &old.key.hostname, &old.key);
     }
 
     fn remove_address(&mut self, name: &str) {
@@ -320,7 +320,13 @@ impl View {
         if self.policies.remove(name).is_some() {
             self.authorization_version += 1;
             self.global_policies.remove(name);
-            remove_from_set(&mut self.namespace_policies, &name.namespace, name);
+            let policies = self.namespace_policies.get_mut(&name.namespace);
+            if policies.is_some_and(|policies| {
+                policies.remove(name);
+                policies.is_empty()
+            }) {
+                self.namespace_policies.remove(&name.namespace);
+            }
         }
     }
 }
@@ -338,16 +344,76 @@ fn concerns_authorization(old: Option<&Workload>, new: &Workload) -> bool {
     }
 }
 
-fn remove_from_set<K, V>(map: &mut Map<K, OrdSet<V>>, key: &K, value: &V)
+/// What is found by one key: nearly always one thing, for which a set would be too much memory.
+#[derive(Clone, Debug)]
+enum Few<T: Ord> {
+    One(T),
+    /// At least two.
+    More(OrdSet<T>),
+}
+
+impl<T: Clone + Ord> Few<T> {
+    /// The least of them.
+    fn first(&self) -> &T {
+        match self {
+            Self::One(one) => one,
+            Self::More(all) => all.get_min().expect("it holds at least two"),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        let (one, more) = match self {
+            Self::One(one) => (Some(one), None),
+            Self::More(all) => (None, Some(all)),
+        };
+        one.into_iter().chain(more.into_iter().flatten())
+    }
+
+    fn with(self, value: T) -> Self {
+        match self {
+            Self::One(one) if one == value => Self::One(one),
+            Self::One(one) => Self::More([one, value].into_iter().collect()),
+            Self::More(mut all) => {
+                all.insert(value);
+                Self::More(all)
+            }
+        }
+    }
+
+    /// All but `value`; nothing when it was the last.
+    fn without(self, value: &T) -> Option<Self> {
+        match self {
+            Self::One(one) => (one != *value).then_some(Self::One(one)),
+            Self::More(mut all) => {
+                all.remove(value);
+                match (all.len(), all.get_min()) {
+                    (1, Some(last)) => Some(Self::One(last.clone())),
+                    _ => Some(Self::More(all)),
+                }
+            }
+        }
+    }
+}
+
+fn add<K, T>(map: &mut Map<K, Few<T>>, key: K, value: T)
 where
     K: Clone + Eq + std::hash::Hash,
-    V: Clone + Ord,
+    T: Clone + Ord,
 {
-    if let Some(set) = map.get_mut(key) {
-        set.remove(value);
-        if set.is_empty() {
-            map.remove(key);
-        }
+    let few = match map.remove(&key) {
+        Some(few) => few.with(value),
+        None => Few::One(value),
+    };
+    map.insert(key, few);
+}
+
+fn remove<K, T>(map: &mut Map<K, Few<T>>, key: &K, value: &T)
+where
+    K: Clone + Eq + std::hash::Hash,
+    T: Clone + Ord,
+{
+    if let Some(few) = map.remove(key).and_then(|few| few.without(value)) {
+        map.insert(key.clone(), few);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::Text;
 use crate::identity::Identity;
@@ -46,8 +47,9 @@ pub struct Workload {
     pub native_tunnel: bool,
     /// How the proxy hands it what it received through the tunnel, if not as plain TCP.
     pub application_tunnel: Option<ApplicationTunnel>,
-    /// The services it is an endpoint of and the ports it serves them on.
-    pub services: BTreeMap<ServiceName, Vec<PortMapping>>,
+    /// The services it is an endpoint of and the ports it serves them on; shared, because all
+    /// replicas serve the same.
+    pub services: Arc<BTreeMap<ServiceName, Vec<PortMapping>>>,
     /// The policies that select it.
     pub policies: Vec<PolicyName>,
     /// Whether it is ready for traffic.
@@ -165,6 +167,11 @@ impl Workload {
         }
     }
 
+    /// Makes it an endpoint of `service` at these ports.
+    pub fn serve(&mut self, service: ServiceName, ports: Vec<PortMapping>) {
+        Arc::make_mut(&mut self.services).insert(service, ports);
+    }
+
     /// Whether its addresses are its own, as a pod's are, which was given to a node; an entry that
     /// somebody wrote may name any address.
     pub fn is_pod(&self) -> bool {
@@ -193,7 +200,7 @@ impl Workload {
             workload_name: empty.clone(),
             native_tunnel: false,
             application_tunnel: None,
-            services: BTreeMap::new(),
+            services: Arc::default(),
             policies: Vec::new(),
             healthy: true,
             cluster_id: empty,

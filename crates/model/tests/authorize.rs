@@ -187,7 +187,7 @@ fn only_the_waypoint_reaches_who_names_one() {
         hbone_mtls_port: 15008,
     });
     let mut workload = Workload::named("uid", "app", "server");
-    workload.services.insert(service, vec![]);
+    workload.serve(service, vec![]);
     let mut view = View::default();
     view.apply(Change::Service(behind));
     view.apply(Change::Workload(workload.clone()));
@@ -197,7 +197,7 @@ fn only_the_waypoint_reaches_who_names_one() {
     assert_eq!(decide(&view, Some("waypoint")), Decision::Deny(refused.clone()));
     let mut waypoint = Workload::named("wp", "client", "waypoint-1");
     waypoint.service_account = "waypoint".into();
-    waypoint.services.insert(gateway, vec![]);
+    waypoint.serve(gateway, vec![]);
     view.apply(Change::Workload(waypoint));
     assert_eq!(decide(&view, Some("waypoint")), Decision::Allow(None));
     assert_eq!(decide(&view, Some("other")), Decision::Deny(refused.clone()));

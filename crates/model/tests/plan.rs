@@ -63,7 +63,7 @@ fn endpoint(n: u8, change: impl FnOnce(&mut Workload)) -> Workload {
     let mut workload = Workload::named(format!("server-{n}"), "app", format!("server-{n}"));
     workload.addresses = vec![ip(&format!("10.0.0.{n}"))];
     workload.tunnel = Tunnel::Hbone;
-    workload.services.insert(ServiceName::new("app", HOST), vec![port(80, 8080)]);
+    workload.serve(ServiceName::new("app", HOST), vec![port(80, 8080)]);
     change(&mut workload);
     workload
 }
@@ -190,7 +190,7 @@ fn a_pods_address_is_its_own() {
     let pod = || {
         endpoint(1, |w| {
             w.node = "n2".into();
-            w.services.clear();
+            w.services = Default::default();
         })
     };
     let declared = |namespace: &str, change: &dyn Fn(&mut Service)| {
@@ -210,7 +210,7 @@ fn a_pods_address_is_its_own() {
         let mut workload = Workload::named("elsewhere", namespace, "elsewhere");
         workload.addresses = vec![ip("10.0.0.66")];
         let name = ServiceName::new(namespace, "taken.example");
-        workload.services.insert(name, vec![port(80, 80)]);
+        workload.serve(name, vec![port(80, 80)]);
         workload
     };
     let check = |service: Service, expected: &str| {
@@ -241,7 +241,7 @@ fn an_address_that_an_entry_lists_is_reached_as_the_pod_that_owns_it() {
     let pod = |tunnel| {
         endpoint(1, |w| {
             w.tunnel = tunnel;
-            w.services.clear();
+            w.services = Default::default();
         })
     };
     let check = |tunnel, expected: &str| {

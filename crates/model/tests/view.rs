@@ -57,7 +57,7 @@ fn only_what_concerns_authorization_changes_its_version() {
 fn a_waypoint_stands_before_those_that_name_it() {
     let mut waypoint = Workload::named("Kubernetes//Pod/app/waypoint-1", "app", "waypoint-1");
     let name = ServiceName::new("app", "waypoint.app.svc.cluster.local");
-    waypoint.services.insert(name, Vec::new());
+    waypoint.serve(name, Vec::new());
     let mut view = View::default();
     let ip = server().addresses[0];
     view.apply(Change::Workload(server()));

@@ -408,7 +408,7 @@ mod tests {
         record.destination.workload = Some(Arc::new(server.clone()));
         assert!(record.hears_peer());
         assert!(record.without_words().service.is_none());
-        server.services.insert(service.key.clone(), Vec::new());
+        server.serve(service.key.clone(), Vec::new());
         record.destination.workload = Some(Arc::new(server));
         assert!(!record.hears_peer());
         record.reporter = Reporter::Source;

@@ -1,7 +1,7 @@
 //! Both ends of delta discovery against each other, and each against a scripted peer.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ambit_model::names::{NetworkAddress, PolicyName, ServiceName};
 use ambit_model::policy::{Action, Policy, PolicyScope};
@@ -112,7 +112,14 @@ impl Pair {
         assert_eq!(served(&self.view), served(&fresh.view));
         let snapshot = |kept: &Retained| kept.snapshot(String::new(), 0);
         assert_eq!(snapshot(&self.kept), snapshot(&fresh.kept));
-        assert_eq!(self.client.snapshot(String::new(), 0), snapshot(&self.kept));
+        // A stream resumes with exactly the versions that the snapshot holds.
+        let opening = self.client.connected().into_iter().flat_map(|it| {
+            let held = it.initial_resource_versions;
+            held.into_iter().map(move |(name, version)| (it.type_url.clone(), name, version))
+        });
+        let kept = snapshot(&self.kept).resources.into_iter();
+        let kept = kept.map(|it| (it.type_url, it.name, it.version));
+        assert_eq!(opening.collect::<BTreeSet<_>>(), kept.collect::<BTreeSet<_>>());
     }
 }
 
@@ -132,7 +139,7 @@ fn workload(uid: &str, ip: [u8; 4]) -> Workload {
 
 fn endpoint(uid: &str, service: &str) -> Workload {
     let mut workload = Workload::named(uid, "n", uid);
-    workload.services.insert(ServiceName::new("n", service), Vec::new());
+    workload.serve(ServiceName::new("n", service), Vec::new());
     workload
 }
 

@@ -149,7 +149,7 @@ fn endpoint(
         entry.spec.hosts.iter().filter(|host| only.is_none_or(|only| only == host.as_str()));
     for host in hosts {
         let key = ServiceName::new(namespace.clone(), host.as_str());
-        workload.services.insert(key, ports(&entry.spec, Some(spec)));
+        workload.serve(key, ports(&entry.spec, Some(spec)));
     }
     workload
 }

@@ -17,8 +17,10 @@ mod vips;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::intern::Interner;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::Policy;
 use ambit_model::service::Service;
@@ -59,6 +61,7 @@ pub(crate) struct Builder {
     mesh: Mesh,
     store: Store,
     view: View,
+    interner: Interner,
     vips: Vips,
     entry_workloads: BTreeMap<ObjectName, BTreeSet<Text>>,
     conditions: BTreeMap<ObjectName, StatusCondition>,
@@ -73,6 +76,7 @@ impl Builder {
             mesh,
             store: Store::default(),
             view,
+            interner: Interner::default(),
             vips,
             entry_workloads: BTreeMap::new(),
             conditions: BTreeMap::new(),
@@ -199,10 +203,13 @@ impl Builder {
         Some(entries::service(&self.mesh, &object, &entry, &name.hostname, &allocated, &namespace))
     }
 
-    fn workload_change(&self, uid: Text, workload: Option<Workload>) -> Option<Change> {
+    fn workload_change(&mut self, uid: Text, workload: Option<Workload>) -> Option<Change> {
         match (workload, self.view.workload(&uid)) {
             (Some(workload), Some(known)) if **known == workload => None,
-            (Some(workload), _) => Some(Change::Workload(workload)),
+            (Some(mut workload), _) => {
+                self.interner.workload(&mut workload);
+                Some(Change::Workload(workload))
+            }
             (None, Some(_)) => Some(Change::RemoveAddress(uid)),
             (None, None) => None,
         }
@@ -223,7 +230,7 @@ impl Builder {
                 (workload, self.store.served_by_entry(&self.mesh, name, entry))
             }
         };
-        workload.services = serving;
+        workload.services = Arc::new(serving);
         workload.policies = self.store.policies_of(&self.mesh, member);
         Some(workload)
     }

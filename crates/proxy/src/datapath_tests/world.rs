@@ -261,7 +261,7 @@ pub(crate) fn service(name: &str, ip: &str, port: u16, endpoints: &mut [&mut Pod
     service.ports = vec![mapping];
     for pod in endpoints {
         let key = ServiceName::new("default", service.key.hostname.clone());
-        pod.workload.services.insert(key, vec![mapping]);
+        pod.workload.serve(key, vec![mapping]);
     }
     Change::Service(service)
 }

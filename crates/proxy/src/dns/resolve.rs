@@ -180,7 +180,7 @@ mod tests {
         workload.healthy = healthy;
         let ports: Vec<PortMapping> = Vec::new();
         let key = ambit_model::names::ServiceName::new("shop", hostname);
-        workload.services.insert(key, ports);
+        workload.serve(key, ports);
         Change::Workload(workload)
     }
 

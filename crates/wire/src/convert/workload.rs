@@ -4,6 +4,7 @@
 //! 1. Never guesses: what is neither elided nor understood is an error.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ambit_model::identity::{DEFAULT_SERVICE_ACCOUNT, DEFAULT_TRUST_DOMAIN};
 use ambit_model::names::{PolicyName, ServiceName};
@@ -47,7 +48,7 @@ impl TryFrom<proto::Workload> for Workload {
             workload_name: text(&message.workload_name),
             native_tunnel: message.native_tunnel,
             application_tunnel: message.application_tunnel.map(application_tunnel).transpose()?,
-            services: services(message.services)?,
+            services: Arc::new(services(message.services)?),
             policies: policies(&message.authorization_policies)?,
             healthy: message.status == proto::WorkloadStatus::Healthy as i32,
             cluster_id: text(&message.cluster_id),

@@ -9,14 +9,14 @@
 //! that a control plane sends it again. Never takes a message for the view without converting it,
 //! and never forgets a resource because a connection ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use bytes::Bytes;
-
+use ambit_model::Text;
+use ambit_model::intern::Interner;
 use ambit_model::view::Change;
 use ambit_model::workload::Workload;
 
-use super::retained::{self, Retained};
+use super::retained;
 use super::server::is_partial;
 use super::{ResourceType, UnknownType, WILDCARD};
 use crate::convert::{self, Address, ConvertError, Problem};
@@ -49,7 +49,9 @@ pub enum Interest {
 pub struct Client {
     node: Node,
     watches: BTreeMap<ResourceType, Watch>,
-    retained: Retained,
+    /// The version of everything that is in force: a server sends what differs.
+    versions: BTreeMap<ResourceType, HashMap<Text, Box<str>>>,
+    interner: Interner,
 }
 
 /// What is asked for of one type, and how far it has been answered.
@@ -131,29 +133,24 @@ impl Client {
     pub fn new(node: Node, interests: impl IntoIterator<Item = (ResourceType, Interest)>) -> Self {
         let watch = |interest| Watch { interest, demanded: BTreeMap::new(), complete: false };
         let watches = interests.into_iter().map(|(it, interest)| (it, watch(interest))).collect();
-        Self { node, watches, retained: Retained::default() }
+        Self { node, watches, versions: BTreeMap::new(), interner: Interner::default() }
     }
 
     /// Starts from what an earlier client held, and returns the view's changes. Resources that this
     /// version refuses are left out; types that are not asked for are ignored.
     pub fn restore(&mut self, snapshot: Snapshot) -> Result<Vec<Change>, UnknownType> {
         let mut changes = Vec::with_capacity(snapshot.resources.len());
-        for kept in Retained::from_snapshot(snapshot)?.iter() {
+        for kept in snapshot.resources {
             let resource_type = kept.type_url.parse()?;
             if !self.watches.contains_key(&resource_type) {
                 continue;
             }
-            if let Ok((change, _)) = convert_body(resource_type, &kept.name, &kept.body) {
+            if let Ok((mut change, _)) = convert_body(resource_type, &kept.name, &kept.body) {
+                self.hold(resource_type, &mut change, kept.name, kept.version);
                 changes.push(change);
-                self.retained.put(resource_type, kept.name, kept.version, kept.body);
             }
         }
         Ok(changes)
-    }
-
-    /// Everything held, for [`Client::restore`] elsewhere.
-    pub fn snapshot(&self, crl_pem: String, created_unix: i64) -> Snapshot {
-        self.retained.snapshot(crl_pem, created_unix)
     }
 
     /// Whether each type asked for as a whole has been received as a whole, on any connection.
@@ -173,12 +170,13 @@ impl Client {
             // answered in any case.
             let version = |answer: &Answer| match answer {
                 Answer::Awaited | Answer::Nothing => None,
-                Answer::Resource(name) => self.retained.version(*resource_type, name),
+                Answer::Resource(name) => self.version(*resource_type, name),
             };
             let version = |answer: &Answer| version(answer).unwrap_or_default().to_owned();
             let demanded = watch.demanded.iter();
             let demanded = demanded.map(|(name, answer)| (name.clone(), version(answer)));
-            let held = self.retained.versions(*resource_type);
+            let held = self.versions.get(resource_type).into_iter().flatten();
+            let held = held.map(|(name, version)| (name.to_string(), version.to_string()));
             DeltaDiscoveryRequest {
                 node: Some(self.node.clone()),
                 type_url: resource_type.url().to_owned(),
@@ -246,7 +244,8 @@ impl Client {
     ) {
         let last = !is_partial(&response);
         for name in response.removed_resources {
-            if self.retained.remove(resource_type, &name) {
+            let held = self.versions.get_mut(&resource_type);
+            if held.is_some_and(|held| held.remove(&*name).is_some()) {
                 retained::forget(&mut received.delta, resource_type, &name);
             }
             received.changes.extend(removal(resource_type, &name));
@@ -270,20 +269,43 @@ impl Client {
         let Resource { name, version, resource, aliases, .. } = resource;
         let refuse = |reason| Refusal { name: name.clone(), reason };
         match convert_resource(resource_type, &name, resource) {
-            Ok((change, unreadable, body)) => {
+            Ok((mut change, unreadable, body)) => {
                 if !unreadable.is_empty() {
                     received.refused.push(refuse(Reason::Tightened(unreadable)));
                 }
-                received.changes.push(change);
-                let kept = (&*name, &*version, body.clone());
+                let kept = (&*name, &*version, body);
                 retained::keep(&mut received.delta, resource_type, kept);
-                self.retained.put(resource_type, name.clone(), version, body);
+                self.hold(resource_type, &mut change, name.clone(), version);
+                received.changes.push(change);
             }
             Err(error) => received.refused.push(refuse(Reason::Rejected(error))),
         }
         for alias in aliases.into_iter().chain([name.clone()]) {
             self.answer(resource_type, alias, Answer::Resource(name.clone()), received);
         }
+    }
+
+    /// Remembers the version of what is taken, and makes it share what it has in common with the
+    /// rest.
+    fn hold(
+        &mut self,
+        resource_type: ResourceType,
+        change: &mut Change,
+        name: String,
+        version: String,
+    ) {
+        let name = match change {
+            Change::Workload(workload) => {
+                self.interner.workload(workload);
+                workload.uid.clone()
+            }
+            _ => name.into(),
+        };
+        self.versions.entry(resource_type).or_default().insert(name, version.into());
+    }
+
+    fn version(&self, resource_type: ResourceType, name: &str) -> Option<&str> {
+        self.versions.get(&resource_type)?.get(name).map(|version| &**version)
     }
 
     /// Records what a demanded name stands for; the first time, the demand is reported answered.
@@ -303,18 +325,17 @@ impl Client {
     }
 }
 
-/// A copy of the body is kept, because the received one pins its whole response.
 fn convert_resource(
     resource_type: ResourceType,
     name: &str,
     resource: Option<crate::proto::Any>,
-) -> Result<(Change, Vec<String>, Bytes), ConvertError> {
+) -> Result<(Change, Vec<String>, bytes::Bytes), ConvertError> {
     let any = resource.ok_or_else(|| ConvertError::new("resource", Problem::Missing))?;
     if any.type_url != resource_type.url() {
         return Err(ConvertError::new("resource", Problem::TypeMismatch(any.type_url)));
     }
     let (change, unreadable) = convert_body(resource_type, name, &any.value)?;
-    Ok((change, unreadable, Bytes::copy_from_slice(&any.value)))
+    Ok((change, unreadable, any.value))
 }
 
 /// The content must belong to the name: by that name it will be removed.

@@ -250,7 +250,7 @@ mod tests {
         for index in 0..100_u8 {
             let mut workload = Workload::named("w", "n", "w");
             workload.addresses = vec![[10, 0, 0, index].into()];
-            workload.services.insert(ServiceName::new("n", format!("s{index}")), Vec::new());
+            workload.serve(ServiceName::new("n", format!("s{index}")), Vec::new());
             resources.put_workload(&workload);
         }
         let sizes = |set: &ResourceSet| {

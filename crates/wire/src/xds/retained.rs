@@ -1,7 +1,7 @@
-//! What a client holds: the accepted resources as they came off the wire.
+//! What outlives a client: the accepted resources as they came off the wire, with their versions.
 //!
-//! The raw bytes are kept so that a new worker can build the same view without a control plane,
-//! and the versions so that a control plane sends only what changed. Never holds what was refused.
+//! From the raw bytes a new worker builds the same view without a control plane, and thanks to the
+//! versions a control plane sends it only what changed. Never holds what was refused.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,14 +13,14 @@ use crate::proto::ambit::snapshot::{Delta, Removed, Resource, Snapshot};
 /// The accepted resources of all types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Retained {
-    types: BTreeMap<ResourceType, HashMap<String, Kept>>,
+    types: BTreeMap<ResourceType, HashMap<Box<str>, Kept>>,
 }
 
 /// One accepted resource.
 #[derive(Clone, Debug, PartialEq)]
 struct Kept {
-    version: String,
-    body: Bytes,
+    version: Box<str>,
+    body: Box<[u8]>,
 }
 
 impl Retained {
@@ -34,11 +34,16 @@ impl Retained {
     /// Applies what a client accepted; removals first, as the client does.
     pub fn apply(&mut self, delta: Delta) -> Result<(), UnknownType> {
         for removed in &delta.removed {
-            self.remove(removed.type_url.parse()?, &removed.name);
+            if let Some(resources) = self.types.get_mut(&removed.type_url.parse()?) {
+                resources.remove(&*removed.name);
+            }
         }
         for resource in delta.resources {
             let resource_type = resource.type_url.parse()?;
-            self.put(resource_type, resource.name, resource.version, resource.body);
+            // A copy: the received body pins the message that it came in.
+            let kept =
+                Kept { version: resource.version.into(), body: resource.body.as_ref().into() };
+            self.types.entry(resource_type).or_default().insert(resource.name.into(), kept);
         }
         Ok(())
     }
@@ -61,42 +66,15 @@ impl Retained {
     }
 
     /// The resources in the form of a snapshot, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Resource> {
+    fn iter(&self) -> impl Iterator<Item = Resource> {
         self.types.iter().flat_map(|(resource_type, resources)| {
             resources.iter().map(|(name, kept)| Resource {
                 type_url: resource_type.url().to_owned(),
-                name: name.clone(),
-                version: kept.version.clone(),
-                body: kept.body.clone(),
+                name: name.to_string(),
+                version: kept.version.to_string(),
+                body: Bytes::copy_from_slice(&kept.body),
             })
         })
-    }
-
-    pub(crate) fn put(
-        &mut self,
-        resource_type: ResourceType,
-        name: String,
-        version: String,
-        body: Bytes,
-    ) {
-        self.types.entry(resource_type).or_default().insert(name, Kept { version, body });
-    }
-
-    pub(crate) fn remove(&mut self, resource_type: ResourceType, name: &str) -> bool {
-        self.types.get_mut(&resource_type).is_some_and(|them| them.remove(name).is_some())
-    }
-
-    pub(crate) fn version(&self, resource_type: ResourceType, name: &str) -> Option<&str> {
-        self.types.get(&resource_type)?.get(name).map(|kept| &*kept.version)
-    }
-
-    /// Names and versions, as a new stream begins with them.
-    pub(crate) fn versions(
-        &self,
-        resource_type: ResourceType,
-    ) -> impl Iterator<Item = (String, String)> {
-        let resources = self.types.get(&resource_type).into_iter().flatten();
-        resources.map(|(name, kept)| (name.clone(), kept.version.clone()))
     }
 }
 

@@ -1,0 +1,156 @@
+//! Texts that repeat, kept once.
+//!
+//! The pods of a Deployment share namespace, account, labels and services, and each came off the
+//! wire with copies of its own. Whoever fills a view hands every workload through an [`Interner`]
+//! first. It holds nothing alive for long: what only it still knows is dropped whenever it has
+//! doubled.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use crate::names::ServiceName;
+use crate::workload::{GatewayAddress, GatewayDestination, PortMapping, Workload};
+
+/// How many entries an interner has at least before it looks for unused ones.
+const SWEEP_MIN: usize = 1024;
+
+/// Replaces equal texts by one.
+#[derive(Debug, Default)]
+pub struct Interner {
+    texts: Pool<str>,
+    services: Pool<BTreeMap<ServiceName, Vec<PortMapping>>>,
+}
+
+impl Interner {
+    /// Shares what this workload has in common with others; its uid, name and addresses are its
+    /// own. The workload is equal to what it was.
+    pub fn workload(&mut self, workload: &mut Workload) {
+        let Workload { services, locality, waypoint, network_gateway, .. } = &mut *workload;
+        for gateway in [waypoint, network_gateway].into_iter().flatten() {
+            self.gateway(gateway);
+        }
+        if !self.services.holds(services) {
+            let own = std::mem::take(services);
+            let mut own = Arc::unwrap_or_clone(own);
+            own = own.into_iter().map(|(name, ports)| (self.service(name), ports)).collect();
+            *services = Arc::new(own);
+        }
+        self.services.share(services);
+        for text in [&mut locality.region, &mut locality.zone, &mut locality.subzone] {
+            self.texts.share(text);
+        }
+        for text in [
+            &mut workload.namespace,
+            &mut workload.hostname,
+            &mut workload.network,
+            &mut workload.trust_domain,
+            &mut workload.service_account,
+            &mut workload.node,
+            &mut workload.canonical_name,
+            &mut workload.canonical_revision,
+            &mut workload.workload_name,
+            &mut workload.cluster_id,
+        ] {
+            self.texts.share(text);
+        }
+        for policy in &mut workload.policies {
+            self.texts.share(&mut policy.namespace);
+            self.texts.share(&mut policy.name);
+        }
+        workload.policies.shrink_to_fit();
+        workload.addresses.shrink_to_fit();
+    }
+
+    fn gateway(&mut self, gateway: &mut GatewayAddress) {
+        match &mut gateway.destination {
+            GatewayDestination::Hostname(name) => *name = self.service(name.clone()),
+            GatewayDestination::Address(address) => self.texts.share(&mut address.network),
+        }
+    }
+
+    fn service(&mut self, mut name: ServiceName) -> ServiceName {
+        self.texts.share(&mut name.namespace);
+        self.texts.share(&mut name.hostname);
+        name
+    }
+}
+
+/// Values of one kind, each once.
+#[derive(Debug)]
+struct Pool<T: ?Sized> {
+    held: HashSet<Arc<T>>,
+    sweep_at: usize,
+}
+
+impl<T: ?Sized> Default for Pool<T> {
+    fn default() -> Self {
+        Self { held: HashSet::new(), sweep_at: SWEEP_MIN }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Pool<T> {
+    fn holds(&self, value: &Arc<T>) -> bool {
+        self.held.contains(value)
+    }
+
+    /// Replaces `value` by the one that is held, or holds it.
+    fn share(&mut self, value: &mut Arc<T>) {
+        if let Some(held) = self.held.get(value) {
+            *value = held.clone();
+            return;
+        }
+        if self.held.len() >= self.sweep_at {
+            self.held.retain(|held| Arc::strong_count(held) > 1);
+            self.sweep_at = (2 * self.held.len()).max(SWEEP_MIN);
+        }
+        self.held.insert(value.clone());
+    }
+}
+
+/// How many texts are held; tests of memory ask.
+#[cfg(test)]
+fn held(interner: &Interner) -> usize {
+    interner.texts.held.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Text;
+
+    fn pod(index: usize, service: &str) -> Workload {
+        let mut pod =
+            Workload::named(format!("c//Pod/app/web-{index}"), "app", format!("web-{index}"));
+        let ports = vec![PortMapping {
+            service_port: 80,
+            target_port: 8080,
+            app_protocol: Default::default(),
+        }];
+        pod.services = Arc::new(BTreeMap::from([(ServiceName::new("app", service), ports)]));
+        pod.node = Text::from(format!("node-{}", index % 2));
+        pod
+    }
+
+    #[test]
+    fn what_repeats_is_kept_once_and_nothing_changes() {
+        let mut interner = Interner::default();
+        let mut pods: Vec<Workload> = (0..4).map(|index| pod(index, "web.app")).collect();
+        let before = pods.clone();
+        pods.iter_mut().for_each(|pod| interner.workload(pod));
+        assert_eq!(pods, before);
+        assert!(Arc::ptr_eq(&pods[0].services, &pods[3].services));
+        assert!(Arc::ptr_eq(&pods[1].node, &pods[3].node));
+        assert!(Arc::ptr_eq(&pods[0].namespace, &pods[3].namespace));
+    }
+
+    #[test]
+    fn what_nobody_uses_is_dropped() {
+        let mut interner = Interner::default();
+        for index in 0..20 * SWEEP_MIN {
+            interner.workload(&mut pod(index, &format!("web-{index}.app")));
+        }
+        assert!(held(&interner) <= 2 * SWEEP_MIN, "{} texts held", held(&interner));
+        assert!(interner.services.held.len() <= 2 * SWEEP_MIN);
+    }
+}
