@@ -188,7 +188,8 @@ impl View {
             let weighted = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
             service.waypoint.iter().chain(weighted)
         });
-        let mut waypoints = workload.waypoint.iter().chain(of_services).peekable();
+        let own = workload.waypoint.as_deref().into_iter();
+        let mut waypoints = own.chain(of_services).peekable();
         let first = *waypoints.peek()?;
         let is_waypoint = |id: &Identity| waypoints.any(|gw| self.gateway_proves(gw, id));
         if source.identity().is_some_and(is_waypoint) {
@@ -216,7 +217,7 @@ impl View {
     /// Whether what is at `ip` names `workload` as its waypoint.
     pub fn is_waypoint_of(&self, workload: &Workload, ip: IpAddr) -> bool {
         let network = &workload.network;
-        let of_workload = self.workload_at(network, ip).and_then(|it| it.waypoint.as_ref());
+        let of_workload = self.workload_at(network, ip).and_then(|it| it.waypoint.as_deref());
         let service = self.service_at(network, ip, &workload.namespace);
         let of_service = service.into_iter().flat_map(|service| {
             let weighted = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);

@@ -10,7 +10,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::names::ServiceName;
-use crate::workload::{GatewayAddress, GatewayDestination, PortMapping, Workload};
+use crate::workload::{GatewayAddress, Locality, PortMapping, Workload};
 
 /// How many entries an interner has at least before it looks for unused ones.
 const SWEEP_MIN: usize = 1024;
@@ -19,6 +19,8 @@ const SWEEP_MIN: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Interner {
     texts: Pool<str>,
+    gateways: Pool<GatewayAddress>,
+    localities: Pool<Locality>,
     services: Pool<BTreeMap<ServiceName, Vec<PortMapping>>>,
 }
 
@@ -28,8 +30,9 @@ impl Interner {
     pub fn workload(&mut self, workload: &mut Workload) {
         let Workload { services, locality, waypoint, network_gateway, .. } = &mut *workload;
         for gateway in [waypoint, network_gateway].into_iter().flatten() {
-            self.gateway(gateway);
+            self.gateways.share(gateway);
         }
+        self.localities.share(locality);
         if !self.services.holds(services) {
             let own = std::mem::take(services);
             let mut own = Arc::unwrap_or_clone(own);
@@ -37,9 +40,6 @@ impl Interner {
             *services = Arc::new(own);
         }
         self.services.share(services);
-        for text in [&mut locality.region, &mut locality.zone, &mut locality.subzone] {
-            self.texts.share(text);
-        }
         for text in [
             &mut workload.namespace,
             &mut workload.hostname,
@@ -60,13 +60,6 @@ impl Interner {
         }
         workload.policies.shrink_to_fit();
         workload.addresses.shrink_to_fit();
-    }
-
-    fn gateway(&mut self, gateway: &mut GatewayAddress) {
-        match &mut gateway.destination {
-            GatewayDestination::Hostname(name) => *name = self.service(name.clone()),
-            GatewayDestination::Address(address) => self.texts.share(&mut address.network),
-        }
     }
 
     fn service(&mut self, mut name: ServiceName) -> ServiceName {

@@ -30,9 +30,9 @@ pub struct Workload {
     /// The service account of its identity.
     pub service_account: Text,
     /// The waypoint that all its inbound traffic must pass.
-    pub waypoint: Option<GatewayAddress>,
+    pub waypoint: Option<Arc<GatewayAddress>>,
     /// The gateway to its network, for a workload on another one.
-    pub network_gateway: Option<GatewayAddress>,
+    pub network_gateway: Option<Arc<GatewayAddress>>,
     /// The node it runs on.
     pub node: Text,
     /// The canonical service, a telemetry label.
@@ -56,8 +56,8 @@ pub struct Workload {
     pub healthy: bool,
     /// The cluster it lives in.
     pub cluster_id: Text,
-    /// Where it stands.
-    pub locality: Locality,
+    /// Where it stands, which all workloads of its node share.
+    pub locality: Arc<Locality>,
     /// It shares its node's network: its address is not its own.
     pub host_network: bool,
     /// Its weight among the endpoints of a service.
@@ -204,7 +204,7 @@ impl Workload {
             policies: Vec::new(),
             healthy: true,
             cluster_id: empty,
-            locality: Locality::default(),
+            locality: Arc::default(),
             host_network: false,
             capacity: 1,
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
@@ -10,10 +11,14 @@ use ambit_model::plan::{Flow, Plan, Refusal};
 use ambit_model::service::{Mode, Scope, Service, VirtualAddress};
 use ambit_model::view::{Change, View};
 use ambit_model::workload::{
-    AppProtocol, GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload,
+    AppProtocol, GatewayAddress, GatewayDestination, Locality, PortMapping, Tunnel, Workload,
 };
 
 const HOST: &str = "server.app.svc.cluster.local";
+
+fn locality(region: &str, zone: &str) -> Arc<Locality> {
+    Arc::new(Locality { region: region.into(), zone: zone.into(), subzone: "".into() })
+}
 
 /// Surroundings as data: a counter for randomness, tables for the rest.
 #[derive(Default)]
@@ -81,8 +86,7 @@ fn client() -> Workload {
     let mut client = Workload::named("client", "app", "client");
     client.addresses = vec![ip("10.0.9.9")];
     client.node = "n1".into();
-    client.locality.region = "r1".into();
-    client.locality.zone = "z1".into();
+    client.locality = locality("r1", "z1");
     client
 }
 
@@ -155,7 +159,7 @@ fn a_missing_waypoint_is_refused_whatever_names_it() {
         view(Some(service(|s| s.waypoint = Some(gateway.clone()))), vec![endpoint(1, |_| {})]);
     let got = plan(&by_service, "10.96.0.1:80", &mut Fake::default());
     assert_eq!(got, missing("service app/server.app.svc.cluster.local"));
-    let by_workload = view(None, vec![endpoint(1, |w| w.waypoint = Some(gateway))]);
+    let by_workload = view(None, vec![endpoint(1, |w| w.waypoint = Some(gateway.into()))]);
     let got = plan(&by_workload, "10.0.0.1:80", &mut Fake::default());
     assert_eq!(got, missing("workload app/server-1"));
 }
@@ -293,8 +297,7 @@ fn an_endpoint_set_aside_is_used_only_when_alone() {
 #[test]
 fn locality_is_a_preference_or_a_condition() {
     let near = |w: &mut Workload| {
-        w.locality.region = "r1".into();
-        w.locality.zone = "z1".into();
+        w.locality = locality("r1", "z1");
     };
     let preferring = |mode| {
         service(|s| {

@@ -46,7 +46,7 @@ fn only_what_concerns_authorization_changes_its_version() {
     let selected = Workload { policies: vec![PolicyName::new("app", "p")], ..server() };
     check(Change::Workload(selected.clone()), true);
     check(Change::Workload(selected), false);
-    check(Change::Workload(Workload { waypoint: Some(gateway()), ..server() }), true);
+    check(Change::Workload(Workload { waypoint: Some(gateway().into()), ..server() }), true);
     let mut service = Service::named("app", "web.app.svc.cluster.local");
     service.waypoint = Some(gateway());
     check(Change::Service(service.clone()), true);
@@ -62,7 +62,7 @@ fn a_waypoint_stands_before_those_that_name_it() {
     let ip = server().addresses[0];
     view.apply(Change::Workload(server()));
     assert!(!view.is_waypoint_of(&waypoint, ip));
-    view.apply(Change::Workload(Workload { waypoint: Some(gateway()), ..server() }));
+    view.apply(Change::Workload(Workload { waypoint: Some(gateway().into()), ..server() }));
     assert!(view.is_waypoint_of(&waypoint, ip));
     assert!(!view.is_waypoint_of(&server(), ip));
 }

@@ -169,7 +169,7 @@ fn workload(workload: &Workload) -> Value {
         "identity": workload.identity().to_string(),
         "services": workload.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
         "policies": workload.policies.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "waypoint": workload.waypoint.as_ref().map(gateway),
+        "waypoint": workload.waypoint.as_deref().map(gateway),
         "healthy": workload.healthy,
         "canonicalName": &*workload.canonical_name,
         "canonicalRevision": &*workload.canonical_revision,

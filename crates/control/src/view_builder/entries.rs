@@ -161,7 +161,7 @@ pub(crate) fn workload(mesh: &Mesh, name: &ObjectName, entry: &WorkloadEntry) ->
     let workload = Workload::named(uid, namespace.clone(), name.clone());
     let labels = entry_labels(entry);
     let mut workload = of_spec(mesh, workload, &entry.spec, &labels);
-    workload.waypoint = waypoint(mesh, namespace, &[&labels]);
+    workload.waypoint = waypoint(mesh, namespace, &[&labels]).map(Arc::new);
     workload
 }
 
@@ -186,7 +186,7 @@ fn of_spec(
     (workload.canonical_name, workload.canonical_revision) = canonical(labels, &workload.name);
     workload.network = spec.network.as_str().into();
     workload.cluster_id = mesh.cluster_id.clone();
-    workload.locality = locality(&spec.locality);
+    workload.locality = Arc::new(locality(&spec.locality));
     workload.capacity = spec.weight.unwrap_or(1);
     workload
 }

@@ -5,6 +5,7 @@
 //! address or a readiness.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ambit_model::workload::{Tunnel, Workload};
 
@@ -72,14 +73,14 @@ pub(crate) fn build(
         if state.is_captured(pod) && !pod.host_network { Tunnel::Hbone } else { Tunnel::None };
     workload.trust_domain = mesh.trust_domain.clone();
     workload.service_account = pod.service_account.clone();
-    workload.waypoint = waypoint(mesh, &name.namespace, &[&pod.labels]);
+    workload.waypoint = waypoint(mesh, &name.namespace, &[&pod.labels]).map(Arc::new);
     workload.node = pod.node.clone();
     workload.kind = pod.kind;
     workload.workload_name = pod.owner.clone();
     (workload.canonical_name, workload.canonical_revision) = canonical(&pod.labels, &pod.owner);
     workload.healthy = status.ready && !pod.is_ending;
     workload.cluster_id = mesh.cluster_id.clone();
-    workload.locality = node.map(|node| node.locality.clone()).unwrap_or_default();
+    workload.locality = node.map(|node| Arc::new(node.locality.clone())).unwrap_or_default();
     workload.host_network = pod.host_network;
     Some(workload)
 }

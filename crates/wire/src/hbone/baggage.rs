@@ -171,6 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use ambit_model::workload::Locality;
 
     fn parse(text: &str) -> Baggage {
         Baggage::parse([text.as_bytes()]).unwrap()
@@ -184,8 +185,8 @@ mod tests {
         workload.kind = WorkloadKind::Deployment;
         workload.canonical_name = "details".into();
         workload.canonical_revision = "v1".into();
-        workload.locality.region = "r".into();
-        workload.locality.zone = "z".into();
+        let (region, zone) = ("r".into(), "z".into());
+        workload.locality = Locality { region, zone, subzone: "".into() }.into();
         let text = "k8s.cluster.name=Kubernetes,k8s.namespace.name=books,\
             k8s.deployment.name=details,service.name=details,service.version=v1,\
             cloud.region=r,cloud.availability_zone=z";

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
-use super::{ResourceType, UnknownType};
+use super::{ResourceType, UnknownType, content_version};
 use crate::proto::ambit::snapshot::{Delta, Removed, Resource, Snapshot};
 
 /// The accepted resources of all types.
@@ -19,8 +19,24 @@ pub struct Retained {
 /// One accepted resource.
 #[derive(Clone, Debug, PartialEq)]
 struct Kept {
-    version: Box<str>,
+    /// Nothing when it is the hash of the body, as our own control plane's versions are.
+    version: Option<Box<str>>,
     body: Box<[u8]>,
+}
+
+impl Kept {
+    /// A copy: the received body pins the message that it came in.
+    fn new(version: String, body: &[u8]) -> Self {
+        let version = (version != content_version(body)).then(|| version.into());
+        Self { version, body: body.into() }
+    }
+
+    fn version(&self) -> String {
+        match &self.version {
+            Some(version) => version.to_string(),
+            None => content_version(&self.body),
+        }
+    }
 }
 
 impl Retained {
@@ -40,9 +56,7 @@ impl Retained {
         }
         for resource in delta.resources {
             let resource_type = resource.type_url.parse()?;
-            // A copy: the received body pins the message that it came in.
-            let kept =
-                Kept { version: resource.version.into(), body: resource.body.as_ref().into() };
+            let kept = Kept::new(resource.version, &resource.body);
             self.types.entry(resource_type).or_default().insert(resource.name.into(), kept);
         }
         Ok(())
@@ -71,7 +85,7 @@ impl Retained {
             resources.iter().map(|(name, kept)| Resource {
                 type_url: resource_type.url().to_owned(),
                 name: name.to_string(),
-                version: kept.version.to_string(),
+                version: kept.version(),
                 body: Bytes::copy_from_slice(&kept.body),
             })
         })

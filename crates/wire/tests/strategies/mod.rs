@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::names::{NetworkAddress, PolicyName, ServiceName};
@@ -97,12 +98,13 @@ pub(crate) fn workload() -> impl Strategy<Value = Workload> {
         (it.node, it.canonical_name, it.canonical_revision) =
             (names.7.clone(), names.3, names.4.clone());
         (it.workload_name, it.cluster_id) = (names.4, names.7);
-        (it.addresses, it.waypoint, it.network_gateway) = (places.0, places.1, places.2);
+        (it.addresses, it.waypoint, it.network_gateway) =
+            (places.0, places.1.map(Arc::new), places.2.map(Arc::new));
         (it.application_tunnel, it.services, it.policies) = (places.3, places.4.into(), places.5);
         (it.tunnel, it.kind, it.capacity) = (kinds.0, kinds.1, kinds.3);
         [it.native_tunnel, it.healthy, it.host_network] = kinds.2;
         let (region, zone, subzone) = kinds.4;
-        it.locality = Locality { region, zone, subzone };
+        it.locality = Arc::new(Locality { region, zone, subzone });
         it
     })
 }
