@@ -7,8 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +23,7 @@ use crate::metrics::count;
 use crate::monitor::Health;
 use crate::plan::{Intent, Planned, plan, status_of};
 use crate::pod::{Defaults, PodName, PodUid, RegistryView};
-use crate::registry::files::RegistryHandle;
+use crate::registry::RegistryHandle;
 use crate::work::{Done, Job, Workshop};
 use crate::zds_server::{Announcement, Standing, ZdsServer, now};
 
@@ -138,8 +136,14 @@ impl Agent {
                 break;
             }
         }
-        let gone = |uid: &PodUid| !self.pods.contains_key(uid) && !self.kept.contains_key(uid);
-        for (name, uid) in reports.into_iter().filter(|(_, uid)| gone(uid)) {
+        // One that lives and whose namespace is not known yet may well be captured.
+        let lives = |name: &PodName, uid: &PodUid| {
+            status_of(&view, name, uid).is_some_and(|status| !status.terminated)
+        };
+        let gone = |(name, uid): &(PodName, PodUid)| {
+            !self.pods.contains_key(uid) && !self.kept.contains_key(uid) && !lives(name, uid)
+        };
+        for (name, uid) in reports.into_iter().filter(gone) {
             self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
         }
         self.node_side_at = Some(now());
@@ -234,7 +238,7 @@ impl Agent {
                     pod.watching = Some(self.jobs.spawn(self.workshop.start(watch)));
                 }
             }
-            Done::Refreshed { new_pod, reply, view } => self.on_refreshed(new_pod, reply, &view),
+            Done::Refreshed { new_pod, reply, view } => self.on_refreshed(new_pod, reply, view),
         }
     }
 
@@ -263,6 +267,12 @@ impl Agent {
         }
         pod.last_problem = problem;
         pod.enrolment.finish(outcome, now());
+        let reported = outcome == Outcome::Inspected(Footprint::None) && self.reported.remove(uid);
+        if reported && !pod.enrolment.is_wanted() {
+            // Captured by an earlier agent, in a namespace that has ended with the node.
+            let report = Job::ClearReport { name: pod.name.clone(), uid: uid.clone() };
+            self.jobs.spawn(self.workshop.start(report));
+        }
         if outcome == Outcome::Inspected(Footprint::Some) && pod.enrolment.is_wanted() {
             // Captured by an earlier agent: its address stays in the node's set.
             self.workshop.expect_probes(uid, &pod.ips);
@@ -309,20 +319,31 @@ impl Agent {
         &mut self,
         new_pod: NewPod,
         reply: oneshot::Sender<Result<(), String>>,
-        view: &RegistryView,
+        view: Result<Arc<RegistryView>, String>,
     ) {
         // Nobody waits for the answer any more: the plugin has given up and will come again.
         let answer = |reply: oneshot::Sender<_>, result| drop(reply.send(result));
+        let view = match view {
+            Ok(view) => view,
+            Err(reason) => return answer(reply, Err(reason)),
+        };
         let Some(object) = view.pods.get(&new_pod.name) else {
             answer(reply, Err("there is no such Pod object in the registry".to_owned()));
             return;
         };
+        if !object.is_announced_by(&new_pod) {
+            let uid = &object.uid;
+            return answer(
+                reply,
+                Err(format!("the Pod object of that name has another uid: {uid}")),
+            );
+        }
         let uid = object.uid.clone();
-        if status_of(view, &new_pod.name, &uid).is_none_or(|status| status.netns.is_none()) {
+        if status_of(&view, &new_pod.name, &uid).is_none_or(|status| status.netns.is_none()) {
             self.announced.insert(uid.clone(), new_pod.clone());
         }
-        self.replan(view);
-        let planned = self.plan(view);
+        self.replan(&view);
+        let planned = self.plan(&view);
         let wanted = planned.get(&uid).is_some_and(|planned| {
             matches!(planned.intent, Intent::Wished { wish: Wish::Capture(_), .. })
         });
@@ -379,7 +400,7 @@ impl Agent {
                 self.workshop.expect_probes(&uid, &planned.ips);
             }
             pod.ips = planned.ips.clone();
-            if inode(&planned.netns).is_none_or(|inode| inode == pod.netns.inode()) {
+            if planned.netns.inode().is_none_or(|inode| inode == pod.netns.inode()) {
                 if let Intent::Wished { wish, .. } = planned.intent {
                     pod.enrolment.wish(wish);
                 }
@@ -397,7 +418,7 @@ impl Agent {
                 return;
             }
         };
-        let netns = match open(&planned.netns) {
+        let netns = match planned.netns.open() {
             Ok(netns) => netns,
             Err(problem) => {
                 tracing::warn!(pod = %planned.name, %problem, "cannot be captured yet");
@@ -414,14 +435,16 @@ impl Agent {
         planned: Planned,
         service_account: String,
         wish: Wish,
-        netns: NetNs,
+        netns: Arc<NetNs>,
     ) {
         self.generations += 1;
         let waiting = match self.pods.remove(&uid) {
             Some(mut earlier) => {
                 // Its namespace is gone, and with it all that was captured in there.
                 self.zds.withdraw(&uid);
-                self.workshop.forget(&earlier.name, &uid);
+                self.workshop.expect_no_probes(&uid);
+                let report = Job::ClearReport { name: earlier.name.clone(), uid: uid.clone() };
+                self.jobs.spawn(self.workshop.start(report));
                 std::mem::take(&mut earlier.waiting)
             }
             None => Vec::new(),
@@ -429,7 +452,7 @@ impl Agent {
         let pod = Tracked {
             name: planned.name,
             service_account,
-            netns: Arc::new(netns),
+            netns,
             ips: planned.ips,
             enrolment: Enrolment::new(wish, self.settings.repair_interval),
             generation: self.generations,
@@ -486,26 +509,6 @@ fn joined(result: Result<Done, tokio::task::JoinError>) -> Option<Done> {
     }
 }
 
-/// What is at the path now: a pod may be given another namespace at the same path. `None` when the
-/// namespace is being taken down.
-fn inode(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().map(|found| found.ino())
-}
-
-/// The pod's namespace, which must not be the node's own.
-fn open(path: &Path) -> Result<NetNs, String> {
-    let open = || {
-        let netns = NetNs::open(path)?;
-        Ok((netns, NetNs::current()?))
-    };
-    let opened: std::io::Result<(NetNs, NetNs)> = open();
-    let (netns, own) = opened.map_err(|e| format!("network namespace {}: {e}", path.display()))?;
-    if netns.inode() == own.inode() {
-        return Err(format!("{} is the node's own network namespace", path.display()));
-    }
-    Ok(netns)
-}
-
 fn why_not_captured(pod: &Tracked, connected: bool) -> String {
     match &pod.last_problem {
         Some(problem) => problem.clone(),
@@ -538,14 +541,16 @@ fn log_success(pod: &Tracked, action: Action, outcome: Outcome) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Source;
     use crate::monitor;
-    use crate::registry::files::follow;
-    use crate::testbed::{Directory, Testbed, write_atomically};
+    use crate::registry::files::{CapturedFiles, follow};
+    use crate::registry::reports::Reports;
+    use crate::testbed::{Directory, write_atomically};
 
     fn settings(directory: &Directory) -> Settings {
         Settings {
             node_name: "node-1".to_owned(),
-            registry_dir: directory.path("registry"),
+            source: Source::Files(directory.path("registry")),
             zds_socket: directory.path("ztunnel.sock"),
             cni_socket: directory.path("pluginevent.sock"),
             dns_capture: true,
@@ -579,14 +584,15 @@ mod tests {
             let (handle, following) = follow(&registry).await.expect("follow");
             let health = Arc::new(monitor::Health::default());
             let zds = Arc::new(ZdsServer::new(health.clone()));
-            let workshop = Workshop::new(&registry, true, zds.clone(), health.clone());
+            let reports = Reports::Files(CapturedFiles::new(&registry));
+            let workshop = Workshop::new(reports, true, zds.clone(), health.clone());
             let parts = Parts { settings, registry: handle, zds, workshop, health };
             let mut agent = Agent::new(parts);
             agent.settle().await;
             let (announced, announcements) = mpsc::channel(1);
             let (reply, replied) = oneshot::channel();
             let name = PodName::new("shop", "web");
-            let new_pod = NewPod { name, netns: path.clone(), ips: Vec::new() };
+            let new_pod = NewPod { name, uid: None, netns: path.clone(), ips: Vec::new() };
             announced.send((new_pod, reply)).await.expect("taken");
             let began = now();
             tokio::select! {
@@ -599,15 +605,5 @@ mod tests {
         assert!(result.expect_err("refused").starts_with("no node proxy is connected"));
         assert!(waited >= CNI_DEADLINE, "{waited:?}");
         assert!(waited < CNI_DEADLINE + Duration::from_secs(1), "{waited:?}");
-    }
-
-    #[test]
-    fn the_nodes_own_namespace_is_never_a_pods() {
-        let bed = Testbed::new();
-        let opened = bed.node.run(|| open(Path::new("/proc/thread-self/ns/net")));
-        let problem = opened.expect("enter").expect_err("refused");
-        assert!(problem.contains("the node's own network namespace"), "{problem}");
-        let problem = open(Path::new("/proc/version")).expect_err("refused");
-        assert!(problem.contains("not a network namespace"), "{problem}");
     }
 }

@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::registry::processes::Sources;
+
 /// Longest time that a pod's capture rules may stay altered before they are looked at again.
 pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
@@ -21,9 +23,23 @@ pub struct Args {
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
 
-    /// Where pods and namespaces are read from: files:DIR, the registry directory of `ambit up`
+    /// Where pods and namespaces are read from: kubernetes, the API server; or files:DIR, the
+    /// registry directory of `ambit up`
     #[arg(long, env = "AMBIT_REGISTRY", value_name = "SOURCE")]
     pub registry: String,
+
+    /// How to reach the API server; without it KUBECONFIG, ~/.kube/config, or the pod's own
+    /// ServiceAccount
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The node's /proc, by which the network namespaces of pods are found (needs hostPID)
+    #[arg(long, default_value = "/proc", value_name = "DIR")]
+    pub proc: PathBuf,
+
+    /// Where libcni notes the network namespaces that it made
+    #[arg(long, default_value = "/var/lib/cni/results", value_name = "DIR")]
+    pub cni_results: PathBuf,
 
     /// Socket on which the node proxy is told of pods (ZDS); mode 0600
     #[arg(long, env = "ZTUNNEL_UDS_ADDRESS", default_value = "/var/run/ztunnel/ztunnel.sock")]
@@ -56,19 +72,32 @@ pub struct Args {
 pub enum ArgsError {
     /// `--registry` names no source that this build knows.
     #[error(
-        "--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry"
+        "--registry {0}: unknown source; write kubernetes or files:DIR, for example \
+        files:/run/ambit/registry"
     )]
     UnknownRegistry(String),
+    /// `--kubeconfig` beside another source.
+    #[error("--kubeconfig is of no use with --registry {0}; leave it out, or write kubernetes")]
+    UselessKubeconfig(String),
     /// `--node-name` is empty.
     #[error("--node-name is empty; give the name of this node's Node object (or set NODE_NAME)")]
     EmptyNodeName,
+}
+
+/// Where pods and namespaces come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A directory of manifests and statuses.
+    Files(PathBuf),
+    /// The API server, and the node itself for the pods' network namespaces.
+    Kubernetes { kubeconfig: Option<PathBuf>, sources: Sources },
 }
 
 /// The flags after checking; every field is usable as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) node_name: String,
-    pub(crate) registry_dir: PathBuf,
+    pub(crate) source: Source,
     pub(crate) zds_socket: PathBuf,
     pub(crate) cni_socket: PathBuf,
     pub(crate) dns_capture: bool,
@@ -84,13 +113,20 @@ impl TryFrom<Args> for Settings {
         if args.node_name.is_empty() {
             return Err(ArgsError::EmptyNodeName);
         }
-        let registry_dir = match args.registry.split_once(':') {
-            Some(("files", dir)) if !dir.is_empty() => PathBuf::from(dir),
+        let source = match (args.registry.split_once(':'), args.kubeconfig) {
+            (Some(("files", dir)), None) if !dir.is_empty() => Source::Files(dir.into()),
+            (Some(("files", dir)), Some(_)) if !dir.is_empty() => {
+                return Err(ArgsError::UselessKubeconfig(args.registry));
+            }
+            (None, kubeconfig) if args.registry == "kubernetes" => {
+                let sources = Sources { proc: args.proc, cni_results: args.cni_results };
+                Source::Kubernetes { kubeconfig, sources }
+            }
             _ => return Err(ArgsError::UnknownRegistry(args.registry)),
         };
         Ok(Self {
             node_name: args.node_name,
-            registry_dir,
+            source,
             zds_socket: args.zds_socket,
             cni_socket: args.cni_socket,
             dns_capture: args.dns_capture,
@@ -140,7 +176,7 @@ mod tests {
         assert_eq!(settings.zds_socket, PathBuf::from("/var/run/ztunnel/ztunnel.sock"));
         assert_eq!(settings.cni_socket, PathBuf::from("/var/run/istio-cni/pluginevent.sock"));
         assert_eq!(settings.readiness_address.to_string(), "127.0.0.1:8000");
-        assert_eq!(settings.registry_dir, PathBuf::from("/r"));
+        assert_eq!(settings.source, Source::Files("/r".into()));
         assert!(settings.dns_capture && settings.ipv6);
     }
 
@@ -156,6 +192,24 @@ mod tests {
             let error = parse(&["--repair-interval", text]).expect_err("refused");
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn a_cluster_is_reached_as_usual_or_by_a_file() {
+        let kubernetes = |flags: &[&str]| {
+            let mut args = parse(flags).expect("parses");
+            args.registry = "kubernetes".into();
+            Settings::try_from(args).expect("valid").source
+        };
+        let sources =
+            |proc: &str| Sources { proc: proc.into(), cni_results: "/var/lib/cni/results".into() };
+        let expected = Source::Kubernetes { kubeconfig: None, sources: sources("/proc") };
+        assert_eq!(kubernetes(&[]), expected);
+        let kubeconfig = Some("/k".into());
+        let expected = Source::Kubernetes { kubeconfig, sources: sources("/host/proc") };
+        assert_eq!(kubernetes(&["--kubeconfig", "/k", "--proc", "/host/proc"]), expected);
+        let files = Settings::try_from(parse(&["--kubeconfig", "/k"]).expect("parses"));
+        assert_eq!(files.expect_err("refused"), ArgsError::UselessKubeconfig("files:/r".into()));
     }
 
     #[test]

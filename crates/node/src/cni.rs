@@ -24,7 +24,7 @@ use serde::Deserialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::pod::PodName;
+use crate::pod::{PodName, PodUid};
 
 /// Path of istio-cni's announcement.
 const ADD_PATH: &str = "/cmdadd";
@@ -48,6 +48,8 @@ pub(crate) struct CniError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewPod {
     pub(crate) name: PodName,
+    /// As the container runtime knows it; istio-cni's plugin does not say.
+    pub(crate) uid: Option<PodUid>,
     pub(crate) netns: PathBuf,
     pub(crate) ips: Vec<IpAddr>,
 }
@@ -66,6 +68,9 @@ struct AddEvent {
     pod_name: String,
     #[serde(rename = "PodNamespace", alias = "podNamespace")]
     pod_namespace: String,
+    /// Only this project's plugin says it.
+    #[serde(rename = "PodUID")]
+    pod_uid: Option<String>,
     #[serde(rename = "IPs", alias = "ips", default)]
     ips: Option<Vec<IpConfig>>,
 }
@@ -115,6 +120,7 @@ fn parse(body: &[u8]) -> Result<NewPod, String> {
     let netns = netns.filter(|path| !path.as_os_str().is_empty());
     Ok(NewPod {
         name: PodName::new(event.pod_namespace, event.pod_name),
+        uid: event.pod_uid.filter(|uid| !uid.is_empty()).map(|uid| PodUid::new(&uid)),
         netns: netns.ok_or("the announcement has no Netns: the pod's network namespace")?,
         ips: event.ips.unwrap_or_default().iter().map(IpConfig::ip).collect(),
     })
@@ -231,6 +237,7 @@ mod tests {
     fn check(json: &str, netns: &str, ips: &[&str]) {
         let expected = NewPod {
             name: PodName::new("shop", "web"),
+            uid: None,
             netns: PathBuf::from(netns),
             ips: ips.iter().map(|ip| ip.parse().expect("literal")).collect(),
         };

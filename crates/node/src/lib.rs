@@ -9,7 +9,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `args` | flags and settings |
-//! | `registry` | pods, namespaces and statuses as files; the reports of captured pods |
+//! | `registry` | pods, namespaces and statuses, as files or from a cluster; the reports of captured pods |
+//! | `place` | where a pod's network namespace is |
 //! | `pod`, `plan` | who belongs in the mesh, and what is wished for each pod: pure |
 //! | `enrolment` | one pod's way in and out: a state machine without I/O |
 //! | `agent`, `work` | the task that runs the machines, and what it has done on other threads |
@@ -26,6 +27,7 @@ mod enrolment;
 mod metrics;
 mod monitor;
 mod node_side;
+mod place;
 mod plan;
 mod pod;
 mod registry;
@@ -39,14 +41,20 @@ mod zds_server;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 pub use args::{Args, ArgsError};
 
 use agent::{Agent, Parts};
-use args::Settings;
+use args::{Settings, Source};
 use monitor::Health;
+use registry::RegistryHandle;
+use registry::files::CapturedFiles;
+use registry::kubernetes::ClientError;
+use registry::reports::{Annotations, Reports};
 use work::Workshop;
 use zds_server::ZdsServer;
 
@@ -62,6 +70,9 @@ pub enum RunError {
     /// The registry cannot be followed.
     #[error("follow the registry")]
     Registry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// There is no way to the API server.
+    #[error("find the API server (--kubeconfig, KUBECONFIG, or run in a pod)")]
+    Client(#[from] ClientError),
     /// One of the agent's sockets cannot be opened.
     #[error("open the agent's sockets")]
     Socket(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -83,17 +94,25 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     run_until(args.try_into()?, stop).await
 }
 
-/// Looks at the pods that are there, then opens the sockets, then serves.
+/// Follows the registry, looks at the pods that are there, then opens the sockets, then serves.
 async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let health = Arc::new(Health::default());
     let monitored = monitor::listen(settings.readiness_address).await;
     let monitored = monitored.map_err(|error| RunError::Socket(error.into()))?;
-    let (registry, following) = registry::files::follow(&settings.registry_dir)
-        .await
-        .map_err(|error| RunError::Registry(error.into()))?;
+    tokio::select! {
+        result = serve(settings, &health) => result,
+        () = monitor::serve(monitored, health.clone()) => Ok(()),
+        () = stop => {
+            tracing::info!("stopping; pods stay captured");
+            Ok(())
+        }
+    }
+}
+
+async fn serve(settings: Settings, health: &Arc<Health>) -> Result<(), RunError> {
+    let (registry, following, reports) = follow(&settings).await?;
     let zds = Arc::new(ZdsServer::new(health.clone()));
-    let workshop =
-        Workshop::new(&settings.registry_dir, settings.ipv6, zds.clone(), health.clone());
+    let workshop = Workshop::new(reports, settings.ipv6, zds.clone(), health.clone());
     let (zds_path, cni_path) = (settings.zds_socket.clone(), settings.cni_socket.clone());
     let parts = Parts { settings, registry, zds: zds.clone(), workshop, health: health.clone() };
     let mut agent = Agent::new(parts);
@@ -116,10 +135,26 @@ async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result
     tokio::select! {
         result = work => result,
         () = following => Ok(()),
-        () = monitor::serve(monitored, health.clone()) => Ok(()),
-        () = stop => {
-            tracing::info!("stopping; pods stay captured");
-            Ok(())
+    }
+}
+
+/// Follows the registry, and says where captured pods are reported.
+async fn follow(
+    settings: &Settings,
+) -> Result<(RegistryHandle, BoxFuture<'static, ()>, Reports), RunError> {
+    match &settings.source {
+        Source::Files(directory) => {
+            let followed = registry::files::follow(directory).await;
+            let (handle, following) = followed.map_err(|error| RunError::Registry(error.into()))?;
+            Ok((handle, following.boxed(), Reports::Files(CapturedFiles::new(directory))))
+        }
+        Source::Kubernetes { kubeconfig, sources } => {
+            let client = registry::kubernetes::client(kubeconfig.as_deref()).await?;
+            let (node, sources) = (&settings.node_name, sources.clone());
+            let (handle, following) =
+                registry::kubernetes::follow(client.clone(), node, sources).await;
+            let reports = Reports::Annotations(Annotations::new(client, handle.view.clone()));
+            Ok((handle, following.boxed(), reports))
         }
     }
 }

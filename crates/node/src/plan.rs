@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use crate::cni::NewPod;
 use crate::enrolment::Wish;
+use crate::place::Place;
 use crate::pod::{
     Defaults, Exclusion, Membership, PodName, PodObject, PodStatus, PodUid, RegistryView,
     membership,
@@ -19,7 +19,7 @@ use crate::pod::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) name: PodName,
-    pub(crate) netns: PathBuf,
+    pub(crate) netns: Place,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) intent: Intent,
 }
@@ -59,7 +59,7 @@ pub(crate) fn plan(
         if object.is_none() || status.is_some_and(|s| s.terminated || s.netns.is_some()) {
             continue;
         }
-        let place = (new_pod.netns.clone(), new_pod.ips.clone());
+        let place = (Place::At(new_pod.netns.clone()), new_pod.ips.clone());
         plan_one(&mut plan, view, defaults, uid, &new_pod.name, object, place);
     }
     plan
@@ -81,7 +81,7 @@ fn plan_one(
     uid: &PodUid,
     name: &PodName,
     object: Option<&PodObject>,
-    (netns, ips): (PathBuf, Vec<IpAddr>),
+    (netns, ips): (Place, Vec<IpAddr>),
 ) {
     let intent = match object {
         None => Intent::AsBefore,
@@ -112,7 +112,7 @@ mod tests {
             node: Some("node-1".into()),
             terminated: false,
             ips: vec!["10.244.1.5".parse().expect("literal")],
-            netns: Some(format!("/netns/{uid}").into()),
+            netns: Some(Place::At(format!("/netns/{uid}").into())),
         }
     }
 
@@ -133,6 +133,13 @@ mod tests {
         }
     }
 
+    fn path(place: &Place) -> String {
+        match place {
+            Place::At(path) => path.display().to_string(),
+            Place::Open(_) => unreachable!("no namespace is open in these tests"),
+        }
+    }
+
     /// What is wished of each pod, as short words.
     fn check(view: &RegistryView, announced: &[(&str, NewPod)], expected: &[(&str, &str, &str)]) {
         let announced =
@@ -145,7 +152,7 @@ mod tests {
                 Intent::Wished { wish, .. } if *wish == Wish::Capture(OPTIONS) => "in",
                 Intent::Wished { .. } => "other",
             };
-            (uid.as_str().to_owned(), word, planned.netns.display().to_string())
+            (uid.as_str().to_owned(), word, path(&planned.netns))
         });
         let words: Vec<_> = words.collect();
         let words: Vec<_> = words.iter().map(|(u, w, n)| (u.as_str(), *w, n.as_str())).collect();
@@ -181,6 +188,7 @@ mod tests {
     fn an_announced_pod_counts_until_its_status_speaks() {
         let new = |name: &str| NewPod {
             name: PodName::new("shop", name),
+            uid: None,
             netns: "/netns/new".into(),
             ips: Vec::new(),
         };

@@ -6,17 +6,23 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::cni::NewPod;
+use crate::place::Place;
+
 /// Label of a pod or namespace that puts it in the mesh, or takes a pod out.
-const MODE_LABEL: &str = "istio.io/dataplane-mode";
+pub(crate) const MODE_LABEL: &str = "istio.io/dataplane-mode";
 /// Annotation left by the sidecar injector: such a pod has a proxy of its own.
 const SIDECAR_ANNOTATION: &str = "sidecar.istio.io/status";
 /// Annotation that leaves inbound connections of the pod alone.
 const BYPASS_INBOUND_ANNOTATION: &str = "ambient.istio.io/bypass-inbound-capture";
 /// Annotation that overrides the agent's `--dns-capture` for one pod.
 const DNS_CAPTURE_ANNOTATION: &str = "ambient.istio.io/dns-capture";
+/// Annotation that reports a pod as captured.
+pub(crate) const CAPTURED_ANNOTATION: &str = "ambient.istio.io/redirection";
+/// Annotation of a static pod's object: the uid by which the kubelet and the runtime know the pod.
+const STATIC_UID_ANNOTATION: &str = "kubernetes.io/config.hash";
 
 /// The uid that Kubernetes gave a pod; unique for all time, unlike its name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +84,30 @@ pub(crate) struct PodObject {
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
+impl PodObject {
+    /// Whether enrolment depends on this label or annotation.
+    pub(crate) fn uses(key: &str) -> bool {
+        [
+            MODE_LABEL,
+            SIDECAR_ANNOTATION,
+            BYPASS_INBOUND_ANNOTATION,
+            DNS_CAPTURE_ANNOTATION,
+            CAPTURED_ANNOTATION,
+            STATIC_UID_ANNOTATION,
+        ]
+        .contains(&key)
+    }
+
+    /// Whether it is this pod that the CNI plugin announced, as far as the plugin says.
+    pub(crate) fn is_announced_by(&self, new_pod: &NewPod) -> bool {
+        let of_object = |uid: &PodUid| {
+            let of_static = self.annotations.get(STATIC_UID_ANNOTATION);
+            *uid == self.uid || of_static.is_some_and(|of_static| uid.as_str() == of_static)
+        };
+        new_pod.uid.as_ref().is_none_or(of_object)
+    }
+}
+
 /// What runs: written by the pod runner, not by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodStatus {
@@ -86,7 +116,7 @@ pub(crate) struct PodStatus {
     /// Whether every container has ended for good.
     pub(crate) terminated: bool,
     pub(crate) ips: Vec<IpAddr>,
-    pub(crate) netns: Option<PathBuf>,
+    pub(crate) netns: Option<Place>,
 }
 
 /// Everything the registry says about pods at one moment.

@@ -4,7 +4,6 @@
 //! agent's state: it answers with what happened.
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,11 +19,16 @@ use crate::metrics::count;
 use crate::monitor::Health;
 use crate::node_side::{NodeSide, NodeSideError};
 use crate::pod::{CaptureOptions, PodName, PodUid, RegistryView};
-use crate::registry::files::{CapturedFiles, RegistryError, RegistryHandle};
+use crate::registry::RegistryHandle;
+use crate::registry::reports::{ReportError, Reports};
 use crate::zds_server::ZdsServer;
 
 /// Kernel jobs at a time: each needs a thread.
 const KERNEL_JOBS_MAX: usize = 8;
+/// How often it is tried to take back the report of a pod that no action takes back.
+const CLEAR_TRIES: u32 = 8;
+/// Wait before the second try; doubles with each further one.
+const CLEAR_RETRY_MIN: Duration = Duration::from_millis(200);
 /// Pause between two notifications of altered rules: whoever alters them all the time gets no more
 /// of the agent's time than this.
 const TAMPER_PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +41,7 @@ enum WorkError {
     #[error(transparent)]
     NodeSide(#[from] NodeSideError),
     #[error(transparent)]
-    Registry(#[from] RegistryError),
+    Report(#[from] ReportError),
 }
 
 /// Something to be done.
@@ -85,7 +89,7 @@ pub(crate) enum Done {
     Refreshed {
         new_pod: NewPod,
         reply: oneshot::Sender<Result<(), String>>,
-        view: Arc<RegistryView>,
+        view: Result<Arc<RegistryView>, String>,
     },
 }
 
@@ -97,29 +101,28 @@ pub(crate) struct Workshop {
 }
 
 struct Tools {
-    captured: CapturedFiles,
+    reports: Reports,
     node_side: NodeSide,
     zds: Arc<ZdsServer>,
     health: Arc<Health>,
 }
 
 impl Workshop {
-    /// Tools for the registry in this directory.
+    /// Tools that report captured pods there.
     pub(crate) fn new(
-        registry: &Path,
+        reports: Reports,
         ipv6: bool,
         zds: Arc<ZdsServer>,
         health: Arc<Health>,
     ) -> Self {
-        let captured = CapturedFiles::new(registry);
-        let tools = Tools { captured, node_side: NodeSide::new(ipv6), zds, health };
+        let tools = Tools { reports, node_side: NodeSide::new(ipv6), zds, health };
         let kernel_jobs = Arc::new(Semaphore::new(KERNEL_JOBS_MAX));
         Self { tools: Arc::new(tools), kernel_jobs }
     }
 
     /// The pods that an earlier agent reported as captured.
     pub(crate) fn reports(&self) -> Vec<(PodName, PodUid)> {
-        self.tools.captured.all().unwrap_or_else(|error| {
+        self.tools.reports.all().unwrap_or_else(|error| {
             tracing::warn!(error = %chain(&error), "cannot read the reports of captured pods");
             Vec::new()
         })
@@ -134,9 +137,8 @@ impl Workshop {
         }
     }
 
-    /// Takes back everything that names a pod outside of its namespace.
-    pub(crate) fn forget(&self, name: &PodName, uid: &PodUid) {
-        self.tools.clear_report(name, uid);
+    /// The node's connections to the addresses of this pod keep their own.
+    pub(crate) fn expect_no_probes(&self, uid: &PodUid) {
         if let Err(error) = self.tools.node_side.remove(uid) {
             count(&self.tools.health.metrics.failures);
             tracing::warn!(error = %chain(&error), "the node's table; put right later");
@@ -161,12 +163,11 @@ impl Workshop {
                     Done::NodeSide
                 }
                 Job::ClearReport { name, uid } => {
-                    workshop.on_thread(move |tools| tools.clear_report(&name, &uid)).await;
+                    workshop.clear_report(&name, &uid).await;
                     Done::ReportCleared
                 }
                 Job::Refresh { registry, new_pod, reply } => {
-                    let current = registry.view.borrow().clone();
-                    let view = registry.refresh().await.unwrap_or(current);
+                    let view = registry.refresh(&new_pod).await;
                     Done::Refreshed { new_pod, reply, view }
                 }
             }
@@ -176,7 +177,7 @@ impl Workshop {
     async fn act(&self, action: Action, generation: u64, work: Work) -> Done {
         let uid = work.uid.clone();
         let withdraw = matches!(action, Action::Withdraw | Action::Forget);
-        let result = self.on_thread(move |tools| tools.act(action, &work)).await;
+        let result = self.work_and_report(action, work).await;
         if withdraw {
             // Also when the report could not be cleared: the proxy is to let go at once.
             self.tools.zds.withdraw(&uid);
@@ -187,6 +188,34 @@ impl Workshop {
             Err(error) => (Outcome::Failed, Some(chain(&error))),
         };
         Done::Acted { uid, generation, action, outcome, problem }
+    }
+
+    /// First the kernel, then the report: whoever writes reports may be away, and must not keep the
+    /// kernel's threads waiting.
+    async fn work_and_report(&self, action: Action, work: Work) -> Result<Outcome, WorkError> {
+        let (name, uid) = (work.name.clone(), work.uid.clone());
+        let outcome = self.on_thread(move |tools| tools.act(action, &work)).await?;
+        let reports = &self.tools.reports;
+        match action {
+            Action::Program(_) | Action::Verify(_) => reports.mark(&name, &uid).await?,
+            Action::RemoveRedirects | Action::Forget => reports.clear(&name, &uid).await?,
+            _ => {}
+        }
+        Ok(outcome)
+    }
+
+    async fn clear_report(&self, name: &PodName, uid: &PodUid) {
+        let mut wait = CLEAR_RETRY_MIN;
+        for _ in 1..CLEAR_TRIES {
+            let Err(error) = self.tools.reports.clear(name, uid).await else { return };
+            count(&self.tools.health.metrics.failures);
+            tracing::warn!(pod = %name, error = %chain(&error), "still reported as captured");
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        if let Err(error) = self.tools.reports.clear(name, uid).await {
+            tracing::error!(pod = %name, error = %chain(&error), "stays reported as captured");
+        }
     }
 
     async fn on_thread<T: Send + 'static>(
@@ -228,7 +257,6 @@ impl Tools {
             }
             Action::RemoveRedirects => {
                 capture::remove_redirects(&work.netns)?;
-                self.captured.clear(&work.name, &work.uid)?;
                 self.node_side.remove(&work.uid)?;
                 Ok(Outcome::Done)
             }
@@ -242,7 +270,6 @@ impl Tools {
                 Ok(Outcome::Done)
             }
             Action::Forget => {
-                self.captured.clear(&work.name, &work.uid)?;
                 self.node_side.remove(&work.uid)?;
                 Ok(Outcome::Done)
             }
@@ -252,9 +279,7 @@ impl Tools {
     /// The probe address first: between the redirect and it, probes would be refused.
     fn program(&self, options: CaptureOptions, work: &Work) -> Result<Vec<Drift>, WorkError> {
         self.node_side.insert(&work.uid, &work.ips)?;
-        let drifts = capture::program(&work.netns, options, Extent::Full)?;
-        self.captured.mark(&work.name, &work.uid)?;
-        Ok(drifts)
+        Ok(capture::program(&work.netns, options, Extent::Full)?)
     }
 
     fn note_repair(&self, name: &PodName, drifts: &[Drift]) {
@@ -276,13 +301,6 @@ impl Tools {
                 count(&self.health.metrics.failures);
                 tracing::warn!(error = %chain(&error), "the node's own table; tried again");
             }
-        }
-    }
-
-    fn clear_report(&self, name: &PodName, uid: &PodUid) {
-        if let Err(error) = self.captured.clear(name, uid) {
-            count(&self.health.metrics.failures);
-            tracing::warn!(pod = %name, error = %chain(&error), "still reported as captured");
         }
     }
 }

@@ -35,7 +35,7 @@ const EVERYTHING: &[&str] = &[
 const RESERVED: [(&str, &[&str]); 7] = [
     ("rustls", &["ambit-tls"]),
     ("tokio-rustls", &["ambit-tls"]),
-    ("k8s-openapi", &["ambit-control", "ambit-lab"]),
+    ("k8s-openapi", &["ambit-control", "ambit-lab", "ambit-node"]),
     ("libc", &["ambit-net"]),
     ("nix", &[]),
     ("openssl", &[]),

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask, Watches};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
-use super::object;
+use super::{REFRESH_QUEUE, Refresh, RegistryHandle, object};
 use crate::pod::{PodName, PodObject, PodStatus, PodUid, RegistryView};
 
 /// Silence after a change before the registry is read: one `apply` writes many files.
@@ -28,8 +28,6 @@ const QUIET: Duration = Duration::from_millis(10);
 const QUIET_MAX: Duration = Duration::from_millis(100);
 /// The registry is read this often though no change was notified, in case a notification was lost.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
-/// Requests for a fresh view that may wait.
-const REFRESH_QUEUE: usize = 64;
 /// Largest file that is read; an object of the API server is at most 1.5 MiB.
 const FILE_MAX_BYTES: u64 = 2 * 1024 * 1024;
 /// Room for notifications that are read at once.
@@ -80,22 +78,6 @@ pub(crate) enum RegistryError {
     },
 }
 
-/// The current view, and a way to have it read again at once.
-#[derive(Clone, Debug)]
-pub(crate) struct RegistryHandle {
-    pub(crate) view: watch::Receiver<Arc<RegistryView>>,
-    refresh: mpsc::Sender<oneshot::Sender<Arc<RegistryView>>>,
-}
-
-impl RegistryHandle {
-    /// Reads the registry now. `None`: the registry is not followed any more.
-    pub(crate) async fn refresh(&self) -> Option<Arc<RegistryView>> {
-        let (answer, fresh) = oneshot::channel();
-        self.refresh.send(answer).await.ok()?;
-        fresh.await.ok()
-    }
-}
-
 /// Reads the registry once, then follows it until the handle is dropped. A registry that is not
 /// there is an error: without it every pod would seem to have left the mesh.
 pub(crate) async fn follow(
@@ -112,7 +94,7 @@ pub(crate) async fn follow(
         return Err(RegistryError::Damaged { path, source });
     }
     let (publish, view) = watch::channel(Arc::new(first));
-    let (refresh, mut requests) = mpsc::channel::<oneshot::Sender<_>>(REFRESH_QUEUE);
+    let (refresh, mut requests) = mpsc::channel::<Refresh>(REFRESH_QUEUE);
     let task = async move {
         loop {
             let mut asked = Vec::new();
@@ -120,7 +102,7 @@ pub(crate) async fn follow(
                 _ = events.next() => settle(&mut events).await,
                 () = tokio::time::sleep(RESCAN_INTERVAL) => {}
                 request = requests.recv() => match request {
-                    Some(request) => asked.push(request),
+                    Some(request) => asked.push(request.answer),
                     None => return,
                 },
             }
@@ -136,7 +118,7 @@ pub(crate) async fn follow(
             });
             for request in asked {
                 // Whoever asked may have given up.
-                let _: Result<(), _> = request.send(fresh.clone());
+                let _: Result<(), _> = request.send(Ok(fresh.clone()));
             }
         }
     };
@@ -396,10 +378,20 @@ fn failed(operation: &'static str, path: &Path, source: io::Error) -> RegistryEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cni::NewPod;
     use crate::testbed::{Directory, PATIENCE, write_atomically};
 
     fn pod(uid: &str) -> String {
         format!(r#"{{"metadata":{{"name":"web","namespace":"shop","uid":"{uid}"}}}}"#)
+    }
+
+    fn new_pod() -> NewPod {
+        NewPod {
+            name: PodName::new("shop", "web"),
+            uid: None,
+            netns: "/netns".into(),
+            ips: Vec::new(),
+        }
     }
 
     fn uid_of_web(view: &RegistryView) -> Option<&str> {
@@ -461,7 +453,7 @@ mod tests {
             tokio::time::timeout(PATIENCE, seen).await.expect("in time").expect("followed");
         }
         write_atomically(&root.join("objects/pods/shop/web.json"), &pod("u4"));
-        let fresh = handle.refresh().await.expect("followed");
+        let fresh = handle.refresh(&new_pod()).await.expect("followed");
         assert_eq!(uid_of_web(&fresh), Some("u4"), "read at once");
         drop(handle);
         following.await.expect("ends with its handle");

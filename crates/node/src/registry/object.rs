@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::place::Place;
 use crate::pod::{PodName, PodObject, PodStatus, PodUid};
 
 #[derive(Debug, Deserialize)]
@@ -98,7 +99,7 @@ pub(crate) fn status(json: &[u8]) -> Result<PodStatus, serde_json::Error> {
         node: status.node,
         terminated,
         ips: status.pod_ips,
-        netns: status.netns.filter(|path| !path.as_os_str().is_empty()),
+        netns: status.netns.filter(|path| !path.as_os_str().is_empty()).map(Place::At),
     })
 }
 
@@ -138,7 +139,7 @@ mod tests {
             "ready":false,"netns":"/run/x","pid":7,"restarts":1,"reason":"","startedAt":"now"}"#;
         let status = status(json).expect("a status");
         assert!(status.terminated && status.ips.len() == 2);
-        assert_eq!(status.netns, Some(PathBuf::from("/run/x")));
+        assert_eq!(status.netns, Some(Place::At("/run/x".into())));
         let json = br#"{"uid":"u1","phase":"Pending","netns":""}"#;
         let status = super::status(json).expect("a status");
         assert!(!status.terminated && status.netns.is_none());

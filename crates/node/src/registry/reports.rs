@@ -1,0 +1,173 @@
+//! The reports of captured pods: files in the registry of one machine, annotations in a cluster.
+//!
+//! The control plane offers the mesh's protocol to reported pods only. A report names a pod by its
+//! uid, so that a later pod of the same name is never reported by mistake.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::files::{CapturedFiles, RegistryError};
+use crate::pod::{CAPTURED_ANNOTATION, PodName, PodUid, RegistryView};
+
+/// What the annotation says of a captured pod.
+const CAPTURED: &str = "enabled";
+/// Longest that the server may take to write a report.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a pod could not be reported.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReportError {
+    /// In the registry of one machine.
+    #[error(transparent)]
+    Files(#[from] RegistryError),
+    /// The server refused, or is away.
+    #[error(
+        "write the pod's annotation {CAPTURED_ANNOTATION} (the agent may need `patch` on pods/status)"
+    )]
+    Annotate(#[source] kube::Error),
+    /// The server did not answer.
+    #[error(
+        "write the pod's annotation {CAPTURED_ANNOTATION}: no answer of the API server within {}s",
+        WRITE_TIMEOUT.as_secs()
+    )]
+    Silence,
+    /// The name is another pod's.
+    #[error("the pod is gone, and another bears its name")]
+    AnotherPod,
+}
+
+/// Where pods are reported.
+#[derive(Clone, Debug)]
+pub(crate) enum Reports {
+    /// Beside the registry of one machine.
+    Files(CapturedFiles),
+    /// On the pods themselves.
+    Annotations(Annotations),
+}
+
+impl Reports {
+    /// Reports a pod as captured.
+    pub(crate) async fn mark(&self, name: &PodName, uid: &PodUid) -> Result<(), ReportError> {
+        match self {
+            Self::Files(files) => Ok(files.mark(name, uid)?),
+            Self::Annotations(annotations) => annotations.write(name, uid, true).await,
+        }
+    }
+
+    /// Takes the report back.
+    pub(crate) async fn clear(&self, name: &PodName, uid: &PodUid) -> Result<(), ReportError> {
+        match self {
+            Self::Files(files) => Ok(files.clear(name, uid)?),
+            Self::Annotations(annotations) => annotations.write(name, uid, false).await,
+        }
+    }
+
+    /// Every report: what an earlier agent left.
+    pub(crate) fn all(&self) -> Result<Vec<(PodName, PodUid)>, ReportError> {
+        match self {
+            Self::Files(files) => Ok(files.all()?),
+            Self::Annotations(annotations) => Ok(annotations.all()),
+        }
+    }
+}
+
+/// What was last written for a pod; held while it is written, so that reports of one pod are
+/// written in their order and those of others do not wait.
+type Written = Arc<tokio::sync::Mutex<Option<bool>>>;
+
+/// The annotation of each pod, by merge patches on its status.
+#[derive(Clone)]
+pub(crate) struct Annotations {
+    client: Client,
+    view: watch::Receiver<Arc<RegistryView>>,
+    written: Arc<Mutex<HashMap<PodUid, Written>>>,
+}
+
+impl std::fmt::Debug for Annotations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Annotations")
+    }
+}
+
+impl Annotations {
+    /// The view tells what the annotations are now.
+    pub(crate) fn new(client: Client, view: watch::Receiver<Arc<RegistryView>>) -> Self {
+        Self { client, view, written: Arc::default() }
+    }
+
+    async fn write(&self, name: &PodName, uid: &PodUid, report: bool) -> Result<(), ReportError> {
+        let written = self.written(uid);
+        let mut last = written.lock().await;
+        let seen = self.seen(name, uid);
+        if last.unwrap_or(report) == report && seen == Some(report) {
+            // Nothing to write, and no need for a server.
+            return Ok(());
+        }
+        // Unless the server agrees, what is there now is not known.
+        *last = Some(!report);
+        let value = report.then_some(CAPTURED);
+        // The uid makes it conditional: no other pod of this name is meant.
+        let patch = json!({
+            "metadata": {"uid": uid.as_str(), "annotations": {CAPTURED_ANNOTATION: value}},
+        });
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &name.namespace);
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let work = async {
+            match pods.patch_status(&name.name, &parameters, &patch).await {
+                Ok(_) => Ok(()),
+                Err(error) if is_elsewhere(&error) => {
+                    match pods.get_metadata_opt(&name.name).await {
+                        Ok(Some(pod)) if pod.uid().as_deref() == Some(uid.as_str()) => {
+                            Err(ReportError::Annotate(error))
+                        }
+                        Ok(_) if report => Err(ReportError::AnotherPod),
+                        Ok(_) => Ok(()),
+                        Err(_) => Err(ReportError::Annotate(error)),
+                    }
+                }
+                Err(error) => Err(ReportError::Annotate(error)),
+            }
+        };
+        let result = tokio::time::timeout(WRITE_TIMEOUT, work).await;
+        result.unwrap_or(Err(ReportError::Silence))?;
+        *last = Some(report);
+        Ok(())
+    }
+
+    /// Whether the pod is reported, as of the view.
+    fn seen(&self, name: &PodName, uid: &PodUid) -> Option<bool> {
+        let view = self.view.borrow();
+        let pod = view.pods.get(name).filter(|pod| pod.uid == *uid)?;
+        Some(pod.annotations.get(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED))
+    }
+
+    fn written(&self, uid: &PodUid) -> Written {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if !written.contains_key(uid) {
+            let view = self.view.borrow();
+            let there = |uid: &PodUid| view.pods.values().any(|pod| pod.uid == *uid);
+            written.retain(|uid, last| Arc::strong_count(last) > 1 || there(uid));
+        }
+        written.entry(uid.clone()).or_default().clone()
+    }
+
+    fn all(&self) -> Vec<(PodName, PodUid)> {
+        let view = self.view.borrow();
+        let captured = view.pods.values().filter(|pod| {
+            pod.annotations.get(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED)
+        });
+        captured.map(|pod| (pod.name.clone(), pod.uid.clone())).collect()
+    }
+}
+
+/// Whether the pod may be gone, or another bear its name: not found, conflict, immutable uid.
+fn is_elsewhere(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 422))
+}
