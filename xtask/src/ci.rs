@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::image::{self, Profile};
+
 /// Runs every step and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     step("format", &["fmt", "--all", "--check"], &[])?;
@@ -16,12 +18,13 @@ pub(crate) fn run() -> Result<()> {
     let deny = [("RUSTDOCFLAGS", "-D warnings")];
     step("docs", &["doc", "--workspace", "--no-deps"], &deny)?;
     step("shipped binary", &["build", "--release", "--bin", "ambit"], &[])?;
-    timed("tests", tests)
+    timed("tests", tests)?;
+    timed("Kubernetes", crate::kubernetes::run_in_ci)
 }
 
 fn step(name: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     timed(name, || {
-        let mut cargo = Command::new(cargo());
+        let mut cargo = Command::new(crate::cargo());
         let status = cargo.args(words).envs(environment.iter().copied()).status();
         let status = status.with_context(|| format!("start cargo {}", words.join(" ")))?;
         if !status.success() {
@@ -31,7 +34,8 @@ fn step(name: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> 
     })
 }
 
-fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Runs one step and says how long it took.
+pub(crate) fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     println!("== {name}");
     let start = Instant::now();
     work()?;
@@ -39,15 +43,11 @@ fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-fn cargo() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
-}
-
 /// Runs all tests, end-to-end ones with the shipped binary, and adds up their closing lines.
 fn tests() -> Result<()> {
-    let mut child = Command::new(cargo())
+    let mut child = Command::new(crate::cargo())
         .args(["test", "--workspace", "--no-fail-fast"])
-        .env("AMBIT_BINARY", shipped_binary()?)
+        .env("AMBIT_BINARY", image::binary(Profile::Release)?)
         .stdout(Stdio::piped())
         .spawn()
         .context("start cargo test")?;
@@ -67,10 +67,6 @@ fn tests() -> Result<()> {
         bail!("tests failed");
     }
     Ok(())
-}
-
-fn shipped_binary() -> Result<std::path::PathBuf> {
-    std::fs::canonicalize("target/release/ambit").context("find the shipped binary")
 }
 
 /// The counts of `test result: ok. 3 passed; 0 failed; ...`.

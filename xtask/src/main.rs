@@ -1,8 +1,11 @@
-//! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style.
+//! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style,
+//! `cargo xtask image` makes what a cluster runs and `cargo xtask e2e kubernetes` proves it there.
 //!
 //! Nothing here ships. A chore fails with one line that names the place and what to do.
 
 mod ci;
+mod image;
+mod kubernetes;
 mod tidy;
 
 use std::process::ExitCode;
@@ -11,7 +14,10 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
 cargo xtask ci      everything CI runs: fmt, clippy, tidy, docs, all tests
-cargo xtask tidy    the house style and its scoreboard, licences and crate edges";
+cargo xtask tidy    the house style and its scoreboard, licences and crate edges
+cargo xtask image   the container image: an OCI archive FROM scratch, and what it is made of
+cargo xtask e2e kubernetes    the mesh on a real cluster of two nodes on this machine; --keep, --up,
+                    --down; needs root, Go and Debian's containerd (installed when missing)";
 
 fn main() -> ExitCode {
     match run() {
@@ -31,6 +37,13 @@ fn run() -> Result<()> {
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
+        ["e2e", "kubernetes", words @ ..] => kubernetes::run(words),
+        ["image", words @ ..] => image::run(words),
         _ => bail!("usage:\n{USAGE}"),
     }
+}
+
+/// The cargo that started us, or the one in the path.
+fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }

@@ -1,0 +1,214 @@
+//! The cluster under test: kubectl, commands in pods, logs, and waits that end.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ambit_lab::load::Report;
+use serde_json::Value;
+
+/// Where the mesh is installed.
+pub(crate) const MESH: &str = "istio-system";
+/// How long anything may take to happen in the cluster.
+const PATIENCE: Duration = Duration::from_secs(90);
+const STEP: Duration = Duration::from_millis(200);
+
+/// The cluster that `cargo xtask e2e kubernetes` started.
+pub(crate) struct Cluster {
+    state: PathBuf,
+}
+
+/// What a command said.
+pub(crate) struct Said {
+    pub(crate) is_success: bool,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Cluster {
+    /// The cluster that the environment names.
+    pub(crate) fn open() -> Self {
+        let state = std::env::var_os("AMBIT_KUBERNETES");
+        let state = state.expect("AMBIT_KUBERNETES is not set; run cargo xtask e2e kubernetes");
+        Self { state: state.into() }
+    }
+
+    /// Runs kubectl.
+    pub(crate) fn kubectl(&self, words: &[&str]) -> Said {
+        Command::new(self.state.join("k")).args(words).output().unwrap().into()
+    }
+
+    /// Runs kubectl, which must succeed, and says what it wrote.
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let said = self.kubectl(words);
+        assert!(said.is_success, "kubectl {}: {}{}", words.join(" "), said.out, said.err);
+        said.out
+    }
+
+    /// Applies manifests; says what the API server answered, which may be no.
+    pub(crate) fn apply(&self, manifests: &str) -> Said {
+        let mut kubectl = Command::new(self.state.join("k"));
+        kubectl.args(["apply", "-f", "-"]).stdin(Stdio::piped());
+        let mut child = kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
+        child.wait_with_output().unwrap().into()
+    }
+
+    /// Applies manifests that must be taken.
+    pub(crate) fn must_apply(&self, manifests: &str) {
+        let said = self.apply(manifests);
+        assert!(said.is_success, "{}{}", said.out, said.err);
+    }
+
+    /// A namespace that lives as long as the value.
+    pub(crate) fn namespace(&self, name: &'static str) -> Namespace<'_> {
+        self.ask(&["create", "namespace", name]);
+        Namespace { cluster: self, name }
+    }
+
+    /// Waits until the rollout of a Deployment or DaemonSet is complete.
+    pub(crate) fn await_rollout(&self, namespace: &str, object: &str) {
+        let limit = format!("--timeout={}s", PATIENCE.as_secs());
+        self.ask(&["-n", namespace, "rollout", "status", object, &limit]);
+    }
+
+    /// Pods of a namespace that carry a label.
+    pub(crate) fn pods(&self, namespace: &str, selector: &str) -> Vec<Value> {
+        let text = self.ask(&["-n", namespace, "get", "pods", "-l", selector, "-o", "json"]);
+        let list: Value = serde_json::from_str(&text).unwrap();
+        list["items"].as_array().unwrap().clone()
+    }
+
+    /// Logs of all pods of a namespace that carry a label.
+    pub(crate) fn logs(&self, namespace: &str, selector: &str) -> String {
+        self.ask(&["-n", namespace, "logs", "-l", selector, "--tail=-1", "--prefix"])
+    }
+}
+
+/// A namespace of one test.
+pub(crate) struct Namespace<'a> {
+    cluster: &'a Cluster,
+    pub(crate) name: &'static str,
+}
+
+impl Namespace<'_> {
+    /// Puts it into the mesh and waits until its pods are captured.
+    pub(crate) fn enrol(&self) {
+        let label = "istio.io/dataplane-mode=ambient";
+        self.cluster.ask(&["label", "namespace", self.name, label]);
+        until("every pod is captured", || self.captured().into_iter().all(|captured| captured));
+    }
+
+    /// Takes it out and waits until no pod is captured.
+    pub(crate) fn release(&self) {
+        self.cluster.ask(&["label", "namespace", self.name, "istio.io/dataplane-mode-"]);
+        until("no pod is captured", || !self.captured().into_iter().any(|captured| captured));
+    }
+
+    /// Whether each of its pods is captured.
+    fn captured(&self) -> Vec<bool> {
+        let pods = self.cluster.pods(self.name, "app");
+        assert!(!pods.is_empty(), "there are pods in {}", self.name);
+        let captured = |pod: &Value| {
+            pod["metadata"]["annotations"]["ambient.istio.io/redirection"] == "enabled"
+        };
+        pods.iter().map(captured).collect()
+    }
+
+    /// An application of the samples on a node, with a service of the same name at port 8080.
+    pub(crate) fn run(&self, name: &str, node: &str, words: &[&str]) {
+        let manifests = application(self.name, name, node, words);
+        self.cluster.must_apply(&manifests);
+        self.cluster.await_rollout(self.name, &format!("deployment/{name}"));
+    }
+
+    /// Load from a client's pod: so many requests, each on a connection of its own.
+    pub(crate) fn load(&self, client: &str, url: &str, requests: u32) -> Report {
+        let (client, requests) = (format!("deployment/{client}"), requests.to_string());
+        let text = self.cluster.ask(&[
+            "-n",
+            self.name,
+            "exec",
+            &client,
+            "--",
+            "/ambit",
+            "load",
+            url,
+            "--rate",
+            "50/s",
+            "--requests",
+            &requests,
+            "--connections",
+            "2",
+            "--close",
+            "--output",
+            "json",
+        ]);
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+impl Drop for Namespace<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for words in [&["get", "pods", "-o", "wide"][..], &["get", "events"]] {
+                let said = self.cluster.kubectl(&[&["-n", self.name], words].concat());
+                eprintln!("{}{}", said.out, said.err);
+            }
+        }
+        // A test that fails already has its reason; a second panic would only hide it.
+        self.cluster.kubectl(&["delete", "namespace", self.name, "--wait=false"]);
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let is_success = output.status.success();
+        Self { is_success, out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// Asks again and again until it is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "after {PATIENCE:?} it is not so that {what}");
+        std::thread::sleep(STEP);
+    }
+}
+
+fn application(namespace: &str, name: &str, node: &str, words: &[&str]) -> String {
+    let words = serde_json::to_string(words).unwrap();
+    format!(
+        "apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: {name}, namespace: {namespace}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  selector: {{app: {name}}}
+  ports: [{{name: http, port: 8080}}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      serviceAccountName: {name}
+      nodeSelector: {{kubernetes.io/hostname: {node}}}
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: sample
+        image: registry.local/ambit:test
+        imagePullPolicy: Never
+        args: {words}
+"
+    )
+}

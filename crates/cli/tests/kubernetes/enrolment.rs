@@ -1,0 +1,36 @@
+//! Into the mesh and out of it, by a label and without a restart.
+
+use crate::cluster::{Cluster, MESH, until};
+
+const REQUESTS: u32 = 50;
+
+#[test]
+fn two_pods_talk_before_and_after_their_namespace_is_labelled() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("enrolled");
+    namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
+    namespace.run("client", "n1", &["sample", "sleep"]);
+    let check = |when: &str| {
+        let report = namespace.load("client", "http://server:8080/", REQUESTS);
+        assert_eq!((report.requests, report.failed), (REQUESTS.into(), 0), "{when}: {report:?}");
+    };
+    let hbone_lines = || {
+        let logs = cluster.logs(MESH, "app=ztunnel");
+        let client = "spiffe://cluster.local/ns/enrolled/sa/client";
+        let is_hbone = |line: &&str| {
+            line.contains(client) && line.contains("inbound") && line.contains("dst.hbone_addr")
+        };
+        logs.lines().filter(is_hbone).count()
+    };
+    check("before");
+    assert_eq!(hbone_lines(), 0, "nothing is in the mesh yet");
+    namespace.enrol();
+    check("in the mesh");
+    until("the server's proxy logs every connection as HBONE", || {
+        hbone_lines() >= REQUESTS as usize
+    });
+    let before = hbone_lines();
+    namespace.release();
+    check("out of the mesh again");
+    assert_eq!(hbone_lines(), before, "nothing passes the mesh any more");
+}

@@ -1,0 +1,12 @@
+//! The mesh on a real cluster, end to end, as the chart installs it.
+//!
+//! `cargo xtask e2e kubernetes` builds and starts the cluster, installs the chart and runs these
+//! tests one by one; `AMBIT_KUBERNETES` is the cluster's state directory. Without it they fail, for
+//! a test that is skipped in silence proves nothing; they are not part of `cargo test` for all.
+//! Every test works in namespaces of its own and deletes them.
+
+#![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
+
+mod cluster;
+mod enrolment;
+mod install;

@@ -1,0 +1,274 @@
+//! The cluster: one process that everything descends from, and the ways to reach it.
+//!
+//! `machine.sh` is process 1 of the cluster's PID, mount and network namespaces, so its end is the
+//! end of every process, mount and link, by the kernel's doing. Only cgroups and the state
+//! directory outlive it, and are removed here.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::kit::{output, run};
+use super::remains;
+
+/// How long any one step of starting may take.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+const STEP: Duration = Duration::from_millis(200);
+/// What is the cluster's alone and goes with it.
+const OF_ONE_LIFE: [&str; 5] = ["cfg", "etcd", "helm-cache", "log", "pki"];
+/// Where the mesh is installed.
+const NAMESPACE: &str = "istio-system";
+
+/// A cluster, up or not.
+pub(super) struct Cluster {
+    state: PathBuf,
+    nodes: u8,
+}
+
+impl Cluster {
+    /// The cluster whose state is in `state`.
+    pub(super) fn at(state: &Path, nodes: u8) -> Self {
+        Self { state: state.to_owned(), nodes }
+    }
+
+    /// Where all of it is.
+    pub(super) fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Whether it runs.
+    pub(super) fn is_up(&self) -> bool {
+        self.init().is_some()
+    }
+
+    /// Starts it and waits until its nodes are ready. Unless it is to be kept, it dies with us.
+    pub(super) fn up(&self, keep: bool) -> Result<()> {
+        self.clear()?;
+        for directory in ["log", "cfg"] {
+            fs::create_dir_all(self.state.join(directory)).context("make the state directory")?;
+        }
+        let nodes = self.nodes.to_string();
+        let script = |name: &str| Path::new("e2e/kubernetes").join(name);
+        run(Command::new("bash").arg(script("pki.sh")).arg(&self.state).arg(&nodes))?;
+        let log = fs::File::create(self.state.join("log/machine.log")).context("make a log")?;
+        let mut command = if keep {
+            Command::new("setsid")
+        } else {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL"]);
+            command
+        };
+        command.args(["unshare", "--pid", "--mount", "--ipc", "--net", "--fork"]);
+        command.args(["--kill-child", "--mount-proc", "bash"]);
+        let machine = fs::canonicalize(script("machine.sh")).context("find machine.sh")?;
+        command.arg(machine).arg(&self.state).arg(&nodes).stdin(Stdio::null());
+        command.stderr(log.try_clone().context("share a log")?).stdout(log);
+        let mut child = command.spawn().context("start the cluster's first process")?;
+        let outer = child.id();
+        wait_for("the cluster's first process", || {
+            ensure!(
+                child.try_wait().context("look at it")?.is_none(),
+                "machine.sh ended; see {}/log/machine.log",
+                self.state.display()
+            );
+            Ok(only_child(outer))
+        })
+        .and_then(|init| self.write("machine.init", &init.to_string(), 0o644))?;
+        self.write_wrappers()?;
+        self.await_nodes()
+    }
+
+    fn await_nodes(&self) -> Result<()> {
+        let kubectl = |words: &[&str]| Ok(self.kubectl(words).is_ok().then_some(()));
+        wait_for("the API server", || kubectl(&["get", "--raw", "/readyz"]))?;
+        for node in 1..=self.nodes {
+            let name = format!("n{node}");
+            wait_for(&name, || kubectl(&["get", "node", &name]))?;
+            let init = wait_for(&name, || Ok(self.node_init(node)))?;
+            self.write(&format!("{name}.init"), &init.to_string(), 0o644)?;
+        }
+        self.kubectl(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=120s"])?;
+        self.kubectl(&["apply", "-f", "e2e/kubernetes/dns.yaml"])?;
+        let rollout = ["rollout", "status", "deployment/coredns", "--timeout=120s"];
+        self.kubectl(&[&["-n", "kube-system"], &rollout[..]].concat()).map(|_| ())
+    }
+
+    /// Gives running nodes the images of `state/img` anew.
+    pub(super) fn import_images(&self) -> Result<()> {
+        let ctr =
+            "ctr -a /run/containerd/containerd.sock -n k8s.io images import /mnt/img/ambit.tar";
+        for node in 1..=self.nodes {
+            let mut node = self.program("node", &[&format!("n{node}"), "sh", "-c", ctr]);
+            run(node.stdout(Stdio::null()))?;
+        }
+        Ok(())
+    }
+
+    /// Installs the chart, or brings what is installed up to date, and waits until all is ready.
+    pub(super) fn install_chart(&self) -> Result<()> {
+        let words = "upgrade --install ambit deploy/chart --create-namespace --wait --timeout 180s \
+                     --set image.repository=registry.local/ambit --set image.tag=test \
+                     --set image.pullPolicy=Never";
+        let mut helm = self.program("helm", &words.split_whitespace().collect::<Vec<_>>());
+        run(helm.args(["--namespace", NAMESPACE]).stdout(Stdio::null()))
+    }
+
+    /// Ends it and removes what is left.
+    pub(super) fn down(&self) -> Result<()> {
+        if let Some(init) = self.init() {
+            run(Command::new("kill").args(["-KILL", &init.to_string()]))?;
+            let start = Instant::now();
+            while Path::new("/proc").join(init.to_string()).exists() && !is_zombie(init) {
+                ensure!(start.elapsed() < STOP_TIMEOUT, "process {init} does not end");
+                std::thread::sleep(STEP);
+            }
+        }
+        remove_cgroups()?;
+        self.clear()
+    }
+
+    /// Prints how to reach it.
+    pub(super) fn print_how_to_reach(&self) {
+        let state = self.state.display();
+        println!(
+            "\nThe cluster is up. Its own network namespace is the only way to it:\n\
+             \x20 {state}/k get pods -A           kubectl\n\
+             \x20 {state}/helm -n {NAMESPACE} list    helm\n\
+             \x20 {state}/node n1 COMMAND         a command on a node\n\
+             \x20 export KUBECONFIG={state}/cfg/admin.kubeconfig; \
+             nsenter --net=/proc/$(cat {state}/machine.init)/ns/net {state}/bin/kubectl\n\
+             \x20 cargo xtask e2e kubernetes --down --state {state}"
+        );
+    }
+
+    /// Prints what a person would look at first.
+    pub(super) fn print_state(&self) {
+        for words in [&["get", "pods", "-A", "-o", "wide"][..], &["get", "events", "-n", NAMESPACE]]
+        {
+            match self.kubectl(words) {
+                Ok(text) => println!("{text}"),
+                Err(error) => println!("{error:#}"),
+            }
+        }
+    }
+
+    fn kubectl(&self, words: &[&str]) -> Result<String> {
+        output(&self.state.join("k").to_string_lossy(), words)
+    }
+
+    fn program(&self, name: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(self.state.join(name));
+        command.args(words);
+        command
+    }
+
+    /// The cluster's first process, if it lives.
+    fn init(&self) -> Option<u32> {
+        let pid = fs::read_to_string(self.state.join("machine.init")).ok()?.trim().parse().ok()?;
+        command_line(pid)?.contains("machine.sh").then_some(pid)
+    }
+
+    /// The first process of a node.
+    fn node_init(&self, node: u8) -> Option<u32> {
+        let words = format!("node.sh {node} ");
+        let is_node = |pid: &u32| command_line(*pid).is_some_and(|line| line.contains(&words));
+        let outer = children(self.init()?).into_iter().find(is_node)?;
+        only_child(outer)
+    }
+
+    fn write_wrappers(&self) -> Result<()> {
+        let state = self.state.display();
+        for (name, program) in [("k", "kubectl"), ("helm", "helm")] {
+            let script = format!(
+                "#!/bin/sh\n# {program} on the test cluster\nexport KUBECONFIG={state}/cfg/admin.kubeconfig \
+                 KUBECACHEDIR={state}/helm-cache HELM_CACHE_HOME={state}/helm-cache \
+                 HELM_CONFIG_HOME={state}/helm-cache HELM_DATA_HOME={state}/helm-cache\n\
+                 exec nsenter --net=/proc/$(cat {state}/machine.init)/ns/net {state}/bin/{program} \"$@\"\n"
+            );
+            self.write(name, &script, 0o755)?;
+        }
+        let script = format!(
+            "#!/bin/sh\n# node NAME COMMAND...: a command in all namespaces of a node\nnode=$1; shift\n\
+             exec nsenter --target $(cat {state}/$node.init) --mount --net --pid --uts --ipc \
+             env PATH=/mnt/bin:/usr/sbin:/usr/bin:/sbin:/bin \"$@\"\n"
+        );
+        self.write("node", &script, 0o755)
+    }
+
+    fn write(&self, name: &str, content: &str, mode: u32) -> Result<()> {
+        let path = self.state.join(name);
+        fs::write(&path, content).with_context(|| format!("write {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).context("set a mode")
+    }
+
+    /// Removes what belonged to the last life.
+    fn clear(&self) -> Result<()> {
+        let of_nodes = (1..=self.nodes).map(|node| format!("n{node}"));
+        for name in OF_ONE_LIFE.iter().map(|name| (*name).to_owned()).chain(of_nodes) {
+            match fs::remove_dir_all(self.state.join(&name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("remove {name}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes the nodes' cgroups, innermost first; the kernel needs a moment to empty them.
+fn remove_cgroups() -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let mut left = remains::cgroups();
+        left.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
+        for path in &left {
+            // A group that is still busy is tried again.
+            drop(fs::remove_dir(path));
+        }
+        match remains::cgroups().first() {
+            None => return Ok(()),
+            Some(path) if start.elapsed() > STOP_TIMEOUT => {
+                bail!("{} cannot be removed", path.display())
+            }
+            Some(_) => std::thread::sleep(STEP),
+        }
+    }
+}
+
+/// Asks again and again until there is an answer.
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        ensure!(start.elapsed() < START_TIMEOUT, "{what} is not there after {START_TIMEOUT:?}");
+        std::thread::sleep(STEP);
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn only_child(pid: u32) -> Option<u32> {
+    children(pid).first().copied()
+}
+
+/// The words of a process, each followed by a blank.
+fn command_line(pid: u32) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    Some(String::from_utf8_lossy(&line).replace('\0', " "))
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
