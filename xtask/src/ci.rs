@@ -35,12 +35,12 @@ fn step(name: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> 
 }
 
 /// Runs one step and says how long it took.
-pub(crate) fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(crate) fn timed<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("== {name}");
     let start = Instant::now();
-    work()?;
+    let outcome = work()?;
     println!("== {name}: {:.0} s", start.elapsed().as_secs_f64());
-    Ok(())
+    Ok(outcome)
 }
 
 /// Runs all tests, end-to-end ones with the shipped binary, and adds up their closing lines.

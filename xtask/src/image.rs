@@ -54,20 +54,14 @@ impl Profile {
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     let wanted = parse(words)?;
     let binary = build(wanted.profile)?;
-    let written = write(&binary, wanted.profile, &wanted.name, &wanted.output)?;
-    println!("{}", written.digest);
+    let digest = write(&binary, wanted.profile, &wanted.name, &wanted.output)?;
+    println!("{digest}");
     Ok(())
 }
 
-/// An archive on disk.
-pub(crate) struct Written {
-    /// Digest of the image's manifest.
-    pub(crate) digest: String,
-    size_bytes: u64,
-}
-
-/// Writes the archive of `binary`, and beside it the bill of materials.
-pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) -> Result<Written> {
+/// Writes the archive of `binary`, and beside it the bill of materials; says the digest of the
+/// image's manifest.
+pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) -> Result<String> {
     let bill = sbom::bill(&host_triple()?)?;
     let program = std::fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     ensure!(is_static(&program), "{} is linked dynamically; is RUSTFLAGS set?", binary.display());
@@ -90,12 +84,11 @@ pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) 
     let beside = output.with_extension("cdx.json");
     std::fs::write(&beside, &bill).with_context(|| format!("write {}", beside.display()))?;
     let size_bytes = std::fs::metadata(output).context("look at the archive")?.len();
-    let written = Written { digest, size_bytes };
-    println!("{}: {name}, {} bytes; {}", output.display(), size_bytes, beside.display());
-    if profile == Profile::Release && written.size_bytes >= MAX_RELEASE_BYTES {
+    println!("{}: {name}, {size_bytes} bytes; {}", output.display(), beside.display());
+    if profile == Profile::Release && size_bytes >= MAX_RELEASE_BYTES {
         bail!("the image has {size_bytes} bytes; it must stay below {MAX_RELEASE_BYTES}");
     }
-    Ok(written)
+    Ok(digest)
 }
 
 /// Builds the binary and says where it is.

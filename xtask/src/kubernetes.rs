@@ -62,10 +62,10 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     kit::prepare().context("Kubernetes tests NOT run")?;
     let before = remains::Machine::look(&state)?;
     timed("Kubernetes from its modules", || kit::build(&state))?;
-    timed("image", || build_image(&state, wanted.profile))?;
+    let digest = timed("image", || build_image(&state, wanted.profile))?;
     let cluster = Cluster::at(&state, NODES);
     let is_new = !cluster.is_up();
-    let outcome = up_and_test(&cluster, &wanted);
+    let outcome = up_and_test(&cluster, &wanted, &digest);
     if wanted.mode != Mode::All {
         cluster.print_how_to_reach();
         return outcome;
@@ -91,13 +91,13 @@ pub(crate) fn run_in_ci() -> Result<()> {
     }
 }
 
-fn up_and_test(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
+fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
     if cluster.is_up() {
         timed("images to the nodes", || cluster.import_images())?;
     } else {
         timed("cluster up", || cluster.up(wanted.mode != Mode::All))?;
     }
-    timed("chart", || cluster.install_chart())?;
+    timed("chart", || cluster.install_chart(digest))?;
     if wanted.mode == Mode::Up {
         return Ok(());
     }
@@ -112,10 +112,11 @@ fn up_and_test(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
     })
 }
 
-fn build_image(state: &Path, profile: Profile) -> Result<()> {
+/// Makes the image; says its digest.
+fn build_image(state: &Path, profile: Profile) -> Result<String> {
     let binary = image::build(profile)?;
     let archive = state.join("img/ambit.tar");
-    image::write(&binary, profile, IMAGE, &archive).map(|_| ())
+    image::write(&binary, profile, IMAGE, &archive)
 }
 
 fn parse(words: &[&str]) -> Result<Wanted> {

@@ -110,11 +110,15 @@ impl Cluster {
     }
 
     /// Installs the chart, or brings what is installed up to date, and waits until all is ready.
-    pub(super) fn install_chart(&self) -> Result<()> {
+    /// The digest makes pods of an older image of the same name give way.
+    pub(super) fn install_chart(&self, digest: &str) -> Result<()> {
         let words = "upgrade --install ambit deploy/chart --create-namespace --wait --timeout 180s \
                      --set image.repository=registry.local/ambit --set image.tag=test \
                      --set image.pullPolicy=Never";
         let mut helm = self.program("helm", &words.split_whitespace().collect::<Vec<_>>());
+        for part in ["control", "node", "proxy"] {
+            helm.arg("--set-string").arg(format!("{part}.podAnnotations.digest={digest}"));
+        }
         run(helm.args(["--namespace", NAMESPACE]).stdout(Stdio::null()))
     }
 

@@ -34,7 +34,7 @@ fn policies_that_would_not_do_what_they_say_are_refused() {
     let target = "targetRefs: [{kind: Service, name: x}]";
     let method_denied = format!("{{action: DENY, {methods}}}");
     check(&method_denied, Err("a DENY with conditions on layer 7"));
-    let key = "{action: DENY, rules: [{when: [{key: 'request.headers[x]', values: [y]}]}]}";
+    let key = "{action: DENY, rules: [{when: [{key: 'request.headers[x]', values: [z]}]}]}";
     check(key, Err("a DENY with conditions on layer 7"));
     check(&format!("{{action: DENY, {target}, {ports}}}"), Err("no waypoints"));
     check(&format!("{{action: CUSTOM, provider: {{name: x}}, {ports}}}"), Err("authoriser"));
