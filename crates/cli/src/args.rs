@@ -2,6 +2,7 @@
 //!
 //! Parsing only; what a command does stands in [`crate::commands`].
 
+mod kube;
 mod plan;
 
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 
 /// Ambit, a sidecar-less zero-trust service mesh.
@@ -37,12 +39,18 @@ impl Cli {
     ) -> Result<Command, clap::Error> {
         let Self { state: before, mut command } = self;
         let environment = environment.filter(|state| !state.is_empty()).map(PathBuf::from);
+        let is_cluster = command.kube().is_some_and(KubeArgs::is_meant);
         match command.state() {
+            Some(StateArgs { state }) if is_cluster && (state.is_some() || before.is_some()) => {
+                let reason = "--state names a machine and --kube, --context, --kubeconfig and \
+                              --mesh-namespace a cluster; leave one of them out";
+                return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
+            }
             Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
-                              control, node and proxy do not use; leave it out, or write a role's \
-                              own after the command";
+                              check, control, node and proxy do not use; leave it out, or write a \
+                              role's own after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
             None => {}
@@ -60,6 +68,8 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Takes the mesh on this machine down; leaves nothing but logs.
     Down(StateArgs),
+    /// Says whether a Kubernetes cluster can run Ambit, or what of it is not well there.
+    Check(CheckArgs),
     /// Changes a running mesh; all of it or nothing.
     Apply(ManifestArgs),
     /// Deletes what the manifests name from a running mesh; all of it or nothing.
@@ -106,7 +116,22 @@ impl Command {
             Self::Why(args) => Some(&mut args.state),
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
-            Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
+            Self::Check(_) | Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
+        }
+    }
+
+    /// Which cluster, if it may concern one.
+    fn kube(&self) -> Option<&KubeArgs> {
+        match self {
+            Self::Apply(args) | Self::Delete(args) => Some(&args.kube),
+            Self::Get(args) => Some(&args.kube),
+            Self::Exec(args) => Some(&args.kube),
+            Self::Logs(args) => Some(&args.kube),
+            Self::Status(args) => Some(&args.kube),
+            Self::Why(args) => Some(&args.kube),
+            Self::Check(args) => Some(&args.kube),
+            Self::Plan(args) => Some(&args.kube),
+            _ => None,
         }
     }
 }
@@ -195,6 +220,8 @@ pub(crate) struct ManifestArgs {
     pub(crate) no_wait: bool,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
 }
 
 /// `ambit get`.
@@ -211,6 +238,8 @@ pub(crate) struct GetArgs {
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
 }
 
 /// What `ambit get` shows.
@@ -252,6 +281,19 @@ pub(crate) enum Output {
     Yaml,
 }
 
+/// `ambit check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Looks whether the cluster can run Ambit, before it is installed.
+    #[arg(long)]
+    pub(crate) pre: bool,
+    /// How to show it.
+    #[arg(short, long, value_enum, default_value_t = Report::Text)]
+    pub(crate) output: Report,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
+}
+
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -265,6 +307,8 @@ pub(crate) struct ExecArgs {
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
 }
 
 /// `ambit logs`.
@@ -280,6 +324,8 @@ pub(crate) struct LogsArgs {
     pub(crate) follow: bool,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
 }
 
 /// `ambit status`.
@@ -290,6 +336,8 @@ pub(crate) struct StatusArgs {
     pub(crate) output: Report,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
 }
 
 /// `ambit why`.
@@ -305,6 +353,8 @@ pub(crate) struct WhyArgs {
     pub(crate) output: Report,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
 }
 
 #[cfg(test)]
@@ -335,6 +385,21 @@ mod tests {
         // A shell's setting concerns the commands that have a use for it.
         check(&["ambit", "demo"], Some("/c"), None);
         check(&["ambit", "control", "--registry", "files:/r"], Some("/c"), None);
+    }
+
+    #[test]
+    fn a_machine_and_a_cluster_are_not_asked_at_once() {
+        let check = |words: &[&str], is_fine: bool| {
+            let said = state(&[&["ambit"], words].concat(), Some("/c"));
+            assert_eq!(said.is_ok(), is_fine, "{words:?}: {said:?}");
+        };
+        check(&["get", "pods", "--kube"], true);
+        check(&["status", "--context", "a"], true);
+        check(&["check", "--pre"], true);
+        check(&["get", "pods", "--kube", "--state", "/a"], false);
+        check(&["--state", "/a", "why", "a/b", "c/d", "--kubeconfig", "/f"], false);
+        check(&["logs", "control", "--mesh-namespace", "m", "--state", "/a"], false);
+        check(&["--state", "/a", "check"], false);
     }
 
     #[test]

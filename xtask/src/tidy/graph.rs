@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
@@ -16,6 +16,7 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("ambit-control", ROLE),
     ("ambit-node", ROLE),
     ("ambit-lab", ROLE),
+    ("ambit-cluster", &[]),
     ("ambit-cli", EVERYTHING),
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
@@ -29,13 +30,14 @@ const EVERYTHING: &[&str] = &[
     "ambit-control",
     "ambit-node",
     "ambit-lab",
+    "ambit-cluster",
 ];
 
 /// External crates that only some of ours may name.
 const RESERVED: [(&str, &[&str]); 7] = [
     ("rustls", &["ambit-tls"]),
     ("tokio-rustls", &["ambit-tls"]),
-    ("k8s-openapi", &["ambit-control", "ambit-lab", "ambit-node"]),
+    ("k8s-openapi", &["ambit-cluster", "ambit-control", "ambit-lab", "ambit-node"]),
     ("libc", &["ambit-net"]),
     ("nix", &[]),
     ("openssl", &[]),

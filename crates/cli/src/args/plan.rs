@@ -7,7 +7,7 @@ use ambit_lab::plan::{
 };
 use clap::Args;
 
-use super::Report;
+use super::{KubeArgs, Report};
 
 /// Most namespaces that an application is repeated in.
 const NAMESPACES_MAX: i64 = 5_000;
@@ -21,16 +21,21 @@ containers, the limit of pods, nodeName, nodeSelector, required nodeAffinity, re
 pod affinity and anti-affinity by node and by zone, DaemonSets first; scores LeastAllocated and
 BalancedAllocation of CPU and memory. A node comes when no node takes a pod. Not modelled:
 topologySpreadConstraints, Kubernetes' own default ones too, taints, volumes, host ports, images,
-priorities, preemption and preferred nodeAffinity.";
+priorities, preemption and preferred nodeAffinity.
+
+With --kube what runs in a cluster is planned, without the mesh's own parts, on nodes as most of its
+nodes are; --node-type or --vcpu and --node-memory plan it on others.";
 
 /// `ambit plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     /// Manifest files, directories, or - for standard input.
-    #[arg(value_name = "PATH", required_unless_present_any = ["pods", "published"])]
+    #[arg(value_name = "PATH", required_unless_present_any = ["pods", "published", "cluster"],
+        conflicts_with = "cluster")]
     pub(crate) paths: Vec<PathBuf>,
     /// Plans so many equal pods in place of manifests.
-    #[arg(long, value_name = "N", requires = "cpu", requires = "memory", conflicts_with = "paths",
+    #[arg(long, value_name = "N", requires = "cpu", requires = "memory",
+        conflicts_with_all = ["paths", "cluster"],
         value_parser = clap::value_parser!(u32).range(1..=PODS_MAX as i64))]
     pub(crate) pods: Option<u32>,
     /// What each of --pods requests of CPU.
@@ -49,12 +54,14 @@ pub(crate) struct PlanArgs {
     pub(crate) ignore_hostnames: bool,
     /// Computes the tables of the published experiment from their own inputs, and says where they
     /// differ; with PATH, from these manifests.
-    #[arg(long, conflicts_with_all = ["pods", "node", "mesh"])]
+    #[arg(long, conflicts_with_all = ["pods", "node", "mesh", "cluster"])]
     pub(crate) published: bool,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     #[command(flatten)]
     pub(crate) mesh: MeshArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
     /// Writes a picture of how full each node is.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) chart: Option<PathBuf>,

@@ -84,7 +84,22 @@ fn add_addresses(object: &mut Value, running: &[PodInfo]) {
 
 /// Applies manifests.
 pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
+    if args.kube.is_meant() && !args.dry_run {
+        bail!(
+            "in a cluster this is kubectl's job: `kubectl apply {}`; with --dry-run Ambit looks \
+             whether it understands the manifests",
+            files(&args.paths)
+        );
+    }
     let manifests = load(&args.paths)?;
+    if args.kube.is_meant() {
+        let count = manifests.objects.len();
+        super::print(&format!(
+            "{count} objects are understood; `kubectl apply --dry-run=server {}` asks the cluster\n",
+            files(&args.paths)
+        ))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let client = Client::new(super::layout(&args.state));
     check(&manifests, &existing(&client).await?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
@@ -93,8 +108,18 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     take_effect(&args, &client, &changes).await
 }
 
+/// The manifests as kubectl takes them.
+fn files(paths: &[PathBuf]) -> String {
+    let file = |path: &PathBuf| format!("-f {}", path.display());
+    paths.iter().map(file).collect::<Vec<_>>().join(" ")
+}
+
 /// Deletes what manifests name.
 pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
+    if args.kube.is_meant() {
+        let files = files(&args.paths);
+        bail!("in a cluster this is kubectl's job: `kubectl delete {files}`");
+    }
     let names = manifest::load_names(&inputs(&args.paths));
     let names = names.or_else(|errors| refused(&errors, "deleted"))?;
     warn(&names.warnings);

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use http::Method;
 use serde_json::{Value, json};
 
+use super::mesh::{self, Answers, Mesh};
 use crate::args::{GetArgs, Kind, Output};
 use crate::table;
 
@@ -21,15 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// a slash.
 type Column = (&'static str, &'static [&'static str]);
 
-/// What proxies answered, each with its node.
-type Answers = Vec<(String, Result<Value>)>;
-
 /// Prints a list.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
-    let layout = super::layout(&args.state);
-    let items = items(&layout, args.kind, args.namespace.as_deref()).await?;
+    let mesh = mesh::find(&args.state, &args.kube).await?;
+    let items = items(&mesh, args.kind, args.namespace.as_deref()).await?;
     if items.is_empty() {
-        eprintln!("{}", nothing_found(&layout, args.namespace.as_deref()).await);
+        eprintln!("{}", nothing_found(&mesh, args.namespace.as_deref()).await);
     }
     match args.output {
         Output::Json => super::print_json(&json!({ "items": items }))?,
@@ -49,9 +47,9 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
 }
 
 /// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
-async fn nothing_found(layout: &Layout, namespace: Option<&str>) -> String {
+async fn nothing_found(mesh: &Mesh, namespace: Option<&str>) -> String {
     let Some(wanted) = namespace else { return "No resources found.".to_owned() };
-    match ask(&layout.control_socket(), "/get/namespaces").await {
+    match mesh.control("/get/namespaces").await {
         Ok(list) => not_in_namespace(wanted, &list),
         Err(_) => format!("No resources found in {wanted} namespace."),
     }
@@ -69,9 +67,10 @@ fn not_in_namespace(wanted: &str, namespaces: &Value) -> String {
     )
 }
 
-async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
-    let machine = Record::read(layout)?;
-    if !machine.mesh {
+async fn items(mesh: &Mesh, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
+    if let Mesh::Machine(layout) = mesh
+        && !Record::read(layout)?.mesh
+    {
         return pods_without_mesh(layout, kind, namespace).await;
     }
     let name = match kind {
@@ -80,13 +79,11 @@ async fn items(layout: &Layout, kind: Kind, namespace: Option<&str>) -> Result<V
         Kind::Workloads => "workloads",
         Kind::Policies => "policies",
         Kind::Nodes => "nodes",
-        Kind::Certificates => {
-            return of_proxies(layout, &machine, "/certificates", namespace).await;
-        }
-        Kind::Connections => return of_proxies(layout, &machine, "/connections", namespace).await,
+        Kind::Certificates => return of_proxies(mesh, "/certificates", namespace).await,
+        Kind::Connections => return of_proxies(mesh, "/connections", namespace).await,
     };
     let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
-    let list = ask(&layout.control_socket(), &format!("/get/{name}{query}")).await?;
+    let list = mesh.control(&format!("/get/{name}{query}")).await?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
@@ -111,18 +108,8 @@ async fn pods_without_mesh(
 
 /// The items of every node's proxy, each with its node. A node that is left out is named, because
 /// a shorter list looks like fewer connections.
-async fn of_proxies(
-    layout: &Layout,
-    machine: &Record,
-    path: &str,
-    namespace: Option<&str>,
-) -> Result<Vec<Value>> {
-    let mut answers = Answers::new();
-    for node in &machine.nodes {
-        let answer = ask(&layout.proxy_admin_socket(node), path).await;
-        answers.push((node.clone(), answer));
-    }
-    let (all, warnings) = gather(answers, namespace)?;
+async fn of_proxies(mesh: &Mesh, path: &str, namespace: Option<&str>) -> Result<Vec<Value>> {
+    let (all, warnings) = gather(mesh.proxies(path).await?, namespace)?;
     for warning in warnings {
         eprintln!("warning: {warning}");
     }

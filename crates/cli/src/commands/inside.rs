@@ -1,16 +1,22 @@
 //! `ambit exec` and `ambit logs`: into a pod, and what a program said.
 
+use std::io::Write;
 use std::process::ExitCode;
 
+use ambit_cluster::{Cluster, Part, PodName};
 use ambit_lab::logs;
 use ambit_lab::machine::{self, Client, ExecRequest, Terminal};
 use ambit_net::sys::terminal::window_size;
 use anyhow::{Context, Result, bail};
 
+use super::mesh::{self, Mesh};
 use crate::args::{ExecArgs, LogsArgs};
 
 /// Runs a command in a pod with this process' own standard streams.
 pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
+    if args.kube.is_meant() {
+        bail!("in a cluster this is kubectl's job: `kubectl exec -it -n NAMESPACE POD -- CMD`");
+    }
     let (namespace, pod) = args
         .pod
         .split_once('/')
@@ -39,7 +45,10 @@ fn terminal() -> Option<Terminal> {
 
 /// Prints, and with `-f` follows, a log.
 pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
-    let layout = super::layout(&args.state);
+    let layout = match mesh::find(&args.state, &args.kube).await? {
+        Mesh::Machine(layout) => layout,
+        Mesh::Cluster(cluster) => return logs_of_cluster(&cluster, &args).await,
+    };
     let path = match args.of.split_once('/') {
         Some((role @ ("proxy" | "node" | "lab-node"), node)) => layout.role_log(role, Some(node)),
         Some((namespace, pod)) => {
@@ -71,4 +80,22 @@ pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
             .map(|()| ExitCode::SUCCESS)
             .with_context(|| format!("read the log {}", path.display())),
     }
+}
+
+/// The same of a part in a cluster, through its API server.
+async fn logs_of_cluster(cluster: &Cluster, args: &LogsArgs) -> Result<ExitCode> {
+    let part = match args.of.split_once('/') {
+        Some(("proxy", node)) => Part::Proxy(node.to_owned()),
+        Some(("node", node)) => Part::Agent(node.to_owned()),
+        Some((namespace, name)) => {
+            Part::Pod(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        None if args.of == "control" => Part::Control,
+        None => bail!("{:?}: write NS/POD, proxy/NODE, node/NODE or control", args.of),
+    };
+    let mut output = std::io::stdout().lock();
+    // Who stops reading, as `head` does, has read enough.
+    let print = |line: &str| writeln!(output, "{line}").is_ok();
+    cluster.logs(&part, args.container.as_deref(), args.follow, print).await?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -2,8 +2,10 @@
 
 mod bench;
 mod change;
+mod check;
 mod get;
 mod inside;
+mod mesh;
 mod plan;
 mod settle;
 mod status;
@@ -32,7 +34,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => status::why(args).await,
-            Command::Plan(args) => plan::plan(&args),
+            Command::Check(args) => check::check(args).await,
+            Command::Plan(args) => plan::plan(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_lab::load::run_load(*args).await,
             Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {

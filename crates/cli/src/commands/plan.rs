@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use ambit_cluster::{Cluster, LiveNode, LiveWorkloads};
 use ambit_control::manifest::{self, Finding, Workload, WorkloadKind, Workloads};
 use ambit_lab::bench::{ProxyCost, Run};
 use ambit_lab::plan::{
@@ -22,9 +23,22 @@ use crate::table;
 const NAMES_MAX: usize = 5;
 
 /// Plans, and prints it.
-pub(super) fn plan(args: &PlanArgs) -> Result<ExitCode> {
-    let source = Source::read(args)?;
-    let inputs = inputs(args, source.application.clone())?;
+pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode> {
+    let live = if args.kube.is_meant() {
+        let cluster = Cluster::connect(&args.kube.choice()).await?;
+        Some((cluster.context().to_owned(), cluster.workloads().await?))
+    } else {
+        None
+    };
+    let source = Source::read(args, live.as_ref())?;
+    let live_node = live.as_ref().and_then(|(_, live)| live.node.as_ref());
+    let inputs = inputs(args, live_node, source.application.clone())?;
+    if let Some((context, live)) = &live {
+        eprintln!(
+            "note: {context} has {} nodes; one like most of them is planned with",
+            live.nodes
+        );
+    }
     let planned = plan::plan(&inputs).map_err(|error| source.located(error))?;
     let comparison = if args.published { Some(plan::compare(&inputs, &planned)?) } else { None };
     if let Some(file) = &args.chart {
@@ -53,17 +67,24 @@ struct Source {
 }
 
 impl Source {
-    fn read(args: &PlanArgs) -> Result<Self> {
+    fn read(args: &PlanArgs, live: Option<&(String, LiveWorkloads)>) -> Result<Self> {
         if let Some(count) = args.pods {
             let requests =
                 Resources::new(args.cpu.unwrap_or_default(), args.memory.unwrap_or_default());
             return Ok(Self { application: equal(count, requests, args), workloads: vec![] });
         }
-        if args.paths.is_empty() {
+        let input = match live {
+            Some((name, live)) => {
+                let (name, text) = (format!("cluster {name}"), live.manifests.clone());
+                vec![manifest::Input::Text { name, text }]
+            }
+            None => change::inputs(&args.paths),
+        };
+        if input.is_empty() {
             let application = plan::published_inputs()?.application;
             return Ok(Self { application, workloads: vec![] });
         }
-        let loaded = manifest::load_workloads(&change::inputs(&args.paths));
+        let loaded = manifest::load_workloads(&input);
         let loaded = loaded.or_else(|errors| change::refused(&errors, "planned"))?;
         change::warn(&loaded.warnings);
         let source = Self::of_manifests(args, loaded)?;
@@ -180,7 +201,7 @@ fn read_pods(workload: &Workload) -> Result<(PodGroup, Vec<Finding>), Box<Findin
     Ok((read.group, read.warnings.iter().map(located).collect()))
 }
 
-fn inputs(args: &PlanArgs, application: Application) -> Result<Inputs> {
+fn inputs(args: &PlanArgs, live: Option<&LiveNode>, application: Application) -> Result<Inputs> {
     if args.published {
         return Ok(Inputs { application, ..plan::published_inputs()? });
     }
@@ -197,7 +218,7 @@ fn inputs(args: &PlanArgs, application: Application) -> Result<Inputs> {
     }
     let labels = args.node.labels.iter().cloned().collect();
     let surroundings = Surroundings { zones: args.node.zones, labels };
-    Ok(Inputs { application, node_type: node_type(args)?, reservations, surroundings })
+    Ok(Inputs { application, node_type: node_type(args, live)?, reservations, surroundings })
 }
 
 fn measured(path: &Path, case: Option<&str>, mode: &str, rps: u32) -> Result<Measured> {
@@ -209,10 +230,34 @@ fn measured(path: &Path, case: Option<&str>, mode: &str, rps: u32) -> Result<Mea
     Ok(Measured { run, case, mode, repetitions, cpu_per_request_ns, requests_per_second })
 }
 
-fn node_type(args: &PlanArgs) -> Result<NodeType> {
+/// A node as a cluster has it; with the price of the table, if the table knows its type.
+fn of_cluster(live: &LiveNode) -> Result<NodeType> {
+    let named = NodeType::named(&live.instance_type).ok();
+    let amounts = |cpu: &str, memory: &str| {
+        let read = (plan::parse_cpu(cpu), plan::parse_memory(memory));
+        match read {
+            (Ok(cpu), Ok(memory)) => Ok(Resources::new(cpu, memory)),
+            _ => bail!("a node of the cluster has {cpu:?} of CPU and {memory:?} of memory"),
+        }
+    };
+    let mut node = NodeType::custom(amounts(&live.cpu, &live.memory)?);
+    node.allocatable = amounts(&live.allocatable_cpu, &live.allocatable_memory)?;
+    node.pods = live.pods.parse().unwrap_or(node.pods);
+    node.source = "as the cluster's nodes are".to_owned();
+    if !live.instance_type.is_empty() {
+        node.name.clone_from(&live.instance_type);
+    }
+    if let Some(named) = named {
+        (node.price, node.fixed_fee) = (named.price, named.fixed_fee);
+    }
+    Ok(node)
+}
+
+fn node_type(args: &PlanArgs, live: Option<&LiveNode>) -> Result<NodeType> {
     let args = &args.node;
-    let mut node = match (args.vcpu, args.node_memory) {
-        (Some(cpu), Some(memory)) => NodeType::custom(Resources::new(cpu, memory)),
+    let mut node = match (args.vcpu, args.node_memory, live) {
+        (Some(cpu), Some(memory), _) => NodeType::custom(Resources::new(cpu, memory)),
+        (_, _, Some(live)) if args.node_type.is_none() => of_cluster(live)?,
         _ => NodeType::named(args.node_type.as_deref().unwrap_or(DEFAULT_NODE_TYPE))?,
     };
     let allocatable = &mut node.allocatable;

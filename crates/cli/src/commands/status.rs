@@ -3,50 +3,86 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use ambit_lab::machine::{Client, MachineStatus, Record};
+use ambit_cluster::Cluster;
+use ambit_lab::machine::{Client, MachineStatus, RoleInfo};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::get::ask;
+use super::mesh::{self, Mesh};
 use crate::args::{Report, StatusArgs, WhyArgs};
 use crate::table;
 
 /// Prints the state of the machine and of the mesh; fails when something is not well.
 pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
-    let layout = super::layout(&args.state);
-    let machine = Client::new(layout.clone()).status().await?;
-    let mesh = if machine.mesh {
-        let mesh = ask(&layout.control_socket(), "/status").await;
-        mesh.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
+    let mesh = mesh::find(&args.state, &args.kube).await?;
+    let machine = match &mesh {
+        Mesh::Machine(layout) => Some(Client::new(layout.clone()).status().await?),
+        Mesh::Cluster(_) => None,
+    };
+    let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
+    let told = if has_mesh {
+        let told = mesh.control("/status").await;
+        told.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
     } else {
         json!({})
     };
-    let is_well = machine.roles.iter().all(|role| role.pid.is_some() && role.waiting_for.is_none())
-        && mesh["error"].is_null()
-        && is_empty(&mesh, "/discovery/nodesWithoutProxy")
-        && is_empty(&mesh, "/pods/waitingForCapture")
-        && is_empty(&mesh, "/policiesNotAccepted");
-    match args.output {
-        Report::Json => {
-            let whole = json!({ "well": is_well, "machine": machine, "mesh": mesh });
+    let are_roles_well = machine.iter().flat_map(|machine| &machine.roles).all(is_role_well);
+    let is_well = are_roles_well
+        && told["error"].is_null()
+        && is_empty(&told, "/discovery/nodesWithoutProxy")
+        && is_empty(&told, "/pods/waitingForCapture")
+        && is_empty(&told, "/policiesNotAccepted");
+    match (args.output, &mesh) {
+        (Report::Json, Mesh::Machine(_)) => {
+            let whole = json!({ "well": is_well, "machine": machine, "mesh": told });
             super::print_json(&whole)?;
         }
-        Report::Text => super::print(&status_text(&machine, &mesh, is_well))?,
+        (Report::Json, Mesh::Cluster(cluster)) => {
+            let cluster = json!({ "context": cluster.context() });
+            super::print_json(&json!({ "well": is_well, "cluster": cluster, "mesh": told }))?;
+        }
+        (Report::Text, _) => {
+            let mut text = match (&machine, &mesh) {
+                (None, Mesh::Cluster(cluster)) => cluster_text(cluster, &told),
+                (machine, _) => machine.as_ref().map(machine_text).unwrap_or_default(),
+            };
+            text.push_str(&mesh_text(has_mesh, &told));
+            for left in machine.iter().flat_map(|machine| &machine.left_alone) {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "left alone: {left}");
+            }
+            text.push_str(if is_well { "all is well\n" } else { "not all is well\n" });
+            super::print(&text)?;
+        }
     }
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_role_well(role: &RoleInfo) -> bool {
+    role.pid.is_some() && role.waiting_for.is_none()
 }
 
 fn is_empty(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).and_then(Value::as_array).is_none_or(Vec::is_empty)
 }
 
-fn status_text(machine: &MachineStatus, mesh: &Value, is_well: bool) -> String {
+fn cluster_text(cluster: &Cluster, mesh: &Value) -> String {
+    let count = |pointer| mesh.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+    format!(
+        "cluster: {}\nready replicas of control: {}\nconnected proxies: {}\n",
+        cluster.context(),
+        count("/replicas"),
+        count("/discovery/clients")
+    )
+}
+
+fn machine_text(machine: &MachineStatus) -> String {
     let node = |node: &ambit_lab::machine::NodeInfo| {
         let address = node.addresses.first().map(ToString::to_string).unwrap_or_default();
         vec![node.name.clone(), address, format!("{}/{}", node.running, node.pods)]
     };
     let nodes: Vec<_> = machine.nodes.iter().map(node).collect();
-    let role = |role: &ambit_lab::machine::RoleInfo| {
+    let role = |role: &RoleInfo| {
         let state = match (&role.waiting_for, role.pid) {
             (Some(reason), _) => reason.clone(),
             (None, Some(_)) => "running".to_owned(),
@@ -59,10 +95,16 @@ fn status_text(machine: &MachineStatus, mesh: &Value, is_well: bool) -> String {
     text.push('\n');
     text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
     text.push('\n');
+    text
+}
+
+/// What control tells, for whatever it runs on.
+fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
+    let mut text = String::new();
     // Writing to a String cannot fail.
     if let Some(error) = mesh["error"].as_str() {
         let _ = writeln!(text, "control does not answer: {error}");
-    } else if machine.mesh {
+    } else if has_mesh {
         let _ = writeln!(text, "captured pods: {}", mesh["pods"]["captured"]);
     } else {
         let _ = writeln!(text, "without the mesh: pods, services and DNS alone");
@@ -83,10 +125,6 @@ fn status_text(machine: &MachineStatus, mesh: &Value, is_well: bool) -> String {
             let _ = writeln!(text, "{what}: {item}");
         }
     }
-    for left in &machine.left_alone {
-        let _ = writeln!(text, "left alone: {left}");
-    }
-    let _ = writeln!(text, "{}", if is_well { "all is well" } else { "not all is well" });
     text
 }
 
@@ -96,10 +134,9 @@ fn plain(value: &Value) -> String {
 
 /// Prints what happens to a connection.
 pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
-    let layout = super::layout(&args.state);
-    Record::read(&layout)?;
+    let mesh = mesh::find(&args.state, &args.kube).await?;
     let query = format!("/why?src={}&dst={}", escape(&args.source), escape(&args.destination));
-    let explanation = ask(&layout.control_socket(), &query).await?;
+    let explanation = mesh.control(&query).await?;
     match args.output {
         Report::Json => super::print_json(&explanation)?,
         Report::Text => super::print(&why_text(&explanation))?,

@@ -1,0 +1,44 @@
+//! The words that name a Kubernetes cluster.
+
+use std::path::PathBuf;
+
+use ambit_cluster::{Choice, DEFAULT_MESH_NAMESPACE};
+use clap::Args;
+
+/// Which cluster, in place of a machine. Any of these means one.
+#[derive(Clone, Debug, Default, Args)]
+#[group(id = "cluster", multiple = true)]
+pub(crate) struct KubeArgs {
+    /// Asks a Kubernetes cluster, that of the kubeconfig's current context.
+    #[arg(long, help_heading = "Kubernetes")]
+    kube: bool,
+    /// Asks the cluster of this context.
+    #[arg(long, value_name = "NAME", help_heading = "Kubernetes")]
+    context: Option<String>,
+    /// The kubeconfig [default: KUBECONFIG, or ~/.kube/config].
+    #[arg(long, value_name = "FILE", help_heading = "Kubernetes")]
+    kubeconfig: Option<PathBuf>,
+    /// Where Ambit's parts run in the cluster [default: istio-system].
+    #[arg(long, value_name = "NAMESPACE", help_heading = "Kubernetes")]
+    mesh_namespace: Option<String>,
+}
+
+impl KubeArgs {
+    /// Whether a cluster is meant.
+    pub(crate) fn is_meant(&self) -> bool {
+        self.kube
+            || self.context.is_some()
+            || self.kubeconfig.is_some()
+            || self.mesh_namespace.is_some()
+    }
+
+    /// Which cluster.
+    pub(crate) fn choice(&self) -> Choice {
+        let mesh_namespace = self.mesh_namespace.as_deref().unwrap_or(DEFAULT_MESH_NAMESPACE);
+        Choice {
+            context: self.context.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            mesh_namespace: mesh_namespace.to_owned(),
+        }
+    }
+}

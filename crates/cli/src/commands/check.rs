@@ -1,0 +1,37 @@
+//! `ambit check`: can a cluster run Ambit, and is all well there?
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use ambit_cluster::{Cluster, Facts, Finding, Severity, Stage, findings};
+use anyhow::Result;
+use serde_json::json;
+
+use crate::args::{CheckArgs, Report};
+
+/// Prints what is found; fails when anything of it is an error.
+pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
+    let cluster = Cluster::connect(&args.kube.choice()).await?;
+    let stage = if args.pre { Stage::Before } else { Stage::Running };
+    let found = findings(&Facts::gather(&cluster, stage).await?);
+    match args.output {
+        Report::Json => {
+            super::print_json(&json!({ "context": cluster.context(), "findings": found }))?;
+        }
+        Report::Text => super::print(&text(cluster.context(), &found))?,
+    }
+    let has_error = found.iter().any(|it| it.severity == Severity::Error);
+    Ok(if has_error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn text(context: &str, found: &[Finding]) -> String {
+    let mut text: String = found.iter().map(|finding| format!("{finding}\n")).collect();
+    let count = |severity| found.iter().filter(|it| it.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    // Writing to a String cannot fail.
+    let _ = match (errors, warnings) {
+        (0, 0) => writeln!(text, "{context}: all is well"),
+        _ => writeln!(text, "{context}: {errors} errors, {warnings} warnings"),
+    };
+    text
+}

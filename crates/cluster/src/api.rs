@@ -1,0 +1,281 @@
+//! Questions to the API server: single objects and whole lists, as JSON.
+//!
+//! Lists are read in pages, and every question ends in time. A list that is longer than it may be
+//! is an error, because half of one would make healthy what is not.
+
+use std::time::Duration;
+
+use http::header::ACCEPT;
+use http::{Method, Request};
+use serde_json::Value;
+
+/// Objects of one page.
+const PAGE_LENGTH: usize = 500;
+/// Most pages of a list: 200,000 objects.
+const PAGES_MAX: usize = 400;
+/// How long one answer may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a cluster cannot be asked, or does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The kubeconfig cannot be used.
+    #[error("read the kubeconfig; name one with --kubeconfig or the variable KUBECONFIG")]
+    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// No context is chosen.
+    #[error("the kubeconfig has no current context; choose one with --context, of: {known}")]
+    NoContext {
+        /// Those there are.
+        known: String,
+    },
+    /// The context does not exist.
+    #[error("the kubeconfig has no context `{name}`; there are: {known}")]
+    UnknownContext {
+        /// The one that was asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// The credentials of the context cannot be used.
+    #[error("prepare to connect to the cluster of context {0}; see the kubeconfig's user")]
+    Client(String, #[source] Box<kube::Error>),
+    /// There is nothing of that name.
+    #[error("the cluster has no {0}")]
+    Absent(String),
+    /// The user may not ask.
+    #[error("the cluster refuses {what}: {message}; ask for a role that allows it")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// What the API server said.
+        message: String,
+    },
+    /// The API server answered with an error.
+    #[error("the cluster does not answer {what}: {message}")]
+    Answer {
+        /// What was asked.
+        what: String,
+        /// What the API server said.
+        message: String,
+    },
+    /// The API server cannot be reached.
+    #[error("ask the cluster for {0}; is its API server reachable from here?")]
+    Unreachable(String, #[source] Box<kube::Error>),
+    /// No answer came in time.
+    #[error("the cluster has not answered {0} within {1:?}")]
+    Timeout(String, Duration),
+    /// A list is longer than is read.
+    #[error("{0} has more than {max} objects, more than are read", max = PAGE_LENGTH * PAGES_MAX)]
+    TooLong(String),
+    /// The question could not be formed.
+    #[error("form the question for {0}")]
+    Question(String, #[source] http::Error),
+    /// No part of Ambit's is there to ask.
+    #[error("namespace {namespace} has no {what}; {remedy}")]
+    NoPart {
+        /// The mesh's namespace.
+        namespace: String,
+        /// What is missing.
+        what: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// A part could not be asked through its pod.
+    #[error("ask {pod} by port-forward: {what}")]
+    Forward {
+        /// Which pod.
+        pod: String,
+        /// What went wrong.
+        what: String,
+    },
+    /// A part refused the question.
+    #[error("{0}")]
+    Part(String),
+}
+
+/// How a list is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Whole objects.
+    Whole,
+    /// Their metadata alone.
+    Metadata,
+}
+
+impl Form {
+    fn accept(self) -> &'static str {
+        match self {
+            Self::Whole => "application/json",
+            Self::Metadata => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        }
+    }
+}
+
+impl crate::Cluster {
+    /// One object.
+    pub(crate) async fn read(&self, path: &str) -> Result<Value, ClusterError> {
+        self.exchange(Method::GET, path, Form::Whole, Vec::new()).await
+    }
+
+    /// Hands an object in, for the kinds that only answer: nothing is stored.
+    pub(crate) async fn review(&self, path: &str, object: &Value) -> Result<Value, ClusterError> {
+        let body = object.to_string().into_bytes();
+        self.exchange(Method::POST, path, Form::Whole, body).await
+    }
+
+    /// A whole list. Each object is handed to `trim` as it comes, so that what is not needed is
+    /// never held for all of them.
+    pub(crate) async fn list(
+        &self,
+        path: &str,
+        form: Form,
+        trim: impl Fn(&mut Value),
+    ) -> Result<Vec<Value>, ClusterError> {
+        let mut all = Vec::new();
+        let mut next = String::new();
+        for _ in 0..PAGES_MAX {
+            let page = page_path(path, &next);
+            let mut answer = self.exchange(Method::GET, &page, form, Vec::new()).await?;
+            if let Value::Array(items) = answer["items"].take() {
+                all.extend(items.into_iter().map(|mut item| {
+                    trim(&mut item);
+                    item
+                }));
+            }
+            next = crate::json::text(&answer, "/metadata/continue").to_owned();
+            if next.is_empty() {
+                return Ok(all);
+            }
+        }
+        Err(ClusterError::TooLong(path.to_owned()))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        form: Form,
+        body: Vec<u8>,
+    ) -> Result<Value, ClusterError> {
+        let what = path.split('?').next().unwrap_or_default().to_owned();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(ACCEPT, form.accept())
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(|source| ClusterError::Question(what.clone(), source))?;
+        match tokio::time::timeout(PATIENCE, self.client.request(request)).await {
+            Ok(answer) => answer.map_err(|error| told(what, error)),
+            Err(_) => Err(ClusterError::Timeout(what, PATIENCE)),
+        }
+    }
+}
+
+/// The API server's error in our words.
+pub(crate) fn told(what: String, error: kube::Error) -> ClusterError {
+    match error {
+        kube::Error::Api(status) => match status.code {
+            404 => ClusterError::Absent(what),
+            401 | 403 => ClusterError::Refused { what, message: status.message },
+            _ => ClusterError::Answer { what, message: status.message },
+        },
+        other => ClusterError::Unreachable(what, Box::new(other)),
+    }
+}
+
+/// An error and what caused it.
+pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+fn page_path(path: &str, next: &str) -> String {
+    let join = if path.contains('?') { '&' } else { '?' };
+    let mut page = format!("{path}{join}limit={PAGE_LENGTH}");
+    if !next.is_empty() {
+        page.push_str("&continue=");
+        page.push_str(&escape(next));
+    }
+    page
+}
+
+/// A word as it stands in a query.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+/// A cluster whose API server answers what a test says, by method and path with query.
+#[cfg(test)]
+pub(crate) fn playing(answer: fn(&Method, &str) -> (u16, Value)) -> crate::Cluster {
+    use kube::client::Body;
+
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let path = request.uri().path_and_query().expect("a path is asked for").as_str();
+        let (status, body) = answer(request.method(), path);
+        let body = Body::from(body.to_string().into_bytes());
+        let response = http::Response::builder().status(status).body(body);
+        async move { Ok::<_, std::io::Error>(response.expect("the answer is well-formed")) }
+    });
+    crate::Cluster::played(kube::Client::new(service, "default"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lists_are_read_to_their_end_and_errors_told_apart() {
+        fn answer(_: &Method, path: &str) -> (u16, Value) {
+            let status = |code: u16, message: &str| {
+                let status = json!({"kind": "Status", "code": code, "message": message});
+                (code, status)
+            };
+            match path {
+                "/list?limit=500" => {
+                    (200, json!({"items": [1, 2], "metadata": {"continue": "a b"}}))
+                }
+                "/list?limit=500&continue=a%20b" => (200, json!({"items": [3], "metadata": {}})),
+                "/forbidden?limit=500" => status(403, "you may not"),
+                "/broken?limit=500" => status(500, "no storage"),
+                "/endless?limit=500" | "/endless?limit=500&continue=x" => {
+                    (200, json!({"items": [], "metadata": {"continue": "x"}}))
+                }
+                _ => status(404, "not found"),
+            }
+        }
+        let cluster = playing(answer);
+        let list = |path: &'static str| cluster.list(path, Form::Whole, |_| {});
+        assert_eq!(list("/list").await.unwrap(), [json!(1), json!(2), json!(3)]);
+        let told = async |path| list(path).await.expect_err("it is an error").to_string();
+        assert!(told("/forbidden").await.contains("refuses /forbidden: you may not"));
+        assert!(told("/broken").await.contains("no storage"));
+        assert!(told("/none").await.contains("has no /none"));
+        assert!(told("/endless").await.contains("more than 200000 objects"));
+    }
+
+    #[test]
+    fn pages_follow_one_another() {
+        let check = |path: &str, next: &str, expected: &str| {
+            assert_eq!(page_path(path, next), expected);
+        };
+        check("/api/v1/pods", "", "/api/v1/pods?limit=500");
+        check("/api/v1/pods?labelSelector=a", "", "/api/v1/pods?labelSelector=a&limit=500");
+        check("/api/v1/pods", "a+b=", "/api/v1/pods?limit=500&continue=a%2Bb%3D");
+    }
+}

@@ -1,0 +1,141 @@
+//! Which cluster is meant: the kubeconfig, its context, and the mesh's namespace.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::api::ClusterError;
+
+/// Where Ambit's parts run unless told otherwise: Istio's name, so that either can take the other's
+/// place.
+pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
+/// How long the API server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the user said of a cluster.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The context; without one, the kubeconfig's current one.
+    pub context: Option<String>,
+    /// The kubeconfig; without one, that of `KUBECONFIG` or `~/.kube/config`.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where Ambit's parts run.
+    pub mesh_namespace: String,
+}
+
+/// A cluster that can be asked.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(crate) client: Client,
+    context: String,
+    mesh_namespace: String,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig and prepares to connect; nothing is asked yet.
+    pub async fn connect(choice: &Choice) -> Result<Self, ClusterError> {
+        let read = match &choice.kubeconfig {
+            Some(file) => Kubeconfig::read_from(file),
+            None => Kubeconfig::read(),
+        };
+        let kubeconfig = read.map_err(|source| ClusterError::Kubeconfig(Box::new(source)))?;
+        let context = context(&kubeconfig, choice.context.as_deref())?;
+        let options =
+            KubeConfigOptions { context: Some(context.clone()), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let mut config = config.map_err(|source| ClusterError::Kubeconfig(Box::new(source)))?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        let client = Client::try_from(config)
+            .map_err(|source| ClusterError::Client(context.clone(), Box::new(source)))?;
+        Ok(Self { client, context, mesh_namespace: choice.mesh_namespace.clone() })
+    }
+
+    /// A cluster that a test plays.
+    #[cfg(test)]
+    pub(crate) fn played(client: Client) -> Self {
+        let (context, mesh_namespace) = ("test".to_owned(), DEFAULT_MESH_NAMESPACE.to_owned());
+        Self { client, context, mesh_namespace }
+    }
+
+    /// The name of the context.
+    pub fn context(&self) -> &str {
+        &self.context
+    }
+
+    /// Where Ambit's parts run.
+    pub fn mesh_namespace(&self) -> &str {
+        &self.mesh_namespace
+    }
+}
+
+/// The context that is meant, if it exists.
+fn context(kubeconfig: &Kubeconfig, wanted: Option<&str>) -> Result<String, ClusterError> {
+    let known: Vec<&str> = kubeconfig.contexts.iter().map(|it| it.name.as_str()).collect();
+    let current = kubeconfig.current_context.as_deref().filter(|name| !name.is_empty());
+    match wanted.or(current) {
+        None => Err(ClusterError::NoContext { known: known.join(", ") }),
+        Some(name) if known.contains(&name) => Ok(name.to_owned()),
+        Some(name) => {
+            Err(ClusterError::UnknownContext { name: name.to_owned(), known: known.join(", ") })
+        }
+    }
+}
+
+/// The kubeconfig that would be used, if one is there: the first file of `KUBECONFIG`'s that
+/// exists, or `~/.kube/config`.
+pub fn kubeconfig_file(variable: Option<&OsStr>, home: Option<&OsStr>) -> Option<PathBuf> {
+    let named: Vec<PathBuf> = variable
+        .map(|value| std::env::split_paths(value).filter(|it| !it.as_os_str().is_empty()).collect())
+        .unwrap_or_default();
+    let candidates = match home {
+        Some(home) if named.is_empty() => vec![Path::new(home).join(".kube/config")],
+        _ => named,
+    };
+    candidates.into_iter().find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_the_named_or_the_current_one_and_must_exist() {
+        let check = |current: &str, wanted: Option<&str>, expected: Result<&str, &str>| {
+            let text = format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: '{current}'\ncontexts:\n- name: \
+                 a\n  context: {{cluster: c, user: u}}\n- name: b\n  context: {{cluster: c, user: \
+                 u}}\n"
+            );
+            let kubeconfig = Kubeconfig::from_yaml(&text).expect("the kubeconfig is read");
+            let found = context(&kubeconfig, wanted).map_err(|error| error.to_string());
+            match (&found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(found), Err(part)) => assert!(found.contains(part), "{found}"),
+                _ => panic!("{found:?} is not {expected:?}"),
+            }
+        };
+        check("a", None, Ok("a"));
+        check("a", Some("b"), Ok("b"));
+        check("a", Some("c"), Err("there are: a, b"));
+        check("", None, Err("--context"));
+        check("c", None, Err("`c`"));
+    }
+
+    #[test]
+    fn a_kubeconfig_is_found_where_kubectl_finds_it() {
+        let check = |variable: Option<&str>, home: Option<&str>, expected: Option<&str>| {
+            let found = kubeconfig_file(variable.map(OsStr::new), home.map(OsStr::new));
+            assert_eq!(found, expected.map(PathBuf::from), "{variable:?} {home:?}");
+        };
+        // Any file that is certain to exist will do.
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        check(Some(file), None, Some(file));
+        check(Some(&format!(":/nowhere:{file}")), Some("/nowhere"), Some(file));
+        check(Some("/nowhere"), Some("/nowhere"), None);
+        check(Some(""), Some("/nowhere"), None);
+        check(None, None, None);
+    }
+}

@@ -1,0 +1,436 @@
+//! What `ambit check` knows of a cluster before it judges: objects as JSON, read by a bounded
+//! number of questions.
+//!
+//! A list that cannot be read is unknown, which is told, and never taken for an empty one. What no
+//! rule looks at is dropped as it comes, so that a cluster of many pods fits into memory.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::{ClusterError, Form, in_full};
+use crate::json::items;
+use crate::parts::proxies;
+
+/// Lists that are read at the same time.
+const READ_AT_ONCE: usize = 6;
+/// Most proxies that are asked for their certificates; a sample tells whether renewal works.
+const PROXIES_ASKED_MAX: usize = 64;
+/// The ConfigMap that hands the root out.
+pub(crate) const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
+
+/// When a cluster is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Before Ambit is installed: can the cluster run it?
+    Before,
+    /// While it runs: is everything well?
+    Running,
+}
+
+/// A list of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum List {
+    Nodes,
+    Namespaces,
+    Pods,
+    Services,
+    DaemonSets,
+    Deployments,
+    NetworkPolicies,
+    CustomResourceDefinitions,
+    RootConfigMaps,
+    Leases,
+    PodWarnings,
+    AdmissionPolicies,
+    AdmissionBindings,
+    AdmissionWebhooks,
+}
+
+impl List {
+    const BEFORE: [Self; 7] = [
+        Self::Nodes,
+        Self::Namespaces,
+        Self::Pods,
+        Self::DaemonSets,
+        Self::Deployments,
+        Self::NetworkPolicies,
+        Self::CustomResourceDefinitions,
+    ];
+    const RUNNING: [Self; 7] = [
+        Self::Services,
+        Self::RootConfigMaps,
+        Self::Leases,
+        Self::PodWarnings,
+        Self::AdmissionPolicies,
+        Self::AdmissionBindings,
+        Self::AdmissionWebhooks,
+    ];
+
+    fn path(self, mesh_namespace: &str) -> String {
+        let admission = "/apis/admissionregistration.k8s.io/v1";
+        match self {
+            Self::Nodes => "/api/v1/nodes".to_owned(),
+            Self::Namespaces => "/api/v1/namespaces".to_owned(),
+            Self::Pods => "/api/v1/pods".to_owned(),
+            Self::Services => "/api/v1/services".to_owned(),
+            Self::DaemonSets => "/apis/apps/v1/daemonsets".to_owned(),
+            Self::Deployments => "/apis/apps/v1/deployments?labelSelector=app%3Distiod".to_owned(),
+            Self::NetworkPolicies => "/apis/networking.k8s.io/v1/networkpolicies".to_owned(),
+            Self::CustomResourceDefinitions => {
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()
+            }
+            Self::RootConfigMaps => {
+                format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{ROOT_CONFIG_MAP}")
+            }
+            Self::Leases => {
+                format!("/apis/coordination.k8s.io/v1/namespaces/{mesh_namespace}/leases")
+            }
+            Self::PodWarnings => {
+                "/api/v1/events?fieldSelector=type%3DWarning%2CinvolvedObject.kind%3DPod".to_owned()
+            }
+            Self::AdmissionPolicies => format!("{admission}/validatingadmissionpolicies"),
+            Self::AdmissionBindings => format!("{admission}/validatingadmissionpolicybindings"),
+            Self::AdmissionWebhooks => format!("{admission}/validatingwebhookconfigurations"),
+        }
+    }
+
+    /// Schemas of resources are large, and no rule reads them.
+    fn form(self) -> Form {
+        match self {
+            Self::CustomResourceDefinitions => Form::Metadata,
+            _ => Form::Whole,
+        }
+    }
+
+    /// What is said of it when it cannot be read.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nodes => "nodes",
+            Self::Namespaces => "namespaces",
+            Self::Pods => "pods",
+            Self::Services => "services",
+            Self::DaemonSets => "daemonsets",
+            Self::Deployments => "deployments",
+            Self::NetworkPolicies => "networkpolicies",
+            Self::CustomResourceDefinitions => "customresourcedefinitions",
+            Self::RootConfigMaps => "configmaps istio-ca-root-cert",
+            Self::Leases => "leases",
+            Self::PodWarnings => "events",
+            Self::AdmissionPolicies => "validatingadmissionpolicies",
+            Self::AdmissionBindings => "validatingadmissionpolicybindings",
+            Self::AdmissionWebhooks => "validatingwebhookconfigurations",
+        }
+    }
+
+    /// The list that an object of this kind belongs to.
+    #[cfg(test)]
+    pub(crate) fn of_kind(kind: &str) -> Self {
+        match kind {
+            "Node" => Self::Nodes,
+            "Namespace" => Self::Namespaces,
+            "Pod" => Self::Pods,
+            "Service" => Self::Services,
+            "DaemonSet" => Self::DaemonSets,
+            "Deployment" => Self::Deployments,
+            "NetworkPolicy" => Self::NetworkPolicies,
+            "CustomResourceDefinition" => Self::CustomResourceDefinitions,
+            "ConfigMap" => Self::RootConfigMaps,
+            "Lease" => Self::Leases,
+            "Event" => Self::PodWarnings,
+            "ValidatingAdmissionPolicy" => Self::AdmissionPolicies,
+            "ValidatingAdmissionPolicyBinding" => Self::AdmissionBindings,
+            "ValidatingWebhookConfiguration" => Self::AdmissionWebhooks,
+            other => panic!("no list holds the kind {other}"),
+        }
+    }
+}
+
+/// Something that the chart's installer must be allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) group: &'static str,
+    pub(crate) resource: &'static str,
+    pub(crate) verb: &'static str,
+    pub(crate) allowed: bool,
+}
+
+/// What the chart holds, and so what its installer has to create: group, resource, and whether it
+/// lies in a namespace.
+const INSTALLED: [(&str, &str, bool); 14] = [
+    ("", "namespaces", false),
+    ("", "serviceaccounts", true),
+    ("", "secrets", true),
+    ("", "services", true),
+    ("apps", "deployments", true),
+    ("apps", "daemonsets", true),
+    ("policy", "poddisruptionbudgets", true),
+    ("rbac.authorization.k8s.io", "roles", true),
+    ("rbac.authorization.k8s.io", "rolebindings", true),
+    ("rbac.authorization.k8s.io", "clusterroles", false),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", false),
+    ("apiextensions.k8s.io", "customresourcedefinitions", false),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies", false),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", false),
+];
+
+/// What is known of a cluster.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub(crate) stage: Stage,
+    pub(crate) mesh_namespace: String,
+    pub(crate) now: Timestamp,
+    /// The API server's `/version`.
+    pub(crate) version: Option<Value>,
+    lists: BTreeMap<List, Vec<Value>>,
+    /// What could not be read, and why.
+    pub(crate) unknown: Vec<(String, String)>,
+    pub(crate) access: Vec<Access>,
+    /// Cilium's settings, if it has any.
+    pub(crate) cilium: Option<Value>,
+    /// What control says of itself, or why it does not.
+    pub(crate) control: Option<Result<Value, String>>,
+    /// The certificates that proxies hold, by node.
+    pub(crate) certificates: Vec<(String, Result<Value, String>)>,
+}
+
+impl Facts {
+    /// Nothing yet.
+    pub(crate) fn new(stage: Stage, mesh_namespace: &str, now: Timestamp) -> Self {
+        Self {
+            stage,
+            mesh_namespace: mesh_namespace.to_owned(),
+            now,
+            version: None,
+            lists: BTreeMap::new(),
+            unknown: Vec::new(),
+            access: Vec::new(),
+            cilium: None,
+            control: None,
+            certificates: Vec::new(),
+        }
+    }
+
+    /// The objects of a list, unless it could not be read.
+    pub(crate) fn list(&self, list: List) -> Option<&[Value]> {
+        self.lists.get(&list).map(Vec::as_slice)
+    }
+
+    /// The objects of a list as far as they are known, for rules that only look at what is there.
+    pub(crate) fn known(&self, list: List) -> &[Value] {
+        self.list(list).unwrap_or_default()
+    }
+
+    /// Adds what a list holds.
+    pub(crate) fn add(&mut self, list: List, objects: Vec<Value>) {
+        self.lists.entry(list).or_default().extend(objects);
+    }
+
+    /// Asks the cluster. Fails only when its API server does not answer at all.
+    pub async fn gather(cluster: &crate::Cluster, stage: Stage) -> Result<Self, ClusterError> {
+        let version = cluster.read("/version").await?;
+        let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
+        let mut facts = Self::new(stage, cluster.mesh_namespace(), now);
+        facts.version = Some(version);
+        facts.read_lists(cluster).await;
+        facts.read_cilium(cluster).await;
+        match stage {
+            Stage::Before => facts.review_access(cluster).await,
+            Stage::Running => facts.ask_parts(cluster).await,
+        }
+        Ok(facts)
+    }
+
+    async fn read_lists(&mut self, cluster: &crate::Cluster) {
+        let running = match self.stage {
+            Stage::Before => &[][..],
+            Stage::Running => &List::RUNNING,
+        };
+        let reads =
+            List::BEFORE.into_iter().chain(running.iter().copied()).map(|list| async move {
+                let path = list.path(cluster.mesh_namespace());
+                (list, cluster.list(&path, list.form(), |object| trim(list, object)).await)
+            });
+        let mut reads = futures::stream::iter(reads).buffered(READ_AT_ONCE);
+        while let Some((list, read)) = reads.next().await {
+            match read {
+                Ok(objects) => self.add(list, objects),
+                // A cluster without the kind has no object of it.
+                Err(ClusterError::Absent(_)) => self.add(list, Vec::new()),
+                Err(error) => self.unknown.push((list.name().to_owned(), in_full(&error))),
+            }
+        }
+    }
+
+    async fn read_cilium(&mut self, cluster: &crate::Cluster) {
+        let agents = self.known(List::DaemonSets).iter();
+        let Some(agent) = agents.into_iter().find(|it| crate::json::name(it) == "cilium") else {
+            return;
+        };
+        let namespace = crate::json::namespace(agent);
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/cilium-config");
+        match cluster.read(&path).await {
+            Ok(config) => self.cilium = Some(config),
+            Err(error) => {
+                self.unknown.push(("configmap cilium-config".to_owned(), in_full(&error)))
+            }
+        }
+    }
+
+    async fn review_access(&mut self, cluster: &crate::Cluster) {
+        for (group, resource, is_namespaced) in INSTALLED {
+            let namespace = if is_namespaced { cluster.mesh_namespace() } else { "" };
+            let attributes = json!({"group": group, "resource": resource, "verb": "create",
+                "namespace": namespace});
+            let review = json!({"apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}});
+            let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+            match cluster.review(path, &review).await {
+                Ok(answer) => {
+                    let allowed = answer.pointer("/status/allowed") == Some(&Value::Bool(true));
+                    self.access.push(Access { group, resource, verb: "create", allowed });
+                }
+                Err(error) => {
+                    self.unknown.push(("your own permissions".to_owned(), in_full(&error)));
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn ask_parts(&mut self, cluster: &crate::Cluster) {
+        let status = cluster.ask_control("/status").await;
+        self.control = Some(status.map_err(|error| in_full(&error)));
+        let of_mesh = |pod: &&Value| crate::json::namespace(pod) == self.mesh_namespace;
+        let pods: Vec<Value> = self.known(List::Pods).iter().filter(of_mesh).cloned().collect();
+        let mut asked = proxies(&pods);
+        if asked.len() > PROXIES_ASKED_MAX {
+            let what = format!("certificates of {} proxies", asked.len() - PROXIES_ASKED_MAX);
+            let why = format!("only {PROXIES_ASKED_MAX} are asked; see `ambit get certificates`");
+            self.unknown.push((what, why));
+            asked.truncate(PROXIES_ASKED_MAX);
+        }
+        let answers = cluster.ask_each(asked, "/certificates").await;
+        let answers = answers.into_iter();
+        self.certificates =
+            answers.map(|(node, it)| (node, it.map_err(|error| in_full(&error)))).collect();
+    }
+}
+
+/// Drops what no rule looks at.
+fn trim(list: List, object: &mut Value) {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+    match list {
+        List::Pods => *object = pod(object),
+        List::Nodes => {
+            object["status"].as_object_mut().map(|status| status.remove("images"));
+        }
+        _ => {}
+    }
+}
+
+/// What rules look at of a pod, of which a cluster may have many thousands.
+fn pod(object: &Value) -> Value {
+    let metadata = [
+        "namespace",
+        "name",
+        "uid",
+        "labels",
+        "annotations",
+        "ownerReferences",
+        "creationTimestamp",
+        "deletionTimestamp",
+    ];
+    let status = ["phase", "startTime", "conditions", "containerStatuses"];
+    let mut spec = pick(&object["spec"], &["nodeName", "hostNetwork"]);
+    for list in ["containers", "initContainers"] {
+        spec[list] = items(object, &format!("/spec/{list}")).map(container).collect();
+    }
+    json!({
+        "metadata": pick(&object["metadata"], &metadata),
+        "spec": spec,
+        "status": pick(&object["status"], &status),
+    })
+}
+
+fn container(container: &Value) -> Value {
+    let probes = ["livenessProbe", "readinessProbe", "startupProbe"];
+    pick(container, &[&["name", "image", "args", "ports"][..], &probes].concat())
+}
+
+fn pick(value: &Value, fields: &[&str]) -> Value {
+    let field = |name: &&str| Some(((*name).to_owned(), value.get(*name)?.clone()));
+    fields.iter().filter_map(field).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::api::playing;
+    use crate::findings::findings;
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_unknown_and_what_is_not_there_is_empty() {
+        fn answer(method: &Method, path: &str) -> (u16, Value) {
+            let path = path.split('?').next().unwrap_or_default();
+            match (method, path) {
+                (&Method::POST, _) => (201, json!({"status": {"allowed": false}})),
+                (_, "/version") => (200, json!({"major": "1", "minor": "36"})),
+                (_, "/api/v1/pods") => (403, json!({"kind": "Status", "code": 403})),
+                (_, "/apis/apps/v1/daemonsets") => {
+                    let cilium = json!({"metadata": {"namespace": "net", "name": "cilium"}});
+                    (200, json!({"items": [cilium]}))
+                }
+                (_, "/api/v1/namespaces/net/configmaps/cilium-config") => {
+                    (200, json!({"data": {"cni-exclusive": "true"}}))
+                }
+                (_, "/api/v1/nodes") => (200, json!({"items": []})),
+                _ => (404, json!({"kind": "Status", "code": 404})),
+            }
+        }
+        let cluster = playing(answer);
+        let facts = Facts::gather(&cluster, Stage::Before).await.unwrap();
+        assert_eq!(facts.list(List::Pods), None);
+        assert_eq!(facts.list(List::NetworkPolicies), Some(&[][..]));
+        assert_eq!(facts.unknown.len(), 1, "{:?}", facts.unknown);
+        assert_eq!(facts.access.len(), INSTALLED.len());
+        let rules: Vec<_> = findings(&facts).iter().map(|it| it.rule).collect();
+        assert_eq!(rules, ["cilium-exclusive", "permissions", "not-looked-at", "cni-plugin"]);
+
+        let facts = Facts::gather(&cluster, Stage::Running).await.unwrap();
+        let silent = facts.control.expect("control was asked").expect_err("it is not there");
+        assert!(silent.contains("namespaces/istio-system/pods"), "{silent}");
+    }
+
+    #[test]
+    fn only_what_is_looked_at_is_held() {
+        let check = |list: List, mut object: Value, expected: Value| {
+            trim(list, &mut object);
+            assert_eq!(object, expected);
+        };
+        check(
+            List::Pods,
+            json!({"metadata": {"name": "a", "managedFields": [1]}, "status": {"phase": "Running",
+                "podIP": "10.0.0.1"}, "spec": {"nodeName": "n1", "volumes": [1], "containers":
+                [{"name": "c", "env": [1], "readinessProbe": {"tcpSocket": {"port": 1}}}]}}),
+            json!({"metadata": {"name": "a"}, "status": {"phase": "Running"}, "spec":
+                {"nodeName": "n1", "initContainers": [], "containers": [{"name": "c",
+                "readinessProbe": {"tcpSocket": {"port": 1}}}]}}),
+        );
+        check(
+            List::Nodes,
+            json!({"metadata": {"managedFields": [1]}, "status": {"images": [1], "capacity": 1}}),
+            json!({"metadata": {}, "status": {"capacity": 1}}),
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! The pods and services that the mesh is for: is each what its labels say?
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{DATAPLANE_MODE, Report, is_member, labelled_namespaces, listed, object};
+use crate::Facts;
+use crate::facts::List;
+use crate::json::{annotation, items, label, name, namespace, text};
+
+/// What the agent writes on a pod that it has captured.
+const REDIRECTION: &str = "ambient.istio.io/redirection";
+const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// The container of a sidecar.
+const SIDECAR: &str = "istio-proxy";
+/// A pod that started less long ago may still be on its way.
+const STARTED_SECONDS_MIN: i64 = 15;
+
+pub(super) fn check(facts: &Facts, report: &mut Report) {
+    let labelled = labelled_namespaces(facts);
+    let mut left_alone = Vec::new();
+    for pod in facts.known(List::Pods) {
+        let is_meant = match label(pod, DATAPLANE_MODE) {
+            Some(mode) => mode == "ambient",
+            None => labelled.contains(&namespace(pod)),
+        };
+        let is_captured = annotation(pod, REDIRECTION) == Some("enabled");
+        if is_meant && !is_member(pod, &labelled) {
+            left_alone.push(format!("{}/{}", namespace(pod), name(pod)));
+        } else if is_meant {
+            member(facts, pod, is_captured, report);
+        } else if is_captured && runs(pod) {
+            report.warning("not-released", object("Pod", pod)).says(
+                "is still captured, though no label asks for it",
+                format!("see `ambit logs --kube node/{}`", text(pod, "/spec/nodeName")),
+            );
+        }
+    }
+    if !left_alone.is_empty() {
+        let what = "left alone: pods on their node's network are never captured";
+        report.info("host-network", format!("Pod {}", listed(&left_alone))).says(what, "");
+    }
+    waypoints(facts, report);
+}
+
+fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
+    let place = || object("Pod", pod);
+    let containers = || items(pod, "/spec/containers").chain(items(pod, "/spec/initContainers"));
+    if containers().any(|container| name_of(container) == SIDECAR) {
+        report.warning("sidecar", place()).says(
+            "has a sidecar and is not captured: it speaks for itself",
+            "take the namespace's injection label away and restart the pod",
+        );
+        return;
+    }
+    let started = text(pod, "/status/startTime").parse::<Timestamp>();
+    let is_new = started
+        .is_ok_and(|it| facts.now.as_second().saturating_sub(it.as_second()) < STARTED_SECONDS_MIN);
+    if is_captured || is_new || !runs(pod) {
+        return;
+    }
+    let uid = text(pod, "/metadata/uid");
+    let of_pod = |event: &&Value| {
+        text(event, "/involvedObject/uid") == uid
+            && text(event, "/involvedObject/name") == name(pod)
+    };
+    let events = facts.known(List::PodWarnings).iter().filter(of_pod);
+    let newest = events.max_by_key(|event| text(event, "/lastTimestamp"));
+    let why = newest.map(|it| format!(": {}: {}", text(it, "/reason"), text(it, "/message")));
+    report.error("not-captured", place()).says(
+        format!(
+            "its labels take it into the mesh and it is not captured{}",
+            why.unwrap_or_default()
+        ),
+        format!("see `ambit logs --kube node/{}`", text(pod, "/spec/nodeName")),
+    );
+}
+
+fn name_of(container: &Value) -> &str {
+    text(container, "/name")
+}
+
+fn runs(pod: &Value) -> bool {
+    text(pod, "/status/phase") == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn waypoints(facts: &Facts, report: &mut Report) {
+    let of = |kind: &'static str, list: List| facts.known(list).iter().map(move |it| (kind, it));
+    let labelled = of("Service", List::Services)
+        .chain(of("Namespace", List::Namespaces))
+        .chain(of("Pod", List::Pods));
+    for (kind, it) in labelled {
+        let named = label(it, USE_WAYPOINT).filter(|waypoint| !["none", ""].contains(waypoint));
+        if let Some(waypoint) = named {
+            report.error("waypoint", object(kind, it)).says(
+                format!(
+                    "asks for the waypoint {waypoint}, and layer 7 is not available yet: captured \
+                     clients are refused rather than sent around it"
+                ),
+                format!("remove the label {USE_WAYPOINT}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! Each breakage of a cluster is found, named and told apart: a healthy cluster, one thing wrong
+//! with it, and what is said.
+
+use serde_json::{Value, json};
+
+use super::Severity::{self, Error, Info, Warning};
+use super::findings;
+use crate::Facts;
+use crate::facts::{Access, List, Stage};
+use crate::json::{name, namespace};
+
+const ROOT: &str = include_str!("root.pem");
+const NOW: &str = "2026-06-01T12:00:00Z";
+const KINDS: [&str; 14] = [
+    "Node",
+    "Namespace",
+    "Pod",
+    "Service",
+    "DaemonSet",
+    "Deployment",
+    "NetworkPolicy",
+    "CustomResourceDefinition",
+    "ConfigMap",
+    "Lease",
+    "Event",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "ValidatingWebhookConfiguration",
+];
+
+/// A cluster in which something can be broken.
+struct Cluster {
+    objects: Vec<Value>,
+    version: Value,
+    now: String,
+    denied: Vec<&'static str>,
+    cilium: Option<Value>,
+    control: Result<Value, String>,
+    certificate: Value,
+}
+
+impl Cluster {
+    /// Two nodes, one labelled namespace with one pod and its policy, and all of Ambit.
+    fn healthy() -> Self {
+        let mut objects = vec![
+            object("Namespace", "", "istio-system", json!({})),
+            labelled(
+                object("Namespace", "", "app", json!({})),
+                "istio.io/dataplane-mode",
+                "ambient",
+            ),
+            json!({"kind": "Deployment", "metadata": {"namespace": "istio-system",
+                "name": "istiod"}, "spec": {"replicas": 2, "template": template("control")},
+                "status": {"readyReplicas": 2}}),
+            json!({"kind": "Lease", "metadata": {"namespace": "istio-system",
+                "name": "ambit-control"}, "spec": {"holderIdentity": "istiod-1",
+                "leaseDurationSeconds": 15, "renewTime": "2026-06-01T11:59:58.123456Z"}}),
+            object("ValidatingAdmissionPolicy", "", "ambit-policies", json!({})),
+            object(
+                "ValidatingAdmissionPolicyBinding",
+                "",
+                "ambit-policies",
+                json!({"policyName": "ambit-policies"}),
+            ),
+            object("Service", "app", "web", json!({})),
+            pod(
+                "app",
+                "web-1",
+                "n1",
+                json!({"containers": [{"name": "web", "image": "web:1",
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "readinessProbe": {"httpGet": {"port": "http"}}}]}),
+            ),
+        ];
+        for namespace in ["istio-system", "app"] {
+            objects.push(json!({"kind": "ConfigMap", "data": {"root-cert.pem": ROOT},
+                "metadata": {"namespace": namespace, "name": "istio-ca-root-cert"}}));
+        }
+        for node in ["n1", "n2"] {
+            objects.push(json!({"kind": "Node", "metadata": {"name": node}, "status": {
+                "nodeInfo": {"kernelVersion": "6.1.0-44-amd64", "operatingSystem": "linux",
+                "architecture": "amd64", "containerRuntimeVersion": "containerd://1.7.24"}}}));
+            for (set, app, role) in
+                [("ztunnel", "ztunnel", "proxy"), ("istio-cni-node", "cni", "node")]
+            {
+                let mut pod = pod(
+                    "istio-system",
+                    &format!("{set}-{node}"),
+                    node,
+                    template(role)["spec"].clone(),
+                );
+                pod["metadata"]["labels"] = json!({"app": app});
+                pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": set}]);
+                objects.push(pod);
+            }
+        }
+        for (set, role) in [("ztunnel", "proxy"), ("istio-cni-node", "node")] {
+            objects.push(object(
+                "DaemonSet",
+                "istio-system",
+                set,
+                json!({"template": template(role)}),
+            ));
+        }
+        objects.push(object("DaemonSet", "kube-system", "kindnet", json!({})));
+        let certificate = json!({"identity": "spiffe://cluster.local/ns/app/sa/web",
+            "state": "Available", "certChain": [{"validFrom": "2026-06-01T00:00:00Z",
+            "expirationTime": "2026-06-02T00:00:00Z"}]});
+        let control = json!({"discovery": {"nodesWithoutProxy": [], "behind": []},
+            "policiesNotAccepted": []});
+        Self {
+            objects,
+            version: json!({"major": "1", "minor": "36+", "gitVersion": "v1.36.3"}),
+            now: NOW.to_owned(),
+            denied: Vec::new(),
+            cilium: None,
+            control: Ok(control),
+            certificate,
+        }
+    }
+
+    /// The object of that kind and name, in whatever namespace.
+    fn the(&mut self, kind: &str, wanted: &str) -> &mut Value {
+        let mut found = self.objects.iter_mut().filter(|it| it["kind"] == kind);
+        found.find(|it| name(it) == wanted).expect("the healthy cluster has it")
+    }
+
+    fn remove(&mut self, kind: &str, of: &str, wanted: &str) {
+        let before = self.objects.len();
+        self.objects.retain(|it| (it["kind"] != kind) || namespace(it) != of || name(it) != wanted);
+        assert_eq!(self.objects.len() + 1, before, "the healthy cluster has {kind} {of}/{wanted}");
+    }
+
+    fn facts(self, stage: Stage) -> Facts {
+        let now = self.now.parse().expect("the time is written as RFC 3339");
+        let mut facts = Facts::new(stage, "istio-system", now);
+        facts.version = Some(self.version);
+        for kind in KINDS {
+            let of_kind = self.objects.iter().filter(|it| it["kind"] == kind);
+            facts.add(List::of_kind(kind), of_kind.cloned().collect());
+        }
+        let access = |resource| Access { group: "", resource, verb: "create", allowed: false };
+        facts.access = self.denied.into_iter().map(access).collect();
+        facts.cilium = self.cilium;
+        if stage == Stage::Running {
+            facts.control = Some(self.control);
+            facts.certificates = vec![("n1".to_owned(), Ok(json!([self.certificate])))];
+        }
+        facts
+    }
+}
+
+fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
+    json!({"kind": kind, "metadata": {"namespace": namespace, "name": name, "labels": {}},
+        "spec": spec})
+}
+
+fn labelled(mut object: Value, label: &str, value: &str) -> Value {
+    object["metadata"]["labels"][label] = json!(value);
+    object
+}
+
+fn template(role: &str) -> Value {
+    json!({"spec": {"containers": [{"name": "ambit", "image": "registry.local/ambit:1",
+        "args": [role]}]}})
+}
+
+/// A pod that runs, is ready and captured.
+fn pod(namespace: &str, name: &str, node: &str, mut spec: Value) -> Value {
+    spec["nodeName"] = json!(node);
+    json!({"kind": "Pod", "spec": spec, "metadata": {"namespace": namespace, "name": name,
+        "uid": name, "labels": {"app": "web"},
+        "annotations": if namespace == "app" {
+            json!({"ambient.istio.io/redirection": "enabled"})
+        } else {
+            json!({})
+        }},
+        "status": {"phase": "Running", "startTime": "2026-06-01T11:00:00Z",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "c", "restartCount": 0}]}})
+}
+
+fn policy(name: &str, ingress: Value) -> Value {
+    object(
+        "NetworkPolicy",
+        "app",
+        name,
+        json!({"podSelector": {"matchLabels": {"app": "web"}},
+        "policyTypes": ["Ingress"], "ingress": ingress}),
+    )
+}
+
+/// What is found: severity, rule, and a part of the line that is printed.
+type Expected<'a> = &'a [(Severity, &'a str, &'a str)];
+
+/// Breaks a healthy cluster and compares what is found, in any order. What is only worth knowing
+/// is compared where something of the kind is expected.
+fn check(stage: Stage, break_it: impl FnOnce(&mut Cluster), expected: Expected) {
+    let mut cluster = Cluster::healthy();
+    break_it(&mut cluster);
+    let mut found = findings(&cluster.facts(stage));
+    if !expected.iter().any(|(severity, _, _)| *severity == Info) {
+        found.retain(|finding| finding.severity != Info);
+    }
+    for (severity, rule, part) in expected {
+        let at = found.iter().position(|it| {
+            (it.severity, it.rule) == (*severity, *rule) && it.to_string().contains(part)
+        });
+        match at {
+            Some(at) => drop(found.remove(at)),
+            None => panic!("{rule} with {part:?} is not among {found:#?}"),
+        }
+    }
+    assert!(found.is_empty(), "found beside {expected:?}: {found:#?}");
+}
+
+fn before(break_it: impl FnOnce(&mut Cluster), expected: Expected) {
+    // The parts of a running mesh are no conflict with themselves.
+    check(Stage::Before, break_it, expected);
+}
+
+fn running(break_it: impl FnOnce(&mut Cluster), expected: Expected) {
+    check(Stage::Running, break_it, expected);
+}
+
+#[test]
+fn a_healthy_cluster_is_healthy() {
+    before(|_| {}, &[]);
+    running(|_| {}, &[]);
+    before(|_| {}, &[(Info, "cni-plugin", "kindnet")]);
+}
+
+#[test]
+fn what_the_cluster_stands_on() {
+    let old = |it: &mut Cluster| {
+        it.version = json!({"major": "1", "minor": "29", "gitVersion": "v1.29.4"});
+    };
+    before(old, &[(Error, "kubernetes-version", "upgrade to 1.30")]);
+    let info = |field: &'static str, value: &'static str| {
+        move |it: &mut Cluster| it.the("Node", "n2")["status"]["nodeInfo"][field] = json!(value)
+    };
+    before(info("kernelVersion", "4.18.0-553.el8"), &[(Error, "kernel-too-old", "n2 (4.18")]);
+    before(info("kernelVersion", "5.10.0-28"), &[(Warning, "kernel-cuts-upgrades", "n2 (5.10")]);
+    before(info("architecture", "s390x"), &[(Error, "architecture", "n2 (s390x)")]);
+    before(
+        info("containerRuntimeVersion", "docker://27.1"),
+        &[(Warning, "container-runtime", "n2 (docker://27.1)")],
+    );
+    let denied = |it: &mut Cluster| it.denied = vec!["clusterroles", "daemonsets"];
+    before(denied, &[(Error, "permissions", "create clusterroles, daemonsets")]);
+    let restricted = |it: &mut Cluster| {
+        let level = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+        it.the("Namespace", "istio-system")["metadata"]["labels"] = level;
+    };
+    before(restricted, &[(Error, "pod-security", "enforce=privileged")]);
+}
+
+#[test]
+fn networks_that_get_in_the_way() {
+    let cilium = |data: Value| move |it: &mut Cluster| it.cilium = Some(json!({"data": data}));
+    let well = json!({"cni-exclusive": "false", "kube-proxy-replacement": "true",
+        "bpf-lb-sock-hostns-only": "true"});
+    before(cilium(well), &[]);
+    before(
+        cilium(json!({"kube-proxy-replacement": "true", "enable-bpf-masquerade": "true"})),
+        &[
+            (Error, "cilium-exclusive", "cni.exclusive=false"),
+            (Error, "cilium-socket-lb", "socketLB.hostNamespaceOnly=true"),
+            (Warning, "cilium-masquerade", "bpf.masquerade=false"),
+        ],
+    );
+    let eni = |it: &mut Cluster| {
+        it.objects.push(object(
+            "DaemonSet",
+            "kube-system",
+            "aws-node",
+            json!({"template": {"spec":
+            {"containers": [{"env": [{"name": "ENABLE_POD_ENI", "value": "true"}]}]}}}),
+        ));
+    };
+    before(eni, &[(Warning, "aws-pod-eni", "POD_SECURITY_GROUP_ENFORCING_MODE=standard")]);
+}
+
+#[test]
+fn policies_that_close_the_port_of_the_mesh() {
+    let add = |policies: Vec<Value>| move |it: &mut Cluster| it.objects.extend(policies);
+    let client = json!([{"podSelector": {"matchLabels": {"app": "client"}}}]);
+    let http = json!([{"port": 8080}]);
+    let closed = (Error, "network-policy-hbone", "NetworkPolicy app/web: lets");
+    let unprobed = (Warning, "network-policy-probes", "169.254.7.127");
+    let of_client = policy("web", json!([{"from": client, "ports": http}]));
+    let probes = policy(
+        "probes",
+        json!([{"from": [{"ipBlock": {"cidr": "169.254.7.127/32"}}],
+        "ports": [{"port": "http"}]}]),
+    );
+    let hbone = |from: Value| policy("mesh", json!([{"from": from, "ports": [{"port": 15008}]}]));
+
+    before(add(vec![of_client.clone()]), &[closed, unprobed]);
+    // The kubelet's probes do not come through the mesh, but its rule is one of the pod's too.
+    let probes_closed = (Error, "network-policy-hbone", "NetworkPolicy app/probes");
+    before(add(vec![of_client.clone(), probes.clone()]), &[closed, probes_closed]);
+    // Any policy of the pod may let the port in, for those whom the other lets in.
+    before(add(vec![of_client.clone(), hbone(client.clone())]), &[unprobed, unprobed]);
+    before(add(vec![of_client.clone(), probes, hbone(json!([]))]), &[]);
+    let other = json!([{"podSelector": {"matchLabels": {"app": "other"}}}]);
+    before(add(vec![of_client, hbone(other)]), &[closed, unprobed, unprobed]);
+
+    let check_ports = |ports: Value, expected: Expected| {
+        before(add(vec![policy("web", json!([{"ports": ports}]))]), expected);
+    };
+    check_ports(json!([]), &[]);
+    check_ports(json!([{"port": 8080, "endPort": 16000}]), &[]);
+    check_ports(json!([{"protocol": "UDP", "port": 53}]), &[unprobed]);
+    check_ports(json!([{"port": "http"}]), &[(Error, "network-policy-hbone", "anybody")]);
+    // To let nobody in is no mistake of the mesh's, but probes fail that passed before.
+    before(add(vec![policy("none", json!([]))]), &[unprobed]);
+    let outside = |it: &mut Cluster| {
+        it.the("Namespace", "app")["metadata"]["labels"] = json!({});
+        it.objects.push(policy("web", json!([{"ports": [{"port": 8080}]}])));
+    };
+    before(outside, &[]);
+}
+
+#[test]
+fn istio_that_is_there_already() {
+    let istio = |kind: &'static str, name: &'static str, of: &'static str| {
+        move |it: &mut Cluster| {
+            it.objects.retain(|it| it["kind"] != kind || crate::json::name(it) != name);
+            it.objects.push(object(
+                kind,
+                of,
+                name,
+                json!({"template": {"spec": {"containers":
+                [{"image": "docker.io/istio/pilot:1.28.0", "args": ["discovery"]}]}}}),
+            ));
+        }
+    };
+    before(
+        istio("Deployment", "istiod", "istio-system"),
+        &[(Error, "istio-running", "Deployment istio-system/istiod")],
+    );
+    before(
+        istio("Deployment", "istiod-old", "elsewhere"),
+        &[(Warning, "istio-running", "elsewhere/istiod-old")],
+    );
+    before(
+        istio("DaemonSet", "ztunnel", "istio-system"),
+        &[(Error, "istio-running", "DaemonSet istio-system/ztunnel")],
+    );
+    running(
+        istio("DaemonSet", "ztunnel", "istio-system"),
+        &[(Warning, "istio-running", "DaemonSet istio-system/ztunnel")],
+    );
+    let mirrored = |it: &mut Cluster| {
+        let containers = &mut it.the("Deployment", "istiod")["spec"]["template"]["spec"];
+        containers["containers"][0]["image"] = json!("mirror/mesh@sha256:0");
+    };
+    before(mirrored, &[]);
+    let injected = |it: &mut Cluster| {
+        it.the("Namespace", "app")["metadata"]["labels"]["istio-injection"] = json!("enabled");
+    };
+    before(injected, &[(Warning, "injection-label", "label namespace app istio-injection-")]);
+    let owned = |it: &mut Cluster| {
+        let mut crd = object(
+            "CustomResourceDefinition",
+            "",
+            "authorizationpolicies.security.istio.io",
+            json!({}),
+        );
+        crd["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "istio-base",
+            "meta.helm.sh/release-namespace": "istio-system"});
+        it.objects.push(crd);
+    };
+    before(owned, &[(Warning, "crds-of-another", "istio-system/istio-base")]);
+}
+
+#[test]
+fn parts_that_are_missing_or_not_ready() {
+    let nothing = |it: &mut Cluster| {
+        it.objects.retain(|it| namespace(it) != "istio-system");
+    };
+    running(nothing, &[(Error, "not-installed", "ambit check --pre")]);
+    let no_control = |it: &mut Cluster| it.remove("Deployment", "istio-system", "istiod");
+    running(no_control, &[(Error, "no-control", "--mesh-namespace")]);
+    let ready = |count: u64| {
+        move |it: &mut Cluster| {
+            it.the("Deployment", "istiod")["status"]["readyReplicas"] = json!(count)
+        }
+    };
+    running(ready(1), &[(Warning, "control-not-ready", "1 of 2")]);
+    running(ready(0), &[(Error, "control-not-ready", "0 of 2")]);
+    let no_lease = |it: &mut Cluster| it.remove("Lease", "istio-system", "ambit-control");
+    running(no_lease, &[(Error, "no-leader", "no replica leads")]);
+    let stale = |it: &mut Cluster| {
+        it.the("Lease", "ambit-control")["spec"]["renewTime"] = json!("2026-06-01T11:58:00Z");
+    };
+    running(stale, &[(Error, "no-leader", "`istiod-1`, has not renewed")]);
+    let no_proxy = |it: &mut Cluster| it.remove("Pod", "istio-system", "ztunnel-n2");
+    running(no_proxy, &[(Error, "no-proxy", "Node n2: has no pod of ztunnel")]);
+    let no_agent = |it: &mut Cluster| it.remove("Pod", "istio-system", "istio-cni-node-n1");
+    running(no_agent, &[(Error, "no-agent", "Node n1: has no pod of istio-cni-node")]);
+    let unready = |it: &mut Cluster| {
+        it.the("Pod", "istio-cni-node-n1")["status"]["conditions"] = json!([{"type": "Ready",
+            "status": "False", "reason": "ContainersNotReady", "message": "not chained"}]);
+    };
+    running(unready, &[(Error, "no-agent", "(ContainersNotReady: not chained)")]);
+    let container = |status: Value| {
+        move |it: &mut Cluster| {
+            it.the("Pod", "ztunnel-n1")["status"]["containerStatuses"] = json!([status])
+        }
+    };
+    let ended = json!({"name": "ambit", "restartCount": 4, "lastState": {"terminated":
+        {"reason": "OOMKilled", "exitCode": 137}}});
+    running(container(ended), &[(Warning, "restarts", "4 times, last for OOMKilled (code 137)")]);
+    let waits = json!({"name": "ambit", "state": {"waiting": {"reason": "ImagePullBackOff"}}});
+    running(container(waits), &[(Error, "container-waits", "ImagePullBackOff")]);
+    let mixed = |it: &mut Cluster| {
+        it.the("Pod", "ztunnel-n1")["spec"]["containers"][0]["image"] = json!("ambit:2");
+    };
+    running(mixed, &[(Warning, "versions-differ", "ambit:2 in 1")]);
+    let tainted = |it: &mut Cluster| {
+        it.the("Node", "n2")["spec"] = json!({"taints": [{"key": "ambit.io/not-ready"}]});
+    };
+    running(tainted, &[(Warning, "taint-left", "kubectl taint node n2 ambit.io/not-ready-")]);
+}
+
+#[test]
+fn what_control_tells() {
+    let says = |pointer: &'static str, value: Value| {
+        move |it: &mut Cluster| {
+            let control = it.control.as_mut().expect("control answers");
+            *control.pointer_mut(pointer).expect("it is told of") = value;
+        }
+    };
+    running(
+        says("/discovery/nodesWithoutProxy", json!(["n2"])),
+        &[(Error, "proxy-not-connected", "Node n2")],
+    );
+    running(
+        says("/discovery/behind", json!(["n1: its proxy has not acknowledged the newest"])),
+        &[(Warning, "proxy-behind", "Node n1: its proxy has not")],
+    );
+    running(
+        says("/policiesNotAccepted", json!([{"policy": "app/get", "message": "methods"}])),
+        &[(Error, "policy-not-accepted", "AuthorizationPolicy app/get")],
+    );
+    let silent = |it: &mut Cluster| it.control = Err("no port-forward".to_owned());
+    running(silent, &[(Warning, "control-silent", "no port-forward")]);
+    let none = |it: &mut Cluster| {
+        it.remove("ValidatingAdmissionPolicy", "", "ambit-policies");
+    };
+    running(none, &[(Warning, "no-admission", "none is Ambit's")]);
+    let unbound = |it: &mut Cluster| {
+        it.remove("ValidatingAdmissionPolicyBinding", "", "ambit-policies");
+    };
+    running(unbound, &[(Warning, "admission-unbound", "refuses nothing")]);
+}
+
+#[test]
+fn roots_and_certificates() {
+    let no_root = |it: &mut Cluster| it.remove("ConfigMap", "app", "istio-ca-root-cert");
+    running(no_root, &[(Error, "no-root", "ConfigMap app/istio-ca-root-cert")]);
+    let other = |it: &mut Cluster| {
+        let of_app = |it: &&mut Value| it["kind"] == "ConfigMap" && namespace(it) == "app";
+        let map = it.objects.iter_mut().find(of_app).expect("the healthy cluster has it");
+        map["data"]["root-cert.pem"] = json!("another");
+    };
+    running(other, &[(Error, "root-differs", "ConfigMap app/")]);
+    // Whatever the other parts say of such a time.
+    let at = |now: &'static str, rule: &'static str| {
+        let mut cluster = Cluster::healthy();
+        cluster.now = now.to_owned();
+        let found = findings(&cluster.facts(Stage::Running));
+        assert!(found.iter().any(|it| it.rule == rule), "{rule} is not among {found:#?}");
+    };
+    at("2036-11-01T00:00:00Z", "root-expires");
+    at("2036-11-20T00:00:00Z", "root-expired");
+    let ends = |time: &'static str| {
+        move |it: &mut Cluster| it.certificate["certChain"][0]["expirationTime"] = json!(time)
+    };
+    running(ends("2026-06-01T13:00:00Z"), &[(Warning, "certificate-expires", "on node n1")]);
+    running(ends("2026-06-01T11:00:00Z"), &[(Error, "certificate-expired", "on node n1")]);
+    let refused = |it: &mut Cluster| {
+        it.certificate = json!({"identity": "spiffe://a", "state": "Unavailable: refused"});
+    };
+    running(refused, &[(Error, "no-certificate", "has no certificate: refused")]);
+}
+
+#[test]
+fn members_that_are_not_what_their_labels_say() {
+    let plain = |it: &mut Cluster| {
+        it.the("Pod", "web-1")["metadata"]["annotations"] = json!({});
+        it.objects.push(json!({"kind": "Event", "reason": "NotCaptured", "message": "no nftables",
+            "involvedObject": {"uid": "web-1", "name": "web-1"}}));
+    };
+    running(plain, &[(Error, "not-captured", "NotCaptured: no nftables")]);
+    let fresh = |it: &mut Cluster| {
+        let pod = it.the("Pod", "web-1");
+        pod["metadata"]["annotations"] = json!({});
+        pod["status"]["startTime"] = json!("2026-06-01T11:59:55Z");
+    };
+    running(fresh, &[]);
+    let sidecar = |it: &mut Cluster| {
+        let pod = it.the("Pod", "web-1");
+        pod["metadata"]["annotations"] = json!({});
+        pod["spec"]["initContainers"] = json!([{"name": "istio-proxy"}]);
+    };
+    running(sidecar, &[(Warning, "sidecar", "Pod app/web-1")]);
+    let unlabelled = |it: &mut Cluster| {
+        it.the("Pod", "web-1")["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("none");
+    };
+    running(unlabelled, &[(Warning, "not-released", "Pod app/web-1")]);
+    let host = |it: &mut Cluster| {
+        let pod = it.the("Pod", "web-1");
+        pod["metadata"]["annotations"] = json!({});
+        pod["spec"]["hostNetwork"] = json!(true);
+    };
+    running(host, &[(Info, "host-network", "app/web-1")]);
+    let waypoint = |it: &mut Cluster| {
+        it.the("Service", "web")["metadata"]["labels"]["istio.io/use-waypoint"] = json!("wp");
+    };
+    running(waypoint, &[(Error, "waypoint", "Service app/web: asks for the waypoint wp")]);
+}
+
+#[test]
+fn what_is_unknown_is_told_and_never_judged() {
+    let mut facts = Facts::new(Stage::Running, "istio-system", NOW.parse().expect("a time"));
+    facts.unknown.push(("pods".to_owned(), "forbidden".to_owned()));
+    let found = findings(&facts);
+    let rules: Vec<_> = found.iter().map(|it| it.rule).collect();
+    assert_eq!(rules, ["not-looked-at"], "{found:#?}");
+}
+
+#[test]
+fn many_findings_of_one_rule_are_counted() {
+    let mut cluster = Cluster::healthy();
+    for number in 0..25 {
+        let mut pod = pod("app", &format!("more-{number}"), "n1", json!({"containers": []}));
+        pod["metadata"]["annotations"] = json!({});
+        cluster.objects.push(pod);
+    }
+    let found = findings(&cluster.facts(Stage::Running));
+    let last = found.iter().rfind(|it| it.rule == "not-captured").map(ToString::to_string);
+    assert_eq!(found.iter().filter(|it| it.rule == "not-captured").count(), 21);
+    assert!(last.is_some_and(|it| it.contains("5 more findings")), "{found:#?}");
+}

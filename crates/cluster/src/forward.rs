@@ -1,0 +1,135 @@
+//! The administration of Ambit's parts, which listen on their pod's loopback only.
+//!
+//! One port-forward and one HTTP/1.1 request a question, bounded in size and time. The user's own
+//! permission to `pods/portforward` is what protects it.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::api::{ClusterError, in_full, told};
+use crate::parts::PodName;
+
+/// The largest answer that is read: a dump of a view with 100,000 workloads fits.
+const ANSWER_SIZE_MAX_BYTES: usize = 256 << 20;
+/// How long a part may take to answer, from the first packet to the API server.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+impl crate::Cluster {
+    /// Asks a part's administration for JSON.
+    pub async fn ask(&self, pod: &PodName, port: u16, target: &str) -> Result<Value, ClusterError> {
+        let failed = |what: String| ClusterError::Forward { pod: pod.to_string(), what };
+        let exchange = async {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+            let forwarder = pods.portforward(&pod.name, &[port]).await;
+            let mut forwarder =
+                forwarder.map_err(|error| told(format!("a port-forward to {pod}"), error))?;
+            let stream = forwarder.take_stream(port);
+            let stream = stream.ok_or_else(|| failed("no stream was opened".to_owned()))?;
+            let refused = forwarder.take_error(port);
+            let answer = request(stream, target).await;
+            // What the kubelet says is nearer to the cause than a stream that ends early.
+            let answer = match (answer, refused) {
+                (Err(error), Some(refused)) => {
+                    let reason = tokio::time::timeout(REASON_PATIENCE, refused).await;
+                    Err(failed(reason.ok().flatten().unwrap_or(error)))
+                }
+                (answer, _) => answer.map_err(failed),
+            };
+            forwarder.abort();
+            answer
+        };
+        let answer = tokio::time::timeout(PATIENCE, exchange).await;
+        let (status, body) =
+            answer.map_err(|_| failed(format!("no answer within {PATIENCE:?}")))??;
+        let value: Value = serde_json::from_slice(&body)
+            .map_err(|error| failed(format!("the answer to {target} is no JSON: {error}")))?;
+        match value["error"].as_str() {
+            _ if status.is_success() => Ok(value),
+            Some(message) => Err(ClusterError::Part(message.to_owned())),
+            None => Err(failed(format!("{target}: {status}"))),
+        }
+    }
+}
+
+/// How long the reason for a broken stream may take to come after it.
+const REASON_PATIENCE: Duration = Duration::from_millis(500);
+
+/// One GET over a stream that nobody else uses.
+async fn request<S>(stream: S, target: &str) -> Result<(StatusCode, Bytes), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(|error| in_full(&error))?;
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri(target)
+        .header(http::header::HOST, "localhost")
+        .header(http::header::CONNECTION, "close")
+        .body(Full::<Bytes>::default())
+        .map_err(|error| in_full(&error))?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(|error| in_full(&error))?;
+        let status = response.status();
+        let mut body = Limited::new(response.into_body(), ANSWER_SIZE_MAX_BYTES);
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame.map_err(|error| in_full(&*error))?.into_data() {
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok((status, whole.freeze()))
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        closed = connection => match closed {
+            Ok(()) => answer.await,
+            Err(error) => Err(in_full(&error)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// What a part that answers like this is understood to say.
+    async fn check(answer: &'static str, expected: Result<(u16, &str), &str>) {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let part = tokio::spawn(async move {
+            let mut head = [0; 512];
+            let read = theirs.read(&mut head).await.expect("the request is read");
+            theirs.write_all(answer.as_bytes()).await.expect("the answer is written");
+            String::from_utf8_lossy(&head[..read]).into_owned()
+        });
+        let answered = request(ours, "/status").await;
+        let asked = part.await.expect("the part ends");
+        assert!(asked.starts_with("GET /status HTTP/1.1\r\n"), "{asked}");
+        match (&answered, expected) {
+            (Ok((status, body)), Ok(expected)) => {
+                assert_eq!((status.as_u16(), &body[..]), (expected.0, expected.1.as_bytes()));
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            _ => panic!("{answered:?} is not {expected:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_part_is_asked_over_a_stream() {
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", Ok((200, "{}"))).await;
+        check("HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\nno", Ok((404, "no"))).await;
+        check("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}", Err("end of file")).await;
+        check("", Err("closed")).await;
+    }
+}

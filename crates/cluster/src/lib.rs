@@ -1,0 +1,23 @@
+//! A Kubernetes cluster as a user's command sees it.
+//!
+//! Which context is meant, where Ambit's parts run, how their administration is reached (by
+//! port-forward, as `kubectl port-forward` does), and what is wrong with the cluster. Objects are
+//! read as JSON and the few fields that are needed are looked up in it. Nothing here changes
+//! anything in a cluster, and nothing decides anything about traffic.
+
+mod api;
+mod context;
+mod control;
+mod facts;
+mod findings;
+mod forward;
+mod json;
+mod parts;
+mod workloads;
+
+pub use api::ClusterError;
+pub use context::{Choice, Cluster, DEFAULT_MESH_NAMESPACE, kubeconfig_file};
+pub use facts::{Facts, Stage};
+pub use findings::{Finding, Severity, findings};
+pub use parts::{Part, PodName, Proxy};
+pub use workloads::{LiveNode, LiveWorkloads};
