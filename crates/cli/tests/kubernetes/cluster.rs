@@ -34,9 +34,59 @@ impl Cluster {
         Self { state: state.into() }
     }
 
+    /// kubectl, still without words.
+    pub(crate) fn command(&self) -> Command {
+        Command::new(self.state.join("k"))
+    }
+
     /// Runs kubectl.
     pub(crate) fn kubectl(&self, words: &[&str]) -> Said {
-        Command::new(self.state.join("k")).args(words).output().unwrap().into()
+        self.command().args(words).output().unwrap().into()
+    }
+
+    /// Runs a command in all namespaces of a node.
+    pub(crate) fn on_node(&self, node: &str, words: &[&str]) -> Said {
+        Command::new(self.state.join("node")).arg(node).args(words).output().unwrap().into()
+    }
+
+    /// `kill -9` of every process of a node whose command line matches; answers how many.
+    pub(crate) fn kill(&self, node: &str, pattern: &str) -> usize {
+        let said = self.on_node(node, &["pkill", "-KILL", "--count", "-f", pattern]);
+        said.out.trim().parse().unwrap_or(0)
+    }
+
+    /// Sets the replicas of a Deployment and waits until it has them.
+    pub(crate) fn scale(&self, namespace: &str, deployment: &str, replicas: usize) {
+        let (count, selector) = (format!("--replicas={replicas}"), format!("app={deployment}"));
+        self.ask(&["-n", namespace, "scale", &format!("deployment/{deployment}"), &count]);
+        until("the Deployment has its replicas", || {
+            self.pods(namespace, &selector).len() == replicas
+        });
+        self.await_rollout(namespace, &format!("deployment/{deployment}"));
+    }
+
+    /// Holds the API server still.
+    pub(crate) fn stop_api_server(&self, duration: Duration) {
+        let init = std::fs::read_to_string(self.state.join("machine.init")).unwrap();
+        let signal = |signal: &str| {
+            let mut nsenter = Command::new("nsenter");
+            nsenter.args(["--target", init.trim(), "--pid", "--mount", "pkill", signal, "-f"]);
+            assert!(nsenter.arg("^kube-apiserver").status().unwrap().success());
+        };
+        signal("-STOP");
+        std::thread::sleep(duration);
+        signal("-CONT");
+    }
+
+    /// Holds the kubelet of a node still.
+    pub(crate) fn stop_kubelet(&self, node: &str, duration: Duration) {
+        let signal = |signal: &str| {
+            let said = self.on_node(node, &["pkill", signal, "-f", "^kubelet"]);
+            assert!(said.is_success, "{}{}", said.out, said.err);
+        };
+        signal("-STOP");
+        std::thread::sleep(duration);
+        signal("-CONT");
     }
 
     /// Runs kubectl, which must succeed, and says what it wrote.
@@ -104,6 +154,19 @@ impl Namespace<'_> {
     pub(crate) fn release(&self) {
         self.cluster.ask(&["label", "namespace", self.name, "istio.io/dataplane-mode-"]);
         until("no pod is captured", || !self.captured().into_iter().any(|captured| captured));
+    }
+
+    /// How many connections of a Deployment's one pod to this port stand.
+    pub(crate) fn established(&self, app: &str, port: u16) -> usize {
+        let pods = self.cluster.pods(self.name, &format!("app={app}"));
+        let text = |pointer: &str| pods[0].pointer(pointer).unwrap().as_str().unwrap();
+        let count = format!(
+            "for ns in /run/netns/*; do nsenter --net=$ns ss -Htn state established \
+             src {} dport = :{port}; done | wc -l",
+            text("/status/podIP")
+        );
+        let said = self.cluster.on_node(text("/spec/nodeName"), &["sh", "-c", &count]);
+        said.out.trim().parse().unwrap_or(0)
     }
 
     /// Whether each of its pods is captured.

@@ -8,5 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 
 mod cluster;
+mod disturbance;
 mod enrolment;
 mod install;
+mod load;

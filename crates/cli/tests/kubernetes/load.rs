@@ -1,0 +1,126 @@
+//! The everyday load that every disturbance is judged by, from a client's pod.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ambit_lab::load::{LongResult, Report};
+use serde::de::DeserializeOwned;
+
+use crate::cluster::{Cluster, Namespace, until};
+
+/// Connections that last.
+pub(crate) const LONG: usize = 100;
+/// Connections that carry requests one after another.
+pub(crate) const KEPT: usize = 10;
+
+/// 200 requests per second on 10 connections, 10 new connections per second, and 100 connections
+/// that last.
+pub(crate) struct Everyday {
+    kept: Running,
+    fresh: Running,
+    long: Running,
+}
+
+/// What became of [`Everyday`].
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) kept: Report,
+    pub(crate) fresh: Report,
+    pub(crate) long: LongResult,
+}
+
+impl Everyday {
+    /// The programs that it needs, client and servers on different nodes.
+    pub(crate) fn deploy(namespace: &Namespace) {
+        namespace.run("web", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
+        namespace.run("echo", "n2", &["sample", "tcp-echo", "--listen", "[::]:8080"]);
+        namespace.run("load", "n1", &["sample", "sleep"]);
+    }
+
+    /// Starts it, and returns when all connections stand.
+    pub(crate) fn start(cluster: &Cluster, namespace: &Namespace, seconds: u32) -> Self {
+        let start = |words: String| Running::start(cluster, namespace, &words);
+        let web = "load http://web:8080/?size=200 --keep-going --output json";
+        let long =
+            start(format!("lab-load long echo:8080 --connections {LONG} --seconds {seconds}"));
+        let kept = start(format!("{web} --rate 200 --connections {KEPT} --duration {seconds}s"));
+        let fresh = start(format!("{web} --rate 10 --connections 2 --close --duration {seconds}s"));
+        until("the load's connections stand", || {
+            let established = namespace.established("load", 8080);
+            established >= LONG + KEPT
+        });
+        Self { kept, fresh, long }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(self) -> Outcome {
+        Outcome { kept: self.kept.end(), fresh: self.fresh.end(), long: self.long.end() }
+    }
+}
+
+impl Outcome {
+    /// Nothing was lost.
+    pub(crate) fn assert_whole(&self, what: &str) {
+        assert!(self.kept.requests > 0 && self.fresh.requests > 0, "{what}: {self:?}");
+        let kept = self.kept.failed + self.kept.connections_lost_idle;
+        let lost = (kept, self.fresh.failed, self.long.failed_to_open, self.long.cut);
+        assert_eq!(lost, (0, 0, 0, 0), "{what}: {self:#?}");
+    }
+
+    /// For how long new connections failed, from the first failure to the last.
+    pub(crate) fn dark(&self) -> Duration {
+        let at = &self.fresh.failed_at_ms;
+        let (first, last) = (at.iter().min(), at.iter().max());
+        Duration::from_millis(last.zip(first).map_or(0, |(last, first)| last - first))
+    }
+
+    /// One line of the table of events.
+    pub(crate) fn summary(&self) -> String {
+        format!(
+            "long {} of {} cut; keep-alive {} of {} failed; fresh {} of {} failed, for {} ms; \
+             slowest fresh {} ms",
+            self.long.cut,
+            self.long.opened,
+            self.kept.failed,
+            self.kept.requests,
+            self.fresh.failed,
+            self.fresh.requests,
+            self.dark().as_millis(),
+            self.fresh.latency.max_us as u64 / 1000,
+        )
+    }
+}
+
+/// A load generator that runs in the client's pod.
+struct Running {
+    child: Option<Child>,
+    words: String,
+}
+
+impl Running {
+    fn start(cluster: &Cluster, namespace: &Namespace, words: &str) -> Self {
+        let mut kubectl: Command = cluster.command();
+        kubectl.args(["-n", namespace.name, "exec", "deployment/load", "--", "/ambit"]);
+        kubectl.args(words.split_whitespace());
+        let child = kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self { child: Some(child), words: words.to_owned() }
+    }
+
+    fn end<T: DeserializeOwned>(mut self) -> T {
+        let child = self.child.take().expect("it is waited for once");
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|wrong| panic!("{}: {wrong}: {error}", self.words))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself.
+            let _ended = child.kill();
+            let _ended = child.wait();
+        }
+    }
+}
