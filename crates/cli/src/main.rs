@@ -21,6 +21,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const FAILURE: u8 = 1;
 
 fn main() -> ExitCode {
+    if is_cni_plugin() {
+        return ambit_node::cni_plugin();
+    }
     if let Some(code) = ambit_lab::hidden_command(std::env::args_os()) {
         return code;
     }
@@ -36,6 +39,14 @@ fn main() -> ExitCode {
         eprintln!("ambit: {error:#}");
         ExitCode::from(FAILURE)
     })
+}
+
+/// Whether a container runtime starts the program as its plugin: `ambit-cni`, or `ambit cni`.
+fn is_cni_plugin() -> bool {
+    let mut words = std::env::args_os();
+    let program = words.next().map(std::path::PathBuf::from).unwrap_or_default();
+    program.file_name().is_some_and(|name| name == ambit_node::PLUGIN)
+        || words.next().is_some_and(|word| word == "cni")
 }
 
 /// Runs a long-lived role whose work is control, not data: two threads are enough.

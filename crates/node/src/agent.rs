@@ -82,6 +82,8 @@ pub(crate) struct Agent {
     generations: u64,
     reopen_at: Option<Instant>,
     node_side_at: Option<Instant>,
+    /// Until when captured connections may go on, if the mesh leaves the node.
+    leaving: Option<Instant>,
 }
 
 /// The ends of the agent's channels and the tools it works with.
@@ -111,6 +113,7 @@ impl Agent {
             generations: 0,
             reopen_at: None,
             node_side_at: None,
+            leaving: None,
         }
     }
 
@@ -149,12 +152,24 @@ impl Agent {
         self.node_side_at = Some(now());
     }
 
-    /// Keeps every pod where the plan wants it, until the future is dropped.
-    pub(crate) async fn run(mut self, mut announced: mpsc::Receiver<Announced>) {
+    /// Keeps every pod where the plan wants it, until the mesh is to leave the node: then until
+    /// nothing is left, or until the moment given.
+    pub(crate) async fn run(
+        mut self,
+        mut announced: mpsc::Receiver<Announced>,
+        mut leaving: watch::Receiver<Option<Instant>>,
+    ) {
         loop {
+            if self.leaving.is_none() && leaving.borrow().is_some() {
+                self.leave(*leaving.borrow());
+            }
             self.advance();
+            if self.leaving.is_some_and(|until| self.is_out() || until <= now()) {
+                break;
+            }
             let wake_at = self.wake_at();
             tokio::select! {
+                Ok(()) = leaving.changed() => {}
                 Ok(()) = self.zds_changes.changed() => self.ask_standing(),
                 Some(done) = self.jobs.join_next() => self.on_done(joined(done)),
                 Ok(()) = self.registry.view.changed() => {
@@ -165,6 +180,26 @@ impl Agent {
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }
         }
+        self.erase().await;
+    }
+
+    fn leave(&mut self, until: Option<Instant>) {
+        self.leaving = until;
+        self.workshop.leave();
+        let view = self.registry.view.borrow().clone();
+        self.replan(&view);
+    }
+
+    fn is_out(&self) -> bool {
+        self.pods.values().all(|pod| pod.enrolment.is_out())
+    }
+
+    /// Removes what has not left by itself.
+    async fn erase(mut self) {
+        self.jobs.shutdown().await;
+        let left = self.pods.values().filter(|pod| !pod.enrolment.is_out());
+        let left = left.map(|pod| (pod.name.clone(), pod.netns.clone())).collect();
+        self.workshop.erase(left).await;
     }
 
     /// Starts whatever is due.
@@ -364,7 +399,13 @@ impl Agent {
 
     fn plan(&self, view: &RegistryView) -> BTreeMap<PodUid, Planned> {
         let defaults = Defaults { dns: self.settings.dns_capture, ipv6: self.settings.ipv6 };
-        plan(view, &self.settings.node_name, defaults, &self.announced)
+        let mut plan = plan(view, &self.settings.node_name, defaults, &self.announced);
+        for planned in plan.values_mut().filter(|_| self.leaving.is_some()) {
+            if let Intent::Wished { wish, .. } = &mut planned.intent {
+                *wish = Wish::Release;
+            }
+        }
+        plan
     }
 
     /// Compares the plan with what is tracked: new pods, changed wishes, pods that are gone.
@@ -494,7 +535,7 @@ impl Agent {
     fn wake_at(&self) -> Instant {
         let pods = self.pods.values().filter_map(|pod| pod.enrolment.wake_at());
         let waiting = self.pods.values().flat_map(|pod| &pod.waiting).map(|w| w.deadline);
-        let others = [self.reopen_at, self.node_side_at].into_iter().flatten();
+        let others = [self.reopen_at, self.node_side_at, self.leaving].into_iter().flatten();
         let latest = now() + IDLE_MAX;
         pods.chain(waiting).chain(others).min().unwrap_or(latest).min(latest)
     }
@@ -557,6 +598,11 @@ mod tests {
             ipv6: true,
             readiness_address: ([127, 0, 0, 1], 0).into(),
             repair_interval: Duration::from_secs(5),
+            cni: None,
+            taint: None,
+            daemon_set: None,
+            uninstall: false,
+            uninstall_grace: Duration::from_secs(20),
         }
     }
 
@@ -590,6 +636,7 @@ mod tests {
             let mut agent = Agent::new(parts);
             agent.settle().await;
             let (announced, announcements) = mpsc::channel(1);
+            let (_stay, leaving) = watch::channel(None);
             let (reply, replied) = oneshot::channel();
             let name = PodName::new("shop", "web");
             let new_pod = NewPod { name, uid: None, netns: path.clone(), ips: Vec::new() };
@@ -597,7 +644,7 @@ mod tests {
             let began = now();
             tokio::select! {
                 result = replied => (result.expect("answered"), now() - began),
-                () = agent.run(announcements) => unreachable!("the agent runs on"),
+                () = agent.run(announcements, leaving) => unreachable!("the agent runs on"),
                 () = following => unreachable!("the registry is followed"),
             }
         });

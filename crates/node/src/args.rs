@@ -5,9 +5,12 @@
 //! file or a socket.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cluster::DaemonSetName;
+use crate::install::conflist;
 use crate::registry::processes::Sources;
 
 /// Longest time that a pod's capture rules may stay altered before they are looked at again.
@@ -15,6 +18,9 @@ pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two looks, so that a typing error does not burn a core.
 pub(crate) const REPAIR_INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+/// Longest time that connections may stay open while everything is removed.
+const UNINSTALL_GRACE_MAX: Duration = Duration::from_secs(3600);
 
 /// Flags of `ambit node`, the node agent in istio-cni's place.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,6 +55,37 @@ pub struct Args {
     #[arg(long, default_value = "/var/run/istio-cni/pluginevent.sock")]
     pub cni_socket: PathBuf,
 
+    /// The container runtime's directory of CNI configurations: the plugin is put into the first
+    /// one and kept there; without it none is touched
+    #[arg(long, requires = "cni_bin_dir", value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+
+    /// Where the container runtime finds CNI plugins: ambit-cni is installed there
+    #[arg(long, requires = "cni_conf_dir", value_name = "DIR")]
+    pub cni_bin_dir: Option<PathBuf>,
+
+    /// Name of the CNI configuration to use instead of the first, such as 10-calico.conflist
+    #[arg(long, requires = "cni_conf_dir", value_name = "NAME")]
+    pub cni_conf_name: Option<String>,
+
+    /// Taint that is removed from the node once the agent is ready; none if empty
+    #[arg(long, default_value = "cni.istio.io/not-ready", value_name = "KEY")]
+    pub remove_taint: String,
+
+    /// The agent's own DaemonSet, as NAMESPACE/NAME: if it is gone or going when the agent is told
+    /// to stop, everything is removed from the node
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub daemonset: Option<String>,
+
+    /// Remove everything from the node and end: pods leave the mesh, open connections go on for
+    /// --uninstall-grace
+    #[arg(long)]
+    pub uninstall: bool,
+
+    /// How long captured connections may stay open while everything is removed (0s to 3600s)
+    #[arg(long, default_value = "20s", value_parser = parse_grace, value_name = "DURATION")]
+    pub uninstall_grace: Duration,
+
     /// Send the pods' DNS queries to the proxy; the annotation ambient.istio.io/dns-capture wins
     #[arg(long, env = "AMBIENT_DNS_CAPTURE", default_value_t = true, action = clap::ArgAction::Set)]
     pub dns_capture: bool,
@@ -79,6 +116,18 @@ pub enum ArgsError {
     /// `--kubeconfig` beside another source.
     #[error("--kubeconfig is of no use with --registry {0}; leave it out, or write kubernetes")]
     UselessKubeconfig(String),
+    /// `--daemonset` is no such name, or there is no cluster.
+    #[error(
+        "--daemonset {0}: write NAMESPACE/NAME, for example istio-system/istio-cni-node, and only \
+        with --registry kubernetes"
+    )]
+    WrongDaemonSet(String),
+    /// `--cni-conf-name` is a path, or the name of something else.
+    #[error(
+        "--cni-conf-name {0}: write the name of a file in --cni-conf-dir that ends in .conflist, \
+        .conf or .json"
+    )]
+    WrongConfName(String),
     /// `--node-name` is empty.
     #[error("--node-name is empty; give the name of this node's Node object (or set NODE_NAME)")]
     EmptyNodeName,
@@ -104,6 +153,19 @@ pub(crate) struct Settings {
     pub(crate) ipv6: bool,
     pub(crate) readiness_address: SocketAddr,
     pub(crate) repair_interval: Duration,
+    pub(crate) cni: Option<CniDirectories>,
+    pub(crate) taint: Option<String>,
+    pub(crate) daemon_set: Option<DaemonSetName>,
+    pub(crate) uninstall: bool,
+    pub(crate) uninstall_grace: Duration,
+}
+
+/// Where the CNI plugin is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CniDirectories {
+    pub(crate) conf_dir: PathBuf,
+    pub(crate) bin_dir: PathBuf,
+    pub(crate) conf_name: Option<String>,
 }
 
 impl TryFrom<Args> for Settings {
@@ -113,6 +175,9 @@ impl TryFrom<Args> for Settings {
         if args.node_name.is_empty() {
             return Err(ArgsError::EmptyNodeName);
         }
+        let cni = cni_directories(args.cni_conf_dir, args.cni_bin_dir, args.cni_conf_name)?;
+        let in_cluster = args.registry == "kubernetes";
+        let daemon_set = args.daemonset.map(|name| daemon_set(name, in_cluster)).transpose()?;
         let source = match (args.registry.split_once(':'), args.kubeconfig) {
             (Some(("files", dir)), None) if !dir.is_empty() => Source::Files(dir.into()),
             (Some(("files", dir)), Some(_)) if !dir.is_empty() => {
@@ -133,11 +198,53 @@ impl TryFrom<Args> for Settings {
             ipv6: args.ipv6,
             readiness_address: args.readiness_address,
             repair_interval: args.repair_interval,
+            cni,
+            taint: Some(args.remove_taint).filter(|key| !key.is_empty()),
+            daemon_set,
+            uninstall: args.uninstall,
+            uninstall_grace: args.uninstall_grace,
         })
     }
 }
 
+fn cni_directories(
+    conf_dir: Option<PathBuf>,
+    bin_dir: Option<PathBuf>,
+    conf_name: Option<String>,
+) -> Result<Option<CniDirectories>, ArgsError> {
+    if let Some(name) = &conf_name
+        && (name.contains('/') || !conflist::is_configuration(name))
+    {
+        return Err(ArgsError::WrongConfName(name.clone()));
+    }
+    let directories = conf_dir.zip(bin_dir);
+    Ok(directories.map(|(conf_dir, bin_dir)| CniDirectories { conf_dir, bin_dir, conf_name }))
+}
+
+fn daemon_set(text: String, in_cluster: bool) -> Result<DaemonSetName, ArgsError> {
+    match text.split_once('/') {
+        Some((namespace, name))
+            if in_cluster && !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+        {
+            Ok(DaemonSetName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err(ArgsError::WrongDaemonSet(text)),
+    }
+}
+
+fn parse_grace(text: &str) -> Result<Duration, String> {
+    parse_duration(text, Duration::ZERO..=UNINSTALL_GRACE_MAX, "0s to 3600s")
+}
+
 fn parse_interval(text: &str) -> Result<Duration, String> {
+    parse_duration(text, REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX, "50ms to 5s")
+}
+
+fn parse_duration(
+    text: &str,
+    range: RangeInclusive<Duration>,
+    written: &str,
+) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration; write for example 500ms or 2s");
     let interval = if let Some(number) = text.strip_suffix("ms") {
         Duration::from_millis(number.parse().map_err(|_| wrong())?)
@@ -146,10 +253,10 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     } else {
         return Err(wrong());
     };
-    if (REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX).contains(&interval) {
+    if range.contains(&interval) {
         Ok(interval)
     } else {
-        Err(format!("{text} is out of range; write 50ms to 5s"))
+        Err(format!("{text} is out of range; write {written}"))
     }
 }
 
@@ -210,6 +317,36 @@ mod tests {
         assert_eq!(kubernetes(&["--kubeconfig", "/k", "--proc", "/host/proc"]), expected);
         let files = Settings::try_from(parse(&["--kubeconfig", "/k"]).expect("parses"));
         assert_eq!(files.expect_err("refused"), ArgsError::UselessKubeconfig("files:/r".into()));
+    }
+
+    #[test]
+    fn the_plugin_is_installed_only_with_both_directories() {
+        parse(&["--cni-conf-dir", "/etc/cni/net.d"]).expect_err("no --cni-bin-dir");
+        parse(&["--cni-conf-name", "a.conf"]).expect_err("no directories");
+        let both = ["--cni-conf-dir", "/c", "--cni-bin-dir", "/b"];
+        let settings = Settings::try_from(parse(&both).expect("parses")).expect("valid");
+        let cni = settings.cni.expect("installed");
+        assert_eq!((cni.conf_dir, cni.bin_dir), ("/c".into(), "/b".into()));
+        for name in ["../a.conf", "kubeconfig"] {
+            let args = parse(&[&both[..], &["--cni-conf-name", name]].concat()).expect("parses");
+            let error = Settings::try_from(args).expect_err("refused").to_string();
+            assert!(error.contains(name) && error.contains("--cni-conf-dir"), "{error}");
+        }
+        assert_eq!(Settings::try_from(parse(&[]).expect("parses")).expect("valid").cni, None);
+    }
+
+    #[test]
+    fn the_daemon_set_is_a_namespace_and_a_name_in_a_cluster() {
+        let check = |registry: &str, text: &str, valid: bool| {
+            let mut args = parse(&["--daemonset", text]).expect("parses");
+            args.registry = registry.to_owned();
+            assert_eq!(Settings::try_from(args).is_ok(), valid, "{registry} {text}");
+        };
+        check("kubernetes", "istio-system/istio-cni-node", true);
+        check("files:/r", "istio-system/istio-cni-node", false);
+        for text in ["istio-cni-node", "/x", "x/", "a/b/c"] {
+            check("kubernetes", text, false);
+        }
     }
 
     #[test]

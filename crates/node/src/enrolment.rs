@@ -221,6 +221,11 @@ impl Enrolment {
         matches!(self.wish, Wish::Capture(_))
     }
 
+    /// Whether nothing of the mesh is left in the pod's namespace, and no proxy knows the pod.
+    pub(crate) fn is_out(&self) -> bool {
+        matches!(self.phase, Phase::Clean | Phase::Gone)
+    }
+
     /// Whether the machine has reached its end and can be dropped.
     pub(crate) fn is_gone(&self) -> bool {
         self.phase == Phase::Gone

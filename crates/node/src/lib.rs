@@ -18,17 +18,23 @@
 //! | `node_side` | probes of the node: source address and the set of captured pods |
 //! | `zds_server` | the proxies' socket |
 //! | `cni`, `monitor` | the CNI plugin's socket; readiness and metrics |
+//! | `plugin`, `install` | the CNI plugin itself; its place in the node's configuration |
+//! | `cluster`, `departure` | the node's taint, the agent's DaemonSet; how the mesh leaves a node |
 
 mod agent;
 mod args;
 mod capture;
+mod cluster;
 mod cni;
+mod departure;
 mod enrolment;
+mod install;
 mod metrics;
 mod monitor;
 mod node_side;
 mod place;
 mod plan;
+mod plugin;
 mod pod;
 mod registry;
 #[cfg(test)]
@@ -40,20 +46,25 @@ mod zds_server;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub use args::{Args, ArgsError};
+pub use install::conflist::PLUGIN;
+pub use plugin::cni_plugin;
+pub use registry::kubernetes::ClientError;
 
 use agent::{Agent, Parts};
 use args::{Settings, Source};
+use departure::Departure;
 use monitor::Health;
 use registry::RegistryHandle;
 use registry::files::CapturedFiles;
-use registry::kubernetes::ClientError;
 use registry::reports::{Annotations, Reports};
 use work::Workshop;
 use zds_server::ZdsServer;
@@ -76,12 +87,16 @@ pub enum RunError {
     /// One of the agent's sockets cannot be opened.
     #[error("open the agent's sockets")]
     Socket(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The executable is not known, and cannot be installed as the CNI plugin.
+    #[error("find this program's own executable, to install it as the CNI plugin")]
+    Executable(#[source] std::io::Error),
     /// Signals cannot be handled.
     #[error("handle SIGTERM and SIGINT")]
     Signals(#[source] std::io::Error),
 }
 
-/// Runs the agent until SIGTERM or SIGINT. Captures stay in place when it ends.
+/// Runs the agent until SIGTERM or SIGINT. Captures stay in place when it ends, unless the mesh is
+/// being removed.
 pub async fn run(args: Args) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
@@ -94,23 +109,39 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     run_until(args.try_into()?, stop).await
 }
 
-/// Follows the registry, looks at the pods that are there, then opens the sockets, then serves.
+/// Serves until it is told to stop, and then for as long as the mesh takes to leave the node.
 async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let health = Arc::new(Health::default());
     let monitored = monitor::listen(settings.readiness_address).await;
     let monitored = monitored.map_err(|error| RunError::Socket(error.into()))?;
+    let client = match &settings.source {
+        Source::Files(_) => None,
+        Source::Kubernetes { kubeconfig, .. } => {
+            Some(registry::kubernetes::client(kubeconfig.as_deref()).await?)
+        }
+    };
+    let departure = Departure::new(&settings, client.clone())?;
+    health.installed.store(departure.installer.is_none(), Ordering::Relaxed);
+    let (leave, leaving) = watch::channel(None);
     tokio::select! {
-        result = serve(settings, &health) => result,
+        result = serve(settings, client.clone(), &health, leaving) => result,
         () = monitor::serve(monitored, health.clone()) => Ok(()),
-        () = stop => {
+        () = departure.keep(&health, &leave) => Ok(()),
+        () = async { stop.await; departure.stopped().await } => {
             tracing::info!("stopping; pods stay captured");
             Ok(())
         }
     }
 }
 
-async fn serve(settings: Settings, health: &Arc<Health>) -> Result<(), RunError> {
-    let (registry, following, reports) = follow(&settings).await?;
+/// Follows the registry, looks at the pods that are there, then opens the sockets, then serves.
+async fn serve(
+    settings: Settings,
+    client: Option<Client>,
+    health: &Arc<Health>,
+    leaving: watch::Receiver<Option<Instant>>,
+) -> Result<(), RunError> {
+    let (registry, following, reports) = follow(&settings, client).await?;
     let zds = Arc::new(ZdsServer::new(health.clone()));
     let workshop = Workshop::new(reports, settings.ipv6, zds.clone(), health.clone());
     let (zds_path, cni_path) = (settings.zds_socket.clone(), settings.cni_socket.clone());
@@ -126,7 +157,7 @@ async fn serve(settings: Settings, health: &Arc<Health>) -> Result<(), RunError>
         health.ready.store(true, Ordering::Relaxed);
         tracing::info!(zds = %zds_path.display(), cni = %cni_path.display(), "node agent ready");
         tokio::select! {
-            () = agent.run(announcements) => {}
+            () = agent.run(announcements, leaving) => departure::remove_sockets([&zds_path, &cni_path]),
             () = zds.serve(proxies) => {}
             () = cni::serve(plugin, announced) => {}
         }
@@ -141,15 +172,16 @@ async fn serve(settings: Settings, health: &Arc<Health>) -> Result<(), RunError>
 /// Follows the registry, and says where captured pods are reported.
 async fn follow(
     settings: &Settings,
+    client: Option<Client>,
 ) -> Result<(RegistryHandle, BoxFuture<'static, ()>, Reports), RunError> {
-    match &settings.source {
-        Source::Files(directory) => {
+    match (&settings.source, client) {
+        (Source::Files(directory), _) => {
             let followed = registry::files::follow(directory).await;
             let (handle, following) = followed.map_err(|error| RunError::Registry(error.into()))?;
             Ok((handle, following.boxed(), Reports::Files(CapturedFiles::new(directory))))
         }
-        Source::Kubernetes { kubeconfig, sources } => {
-            let client = registry::kubernetes::client(kubeconfig.as_deref()).await?;
+        (Source::Kubernetes { sources, .. }, client) => {
+            let client = client.expect("made with the settings");
             let (node, sources) = (&settings.node_name, sources.clone());
             let (handle, following) =
                 registry::kubernetes::follow(client.clone(), node, sources).await;

@@ -39,7 +39,20 @@ pub(crate) struct MonitorError {
 pub(crate) struct Health {
     /// The pods of this node are known and both sockets are served.
     pub(crate) ready: AtomicBool,
+    /// The CNI plugin is in its place, or none is wanted.
+    pub(crate) installed: AtomicBool,
     pub(crate) metrics: Metrics,
+}
+
+impl Health {
+    /// What has to happen before pods can be captured from their start.
+    pub(crate) fn missing(&self) -> Option<&'static str> {
+        if !self.ready.load(Ordering::Relaxed) {
+            return Some("pods are being looked at\n");
+        }
+        let installed = self.installed.load(Ordering::Relaxed);
+        (!installed).then_some("the CNI plugin is not in its place\n")
+    }
 }
 
 /// Opens the readiness address.
@@ -85,8 +98,10 @@ async fn serve_connection(stream: TcpStream, health: Arc<Health>) {
 fn answer(path: &str, health: &Health) -> Response<Full<Bytes>> {
     let (status, text) = match path {
         "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" if health.ready.load(Ordering::Relaxed) => (StatusCode::OK, "ready\n".to_owned()),
-        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, "pods are being looked at\n".to_owned()),
+        "/readyz" => match health.missing() {
+            None => (StatusCode::OK, "ready\n".to_owned()),
+            Some(missing) => (StatusCode::SERVICE_UNAVAILABLE, missing.to_owned()),
+        },
         "/metrics" => (StatusCode::OK, health.metrics.render()),
         _ => (StatusCode::NOT_FOUND, "/readyz, /healthz and /metrics are served here\n".to_owned()),
     };
@@ -105,6 +120,8 @@ mod tests {
         assert_eq!(answer("/readyz", &health).status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer("/healthz", &health).status(), StatusCode::OK);
         health.ready.store(true, Ordering::Relaxed);
+        assert_eq!(answer("/readyz", &health).status(), StatusCode::SERVICE_UNAVAILABLE);
+        health.installed.store(true, Ordering::Relaxed);
         assert_eq!(answer("/readyz", &health).status(), StatusCode::OK);
         assert_eq!(answer("/metrics", &health).status(), StatusCode::OK);
         assert_eq!(answer("/", &health).status(), StatusCode::NOT_FOUND);

@@ -59,6 +59,8 @@ struct Pods {
     settled: bool,
     /// Found out at the first try, and said once.
     bridges_unsupported: bool,
+    /// Nothing is written any more.
+    erased: bool,
 }
 
 impl Pods {
@@ -90,6 +92,9 @@ impl NodeSide {
     /// Compares the table with what it should be and puts it right; says what differed.
     pub(crate) fn mend(&self) -> Result<Vec<Difference>, NodeSideError> {
         let mut pods = self.lock();
+        if pods.erased {
+            return Ok(Vec::new());
+        }
         pods.settled = true;
         let mut nftables = Nftables::open().map_err(failed("open nftables"))?;
         let mut differences = Vec::new();
@@ -112,6 +117,20 @@ impl NodeSide {
         Ok(differences)
     }
 
+    /// Removes the table, and lets none come back.
+    pub(crate) fn erase(&self) -> Result<(), NodeSideError> {
+        let mut pods = self.lock();
+        pods.erased = true;
+        let mut nftables = Nftables::open().map_err(failed("open nftables"))?;
+        for family in [IpVersion::V4.family(), IpVersion::V6.family(), Family::Bridge] {
+            match nftables.delete(family, TABLE).map_err(failed("delete the node's table")) {
+                Err(error) if !error.is_unsupported() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Changes what is wanted, then the kernel's set by the difference.
     fn change(
         &self,
@@ -120,7 +139,7 @@ impl NodeSide {
         let mut pods = self.lock();
         let before = pods.all();
         edit(&mut pods.addresses);
-        if !pods.settled {
+        if !pods.settled || pods.erased {
             return Ok(());
         }
         let after = pods.all();
@@ -252,7 +271,8 @@ mod tests {
             assert_ne!(seen_from(&node, other).await, of.probe, "not in the set");
         }
         assert_eq!(node.run(|| side.mend()).expect("enter").expect("mend"), []);
-        node.run(|| side.remove(&uid)).expect("enter").expect("remove");
+        node.run(|| side.erase()).expect("enter").expect("erase");
+        assert_eq!(node.run(|| side.mend()).expect("enter").expect("erased"), []);
         for of in both() {
             let app = SocketAddr::new(of.pod, APP);
             assert_eq!(seen_from(&node, app).await, of.node);

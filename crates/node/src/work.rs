@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
@@ -24,7 +25,7 @@ use crate::registry::reports::{ReportError, Reports};
 use crate::zds_server::ZdsServer;
 
 /// Kernel jobs at a time: each needs a thread.
-const KERNEL_JOBS_MAX: usize = 8;
+const KERNEL_JOBS_MAX: u32 = 8;
 /// How often it is tried to take back the report of a pod that no action takes back.
 const CLEAR_TRIES: u32 = 8;
 /// Wait before the second try; doubles with each further one.
@@ -105,6 +106,8 @@ struct Tools {
     node_side: NodeSide,
     zds: Arc<ZdsServer>,
     health: Arc<Health>,
+    /// The mesh leaves the node: whoever reads reports may be gone already.
+    leaving: AtomicBool,
 }
 
 impl Workshop {
@@ -115,8 +118,9 @@ impl Workshop {
         zds: Arc<ZdsServer>,
         health: Arc<Health>,
     ) -> Self {
-        let tools = Tools { reports, node_side: NodeSide::new(ipv6), zds, health };
-        let kernel_jobs = Arc::new(Semaphore::new(KERNEL_JOBS_MAX));
+        let (node_side, leaving) = (NodeSide::new(ipv6), AtomicBool::new(false));
+        let tools = Tools { reports, node_side, zds, health, leaving };
+        let kernel_jobs = Arc::new(Semaphore::new(KERNEL_JOBS_MAX as usize));
         Self { tools: Arc::new(tools), kernel_jobs }
     }
 
@@ -135,6 +139,31 @@ impl Workshop {
             tracing::warn!(error = %chain(&error), "probes of a captured pod may be refused until \
                 the node's table is put right");
         }
+    }
+
+    /// From here on the mesh leaves the node, and does not wait for those who read reports.
+    pub(crate) fn leave(&self) {
+        self.tools.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Removes what is left in these namespaces, and the node's own table.
+    pub(crate) async fn erase(&self, left: Vec<(PodName, Arc<NetNs>)>) {
+        // All of them: what another job has begun must not come after.
+        self.on_thread_with(KERNEL_JOBS_MAX, move |tools| {
+            for (name, netns) in left {
+                let cut = capture::connections(&netns).unwrap_or(0);
+                match capture::remove_all(&netns) {
+                    Ok(()) => tracing::warn!(pod = %name, cut, "out of the mesh, with open \
+                        connections (--uninstall-grace)"),
+                    Err(error) => tracing::error!(pod = %name, error = %chain(&error),
+                        "rules are left in the pod's network namespace"),
+                }
+            }
+            if let Err(error) = tools.node_side.erase() {
+                tracing::error!(error = %chain(&error), "the node's own table is left");
+            }
+        })
+        .await;
     }
 
     /// The node's connections to the addresses of this pod keep their own.
@@ -196,10 +225,16 @@ impl Workshop {
         let (name, uid) = (work.name.clone(), work.uid.clone());
         let outcome = self.on_thread(move |tools| tools.act(action, &work)).await?;
         let reports = &self.tools.reports;
-        match action {
-            Action::Program(_) | Action::Verify(_) => reports.mark(&name, &uid).await?,
-            Action::RemoveRedirects | Action::Forget => reports.clear(&name, &uid).await?,
-            _ => {}
+        let reported = match action {
+            Action::Program(_) | Action::Verify(_) => reports.mark(&name, &uid).await,
+            Action::RemoveRedirects | Action::Forget => reports.clear(&name, &uid).await,
+            _ => Ok(()),
+        };
+        match reported {
+            Err(error) if self.tools.leaving.load(Ordering::Relaxed) => {
+                tracing::warn!(pod = %name, error = %chain(&error), "stays reported as captured");
+            }
+            reported => reported?,
         }
         Ok(outcome)
     }
@@ -222,7 +257,16 @@ impl Workshop {
         &self,
         work: impl FnOnce(&Tools) -> T + Send + 'static,
     ) -> T {
-        let place = self.kernel_jobs.clone().acquire_owned().await;
+        self.on_thread_with(1, work).await
+    }
+
+    /// Runs when so many jobs' places are free.
+    async fn on_thread_with<T: Send + 'static>(
+        &self,
+        places: u32,
+        work: impl FnOnce(&Tools) -> T + Send + 'static,
+    ) -> T {
+        let place = self.kernel_jobs.clone().acquire_many_owned(places).await;
         let tools = self.tools.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _place = place.expect("the semaphore is never closed");
@@ -318,7 +362,7 @@ async fn altered(watch: &mut Watch) {
 }
 
 /// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -26,6 +26,8 @@ struct State {
     objects: BTreeMap<String, Value>,
     version: u64,
     watchers: Vec<(String, mpsc::UnboundedSender<Bytes>)>,
+    /// What watchers were told: at which version, of which kind, and the line.
+    told: Vec<(u64, String, Bytes)>,
     away: bool,
     mute: bool,
     patches: Vec<(String, Value)>,
@@ -107,7 +109,11 @@ impl FakeApi {
         }
         let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
         Ok(match parts.method {
-            Method::GET if is_collection(path) && query.contains("watch=true") => state.watch(path),
+            Method::GET if is_collection(path) && query.contains("watch=true") => {
+                let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+                let since = pairs.find(|(key, _)| *key == "resourceVersion");
+                state.watch(path, since.map_or(0, |(_, version)| version.parse().expect("digits")))
+            }
             Method::GET if is_collection(path) => {
                 let kind = kind_of(path);
                 let items: Vec<_> =
@@ -154,8 +160,12 @@ impl FakeApi {
 }
 
 impl State {
-    fn watch(&mut self, path: &str) -> Response<Content> {
+    fn watch(&mut self, path: &str, since: u64) -> Response<Content> {
         let (sender, receiver) = mpsc::unbounded_channel();
+        let of_kind = self.told.iter().filter(|(_, kind, _)| kind == kind_of(path));
+        for (_, _, line) in of_kind.filter(|(version, ..)| *version > since) {
+            sender.send(line.clone()).expect("the receiver is here");
+        }
         self.watchers.push((kind_of(path).to_owned(), sender));
         let lines =
             stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async {
@@ -170,9 +180,10 @@ impl State {
         }
         let path = path_of(object);
         let line = format!("{}\n", json!({"type": event, "object": object}));
-        self.watchers.retain(|(kind, watcher)| {
-            kind != kind_of(&path) || watcher.send(line.clone().into()).is_ok()
-        });
+        let line = Bytes::from(line);
+        self.told.push((self.version, kind_of(&path).to_owned(), line.clone()));
+        self.watchers
+            .retain(|(kind, watcher)| kind != kind_of(&path) || watcher.send(line.clone()).is_ok());
     }
 }
 
@@ -194,8 +205,9 @@ fn kind_of(path: &str) -> &str {
 }
 
 fn failure(code: u16) -> Response<Content> {
+    let reason = if code == 404 { "NotFound" } else { "" };
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
-        "status": "Failure", "message": "refused by the test", "reason": "", "code": code});
+        "status": "Failure", "message": "refused by the test", "reason": reason, "code": code});
     respond(code, &status)
 }
 

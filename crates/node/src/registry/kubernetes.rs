@@ -686,7 +686,6 @@ mod tests {
         let here = |view: &RegistryView| {
             view.statuses[&name()].netns.as_ref().and_then(Place::inode) == Some(netns.inode())
         };
-        tokio::time::pause();
         let found = world.handle.view.wait_for(|view| here(view));
         tokio::time::timeout(2 * SCAN_MAX, found).await.expect("in time").expect("followed");
         ambit_net::namespace::unpin(&path).expect("unpin");

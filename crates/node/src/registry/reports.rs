@@ -78,9 +78,20 @@ impl Reports {
     }
 }
 
+/// What this agent wrote for a pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Last {
+    #[default]
+    Nothing,
+    /// A write failed, or it was done and the answer was lost.
+    Unsure,
+    /// Whether the pod was reported.
+    Wrote(bool),
+}
+
 /// What was last written for a pod; held while it is written, so that reports of one pod are
 /// written in their order and those of others do not wait.
-type Written = Arc<tokio::sync::Mutex<Option<bool>>>;
+type Written = Arc<tokio::sync::Mutex<Last>>;
 
 /// The annotation of each pod, by merge patches on its status.
 #[derive(Clone)]
@@ -106,12 +117,11 @@ impl Annotations {
         let written = self.written(uid);
         let mut last = written.lock().await;
         let seen = self.seen(name, uid);
-        if last.unwrap_or(report) == report && seen == Some(report) {
+        if seen == Some(report) && [Last::Nothing, Last::Wrote(report)].contains(&last) {
             // Nothing to write, and no need for a server.
             return Ok(());
         }
-        // Unless the server agrees, what is there now is not known.
-        *last = Some(!report);
+        *last = Last::Unsure;
         let value = report.then_some(CAPTURED);
         // The uid makes it conditional: no other pod of this name is meant.
         let patch = json!({
@@ -137,7 +147,7 @@ impl Annotations {
         };
         let result = tokio::time::timeout(WRITE_TIMEOUT, work).await;
         result.unwrap_or(Err(ReportError::Silence))?;
-        *last = Some(report);
+        *last = Last::Wrote(report);
         Ok(())
     }
 
