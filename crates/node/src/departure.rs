@@ -1,9 +1,9 @@
 //! How the mesh comes to a node and leaves it, beside its pods: the CNI plugin, the node's taint,
 //! and what a stop of the agent means.
 //!
-//! An agent that is stopped for an upgrade or a restart of the node leaves everything as it is. Only
-//! if its own DaemonSet is gone, or on its way, the mesh leaves the node. Nothing is removed on a
-//! guess.
+//! An agent that is stopped for an upgrade or a restart of the node leaves everything as it is.
+//! Only if its own DaemonSet is gone, or on its way, the mesh leaves the node. Nothing is removed
+//! on a guess.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl Departure {
         })
     }
 
-    /// Keeps the plugin in its place and opens the node; when the mesh is to leave, takes the plugin
-    /// away and tells the agent until when connections may go on. Never comes back.
+    /// Keeps the plugin in its place and opens the node; when the mesh is to leave, takes the
+    /// plugin away and tells the agent until when connections may go on. Never comes back.
     pub(crate) async fn keep(&self, health: &Arc<Health>, leave: &watch::Sender<Option<Instant>>) {
         let mut removal = self.removal.subscribe();
         let install = async {

@@ -9,7 +9,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `args` | flags and settings |
-//! | `registry` | pods, namespaces and statuses, as files or from a cluster; the reports of captured pods |
+//! | `registry` | pods, namespaces, statuses: as files or from a cluster; reports of captured pods |
 //! | `place` | where a pod's network namespace is |
 //! | `pod`, `plan` | who belongs in the mesh, and what is wished for each pod: pure |
 //! | `enrolment` | one pod's way in and out: a state machine without I/O |
@@ -157,7 +157,9 @@ async fn serve(
         health.ready.store(true, Ordering::Relaxed);
         tracing::info!(zds = %zds_path.display(), cni = %cni_path.display(), "node agent ready");
         tokio::select! {
-            () = agent.run(announcements, leaving) => departure::remove_sockets([&zds_path, &cni_path]),
+            () = agent.run(announcements, leaving) => {
+                departure::remove_sockets([&zds_path, &cni_path]);
+            }
             () = zds.serve(proxies) => {}
             () = cni::serve(plugin, announced) => {}
         }

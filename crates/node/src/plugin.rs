@@ -37,7 +37,10 @@ const ANSWER_MAX_BYTES: u64 = 64 * 1024;
 /// An error as the specification has it: code, what happened, and details.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum PluginError {
-    #[error("incompatible CNI version {0:?}; this plugin speaks {known}", known = VERSIONS.join(", "))]
+    #[error(
+        "incompatible CNI version {0:?}; this plugin speaks {known}",
+        known = VERSIONS.join(", ")
+    )]
     Version(String),
     #[error("{0} in the environment is missing or wrong")]
     Environment(&'static str),

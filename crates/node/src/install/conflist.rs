@@ -24,7 +24,10 @@ pub(crate) enum ConflistError {
     NoPlugins,
     #[error("it has no `type`")]
     NoType,
-    #[error("its cniVersion is {0:?}; chained plugins need one of {known}", known = VERSIONS.join(", "))]
+    #[error(
+        "its cniVersion is {0:?}; chained plugins need one of {known}",
+        known = VERSIONS.join(", ")
+    )]
     Version(String),
 }
 

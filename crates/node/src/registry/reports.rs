@@ -29,7 +29,8 @@ pub(crate) enum ReportError {
     Files(#[from] RegistryError),
     /// The server refused, or is away.
     #[error(
-        "write the pod's annotation {CAPTURED_ANNOTATION} (the agent may need `patch` on pods/status)"
+        "write the pod's annotation {CAPTURED_ANNOTATION} (the agent may need `patch` on \
+        pods/status)"
     )]
     Annotate(#[source] kube::Error),
     /// The server did not answer.
