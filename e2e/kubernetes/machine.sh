@@ -81,6 +81,5 @@ for i in $(seq "$nodes"); do
   nsenter --net="/run/netns/n$i" \
     unshare --pid --mount --uts --ipc --fork --kill-child --mount-proc \
     bash /run/scripts/node.sh "$i" > "$log/n$i.log" 2>&1 &
-  echo $! > "/mnt/n$i.unshare"
 done
 while :; do wait -n 2> /dev/null || sleep 1; done

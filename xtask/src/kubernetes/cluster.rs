@@ -19,8 +19,10 @@ use super::remains;
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(200);
-/// What is the cluster's alone and goes with it.
-const OF_ONE_LIFE: [&str; 5] = ["cfg", "etcd", "helm-cache", "log", "pki"];
+/// What is the cluster's alone and goes with it; its logs stay until the next one.
+const OF_ONE_LIFE: [&str; 8] =
+    ["cfg", "etcd", "helm", "helm-cache", "k", "machine.init", "node", "pki"];
+const LOG: &str = "log";
 /// Where the mesh is installed.
 const NAMESPACE: &str = "istio-system";
 
@@ -48,8 +50,8 @@ impl Cluster {
 
     /// Starts it and waits until its nodes are ready. Unless it is to be kept, it dies with us.
     pub(super) fn up(&self, keep: bool) -> Result<()> {
-        self.clear()?;
-        for directory in ["log", "cfg"] {
+        self.clear(&[LOG])?;
+        for directory in [LOG, "cfg"] {
             fs::create_dir_all(self.state.join(directory)).context("make the state directory")?;
         }
         let nodes = self.nodes.to_string();
@@ -122,7 +124,7 @@ impl Cluster {
         run(helm.args(["--namespace", NAMESPACE]).stdout(Stdio::null()))
     }
 
-    /// Ends it and removes what is left.
+    /// Ends it and removes what is left, but for its logs and its pods'.
     pub(super) fn down(&self) -> Result<()> {
         if let Some(init) = self.init() {
             run(Command::new("kill").args(["-KILL", &init.to_string()]))?;
@@ -133,7 +135,14 @@ impl Cluster {
             }
         }
         remove_cgroups()?;
-        self.clear()
+        for node in 1..=self.nodes {
+            let pods = self.state.join(format!("n{node}/pods"));
+            if pods.exists() {
+                let kept = self.state.join(LOG).join(format!("n{node}-pods"));
+                fs::rename(&pods, kept).context("keep the pods' logs")?;
+            }
+        }
+        self.clear(&[])
     }
 
     /// Prints how to reach it.
@@ -210,16 +219,18 @@ impl Cluster {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).context("set a mode")
     }
 
-    /// Removes what belonged to the last life.
-    fn clear(&self) -> Result<()> {
-        let of_nodes = (1..=self.nodes).map(|node| format!("n{node}"));
-        for name in OF_ONE_LIFE.iter().map(|name| (*name).to_owned()).chain(of_nodes) {
-            match fs::remove_dir_all(self.state.join(&name)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("remove {name}"));
-                }
-                _ => {}
-            }
+    /// Removes what belonged to the last life, and what else is named.
+    fn clear(&self, also: &[&str]) -> Result<()> {
+        let of_nodes =
+            (1..=self.nodes).flat_map(|node| [format!("n{node}"), format!("n{node}.init")]);
+        for name in OF_ONE_LIFE.iter().chain(also).map(|name| (*name).to_owned()).chain(of_nodes) {
+            let path = self.state.join(&name);
+            let removed = match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(_) => Ok(()),
+            };
+            removed.with_context(|| format!("remove {}", path.display()))?;
         }
         Ok(())
     }
