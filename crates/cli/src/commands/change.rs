@@ -95,7 +95,8 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     if args.kube.is_meant() {
         let count = manifests.objects.len();
         super::print(&format!(
-            "{count} objects are understood; `kubectl apply --dry-run=server {}` asks the cluster\n",
+            "{count} objects are understood; the cluster is asked by `kubectl apply \
+             --dry-run=server {}`\n",
             files(&args.paths)
         ))?;
         return Ok(ExitCode::SUCCESS);

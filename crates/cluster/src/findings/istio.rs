@@ -78,12 +78,16 @@ fn definitions(facts: &Facts, report: &mut Report) {
     let owner = |it: &&&Value| annotation(it, "meta.helm.sh/release-name").is_some();
     let owned: Vec<&str> = present.iter().filter(owner).map(|it| name(it)).collect();
     if let Some(first) = present.iter().find(|it| owner(it)) {
-        let release = annotation(first, "meta.helm.sh/release-name").unwrap_or_default();
-        report.warning("crds-of-another", format!("CustomResourceDefinition {}", listed(&owned))).says(
+        let of = |field: &str| {
+            annotation(first, &format!("meta.helm.sh/release-{field}")).unwrap_or_default()
+        };
+        let (namespace, release) = (of("namespace"), of("name"));
+        let place = format!("CustomResourceDefinition {}", listed(&owned));
+        report.warning("crds-of-another", place).says(
             format!(
-                "they belong to the Helm release {}/{release}: the chart leaves them as they are, and \
-                 they are removed, with every policy, when that release is uninstalled",
-                annotation(first, "meta.helm.sh/release-namespace").unwrap_or_default()
+                "they belong to the Helm release {namespace}/{release}: the chart leaves them as \
+                 they are, and they are removed, with every policy, when that release is \
+                 uninstalled"
             ),
             "annotate them with helm.sh/resource-policy=keep before that release is uninstalled",
         );

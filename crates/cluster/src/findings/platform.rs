@@ -98,8 +98,8 @@ fn nodes(facts: &Facts, report: &mut Report) {
     use super::Severity::{Error, Info, Warning};
     let what = "the kernel lacks system calls that the node's parts need (close_range, pidfds)";
     tell(old, Error, "kernel-too-old", what, "run Linux 5.14 or newer there");
-    let what = "the kernel has no net.ipv4.tcp_migrate_req (5.14): an upgrade of the node proxy can \
-                reset connections that were just being opened";
+    let what = "the kernel has no net.ipv4.tcp_migrate_req (5.14): an upgrade of the node proxy \
+                can reset connections that were just being opened";
     tell(cutting, Warning, "kernel-cuts-upgrades", what, "run Linux 5.14 or newer there");
     let what = "no image is built for this architecture: its pods could not join the mesh";
     tell(foreign, Error, "architecture", what, "keep labelled workloads off these nodes");

@@ -35,7 +35,10 @@ mod tests {
         let check = |selector: Value, expected: bool| {
             assert_eq!(takes(&selector, &object), expected, "{selector}");
         };
-        let expression = |operator: &str, key: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        let expression = |operator: &str, key: &str, values: Value| {
+            let expression = json!({"key": key, "operator": operator, "values": values});
+            json!({ "matchExpressions": [expression] })
+        };
         check(json!({}), true);
         check(json!({"matchLabels": {"app": "web"}}), true);
         check(json!({"matchLabels": {"app": "db"}}), false);

@@ -76,24 +76,7 @@ impl Cluster {
             objects.push(json!({"kind": "ConfigMap", "data": {"root-cert.pem": ROOT},
                 "metadata": {"namespace": namespace, "name": "istio-ca-root-cert"}}));
         }
-        for node in ["n1", "n2"] {
-            objects.push(json!({"kind": "Node", "metadata": {"name": node}, "status": {
-                "nodeInfo": {"kernelVersion": "6.1.0-44-amd64", "operatingSystem": "linux",
-                "architecture": "amd64", "containerRuntimeVersion": "containerd://1.7.24"}}}));
-            for (set, app, role) in
-                [("ztunnel", "ztunnel", "proxy"), ("istio-cni-node", "cni", "node")]
-            {
-                let mut pod = pod(
-                    "istio-system",
-                    &format!("{set}-{node}"),
-                    node,
-                    template(role)["spec"].clone(),
-                );
-                pod["metadata"]["labels"] = json!({"app": app});
-                pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": set}]);
-                objects.push(pod);
-            }
-        }
+        objects.extend(["n1", "n2"].into_iter().flat_map(node));
         for (set, role) in [("ztunnel", "proxy"), ("istio-cni-node", "node")] {
             objects.push(object(
                 "DaemonSet",
@@ -148,6 +131,22 @@ impl Cluster {
         }
         facts
     }
+}
+
+/// A node with its proxy and its agent.
+fn node(node: &str) -> Vec<Value> {
+    let info = json!({"kernelVersion": "6.1.0-44-amd64", "operatingSystem": "linux",
+        "architecture": "amd64", "containerRuntimeVersion": "containerd://1.7.24"});
+    let status = json!({ "nodeInfo": info });
+    let mut objects = vec![json!({"kind": "Node", "metadata": {"name": node}, "status": status})];
+    for (set, app, role) in [("ztunnel", "ztunnel", "proxy"), ("istio-cni-node", "cni", "node")] {
+        let mut pod =
+            pod("istio-system", &format!("{set}-{node}"), node, template(role)["spec"].clone());
+        pod["metadata"]["labels"] = json!({"app": app});
+        pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet", "name": set}]);
+        objects.push(pod);
+    }
+    objects
 }
 
 fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
