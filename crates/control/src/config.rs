@@ -18,12 +18,20 @@ use crate::view_builder::Mesh;
 /// renewal.
 const CERT_TTL_MIN: Duration = Duration::from_secs(5);
 
+/// How long streams take to end at shutdown in a cluster, and at most. Kubernetes gives a pod 30 s.
+const SHUTDOWN_SPREAD: Duration = Duration::from_secs(5);
+const SHUTDOWN_SPREAD_MAX: Duration = Duration::from_secs(300);
+
 /// Flags of `ambit control`, the control plane in istiod's place.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Where objects are read from: files:DIR, the registry directory of `ambit up`
+    /// Where objects are read from: kubernetes, or files:DIR, the registry directory of `ambit up`
     #[arg(long, env = "AMBIT_REGISTRY", value_name = "SOURCE")]
     pub registry: String,
+
+    /// How to reach the Kubernetes API server [default: KUBECONFIG, or the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
 
     /// Directory of roots, keys and allocated addresses; made if absent, mode 0700
     #[arg(long, default_value = "/var/lib/ambit/control", value_name = "DIR")]
@@ -32,6 +40,16 @@ pub struct Args {
     /// Socket of the administration API; mode 0600
     #[arg(long, default_value = "/var/run/ambit/control.sock", value_name = "PATH")]
     pub admin_socket: PathBuf,
+
+    /// Address of the administration API over TCP, beside the socket; loopback only, off unless
+    /// given
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin_address: Option<SocketAddr>,
+
+    /// How long the proxies' streams take to end at shutdown, one after another [default: 5s with
+    /// --registry kubernetes, otherwise 0s]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub shutdown_spread: Option<Duration>,
 
     /// Directory into which each node's token, roots and revocation list are written, as
     /// DIR/NODE/...
@@ -99,14 +117,28 @@ pub struct Args {
 pub enum ConfigError {
     /// `--registry` names no source that this build knows.
     #[error(
-        "--registry {0}: unknown source; write files:DIR, for example files:/run/ambit/registry"
+        "--registry {0}: unknown source; write kubernetes, or files:DIR, for example \
+         files:/run/ambit/registry"
     )]
     UnknownRegistry(String),
-    /// The plain text port would be open to the network.
-    #[error(
-        "--plaintext-xds-address {0} is not a loopback address; use for example 127.0.0.1:15010"
-    )]
-    PlaintextNotLoopback(SocketAddr),
+    /// A flag that means nothing for this registry.
+    #[error("{flag} is for --registry {needs}; remove it, or change --registry")]
+    OtherRegistry {
+        /// The flag.
+        flag: &'static str,
+        /// What it is for.
+        needs: &'static str,
+    },
+    /// A port without proof of who calls would be open to the network.
+    #[error("{flag} {given} is not a loopback address; use for example {example}")]
+    NotLoopback {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        given: SocketAddr,
+        /// A right one.
+        example: &'static str,
+    },
     /// A name that is part of identities cannot be one.
     #[error("{flag} {value:?} cannot be used: {what}")]
     Name {
@@ -128,6 +160,9 @@ pub enum ConfigError {
         /// Its value.
         given: Duration,
     },
+    /// The end would take too long.
+    #[error("--shutdown-spread is {0:?}; write at most {SHUTDOWN_SPREAD_MAX:?}")]
+    Spread(Duration),
     /// A trusted account is not `namespace/name`.
     #[error("--trusted-node-accounts {0:?}: write it as NAMESPACE/NAME")]
     Account(String),
@@ -172,12 +207,23 @@ struct MeshConfig {
     root_namespace: Option<String>,
 }
 
+/// Where objects are read from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// A directory.
+    Files(PathBuf),
+    /// A cluster, reached as this file says or as a pod of it.
+    Kubernetes(Option<PathBuf>),
+}
+
 /// The settings after checking.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    pub(crate) registry: PathBuf,
+    pub(crate) registry: Source,
     pub(crate) state: PathBuf,
     pub(crate) admin_socket: PathBuf,
+    pub(crate) admin_address: Option<SocketAddr>,
+    pub(crate) shutdown_spread: Duration,
     pub(crate) node_credentials: Option<PathBuf>,
     pub(crate) xds_address: SocketAddr,
     pub(crate) plaintext_xds_address: Option<SocketAddr>,
@@ -195,12 +241,21 @@ impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
-        let registry = match args.registry.split_once(':') {
-            Some(("files", directory)) if !directory.is_empty() => PathBuf::from(directory),
-            _ => return Err(ConfigError::UnknownRegistry(args.registry)),
-        };
-        if let Some(address) = args.plaintext_xds_address.filter(|it| !it.ip().is_loopback()) {
-            return Err(ConfigError::PlaintextNotLoopback(address));
+        let registry = source(&args)?;
+        for (flag, given, example) in [
+            ("--plaintext-xds-address", args.plaintext_xds_address, "127.0.0.1:15010"),
+            ("--admin-address", args.admin_address, "127.0.0.1:9876"),
+        ] {
+            if let Some(given) = given.filter(|given| !given.ip().is_loopback()) {
+                return Err(ConfigError::NotLoopback { flag, given, example });
+            }
+        }
+        let shutdown_spread = args.shutdown_spread.unwrap_or(match registry {
+            Source::Files(_) => Duration::ZERO,
+            Source::Kubernetes(_) => SHUTDOWN_SPREAD,
+        });
+        if shutdown_spread > SHUTDOWN_SPREAD_MAX {
+            return Err(ConfigError::Spread(shutdown_spread));
         }
         let maximum = args.max_workload_cert_ttl.unwrap_or(args.workload_cert_ttl);
         for (flag, given) in
@@ -216,6 +271,8 @@ impl TryFrom<Args> for Config {
             registry,
             state: args.state,
             admin_socket: args.admin_socket,
+            admin_address: args.admin_address,
+            shutdown_spread,
             node_credentials: args.node_credentials,
             xds_address: args.xds_address,
             plaintext_xds_address: args.plaintext_xds_address,
@@ -227,6 +284,25 @@ impl TryFrom<Args> for Config {
             mesh,
             trusted_node_accounts,
         })
+    }
+}
+
+fn source(args: &Args) -> Result<Source, ConfigError> {
+    let only_for = |flag, is_given: bool, needs| {
+        if is_given { Err(ConfigError::OtherRegistry { flag, needs }) } else { Ok(()) }
+    };
+    match args.registry.split_once(':') {
+        Some(("files", directory)) if !directory.is_empty() => {
+            only_for("--kubeconfig", args.kubeconfig.is_some(), "kubernetes")?;
+            Ok(Source::Files(PathBuf::from(directory)))
+        }
+        None if args.registry == "kubernetes" => {
+            // A cluster's proxies bring tokens of the cluster and mount its roots.
+            only_for("--node-credentials", args.node_credentials.is_some(), "files:DIR")?;
+            only_for("--ca-dir", args.ca_dir.is_some(), "files:DIR")?;
+            Ok(Source::Kubernetes(args.kubeconfig.clone()))
+        }
+        _ => Err(ConfigError::UnknownRegistry(args.registry.clone())),
     }
 }
 
@@ -354,9 +430,17 @@ mod tests {
     fn flags_are_checked() {
         check("--registry files:/tmp", Ok(()));
         check("", Err("--registry"));
-        check("--registry etcd:/tmp", Err("write files:DIR"));
+        check("--registry etcd:/tmp", Err("write kubernetes, or files:DIR"));
+        check("--registry kubernetes", Ok(()));
+        check("--registry kubernetes:/tmp", Err("unknown source"));
+        check("--registry kubernetes --kubeconfig /k", Ok(()));
+        check("--registry files:/tmp --kubeconfig /k", Err("--kubeconfig is for --registry kube"));
+        check("--registry kubernetes --ca-dir /ca", Err("--ca-dir is for --registry files:DIR"));
         check("--registry files:/tmp --plaintext-xds-address 0.0.0.0:15010", Err("not a loopback"));
         check("--registry files:/tmp --plaintext-xds-address 127.0.0.1:15010", Ok(()));
+        check("--registry files:/tmp --admin-address 10.0.0.1:1", Err("not a loopback"));
+        check("--registry files:/tmp --admin-address [::1]:9876 --shutdown-spread 30s", Ok(()));
+        check("--registry files:/tmp --shutdown-spread 1h", Err("at most 300s"));
         check("--registry files:/tmp --workload-cert-ttl 1s", Err("at least 5s"));
         check(
             "--registry files:/tmp --workload-cert-ttl 2h --max-workload-cert-ttl 1h",

@@ -10,8 +10,10 @@
 //! | [`config`] | flags and Istio's environment variables |
 //! | `registry` | where objects come from, as a stream of events |
 //! | `view_builder` | objects to the workloads, services and policies of the view |
+//! | `kubernetes` | the API server: client, and what only a cluster needs |
 //! | `world` | what is known at this moment, shared |
 //! | `xds_server`, `listener` | delta discovery, and TLS below it |
+//! | `callers` | whose token a proxy's is |
 //! | `ca` | the certificate authority |
 //! | `node_credentials` | tokens, roots and revocation lists for nodes |
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
@@ -19,10 +21,12 @@
 
 mod admin;
 mod ca;
+mod callers;
 pub mod config;
 mod durable;
 mod error_text;
 mod http_server;
+mod kubernetes;
 mod listener;
 pub mod manifest;
 mod metrics;

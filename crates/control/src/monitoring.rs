@@ -3,11 +3,12 @@
 //! Open to the network like istiod's 15014: nothing here may show more than names, counts and
 //! states.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use http::{Method, StatusCode};
 use serde_json::json;
+use tokio::sync::watch;
 
 use crate::admin::METRICS_TYPE;
 use crate::ca::CertificateAuthority;
@@ -19,9 +20,12 @@ use crate::xds_server::Clients;
 /// Answers whoever watches the control plane.
 pub(crate) struct Monitoring {
     pub(crate) world: Arc<World>,
-    pub(crate) authority: Arc<CertificateAuthority>,
+    /// Not there before the control plane serves.
+    pub(crate) authority: Arc<OnceLock<Arc<CertificateAuthority>>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Whether the control plane serves proxies, and goes on to.
+    pub(crate) serves: watch::Receiver<bool>,
 }
 
 impl Monitoring {
@@ -32,8 +36,11 @@ impl Monitoring {
                 self.look_at_authority();
                 Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
             }
-            // The port opens only once the registry was read and all ports are served.
-            (&Method::GET, "/ready") => Answer::json(StatusCode::OK, &json!({ "ready": true })),
+            (&Method::GET, "/ready") => {
+                let ready = *self.serves.borrow();
+                let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+                Answer::json(status, &json!({ "ready": ready }))
+            }
             (&Method::GET, "/debug/syncz") => {
                 let resources = self.world.resources().borrow().clone();
                 let clients = self.clients.to_json(&resources);
@@ -47,8 +54,9 @@ impl Monitoring {
     }
 
     fn look_at_authority(&self) {
-        let end = self.authority.signer_not_after().duration_since(SystemTime::UNIX_EPOCH);
-        let (_, revoked) = self.authority.certificates();
+        let Some(authority) = self.authority.get() else { return };
+        let end = authority.signer_not_after().duration_since(SystemTime::UNIX_EPOCH);
+        let (_, revoked) = authority.certificates();
         self.metrics.authority(end.unwrap_or_default().as_secs(), revoked.len());
     }
 }

@@ -13,7 +13,7 @@ use ambit_net::drain::Guard;
 use ambit_tls::token::{Claims, ISSUER, TokenError, TokenSigner};
 
 use crate::ca::CertificateAuthority;
-use crate::ca::service::AUDIENCE;
+use crate::callers::AUDIENCE;
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 use crate::error_text::chain;
 use crate::manifest::validate::names::dns_subdomain;

@@ -1,11 +1,15 @@
 //! The life of the control plane: set up, serve, end in good order.
 //!
 //! Nothing is served before the registry was read, and every task ends before the process does.
-//! What this file starts is all there is.
+//! What this file and `cluster` start is all there is. It ends in two steps: first no new proxies
+//! and certificates, while the streams of connected proxies end one after another, so that the
+//! other replicas are not stormed; then everything else.
+
+mod cluster;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::{Drain, Guard};
@@ -19,22 +23,26 @@ use ambit_wire::xds::MAX_MESSAGE_BYTES;
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
+use self::cluster::Cluster;
 use crate::admin::{self, Admin, SocketError};
+use crate::ca::cluster::{ClusterAuthority, ClusterError};
 use crate::ca::service::CertificateService;
 use crate::ca::{CaError, CertificateAuthority, SERVER_CERT_TTL};
-use crate::config::{Args, Config, ConfigError};
+use crate::callers::{Callers, Reviews};
+use crate::config::{Args, Config, ConfigError, Source};
 use crate::durable::{self, FileError, PRIVATE};
 use crate::error_text::chain;
 use crate::http_server::{self, Listener};
+use crate::kubernetes::{self, ConnectError};
 use crate::listener::{self, Security};
 use crate::metrics::Metrics;
 use crate::monitoring::Monitoring;
 use crate::node_credentials::NodeCredentials;
-use crate::registry::{Event, FilesRegistry, RegistryError};
+use crate::registry::{Registry, RegistryError};
 use crate::view_builder::Vips;
 use crate::world::World;
 use crate::xds_server::{Clients, Discovery};
@@ -60,12 +68,18 @@ pub enum RunError {
     /// The registry cannot be read.
     #[error("the registry")]
     Registry(#[from] RegistryError),
+    /// There is no way to the API server.
+    #[error("the Kubernetes API server")]
+    ApiServer(#[from] ConnectError),
     /// What watches the registry broke.
     #[error("watching the registry failed; see the log")]
     Watcher(#[source] tokio::task::JoinError),
     /// The authority cannot be set up.
     #[error("the certificate authority")]
     Authority(#[from] CaError),
+    /// The authority that replicas share.
+    #[error("the certificate authority of the cluster")]
+    SharedAuthority(#[from] ClusterError),
     /// The state directory.
     #[error("the state directory")]
     State(#[from] FileError),
@@ -114,23 +128,24 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let config = Config::try_from(args)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
-    let drain = Drain::new();
-    let mut control = Control::set_up(config, drain.guard()).await?;
-    let Ports { xds, plaintext_xds, monitoring } = control.ports;
-    tracing::info!(%xds, ?plaintext_xds, %monitoring, "the control plane is ready");
+    let (life, spread) = (Life::new(), config.shutdown_spread);
+    let socket = config.admin_socket.clone();
+    let set_up = tokio::select! {
+        control = Control::set_up(config, &life) => Some(control?),
+        // The API server may be long in coming.
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    let Some(mut control) = set_up else { return Ok(()) };
+    let Ports { xds, plaintext_xds, monitoring, admin } = control.ports;
+    tracing::info!(%xds, ?plaintext_xds, %monitoring, ?admin, "the control plane is ready");
     let ended = tokio::select! {
         ended = &mut control.registry => Some(ended),
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
     tracing::info!("the control plane stops");
-    drain.start(Some(Instant::now() + DRAIN_TIMEOUT));
-    control.registry.abort();
-    let socket = control.admin_socket.clone();
-    drop(control);
-    if tokio::time::timeout(DRAIN_TIMEOUT, drain.finished()).await.is_err() {
-        tracing::warn!("some connections did not end in {DRAIN_TIMEOUT:?}");
-    }
+    life.end(control, spread).await;
     durable::remove(&socket)?;
     match ended {
         None | Some(Ok(Ok(()))) => Ok(()),
@@ -139,10 +154,40 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     }
 }
 
+/// How long the parts of the control plane live.
+struct Life {
+    /// What proxies are connected to.
+    front: Drain,
+    /// Everything else.
+    back: Drain,
+    /// Whether proxies are served.
+    serves: watch::Sender<bool>,
+}
+
+impl Life {
+    fn new() -> Self {
+        Self { front: Drain::new(), back: Drain::new(), serves: watch::Sender::new(false) }
+    }
+
+    /// Ends everything; streams of proxies end in the course of `spread`.
+    async fn end(self, control: Control, spread: Duration) {
+        self.serves.send_replace(false);
+        let limit = spread + DRAIN_TIMEOUT;
+        self.front.start(Some(Instant::now() + limit));
+        let front = tokio::time::timeout(limit, self.front.finished()).await;
+        self.back.start(Some(Instant::now() + DRAIN_TIMEOUT));
+        control.registry.abort();
+        drop(control);
+        let back = tokio::time::timeout(DRAIN_TIMEOUT, self.back.finished()).await;
+        if front.is_err() || back.is_err() {
+            tracing::warn!("some connections did not end in {DRAIN_TIMEOUT:?}");
+        }
+    }
+}
+
 /// What runs, as far as it must be held.
 struct Control {
     registry: tokio::task::JoinHandle<Result<(), RegistryError>>,
-    admin_socket: PathBuf,
     ports: Ports,
 }
 
@@ -152,52 +197,110 @@ struct Ports {
     xds: SocketAddr,
     plaintext_xds: Option<SocketAddr>,
     monitoring: SocketAddr,
+    admin: Option<SocketAddr>,
 }
 
 /// What all parts share.
 struct Parts {
     world: Arc<World>,
     authority: Arc<CertificateAuthority>,
-    signer: TokenSigner,
+    callers: Callers,
     metrics: Arc<Metrics>,
     clients: Arc<Clients>,
 }
 
 impl Control {
-    async fn set_up(config: Config, guard: Guard) -> Result<Self, RunError> {
-        let now = SystemTime::now();
-        let domain = config.mesh.trust_domain.clone();
-        let authority =
-            CertificateAuthority::open(&config.state, config.ca_dir.as_deref(), &domain, now)?;
-        let signer = token_signer(&config)?;
-        let (registry, events) = FilesRegistry::open(&config.registry)?;
-        let metrics = Arc::new(Metrics::new());
-        let world = Arc::new(world(&config, events, metrics.clone())?);
-        let parts = Parts {
-            world,
-            authority: Arc::new(authority),
-            signer,
-            metrics,
-            clients: Arc::new(Clients::default()),
+    async fn set_up(config: Config, life: &Life) -> Result<Self, RunError> {
+        let cluster = match &config.registry {
+            Source::Files(_) => None,
+            Source::Kubernetes(file) => {
+                Some(Cluster::new(kubernetes::connect(file.as_deref()).await?, &config))
+            }
         };
+        Self::set_up_in(cluster, config, life).await
+    }
+
+    async fn set_up_in(
+        cluster: Option<Cluster>,
+        config: Config,
+        life: &Life,
+    ) -> Result<Self, RunError> {
+        let guard = life.back.guard();
+        let metrics = Arc::new(Metrics::new());
+        let clients = Arc::new(Clients::default());
+        let world = Arc::new(world(&config, metrics.clone())?);
+        let signing = Arc::new(OnceLock::new());
+        let monitoring = Monitoring {
+            world: world.clone(),
+            authority: signing.clone(),
+            clients: clients.clone(),
+            metrics: metrics.clone(),
+            serves: life.serves.subscribe(),
+        };
+        let monitoring = serve_monitoring(&config, monitoring, &guard).await?;
+        let authority = Arc::new(authority(cluster.as_ref(), &config).await?);
+        signing.get_or_init(|| authority.clone());
+        let (callers, signer) = callers(cluster.as_ref(), &config)?;
+        let mut registry = match (&config.registry, &cluster) {
+            (Source::Files(directory), _) => Registry::files(directory)?,
+            (Source::Kubernetes(_), Some(cluster)) => Registry::kubernetes(&cluster.client),
+            (Source::Kubernetes(_), None) => unreachable!("a cluster is made for its registry"),
+        };
+        registry.load(|events| world.apply(events)).await?;
+        let parts = Parts { world, authority, callers, metrics, clients };
+        let (xds, plaintext_xds) = serve_proxies(&config, &parts, &life.front.guard()).await?;
+        let answers_marks = registry.answers_marks();
+        let shared = cluster.as_ref().map(|cluster| cluster.authority.clone());
+        let admin = serve_admin(&config, &parts, answers_marks, shared, &guard).await?;
         let registry = watch_registry(registry, parts.world.clone(), &guard);
-        let (xds, plaintext_xds) = serve_proxies(&config, &parts, &guard).await?;
-        let monitoring = serve_operators(&config, &parts, &guard).await?;
-        let ports = Ports { xds, plaintext_xds, monitoring };
         maintain(&parts, &guard);
-        let admin_socket = config.admin_socket.clone();
-        if let Some(directory) = config.node_credentials {
+        if let Some(cluster) = cluster {
+            cluster.start(&parts, &config, &guard);
+        }
+        if let (Some(directory), Some(signer)) = (config.node_credentials, signer) {
             let credentials = NodeCredentials {
                 directory,
-                signer: parts.signer,
+                signer,
                 authority: parts.authority,
                 world: parts.world,
                 account: config.trusted_node_accounts[0].clone(),
             };
             guard.spawn(credentials.run(guard.clone()));
         }
-        Ok(Self { registry, admin_socket, ports })
+        life.serves.send_replace(true);
+        Ok(Self { registry, ports: Ports { xds, plaintext_xds, monitoring, admin } })
     }
+}
+
+/// The authority: of the state directory or the operator's, or the one that replicas share.
+async fn authority(
+    cluster: Option<&Cluster>,
+    config: &Config,
+) -> Result<CertificateAuthority, RunError> {
+    let (state, now) = (&config.state, SystemTime::now());
+    let Some(cluster) = cluster else {
+        let domain = &config.mesh.trust_domain;
+        return Ok(CertificateAuthority::open(state, config.ca_dir.as_deref(), domain, now)?);
+    };
+    let root = cluster.authority.wait_for_root().await?;
+    let authority =
+        CertificateAuthority::of_cluster(state, root, config.max_workload_cert_ttl, now)?;
+    // What other replicas took back must be known before the first proxy is served.
+    cluster.authority.exchange(&authority).await?;
+    Ok(authority)
+}
+
+/// How callers are verified, and what signs the tokens of one machine's nodes.
+fn callers(
+    cluster: Option<&Cluster>,
+    config: &Config,
+) -> Result<(Callers, Option<TokenSigner>), RunError> {
+    if let Some(cluster) = cluster {
+        let reviews = Reviews::new(cluster.client.clone());
+        return Ok((Callers::Reviewed(Arc::new(reviews)), None));
+    }
+    let signer = token_signer(config)?;
+    Ok((Callers::Own(signer.verifier()), Some(signer)))
 }
 
 fn token_signer(config: &Config) -> Result<TokenSigner, RunError> {
@@ -216,18 +319,18 @@ fn token_signer(config: &Config) -> Result<TokenSigner, RunError> {
     }
 }
 
-fn world(config: &Config, events: Vec<Event>, metrics: Arc<Metrics>) -> Result<World, RunError> {
+fn world(config: &Config, metrics: Arc<Metrics>) -> Result<World, RunError> {
     let path = config.state.join("serviceentry-addresses.json");
     let vips = match durable::read(&path)? {
         None => Vips::default(),
         Some(json) => Vips::from_json(&json)
             .map_err(|source| RunError::Vips { path: path.clone(), source })?,
     };
-    Ok(World::new(config.mesh.clone(), vips, path, events, metrics))
+    Ok(World::new(config.mesh.clone(), vips, path, metrics))
 }
 
 fn watch_registry(
-    registry: FilesRegistry,
+    registry: Registry,
     world: Arc<World>,
     guard: &Guard,
 ) -> tokio::task::JoinHandle<Result<(), RegistryError>> {
@@ -267,17 +370,18 @@ async fn serve_proxies(
     let names = server_names(config)?;
     let acceptor = Arc::new(ArcSwap::from_pointee(server_acceptor(&parts.authority, &names)?));
     renew_server_certificate(parts.authority.clone(), names, acceptor.clone(), guard);
-    let discovery = |tokens| Discovery {
+    let discovery = |callers| Discovery {
         world: parts.world.clone(),
-        tokens,
+        callers,
         trusted_accounts: config.trusted_node_accounts.clone(),
         clients: parts.clients.clone(),
         metrics: parts.metrics.clone(),
         guard: guard.clone(),
+        spread: config.shutdown_spread,
     };
     let signing = CertificateService {
         authority: parts.authority.clone(),
-        tokens: parts.signer.verifier(),
+        callers: parts.callers.clone(),
         world: parts.world.clone(),
         trust_domain: config.mesh.trust_domain.clone(),
         trusted_accounts: config.trusted_node_accounts.clone(),
@@ -287,7 +391,7 @@ async fn serve_proxies(
     };
     let (secured, xds) = listen("--xds-address", config.xds_address).await?;
     let router = grpc()
-        .add_service(discovery_server(discovery(Some(parts.signer.verifier()))))
+        .add_service(discovery_server(discovery(Some(parts.callers.clone()))))
         .add_service(certificates::IstioCertificateServiceServer::new(signing));
     serve_grpc(router, secured, Security::Tls(acceptor), guard);
     let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
@@ -381,32 +485,42 @@ fn renew_server_certificate(
     });
 }
 
-/// The administration socket and the monitoring port.
-async fn serve_operators(
+/// The monitoring port: the first to open, so that it can say that nothing is served yet.
+async fn serve_monitoring(
     config: &Config,
-    parts: &Parts,
+    monitoring: Monitoring,
     guard: &Guard,
 ) -> Result<SocketAddr, RunError> {
+    let (port, bound) = listen("--monitoring-address", config.monitoring_address).await?;
+    let answer: http_server::Handler = Arc::new(move |question| monitoring.answer(&question));
+    guard.spawn(http_server::serve(Listener::Tcp(port), answer, guard.clone()));
+    Ok(bound)
+}
+
+/// The administration API, on its socket and, if asked for, on a loopback port.
+async fn serve_admin(
+    config: &Config,
+    parts: &Parts,
+    answers_marks: bool,
+    cluster: Option<Arc<ClusterAuthority>>,
+    guard: &Guard,
+) -> Result<Option<SocketAddr>, RunError> {
     let admin = Admin {
         world: parts.world.clone(),
         authority: parts.authority.clone(),
         clients: parts.clients.clone(),
         metrics: parts.metrics.clone(),
         started: SystemTime::now(),
+        answers_marks,
+        cluster,
     };
     let socket = Listener::Unix(admin::listen(&config.admin_socket)?);
     let answer: http_server::Handler = Arc::new(move |question| admin.answer(&question));
-    guard.spawn(http_server::serve(socket, answer, guard.clone()));
-    let monitoring = Monitoring {
-        world: parts.world.clone(),
-        authority: parts.authority.clone(),
-        clients: parts.clients.clone(),
-        metrics: parts.metrics.clone(),
-    };
-    let (port, bound) = listen("--monitoring-address", config.monitoring_address).await?;
-    let answer: http_server::Handler = Arc::new(move |question| monitoring.answer(&question));
+    guard.spawn(http_server::serve(socket, answer.clone(), guard.clone()));
+    let Some(address) = config.admin_address else { return Ok(None) };
+    let (port, bound) = listen("--admin-address", address).await?;
     guard.spawn(http_server::serve(Listener::Tcp(port), answer, guard.clone()));
-    Ok(bound)
+    Ok(Some(bound))
 }
 
 /// Keeps the authority's lists fresh and a rotation going.

@@ -35,20 +35,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The world that `events` describe.
-    pub(crate) fn new(
-        mesh: Mesh,
-        vips: Vips,
-        vips_path: PathBuf,
-        events: Vec<Event>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    /// A world without objects, and the addresses that earlier runs allocated.
+    pub(crate) fn new(mesh: Mesh, vips: Vips, vips_path: PathBuf, metrics: Arc<Metrics>) -> Self {
         let builder = Builder::new(mesh, vips);
         let mut resources = Resources::default();
         for change in builder.initial() {
             serve(&mut resources, &change);
         }
-        let world = Self {
+        Self {
             builder: RwLock::new(builder),
             resources: watch::Sender::new(resources),
             objects: watch::Sender::new(0),
@@ -56,9 +50,7 @@ impl World {
             reached: AtomicU64::new(0),
             vips_path,
             metrics,
-        };
-        world.apply(events);
-        world
+        }
     }
 
     /// Takes a batch of the registry. Its mark counts as reached once its events are published.

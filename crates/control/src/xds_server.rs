@@ -14,7 +14,6 @@ use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
 use ambit_net::drain::Guard;
-use ambit_tls::token::{Claims, TokenVerifier};
 use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
@@ -26,9 +25,10 @@ use ambit_wire::xds::server::{Progress, Stream};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::ca::service::caller;
+use crate::callers::{Caller, Callers};
 use crate::error_text::chain;
 use crate::listener::Remote;
 use crate::metrics::Metrics;
@@ -44,11 +44,13 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Discovery {
     pub(crate) world: Arc<World>,
     /// Verifies callers; none on the loopback port without TLS.
-    pub(crate) tokens: Option<TokenVerifier>,
+    pub(crate) callers: Option<Callers>,
     pub(crate) trusted_accounts: Vec<(Text, Text)>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) guard: Guard,
+    /// At shutdown, streams end in the course of this time.
+    pub(crate) spread: Duration,
 }
 
 /// Who is connected, for people to look at.
@@ -164,17 +166,20 @@ impl ads::AggregatedDiscoveryService for Discovery {
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         let remote = request.extensions().get::<Remote>().map(|remote| remote.0);
-        let claims = self.authenticate(&request).inspect_err(|status| {
+        let caller = self.authenticate(request.metadata()).await.inspect_err(|status| {
             let remote = remote.map(|it| it.to_string());
             tracing::warn!(remote, message = status.message(), "discovery refused");
         })?;
+        if self.guard.is_draining() {
+            return Err(Status::unavailable("the control plane stops; reconnect"));
+        }
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
         let connection = StreamTask {
             discovery: self.clone(),
             key: self.clients.next.fetch_add(1, Ordering::Relaxed),
             remote,
             since: SystemTime::now(),
-            claims,
+            caller,
             resources: self.world.resources(),
             stream: Stream::new(),
             responses,
@@ -185,20 +190,17 @@ impl ads::AggregatedDiscoveryService for Discovery {
 }
 
 impl Discovery {
-    fn authenticate(
-        &self,
-        request: &Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Option<Claims>, Status> {
-        let Some(tokens) = &self.tokens else { return Ok(None) };
-        let claims = caller(request.metadata(), tokens, SystemTime::now())
-            .map_err(|error| Status::unauthenticated(chain(&error)))?;
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Option<Caller>, Status> {
+        let Some(callers) = &self.callers else { return Ok(None) };
+        let caller = callers.caller(metadata, &self.world, SystemTime::now()).await;
+        let caller = caller.map_err(|error| error.status())?;
         let is_trusted = |(namespace, name): &(Text, Text)| {
-            **namespace == *claims.namespace && **name == *claims.service_account
+            **namespace == *caller.namespace && **name == *caller.service_account
         };
         if self.trusted_accounts.iter().any(is_trusted) {
-            return Ok(Some(claims));
+            return Ok(Some(caller));
         }
-        let subject = claims.subject();
+        let subject = caller.subject();
         Err(Status::permission_denied(format!("{subject} is not the account of a node proxy")))
     }
 }
@@ -209,7 +211,7 @@ struct StreamTask {
     key: u64,
     remote: Option<SocketAddr>,
     since: SystemTime,
-    claims: Option<Claims>,
+    caller: Option<Caller>,
     resources: watch::Receiver<Resources>,
     stream: Stream,
     responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
@@ -241,8 +243,9 @@ impl StreamTask {
     }
 
     async fn serve(&mut self, mut requests: Streaming<DeltaDiscoveryRequest>) -> End {
-        let mut guard = self.discovery.guard.clone();
-        let expiry = token_expiry(self.claims.as_ref().map(|claims| claims.expires_at));
+        let ending = ending(self.discovery.guard.clone(), self.discovery.spread, self.key);
+        tokio::pin!(ending);
+        let expiry = token_expiry(self.caller.as_ref().map(|caller| caller.expires_at));
         tokio::pin!(expiry);
         loop {
             tokio::select! {
@@ -265,7 +268,7 @@ impl StreamTask {
                     let what = "the token has expired; reconnect with a fresh one";
                     return End::Told(Status::unauthenticated(what));
                 }
-                _ = guard.draining() => {
+                () = &mut ending => {
                     let what = "the control plane stops; reconnect";
                     return End::Told(Status::unavailable(what));
                 }
@@ -302,7 +305,7 @@ impl StreamTask {
     /// A proxy may only speak for the node that its token is bound to.
     fn check_node(&self) -> Result<(), End> {
         let told = self.stream.node().and_then(node_name).unwrap_or_default();
-        let proven = self.claims.as_ref().map_or("", |claims| &claims.node);
+        let proven = self.caller.as_ref().map_or("", |caller| &caller.node);
         if !told.is_empty() && !proven.is_empty() && told != proven {
             let what =
                 format!("the proxy says it serves node {told}, its token is bound to {proven}");
@@ -318,7 +321,7 @@ impl StreamTask {
     }
 
     fn node(&self) -> String {
-        let proven = self.claims.as_ref().map(|claims| claims.node.clone());
+        let proven = self.caller.as_ref().map(|caller| caller.node.clone());
         let told = || self.stream.node().and_then(node_name).map(str::to_owned);
         proven.filter(|node| !node.is_empty()).or_else(told).unwrap_or_default()
     }
@@ -354,6 +357,14 @@ impl StreamTask {
         self.discovery.clients.update(self.key, client);
         Ok(())
     }
+}
+
+/// Ends some time after the shutdown began. Streams are numbered; each number comes as far from the
+/// others as can be (the golden ratio's multiples), however many there are.
+async fn ending(mut guard: Guard, spread: Duration, number: u64) {
+    guard.draining().await;
+    let share = (number as f64 * 0.618_033_988_749_895).fract();
+    tokio::time::sleep(spread.mul_f64(share)).await;
 }
 
 /// Ends when the token does; a caller without a token has no end.

@@ -78,11 +78,29 @@ impl Admin {
         match self.authority.revoke(&which, SystemTime::now()) {
             Ok(revoked) => {
                 tracing::warn!(?which, count = revoked.len(), "certificates revoked");
+                if let Err(answer) = self.tell_replicas() {
+                    return answer;
+                }
                 let revoked: Vec<Value> = revoked.iter().map(self::revoked).collect();
                 Answer::json(StatusCode::OK, &json!({ "revoked": revoked }))
             }
             Err(error) => failed(&error),
         }
+    }
+
+    /// Whoever revokes must know whether the other replicas do too. Questions are answered on
+    /// threads that may wait.
+    fn tell_replicas(&self) -> Result<(), Answer> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let told = tokio::runtime::Handle::current().block_on(cluster.exchange(&self.authority));
+        told.map_err(|error| {
+            let message = format!(
+                "revoked on this replica, but the others could not be told, which is tried again \
+                 every 5 s while this replica runs: {}",
+                chain(&error)
+            );
+            Answer::error(StatusCode::SERVICE_UNAVAILABLE, &message)
+        })
     }
 
     fn which(&self, body: &[u8]) -> Result<Which, String> {

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::net::UnixListener;
 
 use crate::ca::CertificateAuthority;
+use crate::ca::cluster::ClusterAuthority;
 use crate::durable::{self, FileError};
 use crate::http_server::{Answer, Question};
 use crate::metrics::Metrics;
@@ -72,6 +73,10 @@ pub(crate) struct Admin {
     pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started: SystemTime,
+    /// Whether the registry answers marks.
+    pub(crate) answers_marks: bool,
+    /// What replicas share, where there may be several.
+    pub(crate) cluster: Option<Arc<ClusterAuthority>>,
 }
 
 impl Admin {
@@ -81,9 +86,7 @@ impl Admin {
         match (&question.method, path) {
             (&Method::GET, "/why") => self.why(question),
             (&Method::GET, "/status") => Answer::json(StatusCode::OK, &self.status()),
-            (&Method::POST, "/mark") => {
-                Answer::json(StatusCode::OK, &json!({ "mark": self.world.set_mark() }))
-            }
+            (&Method::POST, "/mark") => self.mark(),
             (&Method::GET, "/metrics") => {
                 Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
             }
@@ -94,6 +97,17 @@ impl Admin {
                 "nothing is here; ask for /get/pods, /why, /status, /ca/rotation or /metrics",
             ),
         }
+    }
+
+    fn mark(&self) -> Answer {
+        if self.answers_marks {
+            return Answer::json(StatusCode::OK, &json!({ "mark": self.world.set_mark() }));
+        }
+        Answer::error(
+            StatusCode::NOT_IMPLEMENTED,
+            "the API server does not tell how far its watches have come, so nobody can wait for a \
+             mark; look at the object's status.conditions instead",
+        )
     }
 
     fn list(&self, path: &str, question: &Question) -> Answer {

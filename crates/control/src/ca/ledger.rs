@@ -4,7 +4,7 @@
 //! two. It also tells whether every holder has fetched a certificate since a moment, which is when
 //! a root may be rotated further. Entries end with their certificates. Nothing here signs anything.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -58,6 +58,30 @@ pub(crate) struct Revoked {
     pub(crate) not_after: Option<u64>,
 }
 
+/// That certificates were taken back by name. Each replica carries it out on what it signed itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Order {
+    /// Whose certificates.
+    identity: String,
+    /// Those of one node only.
+    node: Option<String>,
+    /// When, seconds since 1970; what was signed later is good.
+    ordered_at: u64,
+    /// When the last certificate that it names has ended, seconds since 1970.
+    until: u64,
+}
+
+/// What all replicas of a cluster must know of revocations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Shared {
+    /// What was taken back, by serial.
+    revoked: BTreeMap<String, Revoked>,
+    /// How, where it was not by serial.
+    orders: BTreeSet<Order>,
+}
+
 /// What is to be taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Which {
@@ -103,6 +127,8 @@ pub(crate) struct Ledger {
     latest: HashMap<(String, String), u64>,
     by_node: HashMap<String, usize>,
     revoked: BTreeMap<String, Revoked>,
+    /// Orders that were carried out here; kept only where replicas share them.
+    orders: BTreeSet<Order>,
     lines: usize,
 }
 
@@ -122,6 +148,7 @@ impl Ledger {
             latest: HashMap::new(),
             by_node: HashMap::new(),
             revoked: BTreeMap::new(),
+            orders: BTreeSet::new(),
             lines: 0,
         };
         let lines = durable::read(&ledger.issued_path)?.unwrap_or_default();
@@ -199,13 +226,7 @@ impl Ledger {
     ) -> Result<Vec<Revoked>, FileError> {
         let mut fresh = Vec::new();
         for entry in self.issued.values().filter(|entry| which.names(entry)) {
-            fresh.push(Revoked {
-                serial: entry.serial.clone(),
-                identity: Some(entry.identity.clone()),
-                node: Some(entry.node.clone()),
-                revoked_at: unix(now),
-                not_after: Some(entry.not_after),
-            });
+            fresh.push(entry.revoked(unix(now)));
         }
         if let Which::Serial(serial) = which
             && fresh.is_empty()
@@ -219,6 +240,52 @@ impl Ledger {
         self.revoked.extend(fresh.iter().map(|it| (it.serial.clone(), it.clone())));
         self.write_revoked()?;
         Ok(fresh)
+    }
+
+    /// Remembers, for the other replicas, that `which` was taken back; `life` is the longest that
+    /// a certificate of it may still have.
+    pub(crate) fn order(&mut self, which: &Which, life: Duration, now: SystemTime) {
+        let (identity, node) = match which {
+            Which::Serial(_) => return,
+            Which::Holder { identity, node } => (identity, Some(node.clone())),
+            Which::Identity(identity) => (identity, None),
+        };
+        let identity = identity.to_string();
+        let (ordered_at, until) = (unix(now), unix(now + life));
+        self.orders.insert(Order { identity, node, ordered_at, until });
+    }
+
+    /// Takes over what other replicas took back, and carries out their orders; answers with what
+    /// all must know now, and whether the list of revocations became longer.
+    pub(crate) fn absorb(
+        &mut self,
+        shared: &Shared,
+        now: SystemTime,
+    ) -> Result<(Shared, bool), FileError> {
+        let before = self.revoked.len();
+        let now = unix(now);
+        for order in shared.orders.iter().filter(|order| order.until >= now) {
+            if self.orders.insert(order.clone()) {
+                let named = self.issued.values().filter(|entry| order.names(entry));
+                let revoked = named.map(|entry| (entry.serial.clone(), entry.revoked(now)));
+                let revoked: Vec<_> = revoked.collect();
+                for (serial, entry) in revoked {
+                    self.revoked.entry(serial).or_insert(entry);
+                }
+            }
+        }
+        for (serial, entry) in &shared.revoked {
+            if entry.not_after.is_none_or(|end| end >= now) {
+                self.revoked.entry(serial.clone()).or_insert_with(|| entry.clone());
+            }
+        }
+        let is_longer = self.revoked.len() > before;
+        if is_longer {
+            self.write_revoked()?;
+        }
+        self.orders.retain(|order| order.until >= now);
+        let all = Shared { revoked: self.revoked.clone(), orders: self.orders.clone() };
+        Ok((all, is_longer))
     }
 
     /// The serials on the list.
@@ -275,6 +342,26 @@ impl Ledger {
         let list: Vec<&Revoked> = self.revoked.values().collect();
         let json = serde_json::to_vec_pretty(&list).expect("texts and numbers are JSON");
         durable::replace(&self.revoked_path, &json, PRIVATE)
+    }
+}
+
+impl Issued {
+    fn revoked(&self, revoked_at: u64) -> Revoked {
+        Revoked {
+            serial: self.serial.clone(),
+            identity: Some(self.identity.clone()),
+            node: Some(self.node.clone()),
+            revoked_at,
+            not_after: Some(self.not_after),
+        }
+    }
+}
+
+impl Order {
+    fn names(&self, entry: &Issued) -> bool {
+        entry.identity == self.identity
+            && self.node.as_ref().is_none_or(|node| *node == entry.node)
+            && entry.issued_at <= self.ordered_at
     }
 }
 

@@ -6,6 +6,7 @@
 //! where the operator put them. A certificate is written down before it is handed out. Keys never
 //! leave this directory and this process.
 
+pub(crate) mod cluster;
 mod ledger;
 pub(crate) mod service;
 
@@ -21,7 +22,7 @@ use ambit_tls::{Authority, AuthorityBundle};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use self::ledger::{Full, Ledger, unix};
+use self::ledger::{Full, Ledger, Shared, unix};
 pub(crate) use self::ledger::{Issued, Revoked, Which};
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 
@@ -30,6 +31,9 @@ use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 const CRL_VALIDITY: Duration = Duration::from_secs(7 * 86_400);
 /// How long a server certificate is valid; it is renewed long before.
 pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
+
+/// How each certificate of a PEM text ends.
+const END: &str = "-----END CERTIFICATE-----\n";
 
 /// What comes of a root that is retired before everybody has renewed.
 const FORCED: &str = "every holder trusts the retired root until it renews, at half of its \
@@ -126,11 +130,22 @@ pub(crate) struct RotationStatus {
 /// One who holds certificates: an identity on a node.
 pub(crate) type Holder = (Identity, String);
 
+/// Where the authority's keys are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// In the state directory, made here.
+    Own,
+    /// In an operator's directory.
+    PluggedIn,
+    /// In a Secret, shared by all replicas; no certificate lives longer than this.
+    Cluster(Duration),
+}
+
 /// The certificate authority.
 pub(crate) struct CertificateAuthority {
     directory: PathBuf,
     trust_domain: String,
-    is_plugged_in: bool,
+    keys: Keys,
     inner: Mutex<Inner>,
     changed: watch::Sender<u64>,
 }
@@ -154,10 +169,38 @@ impl CertificateAuthority {
         now: SystemTime,
     ) -> Result<Self, CaError> {
         durable::private_directory(directory)?;
-        let (bundle, next, rotation) = match ca_dir {
-            Some(ca_dir) => (AuthorityBundle::new(plugged_in(ca_dir, now)?), None, steady()),
-            None => own(directory, trust_domain, now)?,
+        let (bundle, next, rotation, keys) = match ca_dir {
+            Some(ca_dir) => {
+                (AuthorityBundle::new(plugged_in(ca_dir, now)?), None, steady(), Keys::PluggedIn)
+            }
+            None => {
+                let (bundle, next, rotation) = own(directory, trust_domain, now)?;
+                (bundle, next, rotation, Keys::Own)
+            }
         };
+        Self::assemble(directory, trust_domain, keys, (bundle, next, rotation), now)
+    }
+
+    /// The authority that all replicas of a cluster share; what this replica signs is written down
+    /// in `directory`. No certificate is signed for longer than `ttl_max`.
+    pub(crate) fn of_cluster(
+        directory: &Path,
+        authority: Authority,
+        ttl_max: Duration,
+        now: SystemTime,
+    ) -> Result<Self, CaError> {
+        durable::private_directory(directory)?;
+        let state = (AuthorityBundle::new(authority), None, steady());
+        Self::assemble(directory, "", Keys::Cluster(ttl_max), state, now)
+    }
+
+    fn assemble(
+        directory: &Path,
+        trust_domain: &str,
+        keys: Keys,
+        (bundle, next, rotation): (AuthorityBundle, Option<Authority>, Rotation),
+        now: SystemTime,
+    ) -> Result<Self, CaError> {
         let mut inner = Inner {
             bundle,
             next,
@@ -170,7 +213,7 @@ impl CertificateAuthority {
         Ok(Self {
             directory: directory.to_owned(),
             trust_domain: trust_domain.to_owned(),
-            is_plugged_in: ca_dir.is_some(),
+            keys,
             inner: Mutex::new(inner),
             changed: watch::Sender::new(0),
         })
@@ -243,11 +286,53 @@ impl CertificateAuthority {
     pub(crate) fn revoke(&self, which: &Which, now: SystemTime) -> Result<Vec<Revoked>, CaError> {
         let mut inner = self.inner();
         let revoked = inner.ledger.revoke(which, now)?;
+        if let Keys::Cluster(ttl_max) = self.keys {
+            inner.ledger.order(which, ttl_max, now);
+        }
         if !revoked.is_empty() {
             inner.sign_crl(&self.directory, now)?;
             self.changed.send_modify(|version| *version += 1);
         }
         Ok(revoked)
+    }
+
+    /// Takes back what other replicas did; answers with what all must know.
+    fn absorb(&self, shared: &Shared, now: SystemTime) -> Result<Shared, CaError> {
+        let mut inner = self.inner();
+        let (all, is_longer) = inner.ledger.absorb(shared, now)?;
+        if is_longer {
+            inner.sign_crl(&self.directory, now)?;
+            self.changed.send_modify(|version| *version += 1);
+        }
+        Ok(all)
+    }
+
+    /// Signs with `next` from now on, if it is another authority than the present one, which stays
+    /// trusted until all that it signed has ended.
+    fn take_over(&self, next: Authority, now: SystemTime) -> Result<(), CaError> {
+        let mut inner = self.inner();
+        let active = inner.bundle.active();
+        let same = (active.certificate_pem(), active.roots_pem());
+        if same == (next.certificate_pem(), next.roots_pem()) {
+            return Ok(());
+        }
+        let trusted = inner.bundle.roots_pem();
+        let is_known = next.roots_pem().split_inclusive(END).all(|root| trusted.contains(root));
+        inner.bundle.activate(next);
+        inner.enter(&self.directory, Phase::Active, now)?;
+        inner.sign_crl(&self.directory, now)?;
+        self.changed.send_modify(|version| *version += 1);
+        if is_known {
+            tracing::info!("another authority signs from now on, under roots that are trusted");
+        } else {
+            tracing::warn!(
+                "another root signs from now on; workloads that have not renewed refuse its \
+                 certificates until half of their own certificate's life. To change a root \
+                 without that, first put both roots into root-cert.pem of the Secret cacerts, \
+                 and the other entries a certificate's life later",
+            );
+        }
+        Ok(())
     }
 
     /// What must be done as time passes: a list is signed anew, a rotation goes on once all holders
@@ -259,6 +344,15 @@ impl CertificateAuthority {
         let is_old = age.is_some_and(|age| age > CRL_VALIDITY / 4);
         let mut changed = false;
         if shorter || is_old {
+            inner.sign_crl(&self.directory, now)?;
+            changed = true;
+        }
+        if let Keys::Cluster(ttl_max) = self.keys
+            && inner.rotation.phase == Phase::Active
+            && unix(now) > inner.rotation.since + ttl_max.as_secs()
+        {
+            inner.bundle.retire_earlier();
+            inner.enter(&self.directory, Phase::Steady, now)?;
             inner.sign_crl(&self.directory, now)?;
             changed = true;
         }
@@ -277,19 +371,31 @@ impl CertificateAuthority {
         self.inner().status(holders)
     }
 
+    fn may_rotate(&self) -> Result<(), CaError> {
+        match self.keys {
+            Keys::Own => Ok(()),
+            Keys::PluggedIn => Err(CaError::Rotation(
+                "the authority is plugged in: put the old and the new root into root-cert.pem, \
+                 restart control, replace the other files a certificate lifetime later, and \
+                 restart again",
+            )),
+            Keys::Cluster(_) => Err(CaError::Rotation(
+                "on Kubernetes the root is in a Secret that all replicas share, and is changed \
+                 there: put the old and the new root into root-cert.pem of the Secret cacerts, \
+                 its other entries a certificate lifetime later, and take the old root out after \
+                 another; cert-manager can write that Secret; every replica follows within 30 \
+                 seconds, no restart is needed",
+            )),
+        }
+    }
+
     /// Begins to rotate the root: a new one is made and trusted beside the old.
     pub(crate) fn begin_rotation(
         &self,
         holders: &[Holder],
         now: SystemTime,
     ) -> Result<RotationStatus, CaError> {
-        if self.is_plugged_in {
-            return Err(CaError::Rotation(
-                "the authority is plugged in: put the old and the new root into root-cert.pem, \
-                 restart \
-                 control, replace the other files a certificate lifetime later, and restart again",
-            ));
-        }
+        self.may_rotate()?;
         let mut inner = self.inner();
         if inner.rotation.phase != Phase::Steady {
             return Err(CaError::Rotation("a rotation is under way; finish it first"));
@@ -312,6 +418,7 @@ impl CertificateAuthority {
         force: bool,
         now: SystemTime,
     ) -> Result<RotationStatus, CaError> {
+        self.may_rotate()?;
         let mut inner = self.inner();
         if inner.rotation.phase == Phase::Steady {
             return Err(CaError::Rotation("no rotation is under way; begin one first"));

@@ -11,28 +11,25 @@ use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_tls::authority::AuthorityError;
 use ambit_tls::request::RequestError;
-use ambit_tls::token::{Claims, TokenVerifier};
 use ambit_wire::ca::requested_identity;
 use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server::IstioCertificateService;
 use ambit_wire::proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use tokio::time::timeout;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::{CaError, CertificateAuthority};
+use crate::callers::{Caller, CallerError, Callers};
 use crate::error_text::chain;
 use crate::metrics::Metrics;
 use crate::world::World;
 
-/// For whom tokens must be meant.
-pub(crate) const AUDIENCE: &str = "istio-ca";
 /// How long a request waits for its pod to appear: an agent may be faster than the registry.
 const POD_WAIT: Duration = Duration::from_secs(1);
 
 /// Certificates for the pods of the caller's node.
 pub(crate) struct CertificateService {
     pub(crate) authority: Arc<CertificateAuthority>,
-    pub(crate) tokens: TokenVerifier,
+    pub(crate) callers: Callers,
     pub(crate) world: Arc<World>,
     pub(crate) trust_domain: Text,
     pub(crate) trusted_accounts: Vec<(Text, Text)>,
@@ -43,31 +40,6 @@ pub(crate) struct CertificateService {
 
 /// A refusal: a word for metrics, and the status for the caller.
 struct Refusal(&'static str, Status);
-
-/// Why a caller is not known.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CallerError {
-    /// No token.
-    #[error("no bearer token; send `authorization: Bearer <token>`")]
-    NoToken,
-    /// The token is refused.
-    #[error("the token is refused")]
-    Token(#[from] ambit_tls::token::TokenError),
-}
-
-/// Who calls, proven by the bearer token among `metadata`.
-pub(crate) fn caller(
-    metadata: &MetadataMap,
-    tokens: &TokenVerifier,
-    now: SystemTime,
-) -> Result<Claims, CallerError> {
-    let header = metadata.get("authorization").and_then(|value| value.to_str().ok());
-    let token = header.and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
-    });
-    Ok(tokens.verify(token.ok_or(CallerError::NoToken)?, AUDIENCE, now)?)
-}
 
 #[tonic::async_trait]
 impl IstioCertificateService for CertificateService {
@@ -99,37 +71,41 @@ impl CertificateService {
         request: &Request<IstioCertificateRequest>,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Refusal> {
-        let claims = caller(request.metadata(), &self.tokens, now)
-            .map_err(|error| Refusal("unauthenticated", Status::unauthenticated(chain(&error))))?;
-        let identity = self.authorise(&claims, request.get_ref()).await?;
+        let caller = self.callers.caller(request.metadata(), &self.world, now).await;
+        let caller = caller.map_err(|error| {
+            let is_unknown = matches!(error, CallerError::Unknown(_));
+            let reason = if is_unknown { "unavailable" } else { "unauthenticated" };
+            Refusal(reason, error.status())
+        })?;
+        let identity = self.authorise(&caller, request.get_ref()).await?;
         let ttl = self.ttl(request.get_ref().validity_duration);
         let csr = &request.get_ref().csr;
-        let signed = self.authority.sign(csr, &identity, &claims.node, ttl, now);
+        let signed = self.authority.sign(csr, &identity, &caller.node, ttl, now);
         let (cert_chain, entry) = signed.map_err(|error| refused(&error))?;
         self.metrics.issued();
         let ttl_seconds = entry.not_after.saturating_sub(entry.issued_at);
         let serial = entry.serial;
-        tracing::info!(%identity, node = claims.node, serial, ttl_seconds, "certificate issued");
+        tracing::info!(%identity, node = caller.node, serial, ttl_seconds, "certificate issued");
         Ok(IstioCertificateResponse { cert_chain })
     }
 
     /// The identity that the caller asks for, if it may have it.
     async fn authorise(
         &self,
-        claims: &Claims,
+        caller: &Caller,
         request: &IstioCertificateRequest,
     ) -> Result<Identity, Refusal> {
         let denied = |what: String| Refusal("denied", Status::permission_denied(what));
         let is_trusted = |(namespace, name): &(Text, Text)| {
-            **namespace == *claims.namespace && **name == *claims.service_account
+            **namespace == *caller.namespace && **name == *caller.service_account
         };
         if !self.trusted_accounts.iter().any(is_trusted) {
             return Err(denied(format!(
                 "{} may not ask for other workloads' certificates; trusted are node proxies only",
-                claims.subject()
+                caller.subject()
             )));
         }
-        if claims.node.is_empty() {
+        if caller.node.is_empty() {
             return Err(denied("the token is not bound to a node".to_owned()));
         }
         let identity = match requested_identity(request) {
@@ -148,8 +124,8 @@ impl CertificateService {
                 self.trust_domain
             )));
         }
-        if !self.runs_on(&identity, &claims.node).await {
-            let node = &claims.node;
+        if !self.runs_on(&identity, &caller.node).await {
+            let node = &caller.node;
             return Err(denied(format!("no running pod of {identity} was given to node {node}")));
         }
         Ok(identity)

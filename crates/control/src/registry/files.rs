@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use futures::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
@@ -17,29 +16,15 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Batch, Event, PodStatus};
+use super::{Batch, Event, GATHER_MAX, KINDS, PodStatus};
 use crate::manifest::{Kind, ObjectKey, stored};
 
-/// Longest time from the first change of a batch to its processing.
-const GATHER_MAX: Duration = Duration::from_millis(20);
 /// Most changed paths in one batch.
 const BATCH_MAX: usize = 50_000;
 /// Room for inotify's answers: some hundreds of events at a time.
 const BUFFER_SIZE_BYTES: usize = 64 << 10;
 /// Largest file that is read; Kubernetes' own limit for an object is 1.5 MiB.
 const FILE_SIZE_MAX_BYTES: u64 = 4 << 20;
-/// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
-const KINDS: [Kind; 8] = [
-    Kind::Namespace,
-    Kind::Node,
-    Kind::Service,
-    Kind::Pod,
-    Kind::AuthorizationPolicy,
-    Kind::PeerAuthentication,
-    Kind::ServiceEntry,
-    Kind::WorkloadEntry,
-];
-
 /// Why the registry cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
@@ -65,6 +50,9 @@ pub enum RegistryError {
     /// The kernel does not watch.
     #[error("cannot watch the registry; raise fs.inotify.max_user_instances or max_user_watches")]
     Watch(#[source] io::Error),
+    /// A watch of the API server ended, which it never does by itself.
+    #[error("a watch of the API server broke; see the log")]
+    Broken,
 }
 
 /// What one file of the registry is about.
@@ -357,6 +345,8 @@ fn gone(subject: Subject) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Longest wait for an event that must come.

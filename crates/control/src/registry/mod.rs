@@ -4,12 +4,86 @@
 //! server. A source must never invent an object, nor keep one that is gone.
 
 mod files;
+pub(crate) mod kubernetes;
+
+use std::path::Path;
+use std::time::Duration;
 
 use ambit_model::Text;
+use kube::Client;
 use serde::Deserialize;
+use tokio::sync::{mpsc, watch};
 
-pub(crate) use self::files::{FilesRegistry, RegistryError};
-use crate::manifest::{ObjectKey, Typed};
+use self::files::FilesRegistry;
+pub(crate) use self::files::RegistryError;
+use self::kubernetes::KubernetesRegistry;
+use crate::manifest::{Kind, ObjectKey, Typed};
+
+/// Longest time from the first change of a batch to its processing.
+const GATHER_MAX: Duration = Duration::from_millis(20);
+/// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
+const KINDS: [Kind; 8] = [
+    Kind::Namespace,
+    Kind::Node,
+    Kind::Service,
+    Kind::Pod,
+    Kind::AuthorizationPolicy,
+    Kind::PeerAuthentication,
+    Kind::ServiceEntry,
+    Kind::WorkloadEntry,
+];
+
+/// Where objects come from.
+pub(crate) enum Registry {
+    /// A directory, and what was in it when it was opened.
+    Files(FilesRegistry, Vec<Event>),
+    /// A cluster's API server.
+    Kubernetes(KubernetesRegistry),
+}
+
+impl Registry {
+    /// The directory at `root`, watched.
+    pub(crate) fn files(root: &Path) -> Result<Self, RegistryError> {
+        let (registry, events) = FilesRegistry::open(root)?;
+        Ok(Self::Files(registry, events))
+    }
+
+    /// A cluster, watched.
+    pub(crate) fn kubernetes(client: &Client) -> Self {
+        Self::Kubernetes(KubernetesRegistry::open(client))
+    }
+
+    /// Whether marks are answered.
+    pub(crate) fn answers_marks(&self) -> bool {
+        matches!(self, Self::Files(..))
+    }
+
+    /// Gives all that there is to `take`, in one piece or in several.
+    pub(crate) async fn load(
+        &mut self,
+        mut take: impl FnMut(Vec<Event>),
+    ) -> Result<(), RegistryError> {
+        match self {
+            Self::Files(_, events) => take(std::mem::take(events)),
+            Self::Kubernetes(registry) => registry.load(take).await?,
+        }
+        Ok(())
+    }
+
+    /// Sends what changes, until the receiver is gone or the source can no longer be watched.
+    /// Whenever `marks` has grown, everything that was there by then is sent together with the
+    /// mark, if the source answers marks.
+    pub(crate) async fn run(
+        self,
+        marks: watch::Receiver<u64>,
+        batches: mpsc::Sender<Batch>,
+    ) -> Result<(), RegistryError> {
+        match self {
+            Self::Files(registry, _) => registry.run(marks, batches).await,
+            Self::Kubernetes(registry) => registry.run(batches).await,
+        }
+    }
+}
 
 /// What changed in the registry at one moment.
 #[derive(Debug)]
@@ -65,3 +139,6 @@ pub(crate) struct PodStatus {
     /// Why it is not running, if the node knows.
     pub(crate) reason: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_model::identity::Identity;
-use ambit_net::drain::Drain;
 use ambit_net::grpc::{Target, connect};
 use ambit_tls::WorkloadKey;
 use ambit_tls::service::ServiceConnector;
@@ -42,7 +41,7 @@ struct Command {
 struct Fixture {
     root: PathBuf,
     control: Control,
-    drain: Drain,
+    life: Life,
 }
 
 impl Fixture {
@@ -65,9 +64,9 @@ impl Fixture {
         );
         let args = Command::try_parse_from(words.split_whitespace()).unwrap().args;
         let config = Config::try_from(args).unwrap();
-        let drain = Drain::new();
-        let control = Control::set_up(config, drain.guard()).await.unwrap();
-        let fixture = Self { root, control, drain };
+        let life = Life::new();
+        let control = Control::set_up(config, &life).await.unwrap();
+        let fixture = Self { root, control, life };
         fixture
             .eventually("node credentials", || fixture.read("nodes/node-1/token").is_some())
             .await;
@@ -75,9 +74,9 @@ impl Fixture {
     }
 
     async fn stop(self) -> PathBuf {
-        self.drain.start(Some(Instant::now() + DRAIN_TIMEOUT));
-        self.control.registry.abort();
-        tokio::time::timeout(PATIENCE, self.drain.finished()).await.expect("all tasks end");
+        let started = Instant::now();
+        self.life.end(self.control, Duration::ZERO).await;
+        assert!(started.elapsed() < DRAIN_TIMEOUT, "all tasks end in time");
         self.root
     }
 

@@ -86,7 +86,7 @@ pub(crate) struct PodRecord {
 }
 
 /// The annotation with which a node agent says that it captured a pod.
-const REDIRECTION: &str = "ambient.istio.io/redirection";
+pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
 
 impl PodRecord {
     /// What `pod` says.
@@ -176,6 +176,8 @@ pub(crate) struct NamespaceRecord {
     pub(crate) labels: Arc<Labels>,
     /// How its services spread their traffic, where they do not say so themselves.
     pub(crate) traffic_distribution: Option<String>,
+    /// Whether it is being deleted: nothing can be made in it any more.
+    pub(crate) is_ending: bool,
 }
 
 /// The annotation that says how traffic is spread, on a Service or Namespace.
@@ -190,6 +192,7 @@ impl NamespaceRecord {
             traffic_distribution: annotations
                 .and_then(|all| all.get(TRAFFIC_DISTRIBUTION))
                 .cloned(),
+            is_ending: namespace.metadata.deletion_timestamp.is_some(),
         }
     }
 }

@@ -1,0 +1,469 @@
+//! Who calls: the bearer token of a node's proxy, verified.
+//!
+//! On one machine control signs the tokens itself. In a cluster the API server signs them, and only
+//! it can tell whether one is good: the pod that it was given to must still exist. Its positive
+//! answers are remembered for a minute, by the token's hash; a token itself is never kept and never
+//! part of an error. An API server that is away is no reason to call a proxy unknown: it is told to
+//! come again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ambit_tls::token::{TokenError, TokenVerifier};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use k8s_openapi::api::authentication::v1::{
+    TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+use zeroize::Zeroizing;
+
+use crate::error_text::chain;
+use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
+use crate::view_builder::records::ObjectName;
+use crate::world::World;
+
+/// For whom tokens must be meant.
+pub(crate) const AUDIENCE: &str = "istio-ca";
+/// Longest token that is looked at; Kubernetes' own are about 1 KiB long.
+const TOKEN_SIZE_MAX_BYTES: usize = 8 << 10;
+/// How long the API server's word on a token is good, unless the token ends before.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// Most tokens that are remembered: some for each node of a large cluster.
+const REMEMBERED_MAX: usize = 20_000;
+/// Reviews under way at the same time.
+const REVIEWS_MAX: usize = 32;
+/// How long a pod may be known to the API server and not yet to us.
+const POD_WAIT: Duration = Duration::from_secs(1);
+
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// Namespace of its service account.
+    pub(crate) namespace: String,
+    /// Name of its service account.
+    pub(crate) service_account: String,
+    /// The node it is bound to; empty when nothing tells.
+    pub(crate) node: String,
+    /// When its token ends.
+    pub(crate) expires_at: SystemTime,
+    /// The pod that its token was given to, name and uid.
+    pod: Option<(String, String)>,
+}
+
+impl Caller {
+    /// `system:serviceaccount:<namespace>:<name>`.
+    pub(crate) fn subject(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
+    }
+}
+
+/// Why a caller is not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallerError {
+    /// No token.
+    #[error("no bearer token; send `authorization: Bearer <token>`")]
+    NoToken,
+    /// Control's own token is refused.
+    #[error("the token is refused")]
+    Own(#[from] TokenError),
+    /// A cluster's token is refused.
+    #[error("the token is refused: {0}")]
+    Refused(String),
+    /// The token's pod is gone, or was replaced.
+    #[error("the token is of pod {0}, which does not exist any more")]
+    PodGone(String),
+    /// Nobody can tell at the moment.
+    #[error("the token cannot be verified now, try again")]
+    Unknown(#[source] ApiError),
+}
+
+impl CallerError {
+    /// What the caller is told.
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            Self::Unknown(_) => Status::unavailable(chain(self)),
+            _ => Status::unauthenticated(chain(self)),
+        }
+    }
+}
+
+/// Verifies callers.
+#[derive(Clone)]
+pub(crate) enum Callers {
+    /// By control's own signature.
+    Own(TokenVerifier),
+    /// By asking the API server.
+    Reviewed(Arc<Reviews>),
+}
+
+impl Callers {
+    /// Who calls, proven by the bearer token among `metadata`.
+    pub(crate) async fn caller(
+        &self,
+        metadata: &MetadataMap,
+        world: &World,
+        now: SystemTime,
+    ) -> Result<Caller, CallerError> {
+        let token = bearer(metadata).ok_or(CallerError::NoToken)?;
+        match self {
+            Self::Own(verifier) => {
+                let claims = verifier.verify(token, AUDIENCE, now)?;
+                Ok(Caller {
+                    namespace: claims.namespace,
+                    service_account: claims.service_account,
+                    node: claims.node,
+                    expires_at: claims.expires_at,
+                    pod: None,
+                })
+            }
+            Self::Reviewed(reviews) => located(reviews.caller(token, now).await?, world).await,
+        }
+    }
+}
+
+fn bearer(metadata: &MetadataMap) -> Option<&str> {
+    let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+/// Compares the token's pod with the world: it must be there, the same incarnation, and it tells
+/// the node where the token does not.
+async fn located(mut caller: Caller, world: &World) -> Result<Caller, CallerError> {
+    let Some((name, uid)) = &caller.pod else { return Ok(caller) };
+    let object = ObjectName::new(&caller.namespace, name);
+    let mut objects = world.objects();
+    let appears = async {
+        loop {
+            let known = {
+                let builder = world.read();
+                let pod = builder.store().pod(&object).map(|(pod, _)| pod);
+                pod.filter(|pod| *pod.uid == **uid).map(|pod| pod.node.to_string())
+            };
+            if known.is_some() || objects.changed().await.is_err() {
+                return known;
+            }
+        }
+    };
+    let Some(node) = timeout(POD_WAIT, appears).await.unwrap_or(None) else {
+        return Err(CallerError::PodGone(format!("{}/{name}", caller.namespace)));
+    };
+    if caller.node.is_empty() {
+        caller.node = node;
+    } else if caller.node != node {
+        let what = format!("it is bound to node {}, its pod runs on {node}", caller.node);
+        return Err(CallerError::Refused(what));
+    }
+    Ok(caller)
+}
+
+/// The API server's word on tokens.
+pub(crate) struct Reviews {
+    client: Client,
+    under_way: Semaphore,
+    remembered: Mutex<Remembered>,
+}
+
+/// Good tokens by their hash, the oldest first to be forgotten.
+#[derive(Default)]
+struct Remembered {
+    callers: HashMap<[u8; 32], (Caller, Instant)>,
+    order: VecDeque<[u8; 32]>,
+}
+
+/// What is read of a token before anybody is asked, and believed of it only after.
+#[derive(Deserialize)]
+struct Unverified {
+    aud: Audience,
+    exp: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Reviews {
+    /// Asks the API server of `client`.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, under_way: Semaphore::new(REVIEWS_MAX), remembered: Mutex::default() }
+    }
+
+    async fn caller(&self, token: &str, now: SystemTime) -> Result<Caller, CallerError> {
+        let hash: [u8; 32] = Sha256::digest(token).into();
+        if let Some(known) = self.known(&hash, now) {
+            return Ok(known);
+        }
+        // What the API server would refuse anyway must not cost a question.
+        let expires_at = plausible(token, now)?;
+        let busy = |_| {
+            let what = format!("{REVIEWS_MAX} tokens are being verified");
+            CallerError::Unknown(ApiError::Away(what))
+        };
+        let _permit = timeout(ANSWER_TIMEOUT, self.under_way.acquire()).await.map_err(busy)?;
+        // Whoever was faster may have asked about the same token.
+        if let Some(known) = self.known(&hash, now) {
+            return Ok(known);
+        }
+        let caller = self.review(token, expires_at).await?;
+        let left = expires_at.duration_since(now).unwrap_or_default();
+        let until = Instant::now() + left.min(REMEMBERED_FOR);
+        self.remembered.lock().expect("no holder of the lock panics").add(
+            hash,
+            caller.clone(),
+            until,
+        );
+        Ok(caller)
+    }
+
+    fn known(&self, hash: &[u8; 32], now: SystemTime) -> Option<Caller> {
+        let remembered = self.remembered.lock().expect("no holder of the lock panics");
+        let (caller, until) = remembered.callers.get(hash)?;
+        (*until > Instant::now() && caller.expires_at > now).then(|| caller.clone())
+    }
+
+    async fn review(&self, token: &str, expires_at: SystemTime) -> Result<Caller, CallerError> {
+        let mut review = TokenReview {
+            spec: TokenReviewSpec {
+                audiences: Some(vec![AUDIENCE.to_owned()]),
+                token: token.to_owned(),
+            },
+            ..TokenReview::default()
+        };
+        let api: Api<TokenReview> = Api::all(self.client.clone());
+        let reviewed = answer(api.create(&PostParams::default(), &review)).await;
+        drop(Zeroizing::new(std::mem::take(&mut review.spec.token)));
+        let mut reviewed = reviewed.map_err(CallerError::Unknown)?;
+        // The answer repeats the question.
+        drop(Zeroizing::new(std::mem::take(&mut reviewed.spec.token)));
+        accept(reviewed.status.unwrap_or_default(), expires_at)
+    }
+}
+
+impl Remembered {
+    fn add(&mut self, hash: [u8; 32], caller: Caller, until: Instant) {
+        let now = Instant::now();
+        while let Some(oldest) = self.order.front() {
+            let ended = self.callers.get(oldest).is_none_or(|(_, until)| *until <= now);
+            if !ended && self.callers.len() < REMEMBERED_MAX {
+                break;
+            }
+            if let Some(oldest) = self.order.pop_front() {
+                self.callers.remove(&oldest);
+            }
+        }
+        if self.callers.insert(hash, (caller, until)).is_none() {
+            self.order.push_back(hash);
+        }
+    }
+}
+
+/// When the token says that it ends, if it is one that may be good.
+fn plausible(token: &str, now: SystemTime) -> Result<SystemTime, CallerError> {
+    let refused = |what: &str| CallerError::Refused(what.to_owned());
+    if token.len() > TOKEN_SIZE_MAX_BYTES {
+        return Err(refused("it is longer than any token of a cluster"));
+    }
+    let parts: Vec<&str> = token.split('.').collect();
+    let [_, body, _] = parts[..] else { return Err(refused("it is not a JWT")) };
+    let body = BASE64_URL_SAFE_NO_PAD.decode(body).map_err(|_| refused("it is not a JWT"))?;
+    let claims: Unverified =
+        serde_json::from_slice(&body).map_err(|_| refused("it has no `aud` and `exp`"))?;
+    let is_meant = match &claims.aud {
+        Audience::One(one) => one == AUDIENCE,
+        Audience::Many(many) => many.iter().any(|audience| audience == AUDIENCE),
+    };
+    if !is_meant {
+        return Err(CallerError::Refused(format!("it is not meant for {AUDIENCE}")));
+    }
+    let expires_at = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
+    let expires_at = expires_at.ok_or_else(|| refused("its end is out of range"))?;
+    if expires_at <= now {
+        return Err(refused("it has expired"));
+    }
+    Ok(expires_at)
+}
+
+fn accept(status: TokenReviewStatus, expires_at: SystemTime) -> Result<Caller, CallerError> {
+    if status.authenticated != Some(true) {
+        let what = status.error.unwrap_or_else(|| "the API server does not know it".to_owned());
+        return Err(CallerError::Refused(what));
+    }
+    // An API server that does not know audiences would accept a token for anybody.
+    if !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
+        return Err(CallerError::Refused(format!("it is not meant for {AUDIENCE}")));
+    }
+    let UserInfo { username, extra, .. } = status.user.unwrap_or_default();
+    let username = username.unwrap_or_default();
+    let account = username.strip_prefix("system:serviceaccount:");
+    let Some((namespace, service_account)) = account.and_then(|it| it.split_once(':')) else {
+        return Err(CallerError::Refused(format!("{username:?} is no service account")));
+    };
+    let extra = extra.unwrap_or_default();
+    let first = |name: &str| {
+        let values = extra.get(&format!("authentication.kubernetes.io/{name}"));
+        values.and_then(|values| values.first()).cloned()
+    };
+    Ok(Caller {
+        namespace: namespace.to_owned(),
+        service_account: service_account.to_owned(),
+        node: first("node-name").unwrap_or_default(),
+        expires_at,
+        pod: first("pod-name").zip(first("pod-uid")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kubernetes::fake::FakeApi;
+    use crate::manifest::{Kind, stored};
+    use crate::metrics::Metrics;
+    use crate::registry::Event;
+    use crate::view_builder::{Mesh, Vips};
+
+    fn world() -> World {
+        let mesh = Mesh {
+            cluster_id: "Kubernetes".into(),
+            trust_domain: "cluster.local".into(),
+            root_namespace: "istio-system".into(),
+            domain: "cluster.local".into(),
+        };
+        let path = std::env::temp_dir().join("ambit-callers-none");
+        let world = World::new(mesh, Vips::default(), path, Arc::new(Metrics::new()));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "istio-system", "name": "ztunnel-1", "uid": "u1"},
+            "spec": {"nodeName": "node-1", "containers": []}});
+        let pod = stored(Kind::Pod, pod.to_string().as_bytes()).unwrap();
+        world.apply(vec![Event::Put(pod)]);
+        world
+    }
+
+    /// A token that says it is for `audience` and ends in `seconds`.
+    fn token(audience: &str, seconds: u64) -> String {
+        let end = SystemTime::now() + Duration::from_secs(seconds);
+        let exp = end.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let body = json!({ "aud": [audience], "exp": exp }).to_string();
+        format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(body))
+    }
+
+    fn status(extra: &Value) -> Value {
+        json!({"authenticated": true, "audiences": ["istio-ca"], "user": {
+            "username": "system:serviceaccount:istio-system:ztunnel", "extra": extra}})
+    }
+
+    fn extra(node: Option<&str>, uid: &str) -> Value {
+        let mut extra = json!({
+            "authentication.kubernetes.io/pod-name": ["ztunnel-1"],
+            "authentication.kubernetes.io/pod-uid": [uid],
+        });
+        if let Some(node) = node {
+            extra["authentication.kubernetes.io/node-name"] = json!([node]);
+        }
+        extra
+    }
+
+    async fn ask(callers: &Callers, token: &str) -> Result<Caller, CallerError> {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
+        callers.caller(&metadata, &world(), SystemTime::now()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_says_whose_token_it_is() {
+        let check = async |token: &str, status: Value, expected: Result<&str, &str>| {
+            let api = FakeApi::default();
+            api.review(token, status.clone());
+            let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
+            match (ask(&callers, token).await, expected) {
+                (Ok(caller), Ok(node)) => assert_eq!(caller.node, node, "{status}"),
+                (Err(error), Err(part)) => {
+                    let text = chain(&error);
+                    assert!(text.contains(part), "{status}: {text}");
+                    assert!(!text.contains(token), "a token in an error");
+                }
+                (got, _) => panic!("{status}: {got:?}"),
+            }
+        };
+        let good = token(AUDIENCE, 600);
+        check(&good, status(&extra(Some("node-1"), "u1")), Ok("node-1")).await;
+        check(&good, status(&extra(None, "u1")), Ok("node-1")).await;
+        check(&good, status(&json!({})), Ok("")).await;
+        check(&good, status(&extra(Some("node-2"), "u1")), Err("its pod runs on node-1")).await;
+        check(&good, status(&extra(Some("node-1"), "u0")), Err("does not exist any more")).await;
+        let no = json!({ "authenticated": false, "error": "token has been revoked" });
+        check(&good, no, Err("has been revoked")).await;
+        let other = json!({"authenticated": true, "audiences": ["https://kubernetes"],
+            "user": {"username": "system:serviceaccount:a:b"}});
+        check(&good, other, Err("not meant for istio-ca")).await;
+        let human = json!({"authenticated": true, "audiences": ["istio-ca"],
+            "user": {"username": "alice"}});
+        check(&good, human, Err("no service account")).await;
+        let any = status(&json!({}));
+        check("abc", any.clone(), Err("not a JWT")).await;
+        check(&token("api", 600), any.clone(), Err("not meant for istio-ca")).await;
+        check(&token(AUDIENCE, 0), any, Err("expired")).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_remembered_for_a_minute_and_an_outage_is_no_refusal() {
+        let api = FakeApi::default();
+        let (long, short) = (token(AUDIENCE, 600), token(AUDIENCE, 20));
+        for token in [&long, &short] {
+            api.review(token, status(&extra(Some("node-1"), "u1")));
+        }
+        let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
+        let asked = || api.count("POST /apis/authentication.k8s.io");
+        for _ in 0..3 {
+            ask(&callers, &long).await.unwrap();
+            ask(&callers, &short).await.unwrap();
+        }
+        assert_eq!(asked(), 2);
+        api.be_away(true);
+        tokio::time::advance(Duration::from_secs(30)).await;
+        ask(&callers, &long).await.unwrap();
+        let error = ask(&callers, &short).await.unwrap_err();
+        assert_eq!(error.status().code(), tonic::Code::Unavailable, "{error:?}");
+        tokio::time::advance(Duration::from_secs(31)).await;
+        let error = ask(&callers, &long).await.unwrap_err();
+        assert_eq!(error.status().code(), tonic::Code::Unavailable, "{error:?}");
+        api.be_away(false);
+        ask(&callers, &long).await.unwrap();
+        api.review(&long, json!({ "authenticated": false }));
+        ask(&callers, &long).await.unwrap();
+        tokio::time::advance(Duration::from_secs(61)).await;
+        let error = ask(&callers, &long).await.unwrap_err();
+        assert_eq!(error.status().code(), tonic::Code::Unauthenticated, "{error:?}");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut remembered = Remembered::default();
+        let caller = Caller {
+            namespace: String::new(),
+            service_account: String::new(),
+            node: String::new(),
+            expires_at: SystemTime::now(),
+            pod: None,
+        };
+        let until = Instant::now() + REMEMBERED_FOR;
+        for index in 0..REMEMBERED_MAX + 10 {
+            let hash = Sha256::digest(index.to_be_bytes()).into();
+            remembered.add(hash, caller.clone(), until);
+        }
+        assert_eq!(remembered.callers.len(), REMEMBERED_MAX);
+        assert_eq!(remembered.order.len(), REMEMBERED_MAX);
+    }
+}

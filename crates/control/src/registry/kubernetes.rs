@@ -1,0 +1,506 @@
+//! The registry of a cluster: the API server, watched.
+//!
+//! Each kind has a task that lists it in pages and then watches it. An object is reduced to what
+//! the view needs before anything is kept of it ([`reduce`]); what stays here is its key and a
+//! fingerprint, so that a list read anew tells what vanished meanwhile and a heartbeat tells
+//! nothing. Changes are gathered for a moment that churn cannot extend. While the API server is
+//! away, what is known stays. A kind that the cluster does not have is empty, and looked for again.
+//!
+//! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
+//! waits for a policy to hold looks at its status.
+
+mod reduce;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use self::reduce::Reading;
+use super::{Batch, Event, GATHER_MAX, KINDS, RegistryError};
+use crate::kubernetes::ApiError;
+use crate::manifest::{Kind, ObjectKey};
+
+/// Most events in one batch.
+const BATCH_MAX: usize = 10_000;
+/// Changes that wait to be gathered.
+const QUEUE: usize = 1024;
+/// Objects in one page of a list.
+const PAGE: u32 = 500;
+/// How long the API server keeps one watch open. A connection that died without a word is found
+/// out five seconds later.
+const WATCH_TIMEOUT_SECONDS: u32 = 120;
+/// First and longest pause after a watch failed.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A watch that has not failed again for so long is taken to work.
+const SETTLED: Duration = Duration::from_secs(8);
+/// How often a kind that the cluster does not have is looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// After so many looks its objects are gone too. A kind that is removed takes its objects with it
+/// one by one, so this is for one that went while the API server was away; and an API server that
+/// is starting must not make policies vanish.
+const LOOKS_MAX: usize = 6;
+
+/// The API server, watched.
+pub(crate) struct KubernetesRegistry {
+    told: mpsc::Receiver<Told>,
+    /// Kinds that were not listed yet.
+    unlisted: BTreeSet<Kind>,
+    /// The watches end with the registry.
+    watches: JoinSet<()>,
+}
+
+/// What a watch tells.
+enum Told {
+    /// Something changed.
+    Events(Vec<Event>),
+    /// All that there is of a kind has been told.
+    Listed(Kind),
+}
+
+impl KubernetesRegistry {
+    /// Begins to watch.
+    pub(crate) fn open(client: &Client) -> Self {
+        let (sender, told) = mpsc::channel(QUEUE);
+        let (listed, others_listed) = watch::channel(0);
+        let failing = Arc::new(AtomicUsize::new(0));
+        let follower = |kind| Follower {
+            kind,
+            sender: sender.clone(),
+            listed: listed.clone(),
+            failing: failing.clone(),
+            hashing: RandomState::new(),
+            known: HashMap::new(),
+            seen: None,
+            is_listed: false,
+            problem: None,
+            looks: 0,
+        };
+        let mut watches = JoinSet::new();
+        for kind in KINDS {
+            let follower = follower(kind);
+            match kind {
+                Kind::Namespace => {
+                    watches.spawn(follower.run(every::<Namespace>(client), reduce::NAMESPACE));
+                }
+                Kind::Node => {
+                    watches.spawn(follower.run(every::<Node>(client), reduce::NODE));
+                }
+                Kind::Service => {
+                    watches.spawn(follower.run(every::<Service>(client), reduce::SERVICE));
+                }
+                Kind::Pod => {
+                    let (pods, mut listed) = (every::<Pod>(client), others_listed.clone());
+                    // Last, so that each pod's workload is built once and not for every service
+                    // and policy that comes after it.
+                    watches.spawn(async move {
+                        if listed.wait_for(|listed| *listed == KINDS.len() - 1).await.is_ok() {
+                            follower.run(pods, reduce::POD).await;
+                        }
+                    });
+                }
+                _ => {
+                    let resource = istio(kind);
+                    let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
+                    watches.spawn(follower.run(api, reduce::istio(kind)));
+                }
+            }
+        }
+        Self { told, unlisted: KINDS.into_iter().collect(), watches }
+    }
+
+    /// Gives all that there is to `take`, until every kind was listed once.
+    pub(crate) async fn load(
+        &mut self,
+        mut take: impl FnMut(Vec<Event>),
+    ) -> Result<(), RegistryError> {
+        while !self.unlisted.is_empty() {
+            let events = self.gather().await?;
+            if !events.is_empty() {
+                take(events);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what changes, until the receiver is gone or a watch broke.
+    pub(crate) async fn run(mut self, batches: mpsc::Sender<Batch>) -> Result<(), RegistryError> {
+        loop {
+            let batch = Batch { events: self.gather().await?, mark: None };
+            if !batch.events.is_empty() && batches.send(batch).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What changed within [`GATHER_MAX`] after the first change.
+    async fn gather(&mut self) -> Result<Vec<Event>, RegistryError> {
+        let mut events = Vec::new();
+        let mut deadline = None;
+        while events.len() < BATCH_MAX {
+            let next = tokio::select! {
+                biased;
+                // First, or changes that keep coming would hold back those that came.
+                () = until(deadline) => break,
+                told = self.told.recv() => told,
+                // A watch never ends by itself.
+                Some(_) = self.watches.join_next() => None,
+            };
+            match next.ok_or(RegistryError::Broken)? {
+                Told::Events(more) => events.extend(more),
+                Told::Listed(kind) => {
+                    self.unlisted.remove(&kind);
+                }
+            }
+            deadline = deadline.or_else(|| Some(Instant::now() + GATHER_MAX));
+        }
+        Ok(events)
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn every<K>(client: &Client) -> Api<K>
+where
+    K: Resource<DynamicType = ()>,
+{
+    Api::all(client.clone())
+}
+
+/// Where the API server keeps a kind of Istio's.
+pub(crate) fn istio(kind: Kind) -> ApiResource {
+    let (group, version) =
+        kind.api_versions()[0].split_once('/').expect("Istio's kinds are in a group");
+    let kind_of = GroupVersionKind::gvk(group, version, kind.name());
+    ApiResource::from_gvk_with_plural(&kind_of, kind.plural())
+}
+
+/// Why the registry's task has nobody to tell any more.
+struct Unheard;
+
+/// Why a stream of events is left for a new one.
+enum Restart {
+    /// The place in it is lost, or the kind is not there.
+    Anew,
+    /// Nobody listens.
+    Unheard,
+}
+
+impl From<Unheard> for Restart {
+    fn from(_: Unheard) -> Self {
+        Self::Unheard
+    }
+}
+
+/// Follows one kind.
+struct Follower {
+    kind: Kind,
+    sender: mpsc::Sender<Told>,
+    /// How many kinds were listed.
+    listed: watch::Sender<usize>,
+    /// How many kinds cannot be watched at the moment, for all kinds together.
+    failing: Arc<AtomicUsize>,
+    hashing: RandomState,
+    /// What was told and is not gone, with a fingerprint of its last contents.
+    known: HashMap<ObjectKey, u64>,
+    /// What a list that is being read has shown so far.
+    seen: Option<HashSet<ObjectKey>>,
+    /// Whether it was said that all of the kind was told.
+    is_listed: bool,
+    /// What is wrong, once it was said.
+    problem: Option<&'static str>,
+    /// How often the kind was looked for in vain.
+    looks: usize,
+}
+
+impl Follower {
+    async fn run<K>(mut self, api: Api<K>, reading: Reading<K>)
+    where
+        K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
+    {
+        let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_TIMEOUT_SECONDS);
+        loop {
+            let stream = pin!(watcher::watcher(api.clone(), config.clone()));
+            match self.follow(stream, &reading).await {
+                Restart::Anew => {}
+                Restart::Unheard => return,
+            }
+        }
+    }
+
+    async fn follow<K>(
+        &mut self,
+        mut stream: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
+        reading: &Reading<K>,
+    ) -> Restart
+    where
+        K: Resource + Serialize,
+    {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let next = match self.problem {
+                None => stream.next().await,
+                Some(_) => match timeout(SETTLED + pause, stream.next()).await {
+                    Ok(next) => next,
+                    Err(_) => {
+                        self.works();
+                        continue;
+                    }
+                },
+            };
+            let taken = match next {
+                Some(Ok(event)) => {
+                    // The beginning of a list says nothing about the API server.
+                    if !matches!(event, watcher::Event::Init) {
+                        self.works();
+                        pause = PAUSE_MIN;
+                    }
+                    self.take(event, reading).await
+                }
+                Some(Err(error)) => match self.fails(error).await {
+                    Ok(Some(restart)) => return restart,
+                    Ok(None) => {
+                        sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE_MAX);
+                        Ok(())
+                    }
+                    Err(unheard) => Err(unheard),
+                },
+                None => return Restart::Anew,
+            };
+            if let Err(unheard) = taken {
+                return unheard.into();
+            }
+        }
+    }
+
+    async fn take<K>(
+        &mut self,
+        event: watcher::Event<K>,
+        reading: &Reading<K>,
+    ) -> Result<(), Unheard>
+    where
+        K: Resource + Serialize,
+    {
+        match event {
+            watcher::Event::Init => {
+                self.seen = Some(HashSet::new());
+                Ok(())
+            }
+            watcher::Event::InitApply(object) => {
+                if let Some(seen) = &mut self.seen {
+                    seen.insert(key(self.kind, &object));
+                }
+                self.put(object, reading).await
+            }
+            watcher::Event::InitDone => {
+                let seen = self.seen.take().unwrap_or_default();
+                let gone = self.known.keys().filter(|key| !seen.contains(key)).cloned().collect();
+                self.looks = 0;
+                self.forget(gone).await?;
+                self.tell_listed().await
+            }
+            watcher::Event::Apply(object) => self.put(object, reading).await,
+            watcher::Event::Delete(object) => self.forget(vec![key(self.kind, &object)]).await,
+        }
+    }
+
+    async fn put<K>(&mut self, mut object: K, reading: &Reading<K>) -> Result<(), Unheard>
+    where
+        K: Resource + Serialize,
+    {
+        let key = key(self.kind, &object);
+        (reading.reduce)(&mut object);
+        let fingerprint = fingerprint(&self.hashing, &object);
+        if self.known.get(&key) == Some(&fingerprint) {
+            return Ok(());
+        }
+        match (reading.events)(object) {
+            Ok(events) => {
+                self.known.insert(key, fingerprint);
+                self.tell(Told::Events(events)).await
+            }
+            Err(problem) => {
+                tracing::error!(
+                    object = %key,
+                    problem,
+                    "object of the API server cannot be used, its last good version stays",
+                );
+                Ok(())
+            }
+        }
+    }
+
+    async fn forget(&mut self, keys: Vec<ObjectKey>) -> Result<(), Unheard> {
+        for key in keys {
+            if self.known.remove(&key).is_some() {
+                self.tell(Told::Events(gone(key))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell_listed(&mut self) -> Result<(), Unheard> {
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.listed.send_modify(|listed| *listed += 1);
+            self.tell(Told::Listed(self.kind)).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, told: Told) -> Result<(), Unheard> {
+        self.sender.send(told).await.map_err(|_| Unheard)
+    }
+
+    /// Says what is wrong, once; answers whether the list must be read anew.
+    async fn fails(&mut self, error: watcher::Error) -> Result<Option<Restart>, Unheard> {
+        let error = api_error(error);
+        let (kind, problem) = (self.kind, error.to_string());
+        match &error {
+            ApiError::Refused(status) if status.code == 410 => {
+                sleep(PAUSE_MIN).await;
+                return Ok(Some(Restart::Anew));
+            }
+            ApiError::Refused(status) if status.is_not_found() => {
+                self.is_missing().await?;
+                return Ok(Some(Restart::Anew));
+            }
+            ApiError::Refused(_) if self.says("refused") => {
+                tracing::error!(
+                    %kind,
+                    problem,
+                    "this kind cannot be watched; check the permissions of this service account",
+                );
+            }
+            ApiError::Unreadable(_) if self.says("unreadable") => {
+                tracing::error!(%kind, problem, "this kind cannot be read");
+            }
+            ApiError::Away(_) if self.problem.is_none() => {
+                self.problem = Some("away");
+                if self.failing.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::warn!(
+                        problem,
+                        "the API server is away; going on with what is known, trying again",
+                    );
+                }
+            }
+            _ => tracing::debug!(%kind, problem, "watching failed again"),
+        }
+        Ok(None)
+    }
+
+    /// Whether a problem of this kind is news.
+    fn says(&mut self, problem: &'static str) -> bool {
+        if self.problem == Some(problem) {
+            return false;
+        }
+        self.works();
+        self.problem = Some(problem);
+        true
+    }
+
+    /// The cluster does not have this kind.
+    async fn is_missing(&mut self) -> Result<(), Unheard> {
+        let kind = self.kind;
+        if self.says("missing") {
+            tracing::warn!(
+                %kind,
+                group = kind.api_versions()[0],
+                known = self.known.len(),
+                "the cluster has no such kind, its custom resource definition is not installed; \
+                 looking for it every {LOOK_AGAIN:?}",
+            );
+        }
+        self.looks += 1;
+        if self.looks >= LOOKS_MAX {
+            let all = self.known.keys().cloned().collect();
+            self.forget(all).await?;
+        }
+        self.tell_listed().await?;
+        sleep(LOOK_AGAIN).await;
+        Ok(())
+    }
+
+    fn works(&mut self) {
+        let kind = self.kind;
+        let Some(problem) = self.problem.take() else { return };
+        if problem != "away" {
+            tracing::info!(%kind, problem, "this kind can be watched again");
+        } else if self.failing.fetch_sub(1, Ordering::Relaxed) == 1 {
+            tracing::info!("the API server is back");
+        }
+    }
+}
+
+fn api_error(error: watcher::Error) -> ApiError {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => error.into(),
+        watcher::Error::WatchError(status) => kube::Error::Api(status).into(),
+        watcher::Error::NoResourceVersion => {
+            ApiError::Unreadable("objects without metadata.resourceVersion".to_owned())
+        }
+    }
+}
+
+fn key<K: Resource>(kind: Kind, object: &K) -> ObjectKey {
+    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+    ObjectKey::new(kind, namespace, &object.name_any())
+}
+
+/// What is told of an object that is gone.
+fn gone(key: ObjectKey) -> Vec<Event> {
+    let mut events = Vec::new();
+    if key.kind == Kind::Pod {
+        let (namespace, name) = (key.namespace.clone(), key.name.clone());
+        events.push(Event::PodStatus {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            status: None,
+        });
+        events.push(Event::Captured { namespace, name, uid: None });
+    }
+    events.push(Event::Delete(key));
+    events
+}
+
+/// A number that differs when the contents do. Keyed at random, so that nobody can write an object
+/// whose change goes unseen.
+fn fingerprint<K: Serialize>(hashing: &RandomState, object: &K) -> u64 {
+    struct Into<H>(H);
+    impl<H: Hasher> std::io::Write for Into<H> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.write(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut hasher = Into(hashing.build_hasher());
+    serde_json::to_writer(&mut hasher, object).expect("an API object is JSON, hashing cannot fail");
+    hasher.0.finish()
+}

@@ -1,0 +1,212 @@
+//! What is kept of an object of the API server, and what is told of it.
+//!
+//! A pod as the API server describes it takes ten kilobytes; what the view needs of it a few
+//! hundred bytes. Everything else is dropped before an object is compared, queued or kept. Nothing
+//! here may judge an object.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, Namespace, Node, Pod, PodCondition, PodSpec,
+    PodStatus as KubernetesPodStatus, Service,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
+use serde::de::DeserializeOwned;
+
+use crate::manifest::istio::IstioObject;
+use crate::manifest::{Kind, Typed};
+use crate::registry::{Event, PodStatus};
+use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
+
+/// How one kind is read.
+pub(super) struct Reading<K> {
+    /// Drops what nobody needs.
+    pub(super) reduce: fn(&mut K),
+    /// What is told of a reduced object; or what is wrong with it.
+    pub(super) events: fn(K) -> Result<Vec<Event>, String>,
+}
+
+pub(super) const NAMESPACE: Reading<Namespace> = Reading {
+    reduce: |namespace| {
+        *namespace = Namespace {
+            metadata: kept(&mut namespace.metadata, &[TRAFFIC_DISTRIBUTION]),
+            ..Namespace::default()
+        };
+    },
+    events: |namespace| Ok(vec![Event::Put(Typed::Namespace(Arc::new(namespace)))]),
+};
+
+pub(super) const NODE: Reading<Node> = Reading {
+    reduce: |node| {
+        let mut metadata = kept(&mut node.metadata, &[]);
+        if let Some(labels) = &mut metadata.labels {
+            labels.retain(|key, _| key.starts_with("topology."));
+        }
+        *node = Node { metadata, ..Node::default() };
+    },
+    events: |node| Ok(vec![Event::Put(Typed::Node(Arc::new(node)))]),
+};
+
+pub(super) const SERVICE: Reading<Service> = Reading {
+    reduce: |service| {
+        service.metadata = kept(&mut service.metadata, &[TRAFFIC_DISTRIBUTION]);
+        service.status = None;
+    },
+    events: |service| Ok(vec![Event::Put(Typed::Service(Arc::new(service)))]),
+};
+
+pub(super) const POD: Reading<Pod> = Reading { reduce: reduce_pod, events: pod_events };
+
+/// The last-applied configuration and the like are longer than the object itself.
+fn kept(metadata: &mut ObjectMeta, annotations: &[&str]) -> ObjectMeta {
+    let mut kept_annotations = metadata.annotations.take().unwrap_or_default();
+    kept_annotations.retain(|key, _| annotations.contains(&key.as_str()));
+    ObjectMeta {
+        name: metadata.name.take(),
+        namespace: metadata.namespace.take(),
+        uid: metadata.uid.take(),
+        labels: metadata.labels.take(),
+        annotations: (!kept_annotations.is_empty()).then_some(kept_annotations),
+        deletion_timestamp: metadata.deletion_timestamp.take(),
+        ..ObjectMeta::default()
+    }
+}
+
+fn reduce_pod(pod: &mut Pod) {
+    let owners = pod.metadata.owner_references.take();
+    let controller = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
+    let mut metadata = kept(&mut pod.metadata, &[REDIRECTION]);
+    metadata.owner_references = controller.map(|owner| vec![owner]);
+    let spec = pod.spec.take().unwrap_or_default();
+    let containers = spec.containers.into_iter().filter_map(|container| {
+        let ports: Vec<_> =
+            container.ports.into_iter().flatten().filter(|port| port.name.is_some()).collect();
+        (!ports.is_empty()).then(|| Container { ports: Some(ports), ..Container::default() })
+    });
+    let status = pod.status.take().unwrap_or_default();
+    *pod = Pod {
+        metadata,
+        spec: Some(PodSpec {
+            containers: containers.collect(),
+            service_account_name: spec.service_account_name,
+            node_name: spec.node_name,
+            host_network: spec.host_network,
+            ..PodSpec::default()
+        }),
+        status: Some(reduced_status(status)),
+    };
+}
+
+fn reduced_status(status: KubernetesPodStatus) -> KubernetesPodStatus {
+    let ready = status.conditions.into_iter().flatten().find(|it| it.type_ == "Ready");
+    let ready = ready.map(|it| PodCondition {
+        type_: it.type_,
+        status: it.status,
+        ..PodCondition::default()
+    });
+    let restarts = status.container_statuses.into_iter().flatten();
+    let restarts = restarts.map(|it| ContainerStatus {
+        restart_count: it.restart_count,
+        ..ContainerStatus::default()
+    });
+    KubernetesPodStatus {
+        phase: status.phase,
+        reason: status.reason,
+        pod_ip: status.pod_ip,
+        pod_ips: status.pod_ips,
+        conditions: ready.map(|ready| vec![ready]),
+        container_statuses: Some(restarts.collect()),
+        ..KubernetesPodStatus::default()
+    }
+}
+
+/// The pod, what its node says of it, and whether it is captured: each as its own event, as for
+/// pods of one machine.
+fn pod_events(mut pod: Pod) -> Result<Vec<Event>, String> {
+    let metadata = &mut pod.metadata;
+    let uid = metadata.uid.clone().ok_or("it has no uid")?;
+    let annotations = metadata.annotations.take().unwrap_or_default();
+    let is_captured = annotations.get(REDIRECTION).is_some_and(|value| value == "enabled");
+    let namespace: Arc<str> = metadata.namespace.as_deref().unwrap_or_default().into();
+    let name: Arc<str> = metadata.name.as_deref().unwrap_or_default().into();
+    let status = pod.status.take().unwrap_or_default();
+    let captured = is_captured.then(|| uid.as_str().into());
+    Ok(vec![
+        Event::Put(Typed::Pod(Arc::new(pod))),
+        Event::PodStatus {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            status: Some(told_status(uid, status)),
+        },
+        Event::Captured { namespace, name, uid: captured },
+    ])
+}
+
+fn told_status(uid: String, status: KubernetesPodStatus) -> PodStatus {
+    let ips = status.pod_ips.into_iter().flatten().map(|ip| ip.ip);
+    let mut pod_ips: Vec<_> = ips.filter_map(|ip| ip.parse().ok()).collect();
+    if pod_ips.is_empty() {
+        pod_ips.extend(status.pod_ip.and_then(|ip| ip.parse::<IpAddr>().ok()));
+    }
+    let restarts = status.container_statuses.into_iter().flatten().map(|it| it.restart_count);
+    PodStatus {
+        uid,
+        phase: status.phase.unwrap_or_default(),
+        pod_ips,
+        ready: status.conditions.into_iter().flatten().any(|it| it.status == "True"),
+        restarts: u32::try_from(restarts.sum::<i32>()).unwrap_or_default(),
+        reason: status.reason,
+    }
+}
+
+/// How a kind of Istio's is read.
+pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
+    let events: fn(DynamicObject) -> Result<Vec<Event>, String> = match kind {
+        Kind::AuthorizationPolicy => {
+            |object| read(Kind::AuthorizationPolicy, object, Typed::AuthorizationPolicy)
+        }
+        Kind::PeerAuthentication => {
+            |object| read(Kind::PeerAuthentication, object, Typed::PeerAuthentication)
+        }
+        Kind::ServiceEntry => |object| read(Kind::ServiceEntry, object, Typed::ServiceEntry),
+        Kind::WorkloadEntry => |object| read(Kind::WorkloadEntry, object, Typed::WorkloadEntry),
+        _ => |_| Err("it is no kind of Istio's".to_owned()),
+    };
+    Reading { reduce: reduce_istio, events }
+}
+
+fn reduce_istio(object: &mut DynamicObject) {
+    let metadata = &mut object.metadata;
+    metadata.managed_fields = None;
+    metadata.resource_version = None;
+    metadata.finalizers = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+    if let Some(fields) = object.data.as_object_mut() {
+        fields.retain(|name, _| name == "spec");
+    }
+}
+
+/// One object that cannot be read must not stop the others, so it is decoded by itself.
+fn read<S: Default + DeserializeOwned>(
+    kind: Kind,
+    mut object: DynamicObject,
+    typed: fn(Arc<IstioObject<S>>) -> Typed,
+) -> Result<Vec<Event>, String> {
+    let spec = object.data.get_mut("spec").map(serde_json::Value::take);
+    let spec = match spec {
+        Some(spec) => serde_json::from_value(spec).map_err(|error| format!("spec: {error}"))?,
+        None => S::default(),
+    };
+    let object = IstioObject {
+        api_version: kind.api_versions()[0].to_owned(),
+        kind: kind.name().to_owned(),
+        metadata: object.metadata,
+        spec,
+        status: None,
+    };
+    Ok(vec![Event::Put(typed(Arc::new(object)))])
+}
