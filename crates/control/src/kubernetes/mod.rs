@@ -4,6 +4,7 @@
 //! an API server that is away (go on with what is known, try again) from one that says no (tell the
 //! operator). Nothing here knows what is asked.
 
+pub(crate) mod conditions;
 pub(crate) mod election;
 #[cfg(test)]
 pub(crate) mod fake;

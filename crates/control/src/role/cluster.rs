@@ -11,6 +11,7 @@ use kube::Client;
 use super::Parts;
 use crate::ca::cluster::ClusterAuthority;
 use crate::config::Config;
+use crate::kubernetes::conditions::Conditions;
 use crate::kubernetes::election::Election;
 use crate::kubernetes::roots::Roots;
 
@@ -35,8 +36,16 @@ impl Cluster {
         let following = self.authority.clone().run(parts.authority.clone(), guard.clone());
         guard.spawn(following);
         let namespace = &config.mesh.root_namespace;
-        let (election, leads) = Election::new(self.client.clone(), namespace, identity());
+        let instance = identity();
+        let (election, leads) = Election::new(self.client.clone(), namespace, instance.clone());
         guard.spawn(election.run(guard.clone()));
+        let conditions = Conditions {
+            client: self.client.clone(),
+            world: parts.world.clone(),
+            leads: leads.clone(),
+            instance,
+        };
+        guard.spawn(conditions.run(guard.clone()));
         let roots = Roots {
             client: self.client.clone(),
             authority: parts.authority.clone(),

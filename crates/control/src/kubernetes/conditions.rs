@@ -1,0 +1,290 @@
+//! What became of each AuthorizationPolicy, written where its author looks.
+//!
+//! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
+//! Warning when a policy is not enforced as written. Only the replica that leads writes, and only
+//! what changed; conditions of other types are left as they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_net::drain::Guard;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::{ApiError, FIELD_MANAGER, answer};
+use crate::error_text::chain;
+use crate::manifest::Kind;
+use crate::registry::kubernetes::istio;
+use crate::view_builder::policy::StatusCondition;
+use crate::view_builder::records::ObjectName;
+use crate::world::World;
+
+/// The condition's type; istiod's for the same.
+const TYPE: &str = "ZtunnelAccepted";
+/// Pause between two looks: policies change seldom, pods all the time.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Pause after something could not be written.
+const RETRY: Duration = Duration::from_secs(5);
+/// Longest note of an Event, by the API's rules.
+const NOTE_SIZE_MAX_BYTES: usize = 1024;
+
+/// What is said of a policy: of which generation, and what.
+type Verdict = (i64, StatusCondition);
+
+/// Writes conditions and Events.
+pub(crate) struct Conditions {
+    pub(crate) client: Client,
+    pub(crate) world: Arc<World>,
+    pub(crate) leads: watch::Receiver<bool>,
+    /// Who writes, for Events.
+    pub(crate) instance: String,
+}
+
+impl Conditions {
+    /// Keeps conditions as they should be, while this replica leads, until asked to drain.
+    pub(crate) async fn run(mut self, mut guard: Guard) {
+        let mut objects = self.world.objects();
+        let mut written = BTreeMap::new();
+        let mut has_failed = false;
+        loop {
+            objects.mark_unchanged();
+            let pause = if *self.leads.borrow_and_update() {
+                match self.write_changed(&mut written).await {
+                    Ok(()) => {
+                        has_failed = false;
+                        PAUSE
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut has_failed, true) {
+                            let error = chain(&error);
+                            tracing::error!(error, "conditions not written; trying again");
+                        }
+                        RETRY
+                    }
+                }
+            } else {
+                // Another leads and writes: what we wrote may be old.
+                written.clear();
+                PAUSE
+            };
+            tokio::select! {
+                _ = guard.draining() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if has_failed {
+                continue;
+            }
+            tokio::select! {
+                _ = guard.draining() => return,
+                changed = objects.changed() => if changed.is_err() { return },
+                changed = self.leads.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn verdicts(&self) -> BTreeMap<ObjectName, Verdict> {
+        let builder = self.world.read();
+        let verdict = |(name, policy): (&ObjectName, &Arc<_>)| {
+            let policy: &crate::manifest::istio::AuthorizationPolicy = policy;
+            let generation = policy.metadata.generation.unwrap_or_default();
+            Some((name.clone(), (generation, builder.condition(name)?.clone())))
+        };
+        builder.store().policies().filter_map(verdict).collect()
+    }
+
+    async fn write_changed(
+        &self,
+        written: &mut BTreeMap<ObjectName, Verdict>,
+    ) -> Result<(), ApiError> {
+        let verdicts = self.verdicts();
+        written.retain(|name, _| verdicts.contains_key(name));
+        for (name, verdict) in verdicts {
+            if written.get(&name) == Some(&verdict) || !*self.leads.borrow() {
+                continue;
+            }
+            match self.write(&name, &verdict).await {
+                Ok(()) => {
+                    written.insert(name, verdict);
+                }
+                // It is gone, or was changed meanwhile: then it is looked at again.
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, name: &ObjectName, verdict: &Verdict) -> Result<(), ApiError> {
+        let resource = istio(Kind::AuthorizationPolicy);
+        let client = self.client.clone();
+        let policies: Api<DynamicObject> = Api::namespaced_with(client, &name.namespace, &resource);
+        let Some(object) = answer(policies.get_opt(&name.name)).await? else { return Ok(()) };
+        let before = object.data.pointer("/status/conditions").and_then(Value::as_array);
+        let mut conditions = before.cloned().unwrap_or_default();
+        let own = conditions.iter().position(|it| it["type"] == TYPE);
+        let own = own.map(|index| conditions.remove(index));
+        let (generation, condition) = verdict;
+        let told = |it: &Value| {
+            it["status"] == condition.status
+                && it["reason"] == condition.reason
+                && it["message"] == condition.message
+        };
+        if own.as_ref().is_some_and(|it| told(it) && it["observedGeneration"] == *generation) {
+            return Ok(());
+        }
+        let same = own.as_ref().filter(|it| it["status"] == condition.status);
+        let since = same.map_or_else(
+            || json!(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+            |it| it["lastTransitionTime"].clone(),
+        );
+        conditions.push(json!({
+            "type": TYPE,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": since,
+            "observedGeneration": generation,
+        }));
+        let patch = json!({
+            "metadata": { "resourceVersion": object.metadata.resource_version },
+            "status": { "conditions": conditions },
+        });
+        let as_us =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        answer(policies.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await?;
+        if condition.status == "True" || own.as_ref().is_some_and(told) {
+            return Ok(());
+        }
+        self.warn(name, &object.metadata, condition).await
+    }
+
+    async fn warn(
+        &self,
+        name: &ObjectName,
+        object: &ObjectMeta,
+        condition: &StatusCondition,
+    ) -> Result<(), ApiError> {
+        let kind = Kind::AuthorizationPolicy;
+        let mut note = condition.message.clone();
+        note.truncate(note.floor_char_boundary(NOTE_SIZE_MAX_BYTES));
+        let event = Event {
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{}.", name.name)),
+                namespace: Some(name.namespace.to_string()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Warning".to_owned()),
+            reason: Some(condition.reason.to_owned()),
+            action: Some("Translate".to_owned()),
+            note: Some(note),
+            event_time: Some(MicroTime(Timestamp::now())),
+            reporting_controller: Some("ambit/control".to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            regarding: Some(ObjectReference {
+                api_version: Some(kind.api_versions()[0].to_owned()),
+                kind: Some(kind.name().to_owned()),
+                namespace: Some(name.namespace.to_string()),
+                name: Some(name.name.to_string()),
+                uid: object.uid.clone(),
+                resource_version: object.resource_version.clone(),
+                ..ObjectReference::default()
+            }),
+            ..Event::default()
+        };
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &name.namespace);
+        match answer(events.create(&PostParams::default(), &event)).await {
+            Err(error) if !error.is_ending_namespace() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_net::drain::Drain;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::kubernetes::fake::FakeApi;
+    use crate::metrics::Metrics;
+    use crate::registry::Registry;
+    use crate::view_builder::{Mesh, Vips};
+
+    const PATH: &str = "/apis/security.istio.io/v1/namespaces/shop/authorizationpolicies/web";
+    const EVENTS: &str = "POST /apis/events.k8s.io/v1/namespaces/shop/events";
+
+    fn policy(generation: i64, operation: &Value) -> Value {
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+            "metadata": {"generation": generation},
+            "spec": {"action": "DENY", "rules": [{"to": [{"operation": operation}]}]},
+            "status": {"conditions": [{"type": "Other", "status": "True"}]},
+        })
+    }
+
+    fn own(api: &FakeApi) -> Value {
+        let object = api.get(PATH).unwrap();
+        let conditions = object["status"]["conditions"].as_array().unwrap().clone();
+        assert!(conditions.iter().any(|it| it["type"] == "Other"), "{conditions:?}");
+        conditions.into_iter().find(|it| it["type"] == TYPE).unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn a_policy_says_what_became_of_it_and_only_the_leader_writes() {
+        let api = FakeApi::default();
+        api.put(PATH, policy(1, &json!({"methods": ["GET"]})));
+        let mesh = Mesh {
+            cluster_id: "Kubernetes".into(),
+            trust_domain: "cluster.local".into(),
+            root_namespace: "istio-system".into(),
+            domain: "cluster.local".into(),
+        };
+        let vips = std::env::temp_dir().join("ambit-conditions-none");
+        let metrics = Arc::new(Metrics::new());
+        let world = Arc::new(World::new(mesh, Vips::default(), vips, metrics));
+        let mut registry = Registry::kubernetes(&api.client());
+        registry.load(|events| world.apply(events)).await.unwrap();
+        let (sender, mut batches) = mpsc::channel(8);
+        let watching = tokio::spawn(registry.run(world.marks(), sender));
+        let taking = tokio::spawn({
+            let world = world.clone();
+            async move {
+                while let Some(batch) = batches.recv().await {
+                    world.take(batch);
+                }
+            }
+        });
+        let (leads, leading) = watch::channel(false);
+        let instance = "one".to_owned();
+        let conditions = Conditions { client: api.client(), world, leads: leading, instance };
+        let drain = Drain::new();
+        let task = drain.guard().spawn(conditions.run(drain.guard()));
+        let eventually = async |generation: i64| {
+            let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+            while own(&api)["observedGeneration"] != generation {
+                assert!(tokio::time::Instant::now() < deadline, "{}", own(&api));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            own(&api)
+        };
+        assert_eq!(api.count("PATCH"), 0, "does not lead");
+        leads.send_replace(true);
+        let condition = eventually(1).await;
+        assert_eq!(condition["status"], "False", "{condition}");
+        assert!(condition["message"].as_str().unwrap().contains("methods"), "{condition}");
+        api.put(PATH, policy(2, &json!({"ports": ["80"]})));
+        assert_eq!(eventually(2).await["status"], "True");
+        assert_eq!((api.count("PATCH"), api.count(EVENTS)), (2, 1));
+        drain.start(None);
+        task.await.unwrap();
+        watching.abort();
+        taking.abort();
+    }
+}
