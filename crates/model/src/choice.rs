@@ -22,6 +22,8 @@ const MAX_DRAWS: usize = 16;
 pub trait Surroundings {
     /// The identity of the pod that this proxy serves at an address, if it serves one there.
     fn enrolled_identity(&self, ip: IpAddr) -> Option<&Identity>;
+    /// Whether the client may be joined with such a pod without a tunnel.
+    fn may_join(&self) -> bool;
     /// How many connections are open to a workload.
     fn open_connections(&self, uid: &str) -> u32;
     /// Whether a workload lately refused connections.

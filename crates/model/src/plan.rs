@@ -183,13 +183,17 @@ impl View {
     ) -> Result<Plan, Refusal> {
         let workload = self.enrolled_at(workload, address.ip());
         let identity = workload.identity();
-        if workload.tunnel != Tunnel::Hbone || workload.native_tunnel {
+        let enrolled = around.enrolled_identity(address.ip());
+        // A pod that is enrolled here is in the mesh whatever the view says yet: in plain text its
+        // policies would be asked without the client's identity.
+        let is_in_mesh = workload.tunnel == Tunnel::Hbone || enrolled.is_some();
+        if !is_in_mesh || workload.native_tunnel {
             return Ok(Plan::Direct(Direct { address, workload: Some(workload), service }));
         }
         if PROXY_PORTS.contains(&address.port()) {
             return Err(Refusal::ProxyPort(address));
         }
-        let is_local = around.enrolled_identity(address.ip()) == Some(&identity);
+        let is_local = around.may_join() && enrolled == Some(&identity);
         let mut identities = vec![identity];
         let further = service.iter().flat_map(|service| service.subject_alt_names.iter());
         identities.extend(further.filter_map(|san| san.parse().ok()));

@@ -24,6 +24,7 @@ fn locality(region: &str, zone: &str) -> Arc<Locality> {
 #[derive(Default)]
 struct Fake {
     enrolled: HashMap<IpAddr, Identity>,
+    encrypts: bool,
     open: HashMap<String, u32>,
     aside: Vec<String>,
     state: u64,
@@ -32,6 +33,10 @@ struct Fake {
 impl Surroundings for Fake {
     fn enrolled_identity(&self, ip: IpAddr) -> Option<&Identity> {
         self.enrolled.get(&ip)
+    }
+
+    fn may_join(&self) -> bool {
+        !self.encrypts
     }
 
     fn open_connections(&self, uid: &str) -> u32 {
@@ -166,14 +171,18 @@ fn a_missing_waypoint_is_refused_whatever_names_it() {
 
 #[test]
 fn the_same_node_is_local_only_when_view_and_agent_agree() {
-    let view = view(None, vec![endpoint(1, |_| {})]);
-    let enrolled_as = |account: &str| {
-        let identity = Identity::new("cluster.local", "app", account);
-        let enrolled = HashMap::from([(ip("10.0.0.1"), identity)]);
-        plan(&view, "10.0.0.1:8080", &mut Fake { enrolled, ..Fake::default() })
-    };
-    assert!(matches!(enrolled_as("default"), Plan::Local(_)));
-    assert!(matches!(enrolled_as("other"), Plan::Tunnel(_)));
+    // An agent that has captured a pod is ahead of the view for a moment.
+    for tunnel in [Tunnel::Hbone, Tunnel::None] {
+        let view = view(None, vec![endpoint(1, |w| w.tunnel = tunnel)]);
+        let enrolled_as = |account: &str, encrypts: bool| {
+            let identity = Identity::new("cluster.local", "app", account);
+            let enrolled = HashMap::from([(ip("10.0.0.1"), identity)]);
+            plan(&view, "10.0.0.1:8080", &mut Fake { enrolled, encrypts, ..Fake::default() })
+        };
+        assert!(matches!(enrolled_as("default", false), Plan::Local(_)), "{tunnel:?}");
+        assert!(matches!(enrolled_as("default", true), Plan::Tunnel(_)), "{tunnel:?}");
+        assert!(matches!(enrolled_as("other", false), Plan::Tunnel(_)), "{tunnel:?}");
+    }
 }
 
 #[test]

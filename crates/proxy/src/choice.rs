@@ -123,12 +123,13 @@ pub(crate) struct Around<'a> {
 
 impl Surroundings for Around<'_> {
     fn enrolled_identity(&self, ip: IpAddr) -> Option<&Identity> {
-        if !self.may_join {
-            return None;
-        }
         let workload = self.view.workload_at(self.network, ip)?;
         let name = WorkloadName::new(workload.namespace.clone(), workload.name.clone());
         self.pods.by_name(&name).map(|pod| &pod.identity)
+    }
+
+    fn may_join(&self) -> bool {
+        self.may_join
     }
 
     fn open_connections(&self, uid: &str) -> u32 {
