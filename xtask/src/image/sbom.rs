@@ -127,7 +127,10 @@ mod tests {
 
     #[test]
     fn only_what_is_linked_is_listed() {
-        let package = |name: &str| json!({ "id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0" });
+        let package = |name: &str| {
+            let licence = "MIT/Apache-2.0";
+            json!({ "id": name, "name": name, "version": "1.0.0", "license": licence })
+        };
         let on = |name: &str, kind: Value| json!({ "pkg": name, "dep_kinds": [{ "kind": kind }] });
         let metadata = json!({
             "packages": [package(ROOT), package("linked"), package("built"), package("tested")],

@@ -198,16 +198,18 @@ impl Cluster {
         let state = self.state.display();
         for (name, program) in [("k", "kubectl"), ("helm", "helm")] {
             let script = format!(
-                "#!/bin/sh\n# {program} on the test cluster\nexport KUBECONFIG={state}/cfg/admin.kubeconfig \
-                 KUBECACHEDIR={state}/helm-cache HELM_CACHE_HOME={state}/helm-cache \
-                 HELM_CONFIG_HOME={state}/helm-cache HELM_DATA_HOME={state}/helm-cache\n\
-                 exec nsenter --net=/proc/$(cat {state}/machine.init)/ns/net {state}/bin/{program} \"$@\"\n"
+                "#!/bin/sh\n# {program} on the test cluster\ncache={state}/helm-cache\n\
+                 export KUBECONFIG={state}/cfg/admin.kubeconfig KUBECACHEDIR=$cache\n\
+                 export HELM_CACHE_HOME=$cache HELM_CONFIG_HOME=$cache HELM_DATA_HOME=$cache\n\
+                 init=$(cat {state}/machine.init)\n\
+                 exec nsenter --net=/proc/$init/ns/net {state}/bin/{program} \"$@\"\n"
             );
             self.write(name, &script, 0o755)?;
         }
         let script = format!(
-            "#!/bin/sh\n# node NAME COMMAND...: a command in all namespaces of a node\nnode=$1; shift\n\
-             exec nsenter --target $(cat {state}/$node.init) --mount --net --pid --uts --ipc \
+            "#!/bin/sh\n# node NAME COMMAND...: a command in all namespaces of a node\n\
+             init=$(cat {state}/$1.init)\nshift\n\
+             exec nsenter --target $init --mount --net --pid --uts --ipc \
              env PATH=/mnt/bin:/usr/sbin:/usr/bin:/sbin:/bin \"$@\"\n"
         );
         self.write("node", &script, 0o755)
