@@ -9,7 +9,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `args` | flags and settings |
-//! | `registry` | pods, namespaces, statuses: as files or from a cluster; reports of captured pods |
+//! | `registry` | pods, namespaces, statuses: as files or of a cluster; reports of captured pods |
 //! | `place` | where a pod's network namespace is |
 //! | `pod`, `plan` | who belongs in the mesh, and what is wished for each pod: pure |
 //! | `enrolment` | one pod's way in and out: a state machine without I/O |
