@@ -58,6 +58,8 @@ kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=1
 # The controller manager and the scheduler exit for good if RBAC's first roles are not there yet.
 for _ in $(seq 600); do $admin get --raw /readyz > /dev/null 2>&1 && break; sleep 0.2; done
 
+# The grace is longer than a test's absence of the API server: with the usual 50 s Kubernetes itself
+# takes every pod of every node for lost when the server comes back, mesh or no mesh.
 kube-controller-manager --kubeconfig=$cfg/controllers.kubeconfig \
   --authentication-kubeconfig=$cfg/controllers.kubeconfig \
   --authorization-kubeconfig=$cfg/controllers.kubeconfig \
@@ -65,7 +67,7 @@ kube-controller-manager --kubeconfig=$cfg/controllers.kubeconfig \
   --service-account-private-key-file=$pki/sa.key \
   --cluster-signing-cert-file=$pki/ca.crt --cluster-signing-key-file=$pki/ca.key \
   --bind-address=127.0.0.1 --allocate-node-cidrs=false --kube-api-qps=300 --kube-api-burst=600 \
-  --node-monitor-period=2s --node-monitor-grace-period=20s > $log/controllers.log 2>&1 &
+  --node-monitor-period=2s --node-monitor-grace-period=120s > $log/controllers.log 2>&1 &
 
 kube-scheduler --kubeconfig=$cfg/scheduler.kubeconfig \
   --authentication-kubeconfig=$cfg/scheduler.kubeconfig \

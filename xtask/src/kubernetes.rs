@@ -80,17 +80,6 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     outcome
 }
 
-/// Runs all of it with the shipped binary where it can run; elsewhere says so and goes on.
-pub(crate) fn run_in_ci() -> Result<()> {
-    match kit::prepare() {
-        Ok(()) => run(&["--release"]),
-        Err(error) => {
-            println!("\n!! Kubernetes tests NOT run: {error:#}\n");
-            Ok(())
-        }
-    }
-}
-
 fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
     if cluster.is_up() {
         timed("images to the nodes", || cluster.import_images())?;

@@ -39,6 +39,9 @@ const WISHES: usize = 8;
 const MAX_ASKED_WORKERS: usize = 200;
 /// How often timers are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// How long before its deadline a proxy without a successor stops accepting, so that short
+/// connections end by themselves.
+const LAST_CALL: Duration = Duration::from_secs(5);
 /// How much longer than its deadline a worker may take to end itself.
 const END_MARGIN: Duration = Duration::from_secs(3);
 
@@ -112,7 +115,9 @@ struct Supervisor {
     restart_at: Option<Instant>,
     /// The agent has named all pods.
     enrolled: bool,
-    /// When everything must have ended, once the end was asked for.
+    /// When everything must have ended, once the end was asked for and nobody else serves the pods.
+    leave_by: Option<Instant>,
+    /// When everything must have ended, once nothing new is accepted.
     end_by: Option<Instant>,
 }
 
@@ -136,6 +141,7 @@ impl Supervisor {
             restarts: Restarts::default(),
             restart_at: None,
             enrolled: false,
+            leave_by: None,
             end_by: None,
         }
     }
@@ -164,6 +170,7 @@ impl Supervisor {
                     self.start_worker();
                 }
                 _ = tick.tick() => {
+                    self.leave_if_succeeded();
                     self.end_overdue();
                     self.kept.save_if_due().await;
                 }
@@ -423,16 +430,42 @@ impl Supervisor {
                 warn!("asked to end once more: cutting what is left");
                 self.workers.values().for_each(Worker::end);
             }
-            Wish::End => self.begin_end(),
+            Wish::End => self.leave(),
+        }
+    }
+
+    /// Ends as soon as another proxy serves the pods; asked again, at once.
+    ///
+    /// Kubernetes starts none before this one is gone when a pod is deleted by hand, and pods that
+    /// are still captured must not be left without a proxy for the length of the grace.
+    fn leave(&mut self) {
+        let leave_by = Instant::now() + self.termination_deadline;
+        if self.leave_by.replace(leave_by).is_some() {
+            return self.begin_end(leave_by);
+        }
+        self.leave_if_succeeded();
+        if self.end_by.is_none() {
+            info!(
+                pods = self.pods.len(),
+                "asked to end, and no other proxy serves the pods: serving until one does"
+            );
+        }
+    }
+
+    fn leave_if_succeeded(&mut self) {
+        let Some(leave_by) = self.leave_by.filter(|_| self.end_by.is_none()) else { return };
+        let is_late = Instant::now() + LAST_CALL.min(self.termination_deadline / 2) >= leave_by;
+        if is_late || self.pods.values().all(|pod| pod.sockets.have_successor()) {
+            self.begin_end(leave_by);
         }
     }
 
     /// Closes every listener, so that another proxy's take over what is queued, and lets the
     /// workers finish.
-    fn begin_end(&mut self) {
-        let deadline = self.termination_deadline;
+    fn begin_end(&mut self, end_by: Instant) {
+        let deadline = end_by.saturating_duration_since(Instant::now());
         info!(?deadline, "ending: connections may finish until the deadline");
-        self.end_by = Some(Instant::now() + deadline);
+        self.end_by = Some(end_by);
         self.restart_at = None;
         self.pods.clear();
         self.operator = None;

@@ -65,12 +65,33 @@ impl Cluster {
         self.await_rollout(namespace, &format!("deployment/{deployment}"));
     }
 
+    /// Deletes what manifests name.
+    pub(crate) fn remove(&self, manifests: &str) {
+        let said = self.feed(&["delete", "-f", "-"], manifests);
+        assert!(said.is_success, "{}{}", said.out, said.err);
+    }
+
+    /// Runs the ambit under test against the cluster.
+    pub(crate) fn ambit(&self, words: &[&str]) -> Said {
+        let mut ambit = Command::new("nsenter");
+        ambit.arg(format!("--net=/proc/{}/ns/net", self.machine()));
+        ambit.arg(std::env::var_os("AMBIT_BINARY").expect("AMBIT_BINARY is set"));
+        ambit.args(words).arg("--kubeconfig").arg(self.state.join("cfg/admin.kubeconfig"));
+        ambit.output().unwrap().into()
+    }
+
+    /// Process 1 of the machine that the cluster is on.
+    pub(crate) fn machine(&self) -> String {
+        let init = std::fs::read_to_string(self.state.join("machine.init")).unwrap();
+        init.trim().to_owned()
+    }
+
     /// Holds the API server still.
     pub(crate) fn stop_api_server(&self, duration: Duration) {
-        let init = std::fs::read_to_string(self.state.join("machine.init")).unwrap();
+        let machine = self.machine();
         let signal = |signal: &str| {
             let mut nsenter = Command::new("nsenter");
-            nsenter.args(["--target", init.trim(), "--pid", "--mount", "pkill", signal, "-f"]);
+            nsenter.args(["--target", &machine, "--pid", "--mount", "pkill", signal, "-f"]);
             assert!(nsenter.arg("^kube-apiserver").status().unwrap().success());
         };
         signal("-STOP");
@@ -89,6 +110,11 @@ impl Cluster {
         signal("-CONT");
     }
 
+    /// Runs helm.
+    pub(crate) fn helm(&self, words: &[&str]) -> Said {
+        Command::new(self.state.join("helm")).args(words).output().unwrap().into()
+    }
+
     /// Runs kubectl, which must succeed, and says what it wrote.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let said = self.kubectl(words);
@@ -98,8 +124,12 @@ impl Cluster {
 
     /// Applies manifests; says what the API server answered, which may be no.
     pub(crate) fn apply(&self, manifests: &str) -> Said {
-        let mut kubectl = Command::new(self.state.join("k"));
-        kubectl.args(["apply", "-f", "-"]).stdin(Stdio::piped());
+        self.feed(&["apply", "-f", "-"], manifests)
+    }
+
+    fn feed(&self, words: &[&str], manifests: &str) -> Said {
+        let mut kubectl = self.command();
+        kubectl.args(words).stdin(Stdio::piped());
         let mut child = kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
         child.wait_with_output().unwrap().into()
@@ -173,10 +203,7 @@ impl Namespace<'_> {
     fn captured(&self) -> Vec<bool> {
         let pods = self.cluster.pods(self.name, "app");
         assert!(!pods.is_empty(), "there are pods in {}", self.name);
-        let captured = |pod: &Value| {
-            pod["metadata"]["annotations"]["ambient.istio.io/redirection"] == "enabled"
-        };
-        pods.iter().map(captured).collect()
+        pods.iter().map(is_captured).collect()
     }
 
     /// An application of the samples on a node, with a service of the same name at port 8080.
@@ -184,6 +211,21 @@ impl Namespace<'_> {
         let manifests = application(self.name, name, node, words);
         self.cluster.must_apply(&manifests);
         self.cluster.await_rollout(self.name, &format!("deployment/{name}"));
+    }
+
+    /// An application as [`Namespace::run`]'s, ready only when the kubelet's probe passes.
+    pub(crate) fn run_probed(&self, name: &str, node: &str) {
+        let words = ["sample", "echo", "--listen", "[::]:8080"];
+        let manifests = application(self.name, name, node, &words);
+        let probe = "        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}\n";
+        self.cluster.must_apply(&format!("{manifests}{probe}"));
+        self.cluster.await_rollout(self.name, &format!("deployment/{name}"));
+    }
+
+    /// Whether the pods of one application are captured.
+    pub(crate) fn is_captured(&self, app: &str) -> bool {
+        let pods = self.cluster.pods(self.name, &format!("app={app}"));
+        pods.iter().all(is_captured)
     }
 
     /// Load from a client's pod: so many requests, each on a connection of its own.
@@ -205,6 +247,7 @@ impl Namespace<'_> {
             "--connections",
             "2",
             "--close",
+            "--keep-going",
             "--output",
             "json",
         ]);
@@ -231,6 +274,10 @@ impl From<Output> for Said {
         let is_success = output.status.success();
         Self { is_success, out: text(output.stdout), err: text(output.stderr) }
     }
+}
+
+fn is_captured(pod: &Value) -> bool {
+    pod["metadata"]["annotations"]["ambient.istio.io/redirection"] == "enabled"
 }
 
 /// Asks again and again until it is so.

@@ -10,7 +10,7 @@ use crate::load::{Everyday, KEPT, LONG, Outcome};
 /// How long the load runs around one event that is over soon.
 const SHORT_S: u32 = 8;
 /// How long it runs around a rollout.
-const ROLLOUT_S: u32 = 30;
+pub(crate) const ROLLOUT_S: u32 = 30;
 /// How soon new connections must work again after a worker's death.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 /// The command line of a proxy's worker.
@@ -21,8 +21,8 @@ const KILLS: u32 = 10;
 const API_AWAY_S: u32 = 60;
 
 /// Runs the everyday load around an event and says what it cost.
-fn under_load<'a>(
-    cluster: &'a Cluster,
+pub(crate) fn under_load(
+    cluster: &Cluster,
     namespace: &Namespace,
     seconds: u32,
     what: &str,

@@ -7,8 +7,11 @@
 
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 
+mod check;
 mod cluster;
 mod disturbance;
 mod enrolment;
 mod install;
 mod load;
+mod policy;
+mod upgrade;

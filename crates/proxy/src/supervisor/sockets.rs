@@ -4,6 +4,8 @@
 //! never accepts on any of them; that a worker dies is therefore no reason for a connection to be
 //! refused.
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ambit_net::namespace::{NetNs, set_sysctl};
+use ambit_net::procnet;
 use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, tcp_listener, udp_bind};
 use tracing::debug;
 
@@ -92,6 +95,20 @@ impl PodSockets {
     /// Whether these are sockets of that namespace.
     pub(super) fn are_in(&self, netns: &NetNs) -> bool {
         self.inode == netns.inode()
+    }
+
+    /// Whether somebody else listens there too: another proxy, which gets what comes once these
+    /// are closed. A namespace that cannot be looked at has lost its pod.
+    pub(super) fn have_successor(&self) -> bool {
+        let others = || -> io::Result<bool> {
+            let inode = |fd: &Arc<OwnedFd>| Ok(File::from(fd.try_clone()?).metadata()?.ino());
+            let own = self.threads.iter().flatten().map(|(_, fd)| inode(fd));
+            let own = own.collect::<io::Result<BTreeSet<u64>>>()?;
+            let netns = NetNs::from_fd(self.netns.try_clone()?)?;
+            let listening = netns.run(|| procnet::listeners(ListenerKind::Outbound.port()))??;
+            Ok(listening.iter().any(|inode| !own.contains(inode)))
+        };
+        others().unwrap_or(true)
     }
 
     /// What a worker is told of the pod.

@@ -216,6 +216,11 @@ fn pod(uid: &str) -> Request {
     })
 }
 
+/// How another proxy listens.
+fn successors() -> PodSocketOptions {
+    PodSocketOptions { threads: 1, mark: 1337, ipv6: true, dns: false }
+}
+
 fn namespace() -> NetNs {
     let netns = NetNs::create().expect("these tests need the rights of root");
     RouteSocket::open_in(&netns).expect("netlink").set_up("lo").expect("up");
@@ -505,9 +510,16 @@ async fn the_end_lets_connections_finish_and_keeps_the_view() {
     worker.say_with(FromWorker::View { complete: true }, &view_change()).await;
     agent.ask(Request::Del("unknown".into()), None).await.expect("nothing to do");
     world.wish(Wish::End).await;
-    let deadline_ms = Some(30 * 60 * 1000);
-    assert_eq!(worker.hear().await.0, ToWorker::StopAccepting { deadline_ms });
-    drop(listeners);
+    // Nobody else serves the pod: its connections are accepted as before.
+    let disturbed = tokio::time::timeout(2 * TICK, worker.hear()).await;
+    assert!(disturbed.is_err(), "{disturbed:?}");
+    assert!(is_listening(&netns, 15001) && !world.running.is_finished());
+    let successor = PodSockets::open(netns.try_clone().expect("a descriptor"), successors());
+    let ToWorker::StopAccepting { deadline_ms: Some(deadline_ms) } = worker.hear().await.0 else {
+        panic!("the successor takes over")
+    };
+    assert!((29 * 60 * 1000..30 * 60 * 1000).contains(&deadline_ms), "{deadline_ms}");
+    drop((listeners, successor));
     assert!(!is_listening(&netns, 15001), "another proxy's listeners get what comes");
     let mut buffer = [0; 8];
     let closed = agent.0.receive(&mut buffer).await;
