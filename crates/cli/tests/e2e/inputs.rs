@@ -207,7 +207,7 @@ fn wrong_words_are_refused_before_anything_starts() {
     for words in [&["down"][..], &["status"], &["apply", "-"], &["get", "pods"]] {
         check(&machine, words, &app, FAILED, "no machine");
     }
-    let error = "--registry nonsense: unknown source; write files:DIR";
+    let error = "--registry nonsense: unknown source; write kubernetes";
     check(&machine, &["control", "--registry", "nonsense"], "", FAILED, error);
     let node = ["node", "--node-name", "x", "--registry", "nonsense"];
     check(&machine, &node, "", FAILED, error);
