@@ -101,12 +101,6 @@ impl<T: ?Sized + Eq + Hash> Pool<T> {
     }
 }
 
-/// How many texts are held; tests of memory ask.
-#[cfg(test)]
-fn held(interner: &Interner) -> usize {
-    interner.texts.held.len()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,7 +137,8 @@ mod tests {
         for index in 0..20 * SWEEP_MIN {
             interner.workload(&mut pod(index, &format!("web-{index}.app")));
         }
-        assert!(held(&interner) <= 2 * SWEEP_MIN, "{} texts held", held(&interner));
+        let texts = interner.texts.held.len();
+        assert!(texts <= 2 * SWEEP_MIN, "{texts} texts held");
         assert!(interner.services.held.len() <= 2 * SWEEP_MIN);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
+use crate::few::{Few, add, remove};
 use crate::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use crate::policy::{Policy, PolicyScope};
 use crate::service::{Service, VirtualAddress};
@@ -341,79 +342,6 @@ fn concerns_authorization(old: Option<&Workload>, new: &Workload) -> bool {
                 || !old.services.keys().eq(new.services.keys())
         }
         None => !new.policies.is_empty() || new.waypoint.is_some(),
-    }
-}
-
-/// What is found by one key: nearly always one thing, for which a set would be too much memory.
-#[derive(Clone, Debug)]
-enum Few<T: Ord> {
-    One(T),
-    /// At least two.
-    More(OrdSet<T>),
-}
-
-impl<T: Clone + Ord> Few<T> {
-    /// The least of them.
-    fn first(&self) -> &T {
-        match self {
-            Self::One(one) => one,
-            Self::More(all) => all.get_min().expect("it holds at least two"),
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &T> {
-        let (one, more) = match self {
-            Self::One(one) => (Some(one), None),
-            Self::More(all) => (None, Some(all)),
-        };
-        one.into_iter().chain(more.into_iter().flatten())
-    }
-
-    fn with(self, value: T) -> Self {
-        match self {
-            Self::One(one) if one == value => Self::One(one),
-            Self::One(one) => Self::More([one, value].into_iter().collect()),
-            Self::More(mut all) => {
-                all.insert(value);
-                Self::More(all)
-            }
-        }
-    }
-
-    /// All but `value`; nothing when it was the last.
-    fn without(self, value: &T) -> Option<Self> {
-        match self {
-            Self::One(one) => (one != *value).then_some(Self::One(one)),
-            Self::More(mut all) => {
-                all.remove(value);
-                match (all.len(), all.get_min()) {
-                    (1, Some(last)) => Some(Self::One(last.clone())),
-                    _ => Some(Self::More(all)),
-                }
-            }
-        }
-    }
-}
-
-fn add<K, T>(map: &mut Map<K, Few<T>>, key: K, value: T)
-where
-    K: Clone + Eq + std::hash::Hash,
-    T: Clone + Ord,
-{
-    let few = match map.remove(&key) {
-        Some(few) => few.with(value),
-        None => Few::One(value),
-    };
-    map.insert(key, few);
-}
-
-fn remove<K, T>(map: &mut Map<K, Few<T>>, key: &K, value: &T)
-where
-    K: Clone + Eq + std::hash::Hash,
-    T: Clone + Ord,
-{
-    if let Some(few) = map.remove(key).and_then(|few| few.without(value)) {
-        map.insert(key.clone(), few);
     }
 }
 

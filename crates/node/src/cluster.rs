@@ -89,6 +89,12 @@ async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> State {
             tracing::warn!(%error, "cannot ask for the agent's DaemonSet; nothing is removed");
             State::Unknown
         }
-        Err(_) => State::Unknown,
+        Err(_) => {
+            tracing::warn!(
+                "no word of the agent's DaemonSet within {ANSWER_TIMEOUT:?}; nothing is \
+                removed"
+            );
+            State::Unknown
+        }
     }
 }

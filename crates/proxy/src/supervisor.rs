@@ -439,10 +439,10 @@ impl Supervisor {
     /// Kubernetes starts none before this one is gone when a pod is deleted by hand, and pods that
     /// are still captured must not be left without a proxy for the length of the grace.
     fn leave(&mut self) {
-        let leave_by = Instant::now() + self.termination_deadline;
-        if self.leave_by.replace(leave_by).is_some() {
+        if let Some(leave_by) = self.leave_by {
             return self.begin_end(leave_by);
         }
+        self.leave_by = Some(Instant::now() + self.termination_deadline);
         self.leave_if_succeeded();
         if self.end_by.is_none() {
             info!(

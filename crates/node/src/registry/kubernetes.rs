@@ -36,6 +36,12 @@ use crate::cni::NewPod;
 use crate::place::Place;
 use crate::pod::{MODE_LABEL, PodName, PodObject, PodStatus, PodUid, RegistryView};
 
+/// Longest wait for a connection to the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the server keeps one watch open before it is asked for anew.
+const WATCH_TIMEOUT_SECONDS: u32 = 120;
+/// Longest silence on a connection, watches included: one that died without a word is found out.
+const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Wait before the first new try of a watch; doubles with each further failure.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
 /// Longest wait between two tries of a watch.
@@ -87,7 +93,7 @@ pub enum ClientError {
 /// A client: by that file, or as every program in a cluster finds its server.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
     let wrong = |error: Box<dyn std::error::Error + Send + Sync>| ClientError::Configuration(error);
-    let config = match kubeconfig {
+    let mut config = match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
             let options = KubeConfigOptions::default();
@@ -96,6 +102,9 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientEr
         }
         None => Config::infer().await.map_err(|error| wrong(error.into()))?,
     };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(SILENCE_MAX);
+    config.reset_reader_on_write = true;
     Client::try_from(config).map_err(ClientError::Client)
 }
 
@@ -158,10 +167,10 @@ impl Follower {
         sources: Sources,
         publish: watch::Sender<Arc<RegistryView>>,
     ) -> Self {
-        let of_node = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+        let all = watcher::Config::default().timeout(WATCH_TIMEOUT_SECONDS);
+        let of_node = all.clone().fields(&format!("spec.nodeName={node}"));
         let pods: Api<Pod> = Api::all(client.clone());
         let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
-        let all = watcher::Config::default();
         Self {
             client,
             node: node.to_owned(),

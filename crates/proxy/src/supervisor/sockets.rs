@@ -17,7 +17,7 @@ use std::sync::Arc;
 use ambit_net::namespace::{NetNs, set_sysctl};
 use ambit_net::procnet;
 use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, tcp_listener, udp_bind};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::config::{Config, Operator};
 use crate::handover::{DnsSocket, ListenerKind, Message, OperatorSocket, PodInfo, ToWorker};
@@ -98,7 +98,7 @@ impl PodSockets {
     }
 
     /// Whether somebody else listens there too: another proxy, which gets what comes once these
-    /// are closed. A namespace that cannot be looked at has lost its pod.
+    /// are closed. Where that cannot be told now, nobody does.
     pub(super) fn have_successor(&self) -> bool {
         let others = || -> io::Result<bool> {
             let inode = |fd: &Arc<OwnedFd>| Ok(File::from(fd.try_clone()?).metadata()?.ino());
@@ -108,7 +108,10 @@ impl PodSockets {
             let listening = netns.run(|| procnet::listeners(ListenerKind::Outbound.port()))??;
             Ok(listening.iter().any(|inode| !own.contains(inode)))
         };
-        others().unwrap_or(true)
+        others().unwrap_or_else(|error| {
+            warn!(%error, "cannot look for another proxy's listeners in a pod");
+            false
+        })
     }
 
     /// What a worker is told of the pod.

@@ -13,6 +13,7 @@ use imbl::{HashMap, OrdMap, OrdSet};
 use prost::Message as _;
 
 use ambit_model::Text;
+use ambit_model::few::{self, Few};
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::Policy;
 use ambit_model::service::Service;
@@ -91,7 +92,7 @@ impl Resources {
 pub struct ResourceSet {
     entries: HashMap<Text, Entry>,
     /// By alias, what it stands for: two pods share an address while one replaces the other.
-    aliases: HashMap<Text, OrdSet<Text>>,
+    aliases: HashMap<Text, Few<Text>>,
     /// By the name of a service, its workloads. The service need not be there.
     members: HashMap<Text, OrdSet<Text>>,
     /// The last change of each resource that is there, and of some that are gone. A number that is
@@ -163,7 +164,7 @@ impl ResourceSet {
         }
         let name: Text = name.into();
         for alias in &names.aliases {
-            self.aliases.entry(alias.as_str().into()).or_default().insert(name.clone());
+            few::add(&mut self.aliases, alias.as_str().into(), name.clone());
         }
         for parent in &names.parents {
             self.members.entry(parent.as_str().into()).or_default().insert(name.clone());
@@ -194,15 +195,14 @@ impl ResourceSet {
     /// Takes a resource out of the journal and of the indexes.
     fn unlink(&mut self, name: &str, old: &Entry) {
         self.journal.remove(&old.sequence);
-        let indexes =
-            [(&mut self.aliases, &old.names.aliases), (&mut self.members, &old.names.parents)];
-        for (index, keys) in indexes {
-            for key in keys {
-                let Some(names) = index.get_mut(key.as_str()) else { continue };
-                names.remove(name);
-                if names.is_empty() {
-                    index.remove(key.as_str());
-                }
+        for alias in &old.names.aliases {
+            few::remove(&mut self.aliases, alias.as_str(), &Text::from(name));
+        }
+        for parent in &old.names.parents {
+            let Some(names) = self.members.get_mut(parent.as_str()) else { continue };
+            names.remove(name);
+            if names.is_empty() {
+                self.members.remove(parent.as_str());
             }
         }
     }
@@ -215,7 +215,8 @@ impl ResourceSet {
     /// The resources that a name or alias stands for.
     pub(crate) fn resolve(&self, asked: &str) -> Vec<Text> {
         let itself = self.entry(asked).map(|(name, _)| name.clone());
-        itself.into_iter().chain(self.aliases.get(asked).into_iter().flatten().cloned()).collect()
+        let others = self.aliases.get(asked).into_iter().flat_map(Few::iter);
+        itself.into_iter().chain(others.cloned()).collect()
     }
 
     /// The resources that are sent together with this one.

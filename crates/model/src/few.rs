@@ -1,0 +1,108 @@
+//! Indexes whose keys nearly always lead to one thing: workloads by address, resources by alias.
+//!
+//! A set with one element takes a whole node of its tree, several hundred bytes for each of 100,000
+//! workloads. Persistent like the maps it lives in. Never empty.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+
+use imbl::{HashMap, OrdSet};
+
+/// What is found by one key: nearly always one thing, for which a set would be too much memory.
+#[derive(Clone, Debug)]
+pub enum Few<T: Ord> {
+    /// Only this.
+    One(T),
+    /// At least two.
+    More(OrdSet<T>),
+}
+
+impl<T: Clone + Ord> Few<T> {
+    /// The least of them.
+    pub fn first(&self) -> &T {
+        match self {
+            Self::One(one) => one,
+            Self::More(all) => all.get_min().expect("it holds at least two"),
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let (one, more) = match self {
+            Self::One(one) => (Some(one), None),
+            Self::More(all) => (None, Some(all)),
+        };
+        one.into_iter().chain(more.into_iter().flatten())
+    }
+
+    fn add(&mut self, value: T) {
+        match self {
+            Self::One(one) if *one == value => {}
+            Self::One(one) => *self = Self::More([one.clone(), value].into_iter().collect()),
+            Self::More(all) => drop(all.insert(value)),
+        }
+    }
+
+    /// Removes `value` unless it is the last; answers whether it is.
+    fn is_last(&mut self, value: &T) -> bool {
+        match self {
+            Self::One(one) => one == value,
+            Self::More(all) => {
+                all.remove(value);
+                let last = all.get_min().filter(|_| all.len() == 1).cloned();
+                if let Some(last) = last {
+                    *self = Self::One(last);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Adds `value` to what is found by `key`.
+pub fn add<K, T>(map: &mut HashMap<K, Few<T>>, key: K, value: T)
+where
+    K: Clone + Eq + Hash,
+    T: Clone + Ord,
+{
+    match map.get_mut(&key) {
+        Some(few) => few.add(value),
+        None => drop(map.insert(key, Few::One(value))),
+    }
+}
+
+/// Removes `value` from what is found by `key`, and the key with the last of them.
+pub fn remove<K, Q, T>(map: &mut HashMap<K, Few<T>>, key: &Q, value: &T)
+where
+    K: Clone + Eq + Hash + Borrow<Q>,
+    Q: Eq + Hash + ?Sized,
+    T: Clone + Ord,
+{
+    if map.get_mut(key).is_some_and(|few| few.is_last(value)) {
+        map.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_is_found_until_it_is_removed() {
+        let mut map: HashMap<&str, Few<u8>> = HashMap::new();
+        let found = |map: &HashMap<&str, Few<u8>>| {
+            map.get("k").map(|few| (few.iter().copied().collect::<Vec<_>>(), *few.first()))
+        };
+        for (value, expected) in [(2, vec![2]), (2, vec![2]), (1, vec![1, 2]), (3, vec![1, 2, 3])] {
+            add(&mut map, "k", value);
+            assert_eq!(found(&map), Some((expected.clone(), expected[0])));
+        }
+        for (value, expected) in [(9, vec![1, 2, 3]), (1, vec![2, 3]), (3, vec![2]), (3, vec![2])] {
+            remove(&mut map, "k", &value);
+            assert_eq!(found(&map), Some((expected.clone(), expected[0])));
+        }
+        assert!(matches!(map["k"], Few::One(2)));
+        remove(&mut map, "k", &2);
+        assert!(map.is_empty());
+    }
+}
