@@ -1,11 +1,11 @@
 #!/bin/bash
-# machine.sh STATE NODES: a whole Kubernetes cluster, as process 1 of namespaces of its own
+# machine.sh STATE NODES CGROUP: a whole Kubernetes cluster, as process 1 of namespaces of its own
 # (unshare --pid --mount --ipc --net --fork --kill-child --mount-proc). When it ends, the kernel
 # ends every process, mount and network namespace of the cluster: nothing else has to clean up.
 # This network namespace is the control plane's (10.66.0.1); each node has one (10.66.0.1N).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-state=$1 nodes=$2
+state=$1 nodes=$2 cgroup=$3
 
 # /mnt is the state directory whatever a node puts over the rest of its file tree.
 mount --bind "$state" /mnt
@@ -82,6 +82,6 @@ $admin create clusterrolebinding kube-proxy --clusterrole=system:node-proxier \
 for i in $(seq "$nodes"); do
   nsenter --net="/run/netns/n$i" \
     unshare --pid --mount --uts --ipc --fork --kill-child --mount-proc \
-    bash /run/scripts/node.sh "$i" > "$log/n$i.log" 2>&1 &
+    bash /run/scripts/node.sh "$i" "$cgroup-n$i" > "$log/n$i.log" 2>&1 &
 done
 while :; do wait -n 2> /dev/null || sleep 1; done

@@ -1,9 +1,9 @@
 #!/bin/bash
-# node.sh N: node nN of the cluster, as process 1 of its own PID, mount, UTS and network namespace.
+# node.sh N CGROUP: node nN of the cluster, as process 1 of its own PID, mount, UTS and network namespace.
 # It sees the machine's files and writes to copies of its own, so that what a DaemonSet leaves on
 # "the host" is the node's alone and goes with it.
 set -eu
-n=n$1 ip=10.66.0.1$1 cidr=10.244.$1.0/24
+n=n$1 cgroup=$2 ip=10.66.0.1$1 cidr=10.244.$1.0/24
 node=/mnt/$n log=/mnt/log pki=/mnt/pki cfg=/mnt/cfg
 hostname "$n"
 
@@ -31,13 +31,13 @@ sysctl -qw net.bridge.bridge-nf-call-iptables=1 || echo "no bridge netfilter on 
 
 # Pods get cgroups of their own below one for the node.
 if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
-  mkdir -p "/sys/fs/cgroup/ambit-$n"
+  mkdir -p "/sys/fs/cgroup/$cgroup"
 else
   for controller in cpu cpuacct cpuset memory devices freezer blkio pids systemd; do
-    [ ! -d /sys/fs/cgroup/$controller ] || mkdir -p "/sys/fs/cgroup/$controller/ambit-$n"
+    [ ! -d /sys/fs/cgroup/$controller ] || mkdir -p "/sys/fs/cgroup/$controller/$cgroup"
   done
   for file in cpus mems; do
-    cat "/sys/fs/cgroup/cpuset/cpuset.$file" > "/sys/fs/cgroup/cpuset/ambit-$n/cpuset.$file"
+    cat "/sys/fs/cgroup/cpuset/cpuset.$file" > "/sys/fs/cgroup/cpuset/$cgroup/cpuset.$file"
   done
 fi
 
@@ -81,7 +81,7 @@ failSwapOn: false
 failCgroupV1: false
 cgroupDriver: cgroupfs
 cgroupsPerQOS: true
-cgroupRoot: /ambit-$n
+cgroupRoot: /$cgroup
 enforceNodeAllocatable: []
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 address: $ip

@@ -68,7 +68,8 @@ impl Cluster {
         command.args(["unshare", "--pid", "--mount", "--ipc", "--net", "--fork"]);
         command.args(["--kill-child", "--mount-proc", "bash"]);
         let machine = fs::canonicalize(script("machine.sh")).context("find machine.sh")?;
-        command.arg(machine).arg(&self.state).arg(&nodes).stdin(Stdio::null());
+        command.arg(machine).arg(&self.state).arg(&nodes);
+        command.arg(remains::cgroup_prefix(&self.state)).stdin(Stdio::null());
         command.stderr(log.try_clone().context("share a log")?).stdout(log);
         let mut child = command.spawn().context("start the cluster's first process")?;
         let outer = child.id();
@@ -134,7 +135,7 @@ impl Cluster {
                 std::thread::sleep(STEP);
             }
         }
-        remove_cgroups()?;
+        remove_cgroups(&self.state)?;
         for node in 1..=self.nodes {
             let pods = self.state.join(format!("n{node}/pods"));
             if pods.exists() {
@@ -239,16 +240,16 @@ impl Cluster {
 }
 
 /// Removes the nodes' cgroups, innermost first; the kernel needs a moment to empty them.
-fn remove_cgroups() -> Result<()> {
+fn remove_cgroups(state: &Path) -> Result<()> {
     let start = Instant::now();
     loop {
-        let mut left = remains::cgroups();
+        let mut left = remains::cgroups(state);
         left.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
         for path in &left {
             // A group that is still busy is tried again.
             drop(fs::remove_dir(path));
         }
-        match remains::cgroups().first() {
+        match remains::cgroups(state).first() {
             None => return Ok(()),
             Some(path) if start.elapsed() > STOP_TIMEOUT => {
                 bail!("{} cannot be removed", path.display())

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest as _, Sha256};
 
 /// Settings of the whole machine, or of its first network namespace, that Kubernetes likes to
 /// change.
@@ -36,8 +39,6 @@ const PLACES: [&str; 14] = [
     "/var/log/containers",
     "/var/log/pods",
 ];
-/// How the nodes' cgroups begin.
-const CGROUP: &str = "ambit-n";
 const MAX_CGROUP_DEPTH: usize = 12;
 
 /// The machine at one moment, as lines.
@@ -51,7 +52,7 @@ impl Machine {
         let place = |line: &str| line.split(' ').nth(4).map(|place| format!("mount {place}"));
         lines.extend(mounts.lines().filter_map(place));
         lines.extend(names("/sys/class/net").map(|name| format!("link {name}")));
-        lines.extend(cgroups().iter().map(|path| format!("cgroup {}", path.display())));
+        lines.extend(cgroups(state).iter().map(|path| format!("cgroup {}", path.display())));
         for setting in SETTINGS {
             // One that this kernel does not have cannot change.
             let value = fs::read_to_string(Path::new("/proc/sys").join(setting));
@@ -77,13 +78,20 @@ pub(super) fn check(before: &Machine, after: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// How the cgroups of a cluster's nodes begin: each cluster has a state directory of its own.
+pub(super) fn cgroup_prefix(state: &Path) -> String {
+    let digest = Sha256::digest(state.as_os_str().as_bytes());
+    format!("ambit-{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2])
+}
+
 /// The nodes' cgroups, in every hierarchy, with all below them.
-pub(super) fn cgroups() -> Vec<PathBuf> {
+pub(super) fn cgroups(state: &Path) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let hierarchies = directories(root);
     let tops = hierarchies.iter().flat_map(|path| directories(path)).chain(hierarchies.clone());
+    let prefix = cgroup_prefix(state);
     let is_ours = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CGROUP))
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
     };
     let mut all: Vec<PathBuf> = tops.filter(is_ours).collect();
     let mut level = all.clone();
@@ -107,14 +115,18 @@ fn names(directory: &str) -> impl Iterator<Item = String> + use<> {
 
 /// Processes that run a program of the cluster's, or for it.
 fn processes(state: &Path) -> Vec<String> {
+    let file = |path: PathBuf| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     let programs = state.join("bin");
+    let programs: Vec<_> =
+        names(&programs.to_string_lossy()).filter_map(|name| file(programs.join(name))).collect();
+    let group = format!("/{}", cgroup_prefix(state));
     let of_cluster = |pid: &str| {
-        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let is_ours = exe.starts_with(&programs)
-            || exe.starts_with("/mnt/bin")
-            || cgroup.contains(&format!("/{CGROUP}"));
-        is_ours.then(|| format!("process {pid} {}", exe.display()))
+        let is_ours = cgroup.contains(&group)
+            || file(exe.clone()).is_some_and(|file| programs.contains(&file));
+        is_ours
+            .then(|| format!("process {pid} {}", fs::read_link(exe).unwrap_or_default().display()))
     };
     names("/proc").filter_map(|pid| of_cluster(&pid)).collect()
 }
