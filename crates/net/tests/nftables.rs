@@ -101,6 +101,7 @@ impl Samples {
                 services.service_verdict_ipv4("services")
             },
             Rule::new("redirect").protocol(Protocol::Tcp).redirect(15001),
+            Rule::new("redirect into").protocol(Protocol::Tcp).redirect_into(self.net, 15001),
         ]
     }
 
@@ -297,6 +298,35 @@ privileged_tests! {
         let wanted = SocketAddr::new(server_ips()[0], 9090);
         assert_eq!(ask(&pair.client, wanted).unwrap(), wanted.to_string());
         server.join().unwrap();
+    }
+
+    fn a_connection_redirected_into_a_block_arrives_at_the_address_that_ends_as_its_destination() {
+        let pair = Pair::new();
+        let mut routes = RouteSocket::open_in(&pair.client).unwrap();
+        routes.set_up("lo").unwrap();
+        for (family, block, destination, arrives) in [
+            (Family::Ip, "127.64.0.0/10", "10.9.0.77:80", "127.73.0.77:15001"),
+            (Family::Ip6, "fd77:1::/64", "[fd09::77]:80", "[fd77:1::77]:15001"),
+        ] {
+            let block: ipnet::IpNet = block.parse().unwrap();
+            let (wanted, arrives): (SocketAddr, SocketAddr) =
+                (destination.parse().unwrap(), arrives.parse().unwrap());
+            routes.ensure_route(&Route::local(block, 255)).unwrap();
+            let rule = Rule::new("outbound").protocol(Protocol::Tcp).redirect_into(block, 15001);
+            let output = Chain::nat("output", Hook::Output, Priority::DESTINATION_NAT).rule(rule);
+            let table = Table::new(family, "ambit").chain(output);
+            Nftables::open_in(&pair.client).unwrap().replace(&[table]).unwrap();
+            let listen = || {
+                socket::tcp_listener(wildcard(wanted.ip(), 15001), &ListenOptions::default())
+            };
+            let listener = pair.client.run(listen).unwrap().unwrap();
+            let server = serve_once(listener, |s| {
+                let at = s.local_addr().unwrap();
+                format!("{} at {at}", socket::original_destination(s).unwrap())
+            });
+            assert_eq!(ask(&pair.client, wanted).unwrap(), format!("{wanted} at {arrives}"));
+            server.join().unwrap();
+        }
     }
 
     fn a_service_address_reaches_every_backend() {

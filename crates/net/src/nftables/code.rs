@@ -66,6 +66,13 @@ impl Code<'_> {
             }),
             Statement::ServiceVerdict { map, ipv6 } => self.service_verdict(map, *ipv6),
             Statement::Reject { tcp_reset } => self.reject(*tcp_reset),
+            Statement::RedirectInto { block, port } => {
+                let port_at = if block.addr().is_ipv6() { 4 } else { 1 };
+                self.load_address(block.addr().is_ipv6(), false);
+                self.bitwise(&ip_bytes(block.hostmask()), &ip_bytes(block.network()));
+                self.load_immediate(port_at, &port.to_be_bytes());
+                self.nat(key::DESTINATION_NAT, block.addr(), Some(port_at));
+            }
             Statement::Redirect(port) => {
                 self.load_immediate(0, &port.to_be_bytes());
                 self.emit("redir", |data| {
@@ -231,6 +238,12 @@ impl Code<'_> {
 
     /// Clears the bits of word 0 and those after it that are not in `mask`.
     fn mask(&mut self, mask: &[u8]) {
+        self.bitwise(mask, &vec![0; mask.len()]);
+    }
+
+    /// Clears the bits of word 0 and those after it that are not in `mask`, and flips those in
+    /// `flip`.
+    fn bitwise(&mut self, mask: &[u8], flip: &[u8]) {
         self.emit("bitwise", |data| {
             data.network_u32(attr::BITWISE_SOURCE, register(0));
             data.network_u32(attr::BITWISE_DESTINATION, register(0));
@@ -240,7 +253,7 @@ impl Code<'_> {
                 content.attribute(attribute::DATA_VALUE, mask);
             });
             data.nested(attr::BITWISE_XOR, |content| {
-                content.attribute(attribute::DATA_VALUE, &vec![0; mask.len()]);
+                content.attribute(attribute::DATA_VALUE, flip);
             });
         });
     }

@@ -91,6 +91,7 @@ pub(super) enum Statement {
     ServiceVerdict { map: String, ipv6: bool },
     Reject { tcp_reset: bool },
     Redirect(u16),
+    RedirectInto { block: IpNet, port: u16 },
     DestinationNat { backends: Vec<SocketAddr>, by_source: bool },
     SourceNat(IpAddr),
     Masquerade,
@@ -229,6 +230,10 @@ parts! {
     reject() => Part::Then(Statement::Reject { tcp_reset: false });
     /// Redirects the connection to a port of this namespace.
     redirect(port: u16) => Part::Then(Statement::Redirect(port));
+    /// Redirects the connection to a port of this namespace, at the address of `block` that ends
+    /// as the destination ends. The block is of the table's family, and local to the namespace.
+    redirect_into(block: IpNet, port: u16) =>
+        Part::Then(Statement::RedirectInto { block, port });
     /// Sends the connection to one of these backends, each equally likely. All must be of the
     /// table's family.
     destination_nat(backends: &[SocketAddr]) =>

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 
 use ambit_net::namespace::{self, NetNs};
-use ambit_net::netlink::{MAIN_TABLE, NetlinkError, Route, RouteSocket};
+use ambit_net::netlink::{NetlinkError, Route, RouteSocket};
 use ambit_net::nftables::{Difference, Nftables, Table};
 use ambit_net::procnet;
 
@@ -47,8 +47,8 @@ pub(crate) enum Drift {
     Rules(IpVersion, Difference),
     /// The policy routing rule was missing.
     PolicyRule(IpVersion),
-    /// The local route was missing.
-    Route(IpVersion),
+    /// A local route was missing.
+    Route(Route),
     /// The kernel parameter was off.
     Parameter,
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Drift {
                 write!(f, "{version:?} set {set} differs")
             }
             Self::PolicyRule(version) => write!(f, "{version:?} policy routing rule missing"),
-            Self::Route(version) => write!(f, "{version:?} local route missing"),
+            Self::Route(route) => write!(f, "local route to {} missing", route.destination),
             Self::Parameter => write!(f, "{MIGRATE_PARAMETER} is off"),
         }
     }
@@ -118,9 +118,9 @@ pub(crate) fn remove_all(netns: &NetNs) -> Result<(), CaptureError> {
                 routes
                     .delete_rule(&rules::policy_rule(version))
                     .map_err(kernel("delete the policy routing rule"))?;
-                routes
-                    .delete_route(&rules::route(version))
-                    .map_err(kernel("delete the local route"))?;
+                for route in rules::routes(version) {
+                    routes.delete_route(&route).map_err(kernel("delete a local route"))?;
+                }
             }
             Ok(())
         })
@@ -198,14 +198,10 @@ impl Pod {
             if !policy_rules.contains(&rules::policy_rule(version)) {
                 drifts.push(Drift::PolicyRule(version));
             }
-            let wanted = rules::route(version);
-            let found = self.routes.iter().any(|route| {
-                (route.destination, route.table, route.kind)
-                    == (wanted.destination, wanted.table, wanted.kind)
-            });
-            if !found {
-                drifts.push(Drift::Route(version));
-            }
+            let what = |route: &Route| (route.destination, route.table, route.kind);
+            let found = |wanted: &Route| self.routes.iter().any(|it| what(it) == what(wanted));
+            let missing = rules::routes(version).into_iter().filter(|wanted| !found(wanted));
+            drifts.extend(missing.map(Drift::Route));
         }
         if parameter_is_off() {
             drifts.push(Drift::Parameter);
@@ -222,10 +218,9 @@ impl Pod {
                     .routing
                     .ensure_rule(&rules::policy_rule(*version))
                     .map_err(kernel("add the policy routing rule"))?,
-                Drift::Route(version) => self
-                    .routing
-                    .ensure_route(&rules::route(*version))
-                    .map_err(kernel("add the local route"))?,
+                Drift::Route(route) => {
+                    self.routing.ensure_route(route).map_err(kernel("add a local route"))?;
+                }
                 Drift::Parameter => set_parameter(),
                 Drift::Rules(..) => {}
             }
@@ -246,8 +241,7 @@ fn has_table(nftables: &mut Nftables, version: IpVersion) -> Result<bool, Captur
 
 /// The interface of the default route, by which the node's own packets come in.
 fn uplink(routes: &[Route], version: IpVersion) -> Uplink {
-    let everything = rules::route(version).destination;
-    let default = |route: &&Route| route.table == MAIN_TABLE && route.destination == everything;
+    let default = |route: &&Route| rules::is_default(route, version);
     let link = routes.iter().find(default).and_then(|route| route.link.clone());
     link.map_or(Uplink::NotLoopback, Uplink::Named)
 }

@@ -1,10 +1,13 @@
 //! The capture rules of one pod as data: nftables tables, policy routing, kernel parameters.
 //!
-//! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with two
+//! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with three
 //! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so
 //! that connections which are open at enrolment live on: to connection tracking, which begins with
-//! these rules, their packets look new. And the probe address is believed only on the interface
-//! towards the node. This module never touches the kernel.
+//! these rules, their packets look new. The probe address is believed only on the interface towards
+//! the node. And an outbound connection arrives at a local address that depends on where it goes: at
+//! 127.0.0.1 a client's port that is used again for another destination would meet the last
+//! connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every second
+//! such connection would wait a second for its next SYN. This module never touches the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -44,6 +47,8 @@ pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
 
 const RULE_PRIORITY: u32 = 32764;
 const ROUTE_TABLE: u32 = 100;
+/// The kernel's own table of what is delivered here.
+const LOCAL_TABLE: u32 = 255;
 const DNS_PORT: u16 = 53;
 const DNS_ZONE: u16 = 1;
 
@@ -81,6 +86,15 @@ impl IpVersion {
             Self::V4 => IpAddr::from(Ipv4Addr::LOCALHOST).into(),
             Self::V6 => IpAddr::from(Ipv6Addr::LOCALHOST).into(),
         }
+    }
+
+    /// The addresses, local to every captured pod, at which its outbound connections arrive.
+    fn outbound_block(self) -> IpNet {
+        let (address, length): (IpAddr, u8) = match self {
+            Self::V4 => (Ipv4Addr::new(127, 64, 0, 0).into(), 10),
+            Self::V6 => (Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1338, 0, 0, 0, 0).into(), 64),
+        };
+        IpNet::new(address, length).expect("the length fits the address")
     }
 
     fn everything(self) -> IpNet {
@@ -137,7 +151,7 @@ pub(crate) fn table(
     table
 }
 
-/// The rule that sends marked packets through [`route`].
+/// The rule that sends marked packets through [`routes`].
 pub(crate) fn policy_rule(version: IpVersion) -> netlink::Rule {
     netlink::Rule {
         ipv6: version == IpVersion::V6,
@@ -148,9 +162,19 @@ pub(crate) fn policy_rule(version: IpVersion) -> netlink::Rule {
     }
 }
 
-/// Delivers marked packets, answers to an address the proxy borrowed, to this namespace.
-pub(crate) fn route(version: IpVersion) -> netlink::Route {
-    netlink::Route::local(version.everything(), ROUTE_TABLE)
+/// What is delivered to this namespace: marked packets, which are answers to an address that the
+/// proxy borrowed, and where outbound connections arrive, which for IPv4 is loopback anyway.
+pub(crate) fn routes(version: IpVersion) -> Vec<netlink::Route> {
+    let mut routes = vec![netlink::Route::local(version.everything(), ROUTE_TABLE)];
+    if version == IpVersion::V6 {
+        routes.push(netlink::Route::local(version.outbound_block(), LOCAL_TABLE));
+    }
+    routes
+}
+
+/// Whether a route is a default route.
+pub(crate) fn is_default(route: &netlink::Route, version: IpVersion) -> bool {
+    route.table == netlink::MAIN_TABLE && route.destination == version.everything()
 }
 
 fn mark_connection() -> Rule {
@@ -217,7 +241,7 @@ fn nat_output(version: IpVersion, options: CaptureOptions) -> Vec<Rule> {
         first_packet(Rule::new("outbound"))
             .destination_not(version.localhost())
             .mark_not(PROXY_MARK, MARK_MASK)
-            .redirect(OUTBOUND_PORT),
+            .redirect_into(version.outbound_block(), OUTBOUND_PORT),
     ]);
     rules
 }

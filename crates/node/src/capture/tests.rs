@@ -358,8 +358,10 @@ async fn tampering_is_found_named_and_put_right() {
     for version in [IpVersion::V4, IpVersion::V6] {
         routes.delete_rule(&rules::policy_rule(version)).expect("delete");
         check(&format!("{version:?} policy routing rule missing"));
-        routes.delete_route(&rules::route(version)).expect("delete");
-        check(&format!("{version:?} local route missing"));
+        for route in rules::routes(version) {
+            routes.delete_route(&route).expect("delete");
+            check(&format!("local route to {} missing", route.destination));
+        }
     }
     set_parameter(&bed.pod, MIGRATE_PARAMETER, "0");
     check("net/ipv4/tcp_migrate_req is off");
