@@ -4,21 +4,47 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::image::{self, Profile};
+use crate::kubernetes;
 
-/// Runs every step and stops at the first that fails.
+/// What tests said, added up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    passed: u32,
+    failed: u32,
+}
+
+/// Runs every step and stops at the first that fails. Where a cluster can be made, Kubernetes is
+/// built beside the steps that leave a processor idle.
 pub(crate) fn run() -> Result<()> {
+    let cluster = kubernetes::prepare();
+    if let Err(reason) = &cluster {
+        println!("== Kubernetes tests will NOT run: {reason:#}");
+    }
+    let programs = cluster.is_ok().then(|| thread::spawn(kubernetes::build));
     step("format", &["fmt", "--all", "--check"], &[])?;
     step("lint", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     timed("tidy", crate::tidy::run)?;
     let deny = [("RUSTDOCFLAGS", "-D warnings")];
     step("docs", &["doc", "--workspace", "--no-deps"], &deny)?;
     step("shipped binary", &["build", "--release", "--bin", "ambit"], &[])?;
-    timed("tests", tests)
+    let mut counts = Counts::default();
+    if let Some(programs) = programs {
+        let built = programs.join().ok().context("the thread that builds Kubernetes")?;
+        built.context("build Kubernetes")?;
+        counts.add(timed("Kubernetes", || kubernetes::test(Profile::Release))?);
+    }
+    counts.add(timed("tests", tests)?);
+    if let Err(reason) = cluster {
+        println!("Kubernetes tests were NOT run: {reason:#}");
+    }
+    println!("{} passed, {} failed", counts.passed, counts.failed);
+    Ok(())
 }
 
 fn step(name: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
@@ -42,30 +68,37 @@ pub(crate) fn timed<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T
     Ok(outcome)
 }
 
-/// Runs all tests, end-to-end ones with the shipped binary, and adds up their closing lines.
-fn tests() -> Result<()> {
-    let mut child = Command::new(crate::cargo())
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .env("AMBIT_BINARY", image::binary(Profile::Release)?)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("start cargo test")?;
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// Runs all tests that need no cluster, end-to-end ones with the shipped binary.
+fn tests() -> Result<Counts> {
+    let mut cargo = Command::new(crate::cargo());
+    cargo.args(["test", "--workspace", "--no-fail-fast"]);
+    run_tests(cargo.env("AMBIT_BINARY", image::binary(Profile::Release)?))
+}
+
+/// Runs tests, which must pass, and adds up their closing lines.
+pub(crate) fn run_tests(cargo: &mut Command) -> Result<Counts> {
+    let mut child = cargo.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let stdout = child.stdout.take().context("cargo test has a standard output")?;
-    let (mut passed, mut failed) = (0, 0);
+    let mut counts = Counts::default();
     for line in BufReader::new(stdout).lines() {
         let line = line.context("read what cargo test says")?;
         writeln!(std::io::stdout(), "{line}")?;
-        if let Some((good, bad)) = closing_line(&line) {
-            passed += good;
-            failed += bad;
+        if let Some((passed, failed)) = closing_line(&line) {
+            counts.add(Counts { passed, failed });
         }
     }
     let status = child.wait().context("wait for cargo test")?;
-    println!("{passed} passed, {failed} failed");
-    if !status.success() || failed > 0 || passed == 0 {
-        bail!("tests failed");
-    }
-    Ok(())
+    let Counts { passed, failed } = counts;
+    let is_good = status.success() && failed == 0 && passed > 0;
+    ensure!(is_good, "tests failed: {passed} passed, {failed} failed");
+    Ok(counts)
 }
 
 /// The counts of `test result: ok. 3 passed; 0 failed; ...`.

@@ -11,15 +11,17 @@ mod remains;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
-use crate::ci::timed;
+use crate::ci::{self, Counts, timed};
 use crate::image::{self, Profile};
 use cluster::Cluster;
 
 /// The image as the cluster knows it.
 pub(crate) const IMAGE: &str = "registry.local/ambit:test";
 const NODES: u8 = 2;
+/// Where all of the cluster is, unless another place is named.
+const STATE: &str = "target/kubernetes";
 const USAGE: &str = "\
 cargo xtask e2e kubernetes [--release] [--keep | --up | --down] [--state DIR] [-- TEST WORDS]
     --release   the shipped binary instead of a quick build
@@ -51,13 +53,36 @@ enum Mode {
 
 /// Runs what the words say.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
-    let wanted = parse(words)?;
-    std::fs::create_dir_all(&wanted.state).context("make the state directory")?;
-    let state = std::fs::canonicalize(&wanted.state).context("find the state directory")?;
+    perform(&parse(words)?).map(|_| ())
+}
+
+/// Says why the tests cannot run here, if they cannot; installs Debian's packages otherwise.
+pub(crate) fn prepare() -> Result<()> {
+    kit::prepare()
+}
+
+/// Builds the programs of the cluster.
+pub(crate) fn build() -> Result<()> {
+    kit::build(&state_directory(Path::new(STATE))?)
+}
+
+/// Runs all of it.
+pub(crate) fn test(profile: Profile) -> Result<Counts> {
+    perform(&Wanted { profile, mode: Mode::All, state: STATE.into(), tests: Vec::new() })
+}
+
+fn state_directory(path: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(path).context("make the state directory")?;
+    std::fs::canonicalize(path).context("find the state directory")
+}
+
+fn perform(wanted: &Wanted) -> Result<Counts> {
+    let state = state_directory(&wanted.state)?;
     let lock = std::fs::File::create(state.join("lock")).context("make the lock")?;
     lock.try_lock().with_context(|| format!("{} is in use by another run", state.display()))?;
     if wanted.mode == Mode::Down {
-        return timed("cluster down", || Cluster::at(&state, NODES).down());
+        timed("cluster down", || Cluster::at(&state, NODES).down())?;
+        return Ok(Counts::default());
     }
     kit::prepare().context("Kubernetes tests NOT run")?;
     let before = remains::Machine::look(&state)?;
@@ -65,7 +90,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     let digest = timed("image", || build_image(&state, wanted.profile))?;
     let cluster = Cluster::at(&state, NODES);
     let is_new = !cluster.is_up();
-    let outcome = up_and_test(&cluster, &wanted, &digest);
+    let outcome = up_and_test(&cluster, wanted, &digest);
     if wanted.mode != Mode::All {
         cluster.print_how_to_reach();
         return outcome;
@@ -80,7 +105,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     outcome
 }
 
-fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
+fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Counts> {
     if cluster.is_up() {
         timed("images to the nodes", || cluster.import_images())?;
     } else {
@@ -88,7 +113,7 @@ fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
     }
     timed("chart", || cluster.install_chart(digest))?;
     if wanted.mode == Mode::Up {
-        return Ok(());
+        return Ok(Counts::default());
     }
     timed("tests", || {
         let mut cargo = Command::new(crate::cargo());
@@ -96,8 +121,7 @@ fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
         cargo.args(["--test-threads", "1"]).args(&wanted.tests);
         cargo.env("AMBIT_KUBERNETES", cluster.state());
         cargo.env("AMBIT_BINARY", image::binary(wanted.profile)?);
-        ensure!(cargo.status().context("start cargo test")?.success(), "the tests failed");
-        Ok(())
+        ci::run_tests(&mut cargo)
     })
 }
 
@@ -109,12 +133,8 @@ fn build_image(state: &Path, profile: Profile) -> Result<String> {
 }
 
 fn parse(words: &[&str]) -> Result<Wanted> {
-    let mut wanted = Wanted {
-        profile: Profile::Dev,
-        mode: Mode::All,
-        state: "target/kubernetes".into(),
-        tests: Vec::new(),
-    };
+    let mut wanted =
+        Wanted { profile: Profile::Dev, mode: Mode::All, state: STATE.into(), tests: Vec::new() };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match *word {

@@ -129,8 +129,19 @@ pub(super) fn build(state: &Path) -> Result<()> {
 }
 
 fn go_build(module: &str, package: &str, flags: &str, output: &Path) -> Result<()> {
-    let mut go = Command::new("go");
-    go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o"]);
+    // A build that nobody waits for any more ends.
+    let mut go = Command::new("setpriv");
+    go.args([
+        "--pdeathsig",
+        "TERM",
+        "go",
+        "build",
+        "-trimpath",
+        "-buildvcs=false",
+        "-ldflags",
+        flags,
+        "-o",
+    ]);
     go.arg(output).arg(package).current_dir(Path::new(SOURCE).join(module));
     go.envs([("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")]);
     run(&mut go).with_context(|| format!("build {SOURCE}/{module}"))
