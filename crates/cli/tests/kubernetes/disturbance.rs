@@ -124,6 +124,7 @@ fn a_worker_dies_ten_times_in_a_row() {
     });
     assert!(outcome.fresh.failed <= u64::from(KILLS), "{what}: {outcome:#?}");
     assert!(outcome.kept.failed <= u64::from(KILLS) * KEPT as u64, "{what}: {outcome:#?}");
+    assert!(outcome.dark() <= BACK_WITHIN, "{what}: {outcome:#?}");
 }
 
 /// A worker's death costs its own connections, each once, and nothing for longer than half a

@@ -13,6 +13,9 @@ pub(crate) const LONG: usize = 100;
 /// Connections that carry requests one after another.
 pub(crate) const KEPT: usize = 10;
 
+/// Failures further apart than this have different causes.
+const SPELL_GAP_MS: u64 = 500;
+
 /// 200 requests per second on 10 connections, 10 new connections per second, and 100 connections
 /// that last.
 pub(crate) struct Everyday {
@@ -67,11 +70,13 @@ impl Outcome {
         assert_eq!(lost, (0, 0, 0, 0), "{what}: {self:#?}");
     }
 
-    /// For how long new connections failed, from the first failure to the last.
+    /// For how long new connections failed at a time, from the first failure to the last.
     pub(crate) fn dark(&self) -> Duration {
-        let at = &self.fresh.failed_at_ms;
-        let (first, last) = (at.iter().min(), at.iter().max());
-        Duration::from_millis(last.zip(first).map_or(0, |(last, first)| last - first))
+        let mut at = self.fresh.failed_at_ms.clone();
+        at.sort_unstable();
+        let spells = at.chunk_by(|one, next| next - one < SPELL_GAP_MS);
+        let longest = spells.map(|spell| spell[spell.len() - 1] - spell[0]).max();
+        Duration::from_millis(longest.unwrap_or(0))
     }
 
     /// One line of the table of events.
