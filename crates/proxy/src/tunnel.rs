@@ -137,6 +137,17 @@ impl DialError {
             _ => false,
         }
     }
+
+    /// Whether the connection was cut before it could carry anything, as when the other proxy dies:
+    /// the next one may find its successor.
+    fn is_cut(&self) -> bool {
+        match self {
+            Self::Tls { cause: HandshakeError::Closed | HandshakeError::Io(_), .. } => true,
+            Self::Hbone { cause, .. } => cause.transport().is_some(),
+            Self::Pool(PoolError::Connect(error)) => error.is_cut(),
+            _ => false,
+        }
+    }
 }
 
 impl Failure for DialError {
@@ -233,7 +244,13 @@ pub(crate) async fn open(
     loop {
         let connect = || connect(plane.clone(), served.clone(), credentials.clone(), key.clone());
         let client = plane.pool.client(&key, generation, &served.drain.guard(), connect).await;
-        let client = client.map_err(DialError::Pool)?;
+        let client = match client.map_err(DialError::Pool) {
+            Err(error) if error.is_cut() && attempts < MAX_TUNNEL_ATTEMPTS => {
+                attempts += 1;
+                continue;
+            }
+            client => client?,
+        };
         if client.about().not_after <= SystemTime::now() && attempts < MAX_TUNNEL_ATTEMPTS {
             // What proved the other end has expired: it must prove itself anew.
             plane.pool.forget(|other| *other == key);
@@ -251,7 +268,14 @@ pub(crate) async fn open(
             Err(HboneError::Refused(StatusCode::SERVICE_UNAVAILABLE)) => {
                 return Err(DialError::Unavailable);
             }
-            Err(cause) => return Err(of_hbone(target.hbone, cause)),
+            Err(cause) => {
+                // Nothing of the client's was sent yet.
+                let error = of_hbone(target.hbone, cause);
+                if !error.is_cut() || attempts == MAX_TUNNEL_ATTEMPTS {
+                    return Err(error);
+                }
+                attempts += 1;
+            }
         }
     }
 }
@@ -292,13 +316,7 @@ pub(crate) fn settings(plane: &DataPlane) -> Settings {
 /// In TLS 1.3 a client believes to be done before the server has judged its certificate: the
 /// verdict arrives with the first read, as an error of what runs inside.
 fn of_hbone(address: SocketAddr, cause: HboneError) -> DialError {
-    let inner = match &cause {
-        HboneError::Handshake(error) | HboneError::Closing(error) | HboneError::Broken(error) => {
-            error.get_io()
-        }
-        HboneError::Refused(_) | HboneError::Silent(_) => None,
-    };
-    match inner.and_then(HandshakeError::from_io) {
+    match cause.transport().and_then(HandshakeError::from_io) {
         Some(cause) => DialError::Tls { address, cause },
         None => DialError::Hbone { address, cause },
     }

@@ -107,6 +107,8 @@ impl Running {
         let mut kubectl: Command = cluster.command();
         kubectl.args(["-n", namespace.name, "exec", "deployment/load", "--", "/ambit"]);
         kubectl.args(words.split_whitespace());
+        // Over a WebSocket kubectl gives up after a minute without a word from the API server.
+        kubectl.env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false");
         let child = kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         Self { child: Some(child), words: words.to_owned() }
     }

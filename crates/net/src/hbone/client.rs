@@ -153,6 +153,9 @@ impl Client {
         if error.reason() == Some(h2::Reason::REFUSED_STREAM) {
             return HboneError::Closing(error);
         }
+        if error.is_io() {
+            self.state.closing.set(true);
+        }
         HboneError::Broken(error)
     }
 }

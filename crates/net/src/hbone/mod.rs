@@ -70,3 +70,13 @@ pub enum HboneError {
     #[error("the peer refused the tunnel with status {0}")]
     Refused(http::StatusCode),
 }
+
+impl HboneError {
+    /// What the transport said, if it was the transport that failed.
+    pub fn transport(&self) -> Option<&std::io::Error> {
+        match self {
+            Self::Handshake(error) | Self::Closing(error) | Self::Broken(error) => error.get_io(),
+            Self::Refused(_) | Self::Silent(_) => None,
+        }
+    }
+}

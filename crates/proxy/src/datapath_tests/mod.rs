@@ -4,12 +4,13 @@
 mod world;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{Action, Policy};
 use ambit_model::view::Change;
+use ambit_model::workload::Tunnel;
 
 use crate::config::SameNode;
 use world::{PodBox, Proxy, World, change, echo, mirror, policy, publish, service};
@@ -332,6 +333,28 @@ in_namespaces! {
         for _ in 0..20 {
             pair.client.ask("10.96.0.1:80".parse().unwrap()).unwrap();
         }
+    }
+
+    fn a_proxy_that_dies_in_the_handshake_costs_no_connection() {
+        let world = World::new();
+        let (mut client, mut server) = (world.pod("client", "c"), world.pod("server", "s"));
+        let (near, far) = (world.proxy(SameNode::Join), world.proxy(SameNode::Join));
+        near.enrol(&mut client);
+        server.workload.tunnel = Tunnel::Hbone;
+        server.serve(8080, mirror);
+        publish(&[&near, &far], &[&client, &server], &[]);
+        let dying = server.netns.run(|| TcpListener::bind("0.0.0.0:15008")).unwrap().unwrap();
+        let destination = at(server.v4, 8080);
+        let mut asking = client.connect(destination).unwrap();
+        asking.write_all(b"hello\n").unwrap();
+        let (handshake, _) = dying.accept().unwrap();
+        drop(dying);
+        far.enrol(&mut server);
+        drop(handshake);
+        asking.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, format!("{} said hello\n", client.v4));
     }
 
     fn a_removed_pod_drains_until_its_deadline() {
