@@ -155,8 +155,9 @@ impl Departure {
             State::There { .. } => false,
             State::Gone => true,
             // Its permission was taken away with all the rest.
-            State::Refused => self.may_ask.load(Ordering::Relaxed),
-            State::Unknown => self.wanted.borrow().is_away(),
+            State::Refused if self.may_ask.load(Ordering::Relaxed) => true,
+            // It was ordered to leave, and nobody says that it is to stay after all.
+            State::Refused | State::Unknown => self.wanted.borrow().is_away(),
         };
         if is_removed {
             self.wanted.send_replace(Course::End { until: Instant::now() + self.grace });
