@@ -7,6 +7,8 @@ mod plan;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -49,8 +51,8 @@ impl Cli {
             Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
-                              check, control, node and proxy do not use; leave it out, or write a \
-                              role's own after the command";
+                              check, uninstall, control, node and proxy do not use; leave it \
+                              out, or write a role's own after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
             None => {}
@@ -70,6 +72,9 @@ pub(crate) enum Command {
     Down(StateArgs),
     /// Says whether a Kubernetes cluster can run Ambit, or what of it is not well there.
     Check(CheckArgs),
+    /// Takes every pod of a Kubernetes cluster out of the mesh, before the chart is uninstalled,
+    /// which does it by itself; first says which policies end with it.
+    Uninstall(UninstallArgs),
     /// Changes a running mesh; all of it or nothing.
     Apply(ManifestArgs),
     /// Deletes what the manifests name from a running mesh; all of it or nothing.
@@ -116,7 +121,8 @@ impl Command {
             Self::Why(args) => Some(&mut args.state),
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
-            Self::Check(_) | Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
+            Self::Check(_) | Self::Uninstall(_) => None,
+            Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
         }
     }
 
@@ -130,6 +136,7 @@ impl Command {
             Self::Status(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),
             Self::Check(args) => Some(&args.kube),
+            Self::Uninstall(args) => Some(&args.kube),
             Self::Plan(args) => Some(&args.kube),
             _ => None,
         }
@@ -287,11 +294,43 @@ pub(crate) struct CheckArgs {
     /// Looks whether the cluster can run Ambit, before it is installed.
     #[arg(long)]
     pub(crate) pre: bool,
+    /// Says what uninstalling would change: which policies end, and what forbids it.
+    #[arg(long, conflicts_with = "pre")]
+    pub(crate) uninstall: bool,
     /// How to show it.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
     #[command(flatten)]
     pub(crate) kube: KubeArgs,
+}
+
+/// `ambit uninstall`.
+#[derive(Debug, Args)]
+pub(crate) struct UninstallArgs {
+    /// How long connections through the mesh may stay open; then they are cut, and counted
+    /// (0s to 3600s).
+    #[arg(long, default_value = "240s", value_name = "DURATION")]
+    pub(crate) grace: Grace,
+    /// Goes on though policies refuse plain text, or nodes do not answer.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
+}
+
+/// A time for connections to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grace(pub(crate) Duration);
+
+impl FromStr for Grace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
+        let seconds = seconds.filter(|seconds| (0..=3600).contains(seconds));
+        let wrong = || format!("{text:?}: write 0s to 3600s, for example 240s");
+        Ok(Self(Duration::from_secs(seconds.ok_or_else(wrong)?)))
+    }
 }
 
 /// `ambit exec`.

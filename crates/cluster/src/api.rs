@@ -1,4 +1,4 @@
-//! Questions to the API server: single objects and whole lists, as JSON.
+//! Questions to the API server: single objects and whole lists, as JSON; and the change of a field.
 //!
 //! Lists are read in pages, and every question ends in time. A list that is longer than it may be
 //! is an error, because half of one would make healthy what is not.
@@ -123,6 +123,12 @@ impl crate::Cluster {
         self.exchange(Method::POST, path, Form::Whole, body).await
     }
 
+    /// Changes fields of an object.
+    pub(crate) async fn patch(&self, path: &str, fields: &Value) -> Result<(), ClusterError> {
+        let body = fields.to_string().into_bytes();
+        self.exchange(Method::PATCH, path, Form::Whole, body).await.map(|_| ())
+    }
+
     /// A whole list. Each object is handed to `trim` as it comes, so that what is not needed is
     /// never held for all of them.
     pub(crate) async fn list(
@@ -158,11 +164,15 @@ impl crate::Cluster {
         body: Vec<u8>,
     ) -> Result<Value, ClusterError> {
         let what = path.split('?').next().unwrap_or_default().to_owned();
+        let content = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(ACCEPT, form.accept())
-            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::CONTENT_TYPE, content)
             .body(body)
             .map_err(|source| ClusterError::Question(what.clone(), source))?;
         match tokio::time::timeout(PATIENCE, self.client.request(request)).await {

@@ -12,6 +12,8 @@ use crate::api::ClusterError;
 /// Where Ambit's parts run unless told otherwise: Istio's name, so that either can take the other's
 /// place.
 pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
+/// What stands for a context's name in a pod of the cluster itself.
+const IN_CLUSTER: &str = "in-cluster";
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -35,18 +37,30 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reads the kubeconfig and prepares to connect; nothing is asked yet.
+    /// Reads the kubeconfig and prepares to connect; nothing is asked yet. In a pod without a
+    /// kubeconfig, its own cluster is meant.
     pub async fn connect(choice: &Choice) -> Result<Self, ClusterError> {
         let read = match &choice.kubeconfig {
             Some(file) => Kubeconfig::read_from(file),
             None => Kubeconfig::read(),
         };
-        let kubeconfig = read.map_err(|source| ClusterError::Kubeconfig(Box::new(source)))?;
-        let context = context(&kubeconfig, choice.context.as_deref())?;
-        let options =
-            KubeConfigOptions { context: Some(context.clone()), ..KubeConfigOptions::default() };
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        let mut config = config.map_err(|source| ClusterError::Kubeconfig(Box::new(source)))?;
+        let (mut config, context) = match read {
+            Ok(kubeconfig) => {
+                let context = context(&kubeconfig, choice.context.as_deref())?;
+                let options = KubeConfigOptions {
+                    context: Some(context.clone()),
+                    ..KubeConfigOptions::default()
+                };
+                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+                (config.map_err(|source| ClusterError::Kubeconfig(Box::new(source)))?, context)
+            }
+            Err(source) => match Config::incluster() {
+                Ok(config) if choice.kubeconfig.is_none() && choice.context.is_none() => {
+                    (config, IN_CLUSTER.to_owned())
+                }
+                _ => return Err(ClusterError::Kubeconfig(Box::new(source))),
+            },
+        };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let client = Client::try_from(config)
             .map_err(|source| ClusterError::Client(context.clone(), Box::new(source)))?;

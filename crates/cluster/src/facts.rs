@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::{ClusterError, Form, in_full};
+use crate::findings::is_ours;
 use crate::json::items;
-use crate::parts::proxies;
+use crate::parts::{AGENT, CONTROL, proxies};
 
 /// Lists that are read at the same time.
 const READ_AT_ONCE: usize = 6;
@@ -29,6 +30,8 @@ pub enum Stage {
     Before,
     /// While it runs: is everything well?
     Running,
+    /// Before it is uninstalled: what changes for those who are in it?
+    Leaving,
 }
 
 /// A list of objects.
@@ -48,9 +51,13 @@ pub(crate) enum List {
     AdmissionPolicies,
     AdmissionBindings,
     AdmissionWebhooks,
+    PeerAuthentications,
+    AuthorizationPolicies,
 }
 
 impl List {
+    const LEAVING: [Self; 4] =
+        [Self::Pods, Self::DaemonSets, Self::PeerAuthentications, Self::AuthorizationPolicies];
     const BEFORE: [Self; 7] = [
         Self::Nodes,
         Self::Namespaces,
@@ -72,6 +79,7 @@ impl List {
 
     fn path(self, mesh_namespace: &str) -> String {
         let admission = "/apis/admissionregistration.k8s.io/v1";
+        let security = "/apis/security.istio.io/v1";
         match self {
             Self::Nodes => "/api/v1/nodes".to_owned(),
             Self::Namespaces => "/api/v1/namespaces".to_owned(),
@@ -95,6 +103,8 @@ impl List {
             Self::AdmissionPolicies => format!("{admission}/validatingadmissionpolicies"),
             Self::AdmissionBindings => format!("{admission}/validatingadmissionpolicybindings"),
             Self::AdmissionWebhooks => format!("{admission}/validatingwebhookconfigurations"),
+            Self::PeerAuthentications => format!("{security}/peerauthentications"),
+            Self::AuthorizationPolicies => format!("{security}/authorizationpolicies"),
         }
     }
 
@@ -123,6 +133,8 @@ impl List {
             Self::AdmissionPolicies => "validatingadmissionpolicies",
             Self::AdmissionBindings => "validatingadmissionpolicybindings",
             Self::AdmissionWebhooks => "validatingwebhookconfigurations",
+            Self::PeerAuthentications => "peerauthentications",
+            Self::AuthorizationPolicies => "authorizationpolicies",
         }
     }
 
@@ -144,14 +156,18 @@ impl List {
             "ValidatingAdmissionPolicy" => Self::AdmissionPolicies,
             "ValidatingAdmissionPolicyBinding" => Self::AdmissionBindings,
             "ValidatingWebhookConfiguration" => Self::AdmissionWebhooks,
+            "PeerAuthentication" => Self::PeerAuthentications,
+            "AuthorizationPolicy" => Self::AuthorizationPolicies,
             other => panic!("no list holds the kind {other}"),
         }
     }
 }
 
-/// Something that the chart's installer must be allowed.
+/// Something that somebody must be allowed: the chart's installer, or one of the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
+    /// The part's service account; empty for whoever asks.
+    pub(crate) account: &'static str,
     pub(crate) group: &'static str,
     pub(crate) resource: &'static str,
     pub(crate) verb: &'static str,
@@ -175,6 +191,32 @@ const INSTALLED: [(&str, &str, bool); 14] = [
     ("apiextensions.k8s.io", "customresourcedefinitions", false),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", false),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", false),
+];
+
+/// The service accounts of control and of the node agent. That of the proxy is allowed nothing.
+const CONTROL_ACCOUNT: &str = "istiod";
+const AGENT_ACCOUNT: &str = "istio-cni";
+/// What each part cannot do without: account, group, resource (or resource/part), verb, and whether
+/// it is asked for in the mesh's namespace only.
+const NEEDED: [(&str, &str, &str, &str, bool); 18] = [
+    (CONTROL_ACCOUNT, "", "namespaces", "watch", false),
+    (CONTROL_ACCOUNT, "", "nodes", "watch", false),
+    (CONTROL_ACCOUNT, "", "pods", "watch", false),
+    (CONTROL_ACCOUNT, "", "services", "watch", false),
+    (CONTROL_ACCOUNT, "security.istio.io", "authorizationpolicies", "watch", false),
+    (CONTROL_ACCOUNT, "security.istio.io", "peerauthentications", "watch", false),
+    (CONTROL_ACCOUNT, "networking.istio.io", "serviceentries", "watch", false),
+    (CONTROL_ACCOUNT, "networking.istio.io", "workloadentries", "watch", false),
+    (CONTROL_ACCOUNT, "security.istio.io", "authorizationpolicies/status", "patch", false),
+    (CONTROL_ACCOUNT, "authentication.k8s.io", "tokenreviews", "create", false),
+    (CONTROL_ACCOUNT, "", "configmaps", "create", false),
+    (CONTROL_ACCOUNT, "coordination.k8s.io", "leases", "create", true),
+    (CONTROL_ACCOUNT, "", "secrets", "create", true),
+    (AGENT_ACCOUNT, "", "namespaces", "watch", false),
+    (AGENT_ACCOUNT, "", "pods", "watch", false),
+    (AGENT_ACCOUNT, "", "pods", "get", false),
+    (AGENT_ACCOUNT, "", "pods/status", "patch", false),
+    (AGENT_ACCOUNT, "", "nodes", "patch", false),
 ];
 
 /// What is known of a cluster.
@@ -236,24 +278,31 @@ impl Facts {
         let mut facts = Self::new(stage, cluster.mesh_namespace(), now);
         facts.version = Some(version);
         facts.read_lists(cluster).await;
-        facts.read_cilium(cluster).await;
         match stage {
-            Stage::Before => facts.review_access(cluster).await,
-            Stage::Running => facts.ask_parts(cluster).await,
+            Stage::Before => {
+                facts.read_cilium(cluster).await;
+                facts.review_access(cluster).await;
+            }
+            Stage::Running => {
+                facts.read_cilium(cluster).await;
+                facts.review_parts(cluster).await;
+                facts.ask_parts(cluster).await;
+            }
+            Stage::Leaving => {}
         }
         Ok(facts)
     }
 
     async fn read_lists(&mut self, cluster: &crate::Cluster) {
-        let running = match self.stage {
-            Stage::Before => &[][..],
-            Stage::Running => &List::RUNNING,
+        let (first, more) = match self.stage {
+            Stage::Before => (&List::BEFORE[..], &[][..]),
+            Stage::Running => (&List::BEFORE[..], &List::RUNNING[..]),
+            Stage::Leaving => (&List::LEAVING[..], &[][..]),
         };
-        let reads =
-            List::BEFORE.into_iter().chain(running.iter().copied()).map(|list| async move {
-                let path = list.path(cluster.mesh_namespace());
-                (list, cluster.list(&path, list.form(), |object| trim(list, object)).await)
-            });
+        let reads = first.iter().chain(more).map(|list| async move {
+            let path = list.path(cluster.mesh_namespace());
+            (*list, cluster.list(&path, list.form(), |object| trim(*list, object)).await)
+        });
         let mut reads = futures::stream::iter(reads).buffered(READ_AT_ONCE);
         while let Some((list, read)) = reads.next().await {
             match read {
@@ -280,21 +329,66 @@ impl Facts {
         }
     }
 
+    /// Whether the user may create what the chart holds.
     async fn review_access(&mut self, cluster: &crate::Cluster) {
-        for (group, resource, is_namespaced) in INSTALLED {
-            let namespace = if is_namespaced { cluster.mesh_namespace() } else { "" };
-            let attributes = json!({"group": group, "resource": resource, "verb": "create",
-                "namespace": namespace});
-            let review = json!({"apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}});
-            let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-            match cluster.review(path, &review).await {
-                Ok(answer) => {
-                    let allowed = answer.pointer("/status/allowed") == Some(&Value::Bool(true));
-                    self.access.push(Access { group, resource, verb: "create", allowed });
+        let wanted = INSTALLED.map(|(group, resource, here)| {
+            let access = Access { account: "", group, resource, verb: "create", allowed: false };
+            (access, here)
+        });
+        self.ask_access(cluster, "your own permissions", &wanted).await;
+    }
+
+    /// Whether our parts that are there may do what they have to.
+    async fn review_parts(&mut self, cluster: &crate::Cluster) {
+        let runs = |list: List, name: &str| {
+            self.known(list).iter().any(|it| crate::json::name(it) == name && is_ours(it))
+        };
+        let accounts = [
+            (CONTROL_ACCOUNT, runs(List::Deployments, CONTROL)),
+            (AGENT_ACCOUNT, runs(List::DaemonSets, AGENT)),
+        ];
+        let is_asked = |account: &str| accounts.contains(&(account, true));
+        let of_those = NEEDED.iter().filter(|(account, ..)| is_asked(account));
+        let wanted: Vec<(Access, bool)> = of_those
+            .map(|&(account, group, resource, verb, here)| {
+                (Access { account, group, resource, verb, allowed: false }, here)
+            })
+            .collect();
+        self.ask_access(cluster, "permissions of the parts", &wanted).await;
+    }
+
+    async fn ask_access(
+        &mut self,
+        cluster: &crate::Cluster,
+        what: &str,
+        wanted: &[(Access, bool)],
+    ) {
+        let namespace = cluster.mesh_namespace();
+        let asked = wanted.iter().map(|(access, here)| async move {
+            let (resource, part) = access.resource.split_once('/').unwrap_or((access.resource, ""));
+            let mut spec = json!({"resourceAttributes": {"group": access.group,
+                "resource": resource, "subresource": part, "verb": access.verb,
+                "namespace": if *here { namespace } else { "" }}});
+            let kind = match access.account {
+                "" => "SelfSubjectAccessReview",
+                account => {
+                    spec["user"] = format!("system:serviceaccount:{namespace}:{account}").into();
+                    "SubjectAccessReview"
                 }
+            };
+            let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind,
+                "spec": spec});
+            let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_lowercase());
+            let answer = cluster.review(&path, &review).await?;
+            let allowed = answer.pointer("/status/allowed") == Some(&Value::Bool(true));
+            Ok::<_, ClusterError>(Access { allowed, ..access.clone() })
+        });
+        let mut answers = futures::stream::iter(asked).buffered(READ_AT_ONCE);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(access) => self.access.push(access),
                 Err(error) => {
-                    self.unknown.push(("your own permissions".to_owned(), in_full(&error)));
+                    self.unknown.push((what.to_owned(), in_full(&error)));
                     return;
                 }
             }

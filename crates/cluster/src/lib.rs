@@ -1,13 +1,14 @@
 //! A Kubernetes cluster as a user's command sees it.
 //!
 //! Which context is meant, where Ambit's parts run, how their administration is reached (by
-//! port-forward, as `kubectl port-forward` does), and what is wrong with the cluster. Objects are
-//! read as JSON and the few fields that are needed are looked up in it. Nothing here changes
-//! anything in a cluster, and nothing decides anything about traffic.
+//! port-forward, as `kubectl port-forward` does), what is wrong with the cluster, and how the mesh
+//! leaves it. Objects are read as JSON and the few fields that are needed are looked up in it.
+//! Nothing here decides anything about traffic, and only [`Departure`] changes anything.
 
 mod api;
 mod context;
 mod control;
+mod departure;
 mod facts;
 mod findings;
 mod forward;
@@ -17,6 +18,7 @@ mod workloads;
 
 pub use api::ClusterError;
 pub use context::{Choice, Cluster, DEFAULT_MESH_NAMESPACE, kubeconfig_file};
+pub use departure::{Departure, DepartureError};
 pub use facts::{Facts, Stage};
 pub use findings::{Finding, Severity, findings};
 pub use parts::{Part, PodName, Proxy};

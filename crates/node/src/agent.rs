@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::args::Settings;
 use crate::cni::{Announced, NewPod};
+use crate::course::Course;
 use crate::enrolment::{Action, Enrolment, Footprint, Outcome, Wish};
 use crate::metrics::count;
 use crate::monitor::Health;
@@ -47,6 +48,8 @@ struct Tracked {
     generation: u64,
     waiting: Vec<Waiting>,
     last_problem: Option<String>,
+    /// Captured connections that were open when they were last counted, on its way out.
+    connections: usize,
     watching: Option<tokio::task::AbortHandle>,
 }
 
@@ -82,8 +85,13 @@ pub(crate) struct Agent {
     generations: u64,
     reopen_at: Option<Instant>,
     node_side_at: Option<Instant>,
-    /// Until when captured connections may go on, if the mesh leaves the node.
-    leaving: Option<Instant>,
+    /// What is to become of the mesh on this node, and its next change.
+    course: Course,
+    courses: watch::Receiver<Course>,
+    /// How far that is, for the one who ordered it.
+    tell: watch::Sender<String>,
+    /// Connections that were cut because the time for them was over.
+    cut: Option<usize>,
 }
 
 /// The ends of the agent's channels and the tools it works with.
@@ -93,6 +101,10 @@ pub(crate) struct Parts {
     pub(crate) zds: Arc<ZdsServer>,
     pub(crate) workshop: Workshop,
     pub(crate) health: Arc<Health>,
+    /// What is to become of the mesh on this node.
+    pub(crate) course: watch::Receiver<Course>,
+    /// Takes how far that is.
+    pub(crate) tell: watch::Sender<String>,
 }
 
 impl Agent {
@@ -113,7 +125,10 @@ impl Agent {
             generations: 0,
             reopen_at: None,
             node_side_at: None,
-            leaving: None,
+            course: Course::Stay,
+            courses: parts.course,
+            tell: parts.tell,
+            cut: None,
         }
     }
 
@@ -122,6 +137,7 @@ impl Agent {
         let reports = self.workshop.reports();
         self.reported = reports.iter().map(|(_, uid)| uid.clone()).collect();
         let view = self.registry.view.borrow_and_update().clone();
+        self.change_course();
         self.replan(&view);
         let deadline = now() + STARTUP_LIMIT;
         self.advance();
@@ -152,24 +168,27 @@ impl Agent {
         self.node_side_at = Some(now());
     }
 
-    /// Keeps every pod where the plan wants it, until the mesh is to leave the node: then until
+    /// Keeps every pod where the plan wants it, until the agent is to end with the mesh: then until
     /// nothing is left, or until the moment given.
-    pub(crate) async fn run(
-        mut self,
-        mut announced: mpsc::Receiver<Announced>,
-        mut leaving: watch::Receiver<Option<Instant>>,
-    ) {
+    pub(crate) async fn run(mut self, mut announced: mpsc::Receiver<Announced>) {
         loop {
-            if self.leaving.is_none() && leaving.borrow().is_some() {
-                self.leave(*leaving.borrow());
+            if self.courses.has_changed().unwrap_or(false) {
+                self.change_course();
+                let view = self.registry.view.borrow().clone();
+                self.replan(&view);
             }
             self.advance();
-            if self.leaving.is_some_and(|until| self.is_out() || until <= now()) {
-                break;
+            match self.course {
+                Course::End { until } if self.is_out() || until <= now() => break,
+                Course::Leave { until, .. } if until <= now() && self.cut.is_none() => {
+                    self.cut_off().await;
+                    continue;
+                }
+                _ => self.tell_progress(),
             }
             let wake_at = self.wake_at();
             tokio::select! {
-                Ok(()) = leaving.changed() => {}
+                Ok(()) = self.courses.changed() => self.courses.mark_changed(),
                 Ok(()) = self.zds_changes.changed() => self.ask_standing(),
                 Some(done) = self.jobs.join_next() => self.on_done(joined(done)),
                 Ok(()) = self.registry.view.changed() => {
@@ -180,26 +199,61 @@ impl Agent {
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }
         }
-        self.erase().await;
+        self.cut_off().await;
     }
 
-    fn leave(&mut self, until: Option<Instant>) {
-        self.leaving = until;
-        self.workshop.leave();
-        let view = self.registry.view.borrow().clone();
-        self.replan(&view);
+    fn change_course(&mut self) {
+        self.course = self.courses.borrow_and_update().clone();
+        self.cut = None;
+        if let Course::End { .. } = self.course {
+            self.workshop.leave();
+        }
     }
 
     fn is_out(&self) -> bool {
         self.pods.values().all(|pod| pod.enrolment.is_out())
     }
 
-    /// Removes what has not left by itself.
-    async fn erase(mut self) {
+    /// Removes what has not left by itself, and looks at it anew.
+    async fn cut_off(&mut self) {
         self.jobs.shutdown().await;
-        let left = self.pods.values().filter(|pod| !pod.enrolment.is_out());
-        let left = left.map(|pod| (pod.name.clone(), pod.netns.clone())).collect();
-        self.workshop.erase(left).await;
+        let mut left = Vec::new();
+        for (uid, pod) in &mut self.pods {
+            pod.watching = None;
+            if !pod.enrolment.is_out() {
+                self.zds.withdraw(uid);
+                self.generations += 1;
+                pod.generation = self.generations;
+                pod.enrolment = Enrolment::new(Wish::Release, self.settings.repair_interval);
+                left.push((pod.name.clone(), pod.netns.clone()));
+            }
+        }
+        self.cut = Some(self.workshop.erase(left).await);
+    }
+
+    /// Says how far the agent is with what it was ordered.
+    fn tell_progress(&self) {
+        let told = match &self.course {
+            Course::Stay | Course::End { .. } => return,
+            Course::Open(order) => {
+                if !self.pods.values().all(|pod| pod.enrolment.admits_plain()) {
+                    return;
+                }
+                format!("{order} open")
+            }
+            Course::Leave { order, .. } if self.is_out() => {
+                format!("{order} left {}", self.cut.unwrap_or_default())
+            }
+            Course::Leave { order, .. } => {
+                let open: usize = self.pods.values().map(|pod| pod.connections).sum();
+                format!("{order} leaving {open}")
+            }
+        };
+        self.tell.send_if_modified(|before| {
+            let is_news = *before != told;
+            *before = told;
+            is_news
+        });
     }
 
     /// Starts whatever is due.
@@ -301,6 +355,9 @@ impl Agent {
             log_success(pod, action, outcome);
         }
         pod.last_problem = problem;
+        if let Outcome::Connections(count) = outcome {
+            pod.connections = count;
+        }
         pod.enrolment.finish(outcome, now());
         let reported = outcome == Outcome::Inspected(Footprint::None) && self.reported.remove(uid);
         if reported && !pod.enrolment.is_wanted() {
@@ -317,6 +374,8 @@ impl Agent {
                 Ok(watch) => {
                     let watch = Job::Watch { uid: uid.clone(), generation, watch };
                     pod.watching = Some(self.jobs.spawn(self.workshop.start(watch)));
+                    // What was altered before it was open, it does not tell.
+                    pod.enrolment.tampered();
                 }
                 // The periodic comparison has to do.
                 Err(error) => tracing::debug!(%error, "no notifications of altered rules"),
@@ -400,9 +459,12 @@ impl Agent {
     fn plan(&self, view: &RegistryView) -> BTreeMap<PodUid, Planned> {
         let defaults = Defaults { dns: self.settings.dns_capture, ipv6: self.settings.ipv6 };
         let mut plan = plan(view, &self.settings.node_name, defaults, &self.announced);
-        for planned in plan.values_mut().filter(|_| self.leaving.is_some()) {
-            if let Intent::Wished { wish, .. } = &mut planned.intent {
-                *wish = Wish::Release;
+        for planned in plan.values_mut() {
+            let Intent::Wished { wish, .. } = &mut planned.intent else { continue };
+            match (&self.course, &mut *wish) {
+                (Course::Open(_), Wish::Capture(options)) => options.bypass_inbound = true,
+                (Course::Leave { .. } | Course::End { .. }, _) => *wish = Wish::Release,
+                _ => {}
             }
         }
         plan
@@ -499,6 +561,7 @@ impl Agent {
             generation: self.generations,
             waiting,
             last_problem: None,
+            connections: 0,
             watching: None,
         };
         self.pods.insert(uid, pod);
@@ -535,7 +598,12 @@ impl Agent {
     fn wake_at(&self) -> Instant {
         let pods = self.pods.values().filter_map(|pod| pod.enrolment.wake_at());
         let waiting = self.pods.values().flat_map(|pod| &pod.waiting).map(|w| w.deadline);
-        let others = [self.reopen_at, self.node_side_at, self.leaving].into_iter().flatten();
+        let end = match self.course {
+            Course::Leave { until, .. } if self.cut.is_none() => Some(until),
+            Course::End { until } => Some(until),
+            _ => None,
+        };
+        let others = [self.reopen_at, self.node_side_at, end].into_iter().flatten();
         let latest = now() + IDLE_MAX;
         pods.chain(waiting).chain(others).min().unwrap_or(latest).min(latest)
     }
@@ -601,6 +669,7 @@ mod tests {
             cni: None,
             taint: None,
             daemon_set: None,
+            own_pod: None,
             uninstall: false,
             uninstall_grace: Duration::from_secs(20),
         }
@@ -632,11 +701,12 @@ mod tests {
             let zds = Arc::new(ZdsServer::new(health.clone()));
             let reports = Reports::Files(CapturedFiles::new(&registry));
             let workshop = Workshop::new(reports, true, zds.clone(), health.clone());
-            let parts = Parts { settings, registry: handle, zds, workshop, health };
+            let (_stay, course) = watch::channel(Course::Stay);
+            let (tell, _told) = watch::channel(String::new());
+            let parts = Parts { settings, registry: handle, zds, workshop, health, course, tell };
             let mut agent = Agent::new(parts);
             agent.settle().await;
             let (announced, announcements) = mpsc::channel(1);
-            let (_stay, leaving) = watch::channel(None);
             let (reply, replied) = oneshot::channel();
             let name = PodName::new("shop", "web");
             let new_pod = NewPod { name, uid: None, netns: path.clone(), ips: Vec::new() };
@@ -644,7 +714,7 @@ mod tests {
             let began = now();
             tokio::select! {
                 result = replied => (result.expect("answered"), now() - began),
-                () = agent.run(announcements, leaving) => unreachable!("the agent runs on"),
+                () = agent.run(announcements) => unreachable!("the agent runs on"),
                 () = following => unreachable!("the registry is followed"),
             }
         });

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::cluster::DaemonSetName;
 use crate::install::conflist;
+use crate::pod::PodName;
 use crate::registry::processes::Sources;
 
 /// Longest time that a pod's capture rules may stay altered before they are looked at again.
@@ -76,6 +77,11 @@ pub struct Args {
     /// to stop, everything is removed from the node
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub daemonset: Option<String>,
+
+    /// The agent's own pod, in the namespace of --daemonset: says there how far it is when the mesh
+    /// leaves the cluster
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
 
     /// Remove everything from the node and end: pods leave the mesh, open connections go on for
     /// --uninstall-grace
@@ -156,6 +162,7 @@ pub(crate) struct Settings {
     pub(crate) cni: Option<CniDirectories>,
     pub(crate) taint: Option<String>,
     pub(crate) daemon_set: Option<DaemonSetName>,
+    pub(crate) own_pod: Option<PodName>,
     pub(crate) uninstall: bool,
     pub(crate) uninstall_grace: Duration,
 }
@@ -178,6 +185,8 @@ impl TryFrom<Args> for Settings {
         let cni = cni_directories(args.cni_conf_dir, args.cni_bin_dir, args.cni_conf_name)?;
         let in_cluster = args.registry == "kubernetes";
         let daemon_set = args.daemonset.map(|name| daemon_set(name, in_cluster)).transpose()?;
+        let own_pod = args.pod_name.zip(daemon_set.as_ref());
+        let own_pod = own_pod.map(|(name, set)| PodName::new(set.namespace.clone(), name));
         let source = match (args.registry.split_once(':'), args.kubeconfig) {
             (Some(("files", dir)), None) if !dir.is_empty() => Source::Files(dir.into()),
             (Some(("files", dir)), Some(_)) if !dir.is_empty() => {
@@ -201,6 +210,7 @@ impl TryFrom<Args> for Settings {
             cni,
             taint: Some(args.remove_taint).filter(|key| !key.is_empty()),
             daemon_set,
+            own_pod,
             uninstall: args.uninstall,
             uninstall_grace: args.uninstall_grace,
         })

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
-use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
 use serde_json::json;
 
-/// Wait before the taint is tried again; doubles.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// Longest wait before the taint is tried again.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+use crate::course;
+
+/// Wait before something that could not be written is tried again; doubles.
+pub(crate) const RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest wait before it is tried again.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Longest that the server may take to say what became of the DaemonSet.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,25 +54,14 @@ async fn try_remove_taint(client: &Client, node: &str, key: &str) -> kube::Resul
     Ok(())
 }
 
-/// Whether the agent may ask about its DaemonSet: asked at the start, so that a refusal at the end
-/// says that its permission was taken away with all the rest.
-pub(crate) async fn may_ask(client: &Client, daemon_set: &DaemonSetName) -> bool {
-    !matches!(state_of(client, daemon_set).await, State::Refused | State::Unknown)
-}
-
-/// Whether the agent is stopped because the mesh is removed, not for an upgrade or a restart.
-pub(crate) async fn is_removed(client: &Client, daemon_set: &DaemonSetName, may_ask: bool) -> bool {
-    match state_of(client, daemon_set).await {
-        State::Gone => true,
-        State::Refused => may_ask,
-        State::There | State::Unknown => false,
-    }
-}
-
-/// What the server says of the DaemonSet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    There,
+/// What the server says of the agent's DaemonSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is there, and so is the agent's permission to ask.
+    There {
+        /// What it orders, if anything.
+        order: Option<String>,
+    },
     /// Deleted, or being deleted.
     Gone,
     /// The agent may not ask, or is unknown.
@@ -79,10 +70,14 @@ enum State {
     Unknown,
 }
 
-async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> State {
+/// Asks for the agent's DaemonSet: whether the agent is stopped because the mesh is removed, and
+/// not for an upgrade or a restart, and what it is ordered.
+pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> State {
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
     match tokio::time::timeout(ANSWER_TIMEOUT, sets.get_metadata_opt(&daemon_set.name)).await {
-        Ok(Ok(Some(found))) if found.metadata.deletion_timestamp.is_none() => State::There,
+        Ok(Ok(Some(mut found))) if found.metadata.deletion_timestamp.is_none() => {
+            State::There { order: found.annotations_mut().remove(course::ANNOTATION) }
+        }
         Ok(Ok(_)) => State::Gone,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => State::Refused,
         Ok(Err(error)) => {

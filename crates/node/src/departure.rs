@@ -2,8 +2,8 @@
 //! and what a stop of the agent means.
 //!
 //! An agent that is stopped for an upgrade or a restart of the node leaves everything as it is.
-//! Only if its own DaemonSet is gone, or on its way, the mesh leaves the node. Nothing is removed
-//! on a guess.
+//! Only if its own DaemonSet orders it ([`course`]), or is gone, or on its way, the mesh leaves the
+//! node. Nothing is removed on a guess.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use crate::RunError;
 use crate::args::{CniDirectories, Settings};
-use crate::cluster::{self, DaemonSetName};
+use crate::cluster::{self, DaemonSetName, State};
+use crate::course::{self, Course};
 use crate::install::{self, Installer, conflist};
 use crate::monitor::Health;
 use crate::work::chain;
@@ -34,8 +35,8 @@ pub(crate) struct Departure {
     daemon_set: Option<DaemonSetName>,
     /// The server let the agent ask for its DaemonSet when it started.
     may_ask: AtomicBool,
-    /// Whether the mesh is to leave the node.
-    removal: watch::Sender<bool>,
+    /// What is to become of the mesh on the node, as far as it was ordered.
+    wanted: watch::Sender<Course>,
     grace: Duration,
 }
 
@@ -52,6 +53,10 @@ impl Departure {
                 removed: Arc::default(),
             })
         };
+        let wanted = match settings.uninstall {
+            true => Course::End { until: Instant::now() + settings.uninstall_grace },
+            false => Course::Stay,
+        };
         Ok(Self {
             installer: settings.cni.as_ref().map(installer).transpose()?,
             client,
@@ -59,26 +64,49 @@ impl Departure {
             taint: settings.taint.clone(),
             daemon_set: settings.daemon_set.clone(),
             may_ask: AtomicBool::new(false),
-            removal: watch::channel(settings.uninstall).0,
+            wanted: watch::channel(wanted).0,
             grace: settings.uninstall_grace,
         })
     }
 
+    /// Asks what is ordered, before anything is put on the node that an agent before this one was
+    /// told to remove. Says what course the agent begins with.
+    pub(crate) async fn ask(&self) -> Course {
+        if let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref())
+            && let State::There { order } = cluster::state_of(client, daemon_set).await
+        {
+            self.may_ask.store(true, Ordering::Relaxed);
+            course::take(order.as_deref(), &self.wanted);
+        }
+        match self.wanted.borrow().clone() {
+            // Not before the plugin is away, or the agent could end before it is.
+            Course::End { .. } => Course::Stay,
+            course => course,
+        }
+    }
+
     /// Keeps the plugin in its place and opens the node; when the mesh is to leave, takes the
-    /// plugin away and tells the agent until when connections may go on. Never comes back.
-    pub(crate) async fn keep(&self, health: &Arc<Health>, leave: &watch::Sender<Option<Instant>>) {
-        let mut removal = self.removal.subscribe();
+    /// plugin away and then tells the agent. Comes back when it is to stay after all: then the
+    /// agent starts over.
+    pub(crate) async fn keep(&self, health: &Arc<Health>, course: &watch::Sender<Course>) {
+        let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref()) else {
+            return self.stay_or_leave(health, course).await;
+        };
+        tokio::select! {
+            () = course::follow(client, daemon_set, &self.node, &self.wanted) => {}
+            () = self.stay_or_leave(health, course) => {}
+        }
+    }
+
+    async fn stay_or_leave(&self, health: &Arc<Health>, course: &watch::Sender<Course>) {
+        let mut wanted = self.wanted.subscribe();
         let install = async {
             match &self.installer {
                 Some(installer) => install::keep(installer.clone(), health.clone()).await,
                 None => std::future::pending().await,
             }
         };
-        let in_cluster = async {
-            if let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref()) {
-                let may_ask = cluster::may_ask(client, daemon_set).await;
-                self.may_ask.store(may_ask, Ordering::Relaxed);
-            }
+        let open_node = async {
             while health.missing().is_some() {
                 tokio::time::sleep(READY_POLL).await;
             }
@@ -87,18 +115,35 @@ impl Departure {
             }
             std::future::pending::<()>().await;
         };
+        let until_away = async {
+            loop {
+                let ordered = wanted.borrow_and_update().clone();
+                if ordered.is_away() {
+                    return;
+                }
+                course.send_replace(ordered);
+                wanted.changed().await.expect("its sender lives as long");
+            }
+        };
         tokio::select! {
             // First: what is to be removed is not installed before.
             biased;
-            _ = removal.wait_for(|removal| *removal) => {}
+            () = until_away => {}
             () = install => {}
-            () = in_cluster => {}
+            () = open_node => {}
         }
-        tracing::info!(grace = ?self.grace, "the mesh leaves this node");
+        tracing::info!("the mesh leaves this node");
         // Before the agent stops answering: a pod that starts from now on asks nobody.
         self.uninstall().await;
-        leave.send_replace(Some(Instant::now() + self.grace));
-        std::future::pending().await
+        loop {
+            let ordered = wanted.borrow_and_update().clone();
+            if !ordered.is_away() {
+                tracing::info!("the mesh is to stay after all: starting over");
+                return;
+            }
+            course.send_replace(ordered);
+            wanted.changed().await.expect("its sender lives as long");
+        }
     }
 
     /// The agent was told to stop. Comes back when it may, with everything left as it is.
@@ -106,8 +151,16 @@ impl Departure {
         let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref()) else {
             return;
         };
-        if cluster::is_removed(client, daemon_set, self.may_ask.load(Ordering::Relaxed)).await {
-            self.removal.send_replace(true);
+        let is_removed = match cluster::state_of(client, daemon_set).await {
+            State::There { .. } => false,
+            State::Gone => true,
+            // Its permission was taken away with all the rest.
+            State::Refused if self.may_ask.load(Ordering::Relaxed) => true,
+            // It was ordered to leave, and nobody says that it is to stay after all.
+            State::Refused | State::Unknown => self.wanted.borrow().is_away(),
+        };
+        if is_removed {
+            self.wanted.send_replace(Course::End { until: Instant::now() + self.grace });
             // The agent ends by itself, before that.
             tokio::time::sleep(self.grace + REMOVAL_MARGIN).await;
         }

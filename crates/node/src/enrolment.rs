@@ -226,6 +226,20 @@ impl Enrolment {
         matches!(self.phase, Phase::Clean | Phase::Gone)
     }
 
+    /// Whether plain connections reach the pod without being judged.
+    pub(crate) fn admits_plain(&self) -> bool {
+        match self.phase {
+            Phase::Captured(options) | Phase::Verifying(options) => options.bypass_inbound,
+            // On the roster, and nothing is captured yet; or nothing any more.
+            Phase::Announcing(Footprint::None) | Phase::Announced(Footprint::None) => true,
+            Phase::Draining | Phase::Counting | Phase::Drained | Phase::Withdrawing(_) => true,
+            Phase::Withdrawn | Phase::Clearing | Phase::Clean | Phase::Gone => true,
+            Phase::Unseen | Phase::Inspecting | Phase::Leftover | Phase::Programming(_) => false,
+            Phase::Announcing(Footprint::Some) | Phase::Announced(Footprint::Some) => false,
+            Phase::Releasing | Phase::Forgetting => false,
+        }
+    }
+
     /// Whether the machine has reached its end and can be dropped.
     pub(crate) fn is_gone(&self) -> bool {
         self.phase == Phase::Gone

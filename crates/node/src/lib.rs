@@ -19,13 +19,15 @@
 //! | `zds_server` | the proxies' socket |
 //! | `cni`, `monitor` | the CNI plugin's socket; readiness and metrics |
 //! | `plugin`, `install` | the CNI plugin itself; its place in the node's configuration |
-//! | `cluster`, `departure` | the node's taint, the agent's DaemonSet; how the mesh leaves a node |
+//! | `cluster` | the node's taint, the agent's DaemonSet |
+//! | `course`, `departure` | whether the mesh stays on the node; how it leaves |
 
 mod agent;
 mod args;
 mod capture;
 mod cluster;
 mod cni;
+mod course;
 mod departure;
 mod enrolment;
 mod install;
@@ -46,7 +48,6 @@ mod zds_server;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -61,6 +62,7 @@ pub use registry::kubernetes::ClientError;
 
 use agent::{Agent, Parts};
 use args::{Settings, Source};
+use course::Course;
 use departure::Departure;
 use monitor::Health;
 use registry::RegistryHandle;
@@ -122,11 +124,20 @@ async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result
     };
     let departure = Departure::new(&settings, client.clone())?;
     health.installed.store(departure.installer.is_none(), Ordering::Relaxed);
-    let (leave, leaving) = watch::channel(None);
+    let (course, followed) = watch::channel(departure.ask().await);
+    let (tell, told) = watch::channel(String::new());
+    let own_pod = client.clone().zip(settings.own_pod.clone());
+    let answering = async {
+        match &own_pod {
+            Some((client, pod)) => course::answer(client, pod, told).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        result = serve(settings, client.clone(), &health, leaving) => result,
+        result = serve(settings, client.clone(), &health, followed, tell) => result,
         () = monitor::serve(monitored, health.clone()) => Ok(()),
-        () = departure.keep(&health, &leave) => Ok(()),
+        () = departure.keep(&health, &course) => Ok(()),
+        () = answering => Ok(()),
         () = async { stop.await; departure.stopped().await } => {
             tracing::info!("stopping; pods stay captured");
             Ok(())
@@ -139,13 +150,22 @@ async fn serve(
     settings: Settings,
     client: Option<Client>,
     health: &Arc<Health>,
-    leaving: watch::Receiver<Option<Instant>>,
+    course: watch::Receiver<Course>,
+    tell: watch::Sender<String>,
 ) -> Result<(), RunError> {
     let (registry, following, reports) = follow(&settings, client).await?;
     let zds = Arc::new(ZdsServer::new(health.clone()));
     let workshop = Workshop::new(reports, settings.ipv6, zds.clone(), health.clone());
     let (zds_path, cni_path) = (settings.zds_socket.clone(), settings.cni_socket.clone());
-    let parts = Parts { settings, registry, zds: zds.clone(), workshop, health: health.clone() };
+    let parts = Parts {
+        settings,
+        registry,
+        zds: zds.clone(),
+        workshop,
+        health: health.clone(),
+        course,
+        tell,
+    };
     let mut agent = Agent::new(parts);
     let work = async {
         agent.settle().await;
@@ -157,7 +177,7 @@ async fn serve(
         health.ready.store(true, Ordering::Relaxed);
         tracing::info!(zds = %zds_path.display(), cni = %cni_path.display(), "node agent ready");
         tokio::select! {
-            () = agent.run(announcements, leaving) => {
+            () = agent.run(announcements) => {
                 departure::remove_sockets([&zds_path, &cni_path]);
             }
             () = zds.serve(proxies) => {}

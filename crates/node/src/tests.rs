@@ -17,13 +17,17 @@ use ambit_net::socket::DialOptions;
 use ambit_net::sys::process::{Signal, kill};
 use clap::Parser;
 use serde_json::json;
+use tokio::sync::{oneshot, watch};
 
+use crate::args::Settings;
 use crate::capture;
+use crate::course::Course;
 use crate::enrolment::{DRAIN_GRACE, Footprint};
+use crate::monitor::Health;
 use crate::testbed::{
     APP, Client, Directory, FakeProxy, PATIENCE, Testbed, both, who_answers, write_atomically,
 };
-use crate::{Args, run};
+use crate::{Args, run, serve};
 
 const CHILD_DIRECTORY: &str = "AMBIT_TEST_CHILD_DIRECTORY";
 const UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -268,6 +272,82 @@ async fn a_running_pod_enters_and_leaves_without_a_connection_noticing() {
     assert!(released.elapsed() > DRAIN_GRACE);
     eventually("nothing is left", || world.footprint() == Footprint::None).await;
     before.echo().await.expect("opened before enrolment");
+}
+
+/// An agent in this process, on a thread in the node's namespace, with orders from the test.
+struct Ordered {
+    course: watch::Sender<Course>,
+    told: watch::Receiver<String>,
+    /// Ends it when dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+impl Ordered {
+    fn start(world: &World) -> Self {
+        let directory = world.directory.path("");
+        let command = ChildCommand::parse_from([
+            "node".to_owned(),
+            "--node-name=node-1".to_owned(),
+            format!("--registry=files:{}/registry", directory.display()),
+            format!("--zds-socket={}/ztunnel.sock", directory.display()),
+            format!("--cni-socket={}/pluginevent.sock", directory.display()),
+        ]);
+        let settings = Settings::try_from(command.args).expect("valid");
+        let (course, followed) = watch::channel(Course::Stay);
+        let (tell, told) = watch::channel(String::new());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let node = world.bed.node.clone();
+        let agent = async move {
+            let health = Arc::new(Health::default());
+            tokio::select! {
+                result = serve(settings, None, &health, followed, tell) => panic!("{result:?}"),
+                _ = stopped => {}
+            }
+        };
+        let run = move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().expect("a runtime").block_on(agent);
+        };
+        std::thread::spawn(move || node.run(run).expect("enter"));
+        Self { course, told, _stop: stop }
+    }
+
+    fn order(&self, text: &str) {
+        crate::course::take(Some(text), &self.course);
+    }
+
+    async fn says(&mut self, expected: &str) {
+        let told = self.told.wait_for(|told| told == expected);
+        // Open connections are counted when the time for handshakes is over.
+        let told = tokio::time::timeout(DRAIN_GRACE + PATIENCE, told).await;
+        told.unwrap_or_else(|_| panic!("{expected}: not in time")).expect("the agent runs");
+    }
+}
+
+#[tokio::test]
+async fn ordered_to_leave_it_lets_plain_connections_in_first_and_says_how_far_it_is() {
+    let world = World::new("orders");
+    world.write_status();
+    world.label_namespace("ambient");
+    let mut agent = Ordered::start(&world);
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()]);
+    world.reported(true).await;
+    let mut during = world.open().await;
+    agent.order("open/1");
+    agent.says("open/1 open").await;
+    assert!(world.is_reported(), "it is still in the mesh");
+    world.check_new("outbound", "app").await;
+    agent.order("leave/2999-01-01T00:00:00Z");
+    world.reported(false).await;
+    world.check_new("remote", "app").await;
+    agent.says("leave/2999-01-01T00:00:00Z leaving 1").await;
+    during.echo().await.expect("captured");
+    // Another order, whose time is over: what is still open is counted as it is cut.
+    agent.order("leave/2000-01-01T00:00:00Z");
+    assert_eq!(proxy.accept(1).await, [format!("-{UID}")]);
+    agent.says("leave/2000-01-01T00:00:00Z left 1").await;
+    assert_eq!(world.footprint(), Footprint::None);
 }
 
 #[tokio::test]

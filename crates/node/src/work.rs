@@ -146,15 +146,18 @@ impl Workshop {
         self.tools.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Removes what is left in these namespaces, and the node's own table.
-    pub(crate) async fn erase(&self, left: Vec<(PodName, Arc<NetNs>)>) {
+    /// Removes what is left in these namespaces, and the node's own table; says how many open
+    /// connections that cut.
+    pub(crate) async fn erase(&self, left: Vec<(PodName, Arc<NetNs>)>) -> usize {
         // All of them: what another job has begun must not come after.
         self.on_thread_with(KERNEL_JOBS_MAX, move |tools| {
+            let mut all = 0;
             for (name, netns) in left {
                 let cut = capture::connections(&netns).unwrap_or(0);
+                all += cut;
                 match capture::remove_all(&netns) {
                     Ok(()) => tracing::warn!(pod = %name, cut, "out of the mesh, with open \
-                        connections (--uninstall-grace)"),
+                        connections"),
                     Err(error) => tracing::error!(pod = %name, error = %chain(&error),
                         "rules are left in the pod's network namespace"),
                 }
@@ -162,8 +165,9 @@ impl Workshop {
             if let Err(error) = tools.node_side.erase() {
                 tracing::error!(error = %chain(&error), "the node's own table is left");
             }
+            all
         })
-        .await;
+        .await
     }
 
     /// The node's connections to the addresses of this pod keep their own.

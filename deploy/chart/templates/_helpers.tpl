@@ -59,3 +59,11 @@ tolerations: {{- toYaml .part.tolerations | nindent 2 }}
 - name: {{ .name }}
   valueFrom: {fieldRef: {fieldPath: {{ .path }}}}
 {{- end -}}
+
+{{/* What makes an object part of the uninstalling, at the weight given. */}}
+{{- define "ambit.uninstall.hook" -}}
+annotations:
+  helm.sh/hook: pre-delete
+  helm.sh/hook-weight: {{ . | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

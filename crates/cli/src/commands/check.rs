@@ -12,7 +12,11 @@ use crate::args::{CheckArgs, Report};
 /// Prints what is found; fails when anything of it is an error.
 pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
     let cluster = Cluster::connect(&args.kube.choice()).await?;
-    let stage = if args.pre { Stage::Before } else { Stage::Running };
+    let stage = match (args.pre, args.uninstall) {
+        (true, _) => Stage::Before,
+        (false, true) => Stage::Leaving,
+        (false, false) => Stage::Running,
+    };
     let found = findings(&Facts::gather(&cluster, stage).await?);
     match args.output {
         Report::Json => {

@@ -9,6 +9,7 @@ mod mesh;
 mod plan;
 mod settle;
 mod status;
+mod uninstall;
 mod up;
 
 use std::io::{ErrorKind, Write};
@@ -35,6 +36,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => status::why(args).await,
             Command::Check(args) => check::check(args).await,
+            Command::Uninstall(args) => uninstall::uninstall(args).await,
             Command::Plan(args) => plan::plan(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_lab::load::run_load(*args).await,

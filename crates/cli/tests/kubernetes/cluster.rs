@@ -1,7 +1,7 @@
 //! The cluster under test: kubectl, commands in pods, logs, and waits that end.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -71,12 +71,31 @@ impl Cluster {
         assert!(said.is_success, "{}{}", said.out, said.err);
     }
 
+    /// A kubeconfig of whoever has this token.
+    pub(crate) fn kubeconfig_of(&self, token: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ambit-kubeconfig-{}", std::process::id()));
+        std::fs::copy(self.state.join("cfg/admin.kubeconfig"), &path).unwrap();
+        let file = path.display().to_string();
+        let config = |words: &[&str]| {
+            let said = self.kubectl(&[&["--kubeconfig", &file, "config"], words].concat());
+            assert!(said.is_success, "{}", said.err);
+        };
+        config(&["set-credentials", "bearer", &format!("--token={token}")]);
+        config(&["set-context", "--current", "--user=bearer"]);
+        path
+    }
+
     /// Runs the ambit under test against the cluster.
     pub(crate) fn ambit(&self, words: &[&str]) -> Said {
+        self.ambit_as(&self.state.join("cfg/admin.kubeconfig"), words)
+    }
+
+    /// Runs the ambit under test with another kubeconfig.
+    pub(crate) fn ambit_as(&self, kubeconfig: &Path, words: &[&str]) -> Said {
         let mut ambit = Command::new("nsenter");
         ambit.arg(format!("--net=/proc/{}/ns/net", self.machine()));
         ambit.arg(std::env::var_os("AMBIT_BINARY").expect("AMBIT_BINARY is set"));
-        ambit.args(words).arg("--kubeconfig").arg(self.state.join("cfg/admin.kubeconfig"));
+        ambit.args(words).arg("--kubeconfig").arg(kubeconfig);
         ambit.output().unwrap().into()
     }
 

@@ -1,6 +1,10 @@
 //! What the chart installs: every part is ready, and what must be refused is refused.
 
-use crate::cluster::{Cluster, MESH};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, MESH, until};
 
 #[test]
 fn every_part_of_the_chart_becomes_ready() {
@@ -44,4 +48,53 @@ fn policies_that_would_not_do_what_they_say_are_refused() {
     check(&format!("{{action: DENY, {ports}}}"), Ok(""));
     check(&format!("{{action: ALLOW, {hosts}}}"), Ok("never matches at layer 4"));
     check("{}", Ok(""));
+}
+
+/// The companions of NetworkPolicies: made as they are asked for, and enough for `ambit check`. The
+/// test cluster's network enforces none of them.
+#[test]
+fn a_companion_opens_the_meshs_port_to_the_same_clients() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("companion");
+    namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
+    namespace.enrol();
+    cluster.must_apply(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: narrow, \
+         namespace: companion}\nspec: {podSelector: {matchLabels: {app: server}}, ingress: \
+         [{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: 8080}]}]}\n",
+    );
+    let is_named = || cluster.ambit(&["check"]).out.contains("[network-policy-hbone]");
+    until("the policy in the way is named", is_named);
+    let upgrade = |companions: &str| {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/chart");
+        let chart = chart.display().to_string();
+        let set = format!("networkPolicies={companions}");
+        let words = ["upgrade", "ambit", &chart, "-n", MESH, "--reuse-values", "--set-json", &set];
+        cluster.helm(&words)
+    };
+    let said = upgrade(
+        r#"[{"namespace": "companion", "podSelector": {"matchLabels": {"app": "server"}},
+            "from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}]"#,
+    );
+    assert!(said.is_success, "{}{}", said.out, said.err);
+    let made = cluster.ask(&["-n", "companion", "get", "netpol", "ambit-hbone-0", "-o", "json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let expected = json!({
+        "podSelector": {"matchLabels": {"app": "server"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{
+            "from": [{"podSelector": {"matchLabels": {"app": "client"}}}],
+            "ports": [{"protocol": "TCP", "port": 15008}],
+        }],
+    });
+    assert_eq!(made["spec"], expected);
+    until("nothing is in the way", || !is_named());
+    // What is no such companion is an error, and nothing changes.
+    let said = upgrade(r#"[{"namespace": "companion", "podSelector": {}}]"#);
+    assert!(!said.is_success && said.err.contains("from"), "{}", said.err);
+    let said = upgrade("[]");
+    assert!(said.is_success, "{}{}", said.out, said.err);
+    until("the companion is gone", || {
+        !cluster.kubectl(&["-n", "companion", "get", "netpol", "ambit-hbone-0"]).is_success
+    });
 }

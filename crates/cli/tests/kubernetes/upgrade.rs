@@ -1,6 +1,7 @@
 //! The chart's own life: another version under load, and away with it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::cluster::{Cluster, MESH, Said, until};
 use crate::disturbance::{ROLLOUT_S, under_load};
@@ -44,39 +45,124 @@ fn another_version_is_rolled_out_under_load_and_nobody_notices() {
     }
 }
 
+/// The chart as it is installed, so that it can be installed again.
+struct Installed {
+    values: PathBuf,
+}
+
+impl Installed {
+    fn look(cluster: &Cluster) -> Self {
+        let values = cluster.helm(&["get", "values", "ambit", "-n", MESH, "-o", "yaml"]);
+        must(&values);
+        let file = std::env::temp_dir().join(format!("ambit-values-{}", std::process::id()));
+        std::fs::write(&file, &values.out).unwrap();
+        Self { values: file }
+    }
+
+    fn again(self, cluster: &Cluster) {
+        let file = self.values.display().to_string();
+        let install = ["install", "ambit", &chart(), "--namespace", MESH, "--values", &file];
+        must(&cluster.helm(&[&install[..], &["--wait", "--timeout", "180s"]].concat()));
+        std::fs::remove_file(&self.values).unwrap();
+    }
+}
+
+fn uninstall(cluster: &Cluster) -> Said {
+    cluster.helm(&["uninstall", "ambit", "--namespace", MESH, "--timeout", "300s"])
+}
+
+/// The CNI configuration of a node before it was installed there.
+fn original(cluster: &Cluster, node: &str) -> String {
+    let saved = format!("cat {CNI}/.ambit-original-*.saved");
+    let original = cluster.on_node(node, &["sh", "-c", &saved]).out;
+    assert!(original.contains("bridge"), "{original}");
+    original
+}
+
+fn assert_nothing_is_left(cluster: &Cluster, originals: &[String]) {
+    for (node, original) in NODES.iter().zip(originals) {
+        until(&format!("the CNI configuration of {node} is what it was"), || {
+            cluster.on_node(node, &["sh", "-c", &format!("cat {CNI}/*")]).out == *original
+        });
+        let left = format!(
+            "ls -A {CNI} /opt/cni/bin /var/run/istio-cni; nft list tables; for ns in /run/netns/*; \
+             do nsenter --net=$ns nft list tables; done"
+        );
+        until(&format!("nothing is left on {node}"), || {
+            let left = cluster.on_node(node, &["sh", "-c", &left]).out;
+            !left.contains("ambit") && !left.contains(".sock")
+        });
+    }
+    let pods = cluster.ask(&["get", "pods", "-A", "-o", "json"]);
+    assert!(!pods.contains("ambient.istio.io/redirection"), "no pod says that it is captured");
+    let jobs = cluster.ask(&["-n", MESH, "get", "jobs,serviceaccounts", "-o", "name"]);
+    assert!(!jobs.contains("ambit-uninstall"), "{jobs}");
+}
+
 #[test]
-fn the_chart_is_uninstalled_and_nothing_is_left_on_the_nodes() {
+fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
     let cluster = Cluster::open();
     let namespace = cluster.namespace("without");
     Everyday::deploy(&namespace);
     namespace.enrol();
-    let values = cluster.helm(&["get", "values", "ambit", "--namespace", MESH, "--output", "yaml"]);
-    let values_file = std::env::temp_dir().join(format!("ambit-values-{}", std::process::id()));
-    std::fs::write(&values_file, &values.out).unwrap();
-    let original = |node: &str| {
-        let saved = format!("cat {CNI}/.ambit-original-*.saved");
-        cluster.on_node(node, &["sh", "-c", &saved]).out
-    };
-    let originals = NODES.map(original);
-    assert!(originals.iter().all(|it| it.contains("bridge")), "{originals:?}");
-    let outcome = under_load(&cluster, &namespace, ROLLOUT_S, "helm uninstall", || {
-        must(&cluster.helm(&["uninstall", "ambit", "--namespace", MESH, "--timeout", "180s"]));
-    });
-    for (node, original) in NODES.iter().zip(&originals) {
-        until(&format!("the CNI configuration of {node} is what it was"), || {
-            cluster.on_node(node, &["sh", "-c", &format!("cat {CNI}/*")]).out == *original
-        });
-        let left = format!("ls -A {CNI} /opt/cni/bin /var/run/istio-cni");
-        let left = cluster.on_node(node, &["sh", "-c", &left]).out;
-        assert!(!left.contains("ambit") && !left.contains(".sock"), "{node}: {left}");
+    let installed = Installed::look(&cluster);
+    let originals = NODES.map(|node| original(&cluster, node));
+
+    // Whoever asked for STRICT is told first, and nothing is touched.
+    let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: \
+                  default, namespace: without}\nspec: {mtls: {mode: STRICT}}\n";
+    cluster.must_apply(strict);
+    let preview = cluster.ambit(&["check", "--uninstall"]);
+    let refused = uninstall(&cluster);
+    for said in [&preview, &refused] {
+        assert!(!said.is_success, "STRICT forbids it");
+        let told = format!("{}{}", said.out, said.err);
+        assert!(told.contains("PeerAuthentication without/default"), "{told}");
     }
+    assert!(namespace.is_captured("web"), "nothing was changed");
+    cluster.remove(strict);
+
+    // One that decides by identity: whoever leaves first must still reach whoever leaves last.
+    cluster.must_apply(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: own, \
+         namespace: without}\nspec: {rules: [{from: [{source: {principals: \
+         [cluster.local/ns/without/sa/load]}}]}]}\n",
+    );
+    let preview = cluster.ambit(&["check", "--uninstall"]);
+    assert!(preview.is_success && preview.out.contains("without/own"), "{}", preview.out);
+    let start = Instant::now();
+    let outcome = under_load(&cluster, &namespace, ROLLOUT_S, "helm uninstall", || {
+        must(&uninstall(&cluster));
+    });
+    eprintln!("helm uninstall took {} s", start.elapsed().as_secs());
+    assert_nothing_is_left(&cluster, &originals);
     let report = namespace.load("load", "http://web:8080/", 20);
     assert_eq!(report.failed, 0, "traffic goes on: {report:?}");
-    let file = values_file.display().to_string();
-    let install = ["install", "ambit", &chart(), "--namespace", MESH, "--values", &file];
-    must(&cluster.helm(&[&install[..], &["--wait", "--timeout", "180s"]].concat()));
-    std::fs::remove_file(&values_file).unwrap();
-    // What was open through the mesh is cut when the agents' grace is over, each connection once.
+    installed.again(&cluster);
+    outcome.assert_whole("helm uninstall");
+}
+
+#[test]
+fn what_outlives_the_grace_of_an_uninstall_is_cut_and_counted() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("without-long");
+    Everyday::deploy(&namespace);
+    namespace.enrol();
+    let installed = Installed::look(&cluster);
+    let originals = NODES.map(|node| original(&cluster, node));
+    let shorter = ["--reuse-values", "--set", "uninstall.gracePeriodSeconds=8", "--wait"];
+    let upgrade = ["upgrade", "ambit", &chart(), "--namespace", MESH, "--timeout", "180s"];
+    must(&cluster.helm(&[&upgrade[..], &shorter].concat()));
+    let mut told = String::new();
+    let what = "helm uninstall, connections that outlive its grace of 8 s";
+    let outcome = under_load(&cluster, &namespace, ROLLOUT_S, what, || {
+        let said = uninstall(&cluster);
+        must(&said);
+        told = format!("{}{}", said.out, said.err);
+    });
+    assert_nothing_is_left(&cluster, &originals);
+    installed.again(&cluster);
+    assert!(told.contains("ends of connections were open after 8s"), "{told}");
     assert_eq!(outcome.fresh.failed, 0, "{outcome:#?}");
     assert!(outcome.kept.failed <= KEPT as u64 && outcome.long.cut <= LONG as u64, "{outcome:#?}");
 }

@@ -24,7 +24,29 @@ const PARTS: [(&str, &str, &str); 2] = [
     (AGENT, "no-agent", "new pods there are not captured"),
 ];
 
+/// Why a container waits that will not start by waiting.
+const WAITS_IN_VAIN: [&str; 8] = [
+    "CrashLoopBackOff",
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+];
+/// The definitions that the chart brings.
+pub(super) const DEFINITIONS: [&str; 4] = [
+    "authorizationpolicies.security.istio.io",
+    "peerauthentications.security.istio.io",
+    "serviceentries.networking.istio.io",
+    "workloadentries.networking.istio.io",
+];
+
 pub(super) fn check(facts: &Facts, report: &mut Report) {
+    definitions(facts, report);
+    permissions(facts, report);
+    nodes(facts, report);
     control(facts, report);
     lease(facts, report);
     for (part, rule, consequence) in PARTS {
@@ -61,6 +83,60 @@ pub(super) fn is_installed(facts: &Facts, report: &mut Report) -> bool {
 fn mesh_pods(facts: &Facts) -> impl Iterator<Item = &Value> {
     let pods = facts.known(List::Pods).iter();
     pods.filter(|pod| namespace(pod) == facts.mesh_namespace)
+}
+
+fn definitions(facts: &Facts, report: &mut Report) {
+    let Some(present) = facts.list(List::CustomResourceDefinitions) else { return };
+    let is_missing = |wanted: &&str| !present.iter().any(|it| name(it) == *wanted);
+    let missing: Vec<&str> = DEFINITIONS.into_iter().filter(is_missing).collect();
+    if !missing.is_empty() {
+        report
+            .error("no-definition", format!("CustomResourceDefinition {}", missing.join(", ")))
+            .says(
+                "is not there: no such object can be made, and those that there were are gone",
+                "kubectl apply -f deploy/chart/crds/ (Helm installs definitions once and never \
+                 again)",
+            );
+    }
+}
+
+/// Whether each part may do what it cannot do without.
+fn permissions(facts: &Facts, report: &mut Report) {
+    let mut denied: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for access in facts.access.iter().filter(|access| !access.allowed) {
+        let resource = match access.group {
+            "" => access.resource.to_owned(),
+            group => format!("{}.{group}", access.resource),
+        };
+        let of_account = denied.entry(access.account).or_default();
+        of_account.push(format!("{} {resource}", access.verb));
+    }
+    for (account, denied) in denied {
+        let place = format!("ServiceAccount {}/{account}", facts.mesh_namespace);
+        report.error("part-permissions", place).says(
+            format!("may not {}", denied.join(", ")),
+            "apply the chart anew (helm upgrade): it brings the roles and their bindings",
+        );
+    }
+}
+
+/// Nodes on which no pod can start, for whatever reason: a missing CNI configuration is one.
+fn nodes(facts: &Facts, report: &mut Report) {
+    for node in linux_nodes(facts) {
+        let Some(ready) = condition(node, "Ready").filter(|it| it["status"] != "True") else {
+            continue;
+        };
+        let (reason, message) = (text(ready, "/reason"), text(ready, "/message"));
+        report.error("node-not-ready", object("Node", node)).says(
+            format!("is not ready ({reason}: {message}): no pod starts there"),
+            format!(
+                "kubectl describe node {0}; if its network has no configuration, see that there is \
+                 one in the directory cniConfDir of the chart's values, and `ambit logs --kube \
+                 node/{0}`",
+                name(node)
+            ),
+        );
+    }
 }
 
 fn control(facts: &Facts, report: &mut Report) {
@@ -159,10 +235,19 @@ fn containers(facts: &Facts, report: &mut Report) {
                 "" => String::new(),
                 reason => format!(", last for {reason} (code {})", ended["exitCode"]),
             };
-            let previous = format!("kubectl logs -n {} {} --previous", namespace(pod), name(pod));
-            if ["CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull"].contains(&waiting) {
+            let of_pod = format!("-n {} {}", namespace(pod), name(pod));
+            let previous = format!("kubectl logs {of_pod} --previous");
+            if WAITS_IN_VAIN.contains(&waiting) {
                 let what = format!("does not start: {waiting}{last}");
-                report.error("container-waits", place()).says(what, previous);
+                let remedy = match waiting {
+                    "CrashLoopBackOff" => previous,
+                    _ if waiting.contains("Image") => format!(
+                        "see that nodes can have the image (image.repository, image.tag, \
+                         image.pullSecrets of the chart); kubectl describe pod {of_pod}"
+                    ),
+                    _ => format!("kubectl describe pod {of_pod}"),
+                };
+                report.error("container-waits", place()).says(what, remedy);
             } else if restarts >= RESTARTS_TOLD {
                 let what = format!("was restarted {restarts} times{last}");
                 report.warning("restarts", place()).says(what, previous);
@@ -219,7 +304,11 @@ fn status(facts: &Facts, report: &mut Report) {
         report.warning("proxy-behind", format!("Node {node}")).says(why, remedy);
     }
     for policy in items(status, "/policiesNotAccepted") {
-        let place = format!("AuthorizationPolicy {}", text(policy, "/policy"));
+        let kind = match text(policy, "/kind") {
+            "" => "AuthorizationPolicy",
+            kind => kind,
+        };
+        let place = format!("{kind} {}", text(policy, "/policy"));
         report.error("policy-not-accepted", place).says(
             format!(
                 "is not enforced as written, and its workloads are held to its strictest reading: \

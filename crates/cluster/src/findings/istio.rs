@@ -47,7 +47,7 @@ fn running(facts: &Facts, report: &mut Report) {
 }
 
 /// Whether a Deployment or DaemonSet runs our image, whatever a mirror has called it.
-pub(super) fn is_ours(part: &Value) -> bool {
+pub(crate) fn is_ours(part: &Value) -> bool {
     let role = ROLES.iter().find(|(of, _)| *of == name(part)).map(|(_, role)| *role);
     items(part, "/spec/template/spec/containers").any(|container| {
         let image = text(container, "/image").rsplit('/').next().unwrap_or_default();

@@ -3,14 +3,14 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{DATAPLANE_MODE, Report, is_member, labelled_namespaces, listed, object};
+use super::{DATAPLANE_MODE, REDIRECTION, Report, is_member, labelled_namespaces, listed, object};
 use crate::Facts;
 use crate::facts::List;
 use crate::json::{annotation, items, label, name, namespace, text};
 
-/// What the agent writes on a pod that it has captured.
-const REDIRECTION: &str = "ambient.istio.io/redirection";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// The CNI plugin, as the kubelet names it in what it tells of a pod.
+const PLUGIN: &str = "ambit-cni";
 /// The container of a sidecar.
 const SIDECAR: &str = "istio-proxy";
 /// A pod that started less long ago may still be on its way.
@@ -56,7 +56,7 @@ fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
     let started = text(pod, "/status/startTime").parse::<Timestamp>();
     let is_new = started
         .is_ok_and(|it| facts.now.as_second().saturating_sub(it.as_second()) < STARTED_SECONDS_MIN);
-    if is_captured || is_new || !runs(pod) {
+    if is_captured || (!runs(pod) && text(pod, "/status/phase") != "Pending") {
         return;
     }
     let uid = text(pod, "/metadata/uid");
@@ -66,6 +66,19 @@ fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
     };
     let events = facts.known(List::PodWarnings).iter().filter(of_pod);
     let newest = events.max_by_key(|event| text(event, "/lastTimestamp"));
+    if !runs(pod) {
+        let failed = newest.filter(|it| text(it, "/message").contains(PLUGIN));
+        if let Some(event) = failed.filter(|_| pod["metadata"]["deletionTimestamp"].is_null()) {
+            report.error("not-started", place()).says(
+                format!("cannot start, because it cannot be captured: {}", text(event, "/message")),
+                format!("see `ambit logs --kube node/{}`", text(pod, "/spec/nodeName")),
+            );
+        }
+        return;
+    }
+    if is_new {
+        return;
+    }
     let why = newest.map(|it| format!(": {}: {}", text(it, "/reason"), text(it, "/message")));
     report.error("not-captured", place()).says(
         format!(

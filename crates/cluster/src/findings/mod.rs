@@ -5,6 +5,7 @@
 
 mod health;
 mod istio;
+mod leaving;
 mod members;
 mod network_policy;
 mod platform;
@@ -15,6 +16,7 @@ mod trust;
 
 use std::fmt;
 
+pub(crate) use istio::is_ours;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,6 +30,8 @@ const NAMES_MAX: usize = 5;
 const SAME_RULE_MAX: usize = 20;
 /// The label that takes a namespace or pod into the mesh.
 const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// What the agent writes on a pod that it has captured.
+pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -115,12 +119,21 @@ impl Report {
 /// Judges a cluster; the worst comes first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut report = Report::default();
+    // What is gone after an uninstall cannot be looked at again.
+    let unknown = match facts.stage {
+        Stage::Leaving => Severity::Error,
+        Stage::Before | Stage::Running => Severity::Warning,
+    };
     for (what, why) in &facts.unknown {
-        report.warning("not-looked-at", what.clone()).says(why.clone(), "");
+        report.add(unknown, "not-looked-at", what.clone()).says(why.clone(), "");
     }
-    platform::check(facts, &mut report);
-    istio::check(facts, &mut report);
-    network_policy::check(facts, &mut report);
+    if facts.stage == Stage::Leaving {
+        leaving::check(facts, &mut report);
+    } else {
+        platform::check(facts, &mut report);
+        istio::check(facts, &mut report);
+        network_policy::check(facts, &mut report);
+    }
     if facts.stage == Stage::Running && health::is_installed(facts, &mut report) {
         health::check(facts, &mut report);
         trust::check(facts, &mut report);
@@ -161,7 +174,7 @@ fn bounded(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// The first few names, and how many more there are.
-fn listed<T: AsRef<str>>(names: &[T]) -> String {
+pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMES_MAX).map(AsRef::as_ref).collect();
     match names.len().saturating_sub(NAMES_MAX) {
         0 => shown.join(", "),

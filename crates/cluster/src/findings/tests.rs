@@ -5,13 +5,14 @@ use serde_json::{Value, json};
 
 use super::Severity::{self, Error, Info, Warning};
 use super::findings;
+use super::health::DEFINITIONS;
 use crate::Facts;
 use crate::facts::{Access, List, Stage};
 use crate::json::{name, namespace};
 
 const ROOT: &str = include_str!("root.pem");
 const NOW: &str = "2026-06-01T12:00:00Z";
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 16] = [
     "Node",
     "Namespace",
     "Pod",
@@ -26,6 +27,8 @@ const KINDS: [&str; 14] = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
     "ValidatingWebhookConfiguration",
+    "PeerAuthentication",
+    "AuthorizationPolicy",
 ];
 
 /// A cluster in which something can be broken.
@@ -86,6 +89,9 @@ impl Cluster {
             ));
         }
         objects.push(object("DaemonSet", "kube-system", "kindnet", json!({})));
+        for name in DEFINITIONS {
+            objects.push(object("CustomResourceDefinition", "", name, json!({})));
+        }
         let certificate = json!({"identity": "spiffe://cluster.local/ns/app/sa/web",
             "state": "Available", "certChain": [{"validFrom": "2026-06-01T00:00:00Z",
             "expirationTime": "2026-06-02T00:00:00Z"}]});
@@ -122,7 +128,9 @@ impl Cluster {
             let of_kind = self.objects.iter().filter(|it| it["kind"] == kind);
             facts.add(List::of_kind(kind), of_kind.cloned().collect());
         }
-        let access = |resource| Access { group: "", resource, verb: "create", allowed: false };
+        let account = if stage == Stage::Running { "istio-cni" } else { "" };
+        let access =
+            |resource| Access { account, group: "", resource, verb: "create", allowed: false };
         facts.access = self.denied.into_iter().map(access).collect();
         facts.cilium = self.cilium;
         if stage == Stage::Running {
@@ -414,10 +422,23 @@ fn parts_that_are_missing_or_not_ready() {
     running(container(ended), &[(Warning, "restarts", "4 times, last for OOMKilled (code 137)")]);
     let waits = json!({"name": "ambit", "state": {"waiting": {"reason": "ImagePullBackOff"}}});
     running(container(waits), &[(Error, "container-waits", "ImagePullBackOff")]);
+    let never = json!({"name": "ambit", "state": {"waiting": {"reason": "ErrImageNeverPull"}}});
+    running(container(never), &[(Error, "container-waits", "ErrImageNeverPull")]);
+    let no_definition = |it: &mut Cluster| {
+        it.remove("CustomResourceDefinition", "", "peerauthentications.security.istio.io");
+    };
+    running(no_definition, &[(Error, "no-definition", "peerauthentications.security.istio.io")]);
+    let denied = |it: &mut Cluster| it.denied = vec!["pods", "nodes"];
+    running(denied, &[(Error, "part-permissions", "may not create pods, create nodes")]);
     let mixed = |it: &mut Cluster| {
         it.the("Pod", "ztunnel-n1")["spec"]["containers"][0]["image"] = json!("ambit:2");
     };
     running(mixed, &[(Warning, "versions-differ", "ambit:2 in 1")]);
+    let no_network = |it: &mut Cluster| {
+        it.the("Node", "n2")["status"]["conditions"] = json!([{"type": "Ready", "status": "False",
+            "reason": "KubeletNotReady", "message": "cni plugin not initialized"}]);
+    };
+    running(no_network, &[(Error, "node-not-ready", "cni plugin not initialized")]);
     let tainted = |it: &mut Cluster| {
         it.the("Node", "n2")["spec"] = json!({"taints": [{"key": "ambit.io/not-ready"}]});
     };
@@ -500,6 +521,15 @@ fn members_that_are_not_what_their_labels_say() {
         pod["status"]["startTime"] = json!("2026-06-01T11:59:55Z");
     };
     running(fresh, &[]);
+    let stuck = |it: &mut Cluster| {
+        let pod = it.the("Pod", "web-1");
+        pod["metadata"]["annotations"] = json!({});
+        pod["status"]["phase"] = json!("Pending");
+        it.objects.push(json!({"kind": "Event", "reason": "FailedCreatePodSandBox",
+            "message": "plugin type=\"ambit-cni\" failed (add): no agent",
+            "involvedObject": {"uid": "web-1", "name": "web-1"}}));
+    };
+    running(stuck, &[(Error, "not-started", "failed (add): no agent")]);
     let sidecar = |it: &mut Cluster| {
         let pod = it.the("Pod", "web-1");
         pod["metadata"]["annotations"] = json!({});
@@ -543,4 +573,47 @@ fn many_findings_of_one_rule_are_counted() {
     let last = found.iter().rfind(|it| it.rule == "not-captured").map(ToString::to_string);
     assert_eq!(found.iter().filter(|it| it.rule == "not-captured").count(), 21);
     assert!(last.is_some_and(|it| it.contains("5 more findings")), "{found:#?}");
+}
+
+#[test]
+fn what_changes_when_the_mesh_leaves() {
+    let leaving = |break_it: &dyn Fn(&mut Cluster), expected: Expected| {
+        check(Stage::Leaving, |it| break_it(it), expected);
+    };
+    leaving(&|_| {}, &[]);
+    leaving(&|_| {}, &[(Info, "members", "1 pods on 1 nodes")]);
+    let add = |kind: &'static str, spec: Value| {
+        move |it: &mut Cluster| it.objects.push(object(kind, "app", "own", spec.clone()))
+    };
+    let strict = json!({"mtls": {"mode": "STRICT"}});
+    let refuses = (Error, "strict", "PeerAuthentication app/own");
+    leaving(&add("PeerAuthentication", strict), &[refuses]);
+    let port = json!({"mtls": {"mode": "PERMISSIVE"}, "portLevelMtls": {"80": {"mode": "STRICT"}}});
+    leaving(&add("PeerAuthentication", port), &[refuses]);
+    // Where nobody is in the mesh any more, nothing is refused.
+    let has_left = |it: &mut Cluster| {
+        it.objects.push(object(
+            "PeerAuthentication",
+            "app",
+            "own",
+            json!({"mtls": {"mode":
+            "STRICT"}}),
+        ));
+        it.the("Pod", "web-1")["metadata"]["annotations"] = json!({});
+    };
+    leaving(&has_left, &[]);
+    let permissive = json!({"mtls": {"mode": "PERMISSIVE"}});
+    leaving(&add("PeerAuthentication", permissive), &[]);
+    let policy = |rule: Value, part: &str| {
+        let spec = json!({"rules": [rule]});
+        let expected = (Warning, "policy-ends", part);
+        leaving(&add("AuthorizationPolicy", spec), &[expected]);
+    };
+    policy(json!({"to": [{"operation": {"ports": ["80"]}}]}), "without the mesh;");
+    policy(json!({"from": [{"source": {"principals": ["a"]}}]}), "the identities that it names");
+    policy(json!({"when": [{"key": "source.namespace"}]}), "the identities that it names");
+    let nobody = |it: &mut Cluster| it.remove("Pod", "istio-system", "istio-cni-node-n1");
+    leaving(&nobody, &[(Error, "no-agent", "Node n1: has captured pods")]);
+    let no_set = |it: &mut Cluster| it.remove("DaemonSet", "istio-system", "istio-cni-node");
+    leaving(&no_set, &[(Error, "no-agent", "nobody releases pods")]);
 }

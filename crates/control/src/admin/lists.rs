@@ -8,10 +8,10 @@ use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
 use serde_json::{Value, json};
 
-use crate::manifest::istio;
 use crate::manifest::validate::DATAPLANE_MODE;
-use crate::view_builder::Builder;
+use crate::manifest::{Kind, istio};
 use crate::view_builder::records::{ObjectName, PodRecord};
+use crate::view_builder::{Builder, policy};
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
     move |namespace| wanted.is_none_or(|wanted| wanted == namespace)
@@ -260,15 +260,23 @@ fn selected(builder: &Builder, policy: &Policy) -> usize {
 pub(super) fn not_accepted(builder: &Builder) -> Vec<Value> {
     let policies = builder.store().policies();
     let policies = policies.filter(|(_, policy)| policy.spec.action != istio::Action::Audit);
-    let conditions = policies.filter_map(|(name, _)| {
-        let condition = builder.condition(name).filter(|condition| condition.status != "True")?;
-        Some(json!({
+    let policies = policies.filter_map(|(name, _)| {
+        Some((Kind::AuthorizationPolicy, name, builder.condition(name)?.clone()))
+    });
+    let modes = builder.store().peer_authentications();
+    let modes = modes.map(|(name, object)| {
+        (Kind::PeerAuthentication, name, policy::peer_authentication(object))
+    });
+    let told = policies.chain(modes).filter(|(_, _, condition)| condition.status != "True");
+    told.map(|(kind, name, condition)| {
+        json!({
+            "kind": kind.name(),
             "policy": format!("{}/{}", name.namespace, name.name),
             "reason": condition.reason,
             "message": condition.message,
-        }))
-    });
-    conditions.collect()
+        })
+    })
+    .collect()
 }
 
 /// `GET /get/nodes`.

@@ -1,8 +1,9 @@
 //! What became of each AuthorizationPolicy, written where its author looks.
 //!
 //! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
-//! Warning when a policy is not enforced as written. Only the replica that leads writes, and only
-//! what changed; conditions of other types are left as they are.
+//! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
+//! cannot be read, and keeps it up to date from then on. Only the replica that leads writes, and
+//! only what changed; conditions of other types are left as they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::{ApiError, FIELD_MANAGER, answer};
 use crate::error_text::chain;
 use crate::manifest::Kind;
 use crate::registry::kubernetes::istio;
-use crate::view_builder::policy::StatusCondition;
+use crate::view_builder::policy::{self, StatusCondition};
 use crate::view_builder::records::ObjectName;
 use crate::world::World;
 
@@ -37,6 +38,8 @@ const NOTE_SIZE_MAX_BYTES: usize = 1024;
 
 /// What is said of a policy: of which generation, and what.
 type Verdict = (i64, StatusCondition);
+/// Of which object.
+type Named = (Kind, ObjectName);
 
 /// Writes conditions and Events.
 pub(crate) struct Conditions {
@@ -89,20 +92,22 @@ impl Conditions {
         }
     }
 
-    fn verdicts(&self) -> BTreeMap<ObjectName, Verdict> {
+    fn verdicts(&self) -> BTreeMap<Named, Verdict> {
         let builder = self.world.read();
-        let verdict = |(name, policy): (&ObjectName, &Arc<_>)| {
-            let policy: &crate::manifest::istio::AuthorizationPolicy = policy;
+        let policies = builder.store().policies().filter_map(|(name, policy)| {
             let generation = policy.metadata.generation.unwrap_or_default();
-            Some((name.clone(), (generation, builder.condition(name)?.clone())))
-        };
-        builder.store().policies().filter_map(verdict).collect()
+            let condition = builder.condition(name)?.clone();
+            Some(((Kind::AuthorizationPolicy, name.clone()), (generation, condition)))
+        });
+        let modes = builder.store().peer_authentications().map(|(name, policy)| {
+            let generation = policy.metadata.generation.unwrap_or_default();
+            let condition = policy::peer_authentication(policy);
+            ((Kind::PeerAuthentication, name.clone()), (generation, condition))
+        });
+        policies.chain(modes).collect()
     }
 
-    async fn write_changed(
-        &self,
-        written: &mut BTreeMap<ObjectName, Verdict>,
-    ) -> Result<(), ApiError> {
+    async fn write_changed(&self, written: &mut BTreeMap<Named, Verdict>) -> Result<(), ApiError> {
         let verdicts = self.verdicts();
         written.retain(|name, _| verdicts.contains_key(name));
         for (name, verdict) in verdicts {
@@ -121,8 +126,9 @@ impl Conditions {
         Ok(())
     }
 
-    async fn write(&self, name: &ObjectName, verdict: &Verdict) -> Result<(), ApiError> {
-        let resource = istio(Kind::AuthorizationPolicy);
+    async fn write(&self, named: &Named, verdict: &Verdict) -> Result<(), ApiError> {
+        let (kind, name) = named;
+        let resource = istio(*kind);
         let client = self.client.clone();
         let policies: Api<DynamicObject> = Api::namespaced_with(client, &name.namespace, &resource);
         let Some(object) = answer(policies.get_opt(&name.name)).await? else { return Ok(()) };
@@ -137,6 +143,9 @@ impl Conditions {
                 && it["message"] == condition.message
         };
         if own.as_ref().is_some_and(|it| told(it) && it["observedGeneration"] == *generation) {
+            return Ok(());
+        }
+        if *kind == Kind::PeerAuthentication && condition.status == "True" && own.is_none() {
             return Ok(());
         }
         let same = own.as_ref().filter(|it| it["status"] == condition.status);
@@ -162,16 +171,15 @@ impl Conditions {
         if condition.status == "True" || own.as_ref().is_some_and(told) {
             return Ok(());
         }
-        self.warn(name, &object.metadata, condition).await
+        self.warn(named, &object.metadata, condition).await
     }
 
     async fn warn(
         &self,
-        name: &ObjectName,
+        (kind, name): &Named,
         object: &ObjectMeta,
         condition: &StatusCondition,
     ) -> Result<(), ApiError> {
-        let kind = Kind::AuthorizationPolicy;
         let mut note = condition.message.clone();
         note.truncate(note.floor_char_boundary(NOTE_SIZE_MAX_BYTES));
         let event = Event {
@@ -217,6 +225,7 @@ mod tests {
     use crate::registry::Registry;
     use crate::view_builder::{Mesh, Vips};
 
+    const MODE: &str = "/apis/security.istio.io/v1/namespaces/shop/peerauthentications/own";
     const PATH: &str = "/apis/security.istio.io/v1/namespaces/shop/authorizationpolicies/web";
     const EVENTS: &str = "POST /apis/events.k8s.io/v1/namespaces/shop/events";
 
@@ -229,8 +238,16 @@ mod tests {
         })
     }
 
-    fn own(api: &FakeApi) -> Value {
-        let object = api.get(PATH).unwrap();
+    fn mode(generation: i64, mode: &str) -> Value {
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+            "metadata": {"generation": generation}, "spec": {"mtls": {"mode": mode}},
+            "status": {"conditions": [{"type": "Other", "status": "True"}]},
+        })
+    }
+
+    fn own(api: &FakeApi, path: &str) -> Value {
+        let object = api.get(path).unwrap();
         let conditions = object["status"]["conditions"].as_array().unwrap().clone();
         assert!(conditions.iter().any(|it| it["type"] == "Other"), "{conditions:?}");
         conditions.into_iter().find(|it| it["type"] == TYPE).unwrap_or_default()
@@ -266,22 +283,35 @@ mod tests {
         let conditions = Conditions { client: api.client(), world, leads: leading, instance };
         let drain = Drain::new();
         let task = drain.guard().spawn(conditions.run(drain.guard()));
-        let eventually = async |generation: i64| {
+        let eventually = async |path: &str, generation: i64| {
             let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-            while own(&api)["observedGeneration"] != generation {
-                assert!(tokio::time::Instant::now() < deadline, "{}", own(&api));
+            while own(&api, path)["observedGeneration"] != generation {
+                assert!(tokio::time::Instant::now() < deadline, "{}", own(&api, path));
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            own(&api)
+            own(&api, path)
         };
         assert_eq!(api.count("PATCH"), 0, "does not lead");
         leads.send_replace(true);
-        let condition = eventually(1).await;
+        let condition = eventually(PATH, 1).await;
         assert_eq!(condition["status"], "False", "{condition}");
         assert!(condition["message"].as_str().unwrap().contains("methods"), "{condition}");
         api.put(PATH, policy(2, &json!({"ports": ["80"]})));
-        assert_eq!(eventually(2).await["status"], "True");
+        assert_eq!(eventually(PATH, 2).await["status"], "True");
         assert_eq!((api.count("PATCH"), api.count(EVENTS)), (2, 1));
+        // Nothing is said of a PeerAuthentication until it cannot be read.
+        api.put(MODE, mode(1, "PERMISSIVE"));
+        api.put(MODE, mode(2, "NEWER"));
+        let condition = eventually(MODE, 2).await;
+        let message = condition["message"].as_str().unwrap();
+        assert!(message.contains("NEWER") && message.contains("refused"), "{message}");
+        assert_eq!((api.count("PATCH"), api.count(EVENTS)), (3, 2));
+        let mut mended = api.get(MODE).unwrap();
+        mended["metadata"]["generation"] = json!(3);
+        mended["spec"] = json!({"mtls": {"mode": "PERMISSIVE"}});
+        api.put(MODE, mended);
+        assert_eq!(eventually(MODE, 3).await["status"], "True");
+        assert_eq!((api.count("PATCH"), api.count(EVENTS)), (4, 2));
         drain.start(None);
         task.await.unwrap();
         watching.abort();

@@ -28,6 +28,9 @@ pub struct IstioObject<S> {
     /// What the control plane answered; never read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<serde_json::Value>,
+    /// What of the specification could not be read; it holds the strictest reading of that.
+    #[serde(skip)]
+    pub unreadable: Option<String>,
 }
 
 /// security.istio.io AuthorizationPolicy.

@@ -3,13 +3,16 @@
 //! Each kind has a task that lists it in pages and then watches it. An object is reduced to what
 //! the view needs before anything is kept of it ([`reduce`]); what stays here is its key and a
 //! fingerprint, so that a list read anew tells what vanished meanwhile and a heartbeat tells
-//! nothing. Changes are gathered for a moment that churn cannot extend. While the API server is
-//! away, what is known stays. A kind that the cluster does not have is empty, and looked for again.
+//! nothing. A policy that cannot be read is held to its strictest reading ([`strictest`]); of
+//! another kind the last version that could be read stays. Changes are gathered for a moment that
+//! churn cannot extend. While the API server is away, what is known stays. A kind that the cluster
+//! does not have is empty, and looked for again.
 //!
 //! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
 //! waits for a policy to hold looks at its status.
 
 mod reduce;
+mod strictest;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;

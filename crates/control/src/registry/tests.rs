@@ -291,16 +291,35 @@ async fn a_kind_that_the_cluster_lacks_is_empty_until_it_comes() {
 #[tokio::test]
 async fn an_object_that_cannot_be_read_keeps_its_last_good_version() {
     let api = FakeApi::default();
-    api.put(&policy_path("good"), policy(&json!({"action": "DENY"})));
-    api.put(&policy_path("never"), policy(&json!({"action": "NEWER"})));
+    let path =
+        |name: &str| format!("/apis/networking.istio.io/v1/namespaces/a/serviceentries/{name}");
+    let entry = |hosts: &Value| {
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry", "metadata": {},
+            "spec": {"hosts": hosts}})
+    };
+    api.put(&path("good"), entry(&json!(["a.b"])));
+    api.put(&path("never"), entry(&json!("a.b")));
     let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
-    assert_eq!(initial, ["+AuthorizationPolicy a/good"]);
-    api.put(&policy_path("good"), policy(&json!({"action": "NEWER"})));
+    assert_eq!(initial, ["+ServiceEntry a/good"]);
+    api.put(&path("good"), entry(&json!("a.b")));
     api.put("/api/v1/namespaces/a", json!({"metadata": {}}));
     running.sees(&["+Namespace a"]).await;
     api.be_away(true);
     api.compact();
     api.be_away(false);
-    api.delete(&policy_path("good"));
-    running.sees(&["-AuthorizationPolicy a/good"]).await;
+    api.delete(&path("good"));
+    running.sees(&["-ServiceEntry a/good"]).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_read_is_told_all_the_same() {
+    let api = FakeApi::default();
+    api.put(&policy_path("good"), policy(&json!({"action": "DENY"})));
+    api.put(&policy_path("never"), policy(&json!({"action": "NEWER"})));
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    assert_eq!(initial, ["+AuthorizationPolicy a/good", "+AuthorizationPolicy a/never"]);
+    api.put(&policy_path("good"), policy(&json!({"action": "NEWER"})));
+    running.sees(&["+AuthorizationPolicy a/good"]).await;
+    api.delete(&policy_path("never"));
+    running.sees(&["-AuthorizationPolicy a/never"]).await;
 }

@@ -15,7 +15,8 @@ use ambit_model::policy::{
 use serde::Serialize;
 
 use crate::manifest::istio::{
-    self, AuthorizationPolicy, AuthorizationPolicySpec, Condition, Operation, Source, Values,
+    self, AuthorizationPolicy, AuthorizationPolicySpec, Condition, Operation, PeerAuthentication,
+    Source, Values,
 };
 use crate::manifest::validate::{names, security};
 use crate::manifest::{FieldPath, ObjectIssues};
@@ -69,6 +70,9 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
         return Converted { policy: None, condition: rejected("UnsupportedValue", message) };
     }
     let mut problems = problems(spec);
+    if let Some(unreadable) = &policy.unreadable {
+        problems.insert(0, format!("it cannot be read ({unreadable})"));
+    }
     let reading = match spec.action {
         istio::Action::Allow | istio::Action::Audit => Reading::NeverMatches,
         istio::Action::Deny | istio::Action::Custom => Reading::AlwaysMatches,
@@ -95,6 +99,17 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
             dry_run: is_dry_run(policy),
         }),
         condition: verdict(problems, reading),
+    }
+}
+
+/// What is said of a PeerAuthentication.
+pub(crate) fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
+    match &policy.unreadable {
+        None => verdict(Vec::new(), Reading::AlwaysMatches),
+        Some(problem) => {
+            let message = format!("it cannot be read ({problem}): plain text is refused");
+            rejected("UnsupportedValue", &message)
+        }
     }
 }
 

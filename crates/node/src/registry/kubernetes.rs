@@ -39,7 +39,7 @@ use crate::pod::{MODE_LABEL, PodName, PodObject, PodStatus, PodUid, RegistryView
 /// Longest wait for a connection to the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the server keeps one watch open before it is asked for anew.
-const WATCH_TIMEOUT_SECONDS: u32 = 120;
+pub(crate) const WATCH_TIMEOUT_SECONDS: u32 = 120;
 /// Longest silence on a connection, watches included: one that died without a word is found out.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Wait before the first new try of a watch; doubles with each further failure.
@@ -465,13 +465,13 @@ fn joined<T>(result: Result<T, tokio::task::JoinError>) -> T {
 }
 
 /// The waits between tries of a watch: they double, and differ from node to node.
-struct Reconnect {
+pub(crate) struct Reconnect {
     first: Duration,
     next: Duration,
 }
 
 impl Reconnect {
-    fn new(node: &str) -> Self {
+    pub(crate) fn new(node: &str) -> Self {
         let sum =
             node.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let first = RECONNECT_MIN + RECONNECT_MIN * (sum % 256) / 256;

@@ -14,7 +14,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use super::strictest;
 use crate::manifest::istio::IstioObject;
 use crate::manifest::{Kind, Typed};
 use crate::registry::{Event, PodStatus};
@@ -164,14 +166,20 @@ fn told_status(uid: String, status: KubernetesPodStatus) -> PodStatus {
 /// How a kind of Istio's is read.
 pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
     let events: fn(DynamicObject) -> Result<Vec<Event>, String> = match kind {
-        Kind::AuthorizationPolicy => {
-            |object| read(Kind::AuthorizationPolicy, object, Typed::AuthorizationPolicy)
+        Kind::AuthorizationPolicy => |object| {
+            let spec = |spec| Ok(strictest::authorization_policy(spec));
+            read(Kind::AuthorizationPolicy, object, spec, Typed::AuthorizationPolicy)
+        },
+        Kind::PeerAuthentication => |object| {
+            let spec = |spec| Ok(strictest::peer_authentication(spec));
+            read(Kind::PeerAuthentication, object, spec, Typed::PeerAuthentication)
+        },
+        Kind::ServiceEntry => {
+            |object| read(Kind::ServiceEntry, object, as_written, Typed::ServiceEntry)
         }
-        Kind::PeerAuthentication => {
-            |object| read(Kind::PeerAuthentication, object, Typed::PeerAuthentication)
+        Kind::WorkloadEntry => {
+            |object| read(Kind::WorkloadEntry, object, as_written, Typed::WorkloadEntry)
         }
-        Kind::ServiceEntry => |object| read(Kind::ServiceEntry, object, Typed::ServiceEntry),
-        Kind::WorkloadEntry => |object| read(Kind::WorkloadEntry, object, Typed::WorkloadEntry),
         _ => |_| Err("it is no kind of Istio's".to_owned()),
     };
     Reading { reduce: reduce_istio, events }
@@ -190,23 +198,45 @@ fn reduce_istio(object: &mut DynamicObject) {
     }
 }
 
+/// A specification, and what of it could not be read.
+type Read<S> = Result<(S, Option<String>), String>;
+
+/// A specification that is read whole or not at all.
+fn as_written<S: DeserializeOwned>(spec: Value) -> Read<S> {
+    let spec = serde_json::from_value(spec).map_err(|error| format!("spec: {error}"))?;
+    Ok((spec, None))
+}
+
 /// One object that cannot be read must not stop the others, so it is decoded by itself.
-fn read<S: Default + DeserializeOwned>(
+fn read<S: Default>(
     kind: Kind,
     mut object: DynamicObject,
+    spec_of: fn(Value) -> Read<S>,
     typed: fn(Arc<IstioObject<S>>) -> Typed,
 ) -> Result<Vec<Event>, String> {
-    let spec = object.data.get_mut("spec").map(serde_json::Value::take);
-    let spec = match spec {
-        Some(spec) => serde_json::from_value(spec).map_err(|error| format!("spec: {error}"))?,
-        None => S::default(),
+    let (spec, unreadable) = match object.data.get_mut("spec").map(Value::take) {
+        Some(spec) => spec_of(spec)?,
+        None => (S::default(), None),
     };
+    if let Some(problem) = &unreadable {
+        // Of several for one scope the oldest counts, and it may have meant more than any other.
+        object.metadata.creation_timestamp = None;
+        let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);
+        tracing::error!(
+            %kind,
+            namespace,
+            name,
+            problem,
+            "a policy cannot be read as it stands, and is held to its strictest reading",
+        );
+    }
     let object = IstioObject {
         api_version: kind.api_versions()[0].to_owned(),
         kind: kind.name().to_owned(),
         metadata: object.metadata,
         spec,
         status: None,
+        unreadable,
     };
     Ok(vec![Event::Put(typed(Arc::new(object)))])
 }

@@ -1,0 +1,32 @@
+//! `ambit uninstall`: takes every pod of a cluster out of the mesh, so that the chart can go.
+
+use std::process::ExitCode;
+
+use ambit_cluster::{Cluster, Departure, Facts, Severity, Stage, findings};
+use anyhow::{Result, bail};
+
+use crate::args::UninstallArgs;
+
+/// Says what changes, refuses what somebody has forbidden, and takes the pods out.
+pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
+    let cluster = Cluster::connect(&args.kube.choice()).await?;
+    let found = findings(&Facts::gather(&cluster, Stage::Leaving).await?);
+    for finding in &found {
+        super::print(&format!("{finding}\n"))?;
+    }
+    let errors = found.iter().filter(|it| it.severity == Severity::Error).count();
+    if errors > 0 && !args.force {
+        bail!("nothing was changed: {errors} of the findings forbid it; mend them, or force it");
+    }
+    let departure = Departure { grace: args.grace.0, is_forced: args.force };
+    let cut = departure.run(&cluster, |words| drop(super::print(&format!("{words}\n")))).await?;
+    super::print(&match cut {
+        0 => "every pod has left the mesh; no connection was cut\n".to_owned(),
+        cut => format!(
+            "every pod has left the mesh; {cut} ends of connections were open after {:?} and were \
+             cut\n",
+            args.grace.0
+        ),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,369 @@
+//! The mesh leaves a cluster before its parts are deleted: every agent is ordered to release its
+//! pods, and answers.
+//!
+//! The order is an annotation of the agents' DaemonSet, each answer one of an agent's pod. First
+//! every pod is opened to plain connections, then all leave: so whoever leaves first still reaches
+//! those who leave last, whatever the policies say. Open connections go on until they end or the
+//! time is over. If an agent does not answer, the order is withdrawn and all stays as it was. This
+//! module alone changes something in a cluster, and that one annotation is all that it changes.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::Cluster;
+use crate::api::{ClusterError, Form};
+use crate::findings::{REDIRECTION, listed};
+use crate::json::{annotation, name, namespace, owner, text};
+use crate::parts::AGENT;
+
+/// The annotation of the order and of the answers; the agent's names too.
+const ANNOTATION: &str = "ambit.io/departure";
+/// Begins the order to let plain connections in; something that makes it unique follows.
+const OPEN: &str = "open/";
+/// Begins the order to leave; the moment follows at which what is still open is cut.
+const LEAVE: &str = "leave/";
+/// How often the answers are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long an agent may take to open its pods.
+const OPEN_LIMIT: Duration = Duration::from_secs(30);
+/// How long an agent may take beyond the time that open connections have.
+const LEAVE_MARGIN: Duration = Duration::from_secs(30);
+/// How long after a time was said the next one is.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// How the mesh leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Departure {
+    /// How long connections through the mesh may stay open.
+    pub grace: Duration,
+    /// Goes on without agents that do not answer.
+    pub is_forced: bool,
+}
+
+/// Why the mesh did not leave.
+#[derive(Debug, thiserror::Error)]
+pub enum DepartureError {
+    /// The cluster cannot be asked or told.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Agents did not do what they were told in time.
+    #[error(
+        "the agents of these nodes have not answered within {within:?}: {nodes}; their pods stay \
+         in the mesh, and so do all others; see `ambit logs --kube node/NODE`, or force it"
+    )]
+    Silent {
+        /// The first few nodes.
+        nodes: String,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// Pods are on nodes without an agent.
+    #[error(
+        "these pods are still reported as captured, and no agent releases them: {0}; see `ambit \
+         check`, or force it"
+    )]
+    Captured(String),
+}
+
+/// What an agent has answered to the order in force.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// Nothing yet.
+    None,
+    /// Its pods let plain connections in.
+    Open,
+    /// Its pods are leaving; so many of their connections go on.
+    Leaving(usize),
+    /// Its pods have left; so many of their connections were cut.
+    Left(usize),
+}
+
+impl Answer {
+    fn parse(answer: Option<&str>, order: &str) -> Self {
+        let Some(words) = answer.and_then(|it| it.strip_prefix(order)) else { return Self::None };
+        let mut words = words.split_whitespace();
+        let (word, count) = (words.next(), words.next().and_then(|it| it.parse().ok()));
+        match (word, count) {
+            (Some("open"), None) => Self::Open,
+            (Some("leaving"), Some(count)) => Self::Leaving(count),
+            (Some("left"), Some(count)) => Self::Left(count),
+            _ => Self::None,
+        }
+    }
+}
+
+impl Departure {
+    /// Takes all pods out of the mesh; answers how many connections were cut, counted at each end
+    /// that the mesh had.
+    pub async fn run(
+        self,
+        cluster: &Cluster,
+        mut say: impl FnMut(&str),
+    ) -> Result<usize, DepartureError> {
+        let left = self.leave(cluster, &mut say).await;
+        if left.is_err() {
+            // The reason is the first error; that the order stays would be another.
+            if let Err(error) = cluster.order(None).await {
+                say(&format!(
+                    "the order cannot be withdrawn: {error}; remove the annotation \
+                    {ANNOTATION} of DaemonSet {}/{AGENT}",
+                    cluster.mesh_namespace()
+                ));
+            }
+        }
+        left
+    }
+
+    async fn leave(
+        self,
+        cluster: &Cluster,
+        say: &mut impl FnMut(&str),
+    ) -> Result<usize, DepartureError> {
+        // Who has left already, by a command before this one, is not called back.
+        if !cluster.standing_order().await?.starts_with(LEAVE) {
+            say("every pod lets plain connections in");
+            let order = format!("{OPEN}{}", moment(Duration::ZERO));
+            self.await_answers(cluster, &order, OPEN_LIMIT, say, |it| *it == Answer::Open).await?;
+        }
+        say(&format!("every pod leaves; open connections have {:?} to end", self.grace));
+        let order = format!("{LEAVE}{}", moment(self.grace));
+        let limit = self.grace + LEAVE_MARGIN;
+        let has_left = |it: &Answer| matches!(it, Answer::Left(_));
+        let answers = self.await_answers(cluster, &order, limit, say, has_left).await?;
+        let captured = cluster.captured().await?;
+        if !captured.is_empty() && !self.is_forced {
+            return Err(DepartureError::Captured(listed(&captured)));
+        }
+        if !captured.is_empty() {
+            say(&format!("still reported as captured: {}", listed(&captured)));
+        }
+        Ok(answers.iter().map(|it| if let Answer::Left(cut) = it { *cut } else { 0 }).sum())
+    }
+
+    /// Orders, and waits until every agent has answered as it should.
+    async fn await_answers(
+        self,
+        cluster: &Cluster,
+        order: &str,
+        limit: Duration,
+        say: &mut impl FnMut(&str),
+        is_done: impl Fn(&Answer) -> bool,
+    ) -> Result<Vec<Answer>, DepartureError> {
+        cluster.order(Some(order)).await?;
+        let start = Instant::now();
+        let mut said_at = start;
+        loop {
+            let answers = cluster.answers(order).await?;
+            let late: Vec<&str> =
+                answers.iter().filter(|it| !is_done(&it.1)).map(|it| &*it.0).collect();
+            if late.is_empty() {
+                return Ok(answers.into_iter().map(|it| it.1).collect());
+            }
+            if start.elapsed() >= limit {
+                if !self.is_forced {
+                    return Err(DepartureError::Silent { nodes: listed(&late), within: limit });
+                }
+                say(&format!("no answer within {limit:?} of {}", listed(&late)));
+                return Ok(answers.into_iter().map(|it| it.1).collect());
+            }
+            if said_at.elapsed() >= SAY_AGAIN {
+                said_at = Instant::now();
+                let open: usize = answers
+                    .iter()
+                    .map(|it| if let Answer::Leaving(open) = it.1 { open } else { 0 })
+                    .sum();
+                say(&format!("waiting for {}: {open} connections are open", listed(&late)));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+impl Cluster {
+    async fn order(&self, order: Option<&str>) -> Result<(), ClusterError> {
+        let annotations = json!({ ANNOTATION: order });
+        self.patch(&self.agents(), &json!({"metadata": {"annotations": annotations}})).await
+    }
+
+    /// The order in force; empty if there is none.
+    async fn standing_order(&self) -> Result<String, ClusterError> {
+        let set = self.read(&self.agents()).await?;
+        Ok(annotation(&set, ANNOTATION).unwrap_or_default().to_owned())
+    }
+
+    fn agents(&self) -> String {
+        format!("/apis/apps/v1/namespaces/{}/daemonsets/{AGENT}", self.mesh_namespace())
+    }
+
+    /// What each agent has answered, by node.
+    async fn answers(&self, order: &str) -> Result<Vec<(String, Answer)>, ClusterError> {
+        let namespace = self.mesh_namespace();
+        let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app%3D{AGENT}");
+        let pods = self.list(&path, Form::Whole, |_| {}).await?;
+        let lives = |pod: &&Value| {
+            owner(pod, "DaemonSet") == Some(AGENT) && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        let answer = |pod: &Value| {
+            let node = text(pod, "/spec/nodeName").to_owned();
+            (node, Answer::parse(annotation(pod, ANNOTATION), order))
+        };
+        Ok(pods.iter().filter(lives).map(answer).collect())
+    }
+
+    /// The pods that are reported as captured.
+    async fn captured(&self) -> Result<Vec<String>, ClusterError> {
+        let pods = self.list("/api/v1/pods", Form::Metadata, |_| {}).await?;
+        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some("enabled");
+        let named = |pod: &Value| format!("{}/{}", namespace(pod), name(pod));
+        Ok(pods.iter().filter(is_captured).map(named).collect())
+    }
+}
+
+/// So long from now.
+fn moment(later: Duration) -> Timestamp {
+    let moment = SystemTime::now() + later;
+    // No clock is beyond what can be written.
+    Timestamp::try_from(moment).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// Two agents; each answers an order so.
+    struct Played {
+        /// What is ordered.
+        order: Option<String>,
+        /// All that was ordered.
+        orders: Vec<Option<String>>,
+        /// The answers of n1 and n2 to an order that begins like this.
+        answers: [fn(&str) -> Option<&'static str>; 2],
+        captured: bool,
+    }
+
+    impl Played {
+        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Value {
+            if method == Method::PATCH {
+                let patch: Value = serde_json::from_slice(body).expect("a patch is JSON");
+                let order = &patch["metadata"]["annotations"][ANNOTATION];
+                self.order = order.as_str().map(str::to_owned);
+                self.orders.push(self.order.clone());
+                return json!({});
+            }
+            if path.contains("/daemonsets/") {
+                return json!({"metadata": {"annotations": {ANNOTATION: self.order}}});
+            }
+            if path.starts_with("/api/v1/pods") {
+                let value = if self.captured { "enabled" } else { "other" };
+                let annotations = json!({ REDIRECTION: value });
+                let pod = json!({"metadata": {"namespace": "a", "name": "b",
+                    "annotations": annotations}});
+                return json!({"metadata": {}, "items": [pod]});
+            }
+            let agent = |node: usize| {
+                let order = self.order.as_deref().unwrap_or_default();
+                let said = (self.answers[node])(order).map(|it| format!("{order} {it}"));
+                let annotations = json!({ ANNOTATION: said });
+                json!({"metadata": {"name": "agent", "annotations": annotations,
+                    "ownerReferences": [{"kind": "DaemonSet", "name": AGENT}]},
+                    "spec": {"nodeName": format!("n{}", node + 1)}})
+            };
+            json!({"metadata": {}, "items": [agent(0), agent(1)]})
+        }
+    }
+
+    fn obeys(order: &str) -> Option<&'static str> {
+        Some(if order.starts_with("open/") { "open" } else { "left 3" })
+    }
+
+    fn never_leaves(order: &str) -> Option<&'static str> {
+        Some(if order.starts_with("open/") { "open" } else { "leaving 7" })
+    }
+
+    async fn play(
+        answers: [fn(&str) -> Option<&'static str>; 2],
+        captured: bool,
+        is_forced: bool,
+    ) -> (Result<usize, String>, Vec<String>, String) {
+        play_from(None, answers, captured, is_forced).await
+    }
+
+    /// Plays a departure; answers its outcome, the beginnings of all orders, and what was said.
+    async fn play_from(
+        order: Option<String>,
+        answers: [fn(&str) -> Option<&'static str>; 2],
+        captured: bool,
+        is_forced: bool,
+    ) -> (Result<usize, String>, Vec<String>, String) {
+        let played = Played { order, orders: Vec::new(), answers, captured };
+        let played = Arc::new(Mutex::new(played));
+        let of_service = played.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let played = of_service.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.expect("a body in memory is read");
+                let path = parts.uri.path_and_query().expect("a path is asked for").as_str();
+                let answer =
+                    played.lock().expect("no panic").answer(&parts.method, path, &body).to_string();
+                Ok::<_, std::io::Error>(Response::new(Body::from(answer.into_bytes())))
+            }
+        });
+        let cluster = Cluster::played(kube::Client::new(service, "default"));
+        let departure = Departure { grace: Duration::from_secs(60), is_forced };
+        let mut said = String::new();
+        let outcome = departure.run(&cluster, |words| said.push_str(words)).await;
+        let orders = played.lock().expect("no panic").orders.clone();
+        let begin = |it: Option<String>| {
+            it.map_or("none".to_owned(), |it| it.split('/').next().unwrap_or_default().to_owned())
+        };
+        let orders = orders.into_iter().map(begin).collect();
+        (outcome.map_err(|error| error.to_string()), orders, said)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_open_first_then_all_leave_and_the_cut_are_counted() {
+        let (outcome, orders, _) = play([obeys, obeys], false, false).await;
+        assert_eq!((outcome, orders), (Ok(6), vec!["open".to_owned(), "leave".to_owned()]));
+        // Those who have left are not called back.
+        let order = Some("leave/2026-01-01T00:00:00Z".to_owned());
+        let (outcome, orders, _) = play_from(order, [obeys, obeys], false, false).await;
+        assert_eq!((outcome, orders), (Ok(6), vec!["leave".to_owned()]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_does_not_answer_is_named_and_the_order_withdrawn() {
+        let (outcome, orders, _) = play([obeys, |_| None], false, false).await;
+        let error = outcome.expect_err("n2 is silent");
+        assert!(error.contains("30s: n2"), "{error}");
+        assert_eq!(orders, ["open", "none"]);
+        let (outcome, orders, said) = play([obeys, never_leaves], false, false).await;
+        let error = outcome.expect_err("n2 never leaves");
+        assert!(error.contains("90s: n2"), "{error}");
+        assert!(said.contains("waiting for n2: 7 connections are open"), "{said}");
+        assert_eq!(orders, ["open", "leave", "none"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn by_force_it_goes_on_and_says_without_whom() {
+        let (outcome, orders, said) = play([obeys, |_| None], true, true).await;
+        assert_eq!((outcome, orders), (Ok(3), vec!["open".to_owned(), "leave".to_owned()]));
+        assert!(said.contains("within 90s of n2"), "{said}");
+        assert!(said.contains("still reported as captured: a/b"), "{said}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_nobody_releases_is_named() {
+        let (outcome, orders, _) = play([obeys, obeys], true, false).await;
+        assert!(outcome.expect_err("a/b is captured").contains("a/b"));
+        assert_eq!(orders, ["open", "leave", "none"]);
+    }
+}

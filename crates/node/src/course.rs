@@ -1,0 +1,197 @@
+//! Whether the mesh stays on this node: the order that `ambit uninstall` writes on the agent's own
+//! DaemonSet, and the answer that the agent writes on its own pod.
+//!
+//! An order that cannot be read changes nothing, nor does losing sight of the server. Only words
+//! are exchanged here; what becomes of pods is the agent's doing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::cluster::{DaemonSetName, RETRY_MAX, RETRY_MIN};
+use crate::pod::PodName;
+use crate::registry::kubernetes::{Reconnect, WATCH_TIMEOUT_SECONDS};
+
+/// The annotation of the DaemonSet that orders, and that of the agent's pod that answers; the
+/// command's names too.
+pub(crate) const ANNOTATION: &str = "ambit.io/departure";
+/// Begins an order to let plain connections in.
+const OPEN: &str = "open/";
+/// Begins an order to leave; the moment follows at which what is still open is cut.
+const LEAVE: &str = "leave/";
+/// Longest time that an order may leave to open connections.
+const GRACE_MAX: Duration = Duration::from_secs(3600);
+
+/// An order as it was written, which tells it from every other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Order(Arc<str>);
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is to become of the mesh on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// It stays: pods are in it as their labels say.
+    Stay,
+    /// It will leave all nodes: plain connections are let in unjudged, so that whoever leaves
+    /// first still reaches those who leave last.
+    Open(Order),
+    /// Pods leave; connections through the mesh go on until then. The agent stays and answers.
+    Leave { order: Order, until: Instant },
+    /// Pods leave, and the agent ends with the last of them. It waits for nobody who reads reports.
+    End { until: Instant },
+}
+
+impl Course {
+    /// The course that an order sets.
+    fn parse(text: &str, at: Timestamp, now: Instant) -> Option<Self> {
+        let order = Order(text.into());
+        if text.strip_prefix(OPEN).is_some_and(|id| !id.is_empty()) {
+            return Some(Self::Open(order));
+        }
+        let deadline: Timestamp = text.strip_prefix(LEAVE)?.parse().ok()?;
+        let left = deadline.as_millisecond().saturating_sub(at.as_millisecond());
+        let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
+        Some(Self::Leave { order, until: now + left.min(GRACE_MAX) })
+    }
+
+    /// Whether pods are to leave.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Self::Leave { .. } | Self::End { .. })
+    }
+
+    fn order(&self) -> Option<&Order> {
+        match self {
+            Self::Open(order) | Self::Leave { order, .. } => Some(order),
+            Self::Stay | Self::End { .. } => None,
+        }
+    }
+}
+
+/// Takes note of what the DaemonSet's annotation says. What has begun to end ends.
+pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
+    course.send_if_modified(|course| {
+        let same = course.order().map(|order| &*order.0) == text;
+        if same || matches!(course, Course::End { .. }) {
+            return false;
+        }
+        let ordered = match text {
+            None => Some(Course::Stay),
+            Some(text) => Course::parse(text, Timestamp::now(), Instant::now()),
+        };
+        let Some(ordered) = ordered else {
+            tracing::error!(
+                order = text,
+                "the annotation {ANNOTATION} of the agent's DaemonSet \
+                says nothing that the agent knows; the mesh stays"
+            );
+            return false;
+        };
+        tracing::info!(order = text, "what is to become of the mesh on this node has changed");
+        *course = ordered;
+        true
+    });
+}
+
+/// Follows the DaemonSet's annotation; never comes back.
+pub(crate) async fn follow(
+    client: &Client,
+    daemon_set: &DaemonSetName,
+    node: &str,
+    course: &watch::Sender<Course>,
+) {
+    let sets: Api<PartialObjectMeta<DaemonSet>> =
+        Api::namespaced(client.clone(), &daemon_set.namespace);
+    let only = watcher::Config::default()
+        .timeout(WATCH_TIMEOUT_SECONDS)
+        .fields(&format!("metadata.name={}", daemon_set.name));
+    let mut events = watcher(sets, only).backoff(Reconnect::new(node)).boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(set) | Event::InitApply(set)) => {
+                take(set.annotations().get(ANNOTATION).map(String::as_str), course);
+            }
+            Ok(Event::Init | Event::InitDone | Event::Delete(_)) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the agent's DaemonSet cannot be watched; tried again");
+            }
+        }
+    }
+}
+
+/// Writes on the agent's pod how far it is, whenever that changes; never comes back.
+pub(crate) async fn answer(client: &Client, pod: &PodName, mut told: watch::Receiver<String>) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let mut wait = RETRY_MIN;
+    while told.wait_for(|told| !told.is_empty()).await.is_ok() {
+        let text = told.borrow_and_update().clone();
+        let patch = json!({"metadata": {"annotations": {ANNOTATION: text}}});
+        let patch = Patch::Merge(&patch);
+        match pods.patch_status(&pod.name, &PatchParams::default(), &patch).await {
+            Ok(_) => {
+                wait = RETRY_MIN;
+                if told.changed().await.is_err() {
+                    break;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, answer = text, "cannot be written on the agent's pod; \
+                    tried again (the agent needs `patch` on pods/status)");
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(RETRY_MAX);
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_taken_and_what_is_none_changes_nothing() {
+        let (course, _watched) = watch::channel(Course::Stay);
+        let check = |text: Option<&str>, expected: &str| {
+            take(text, &course);
+            let found = match &*course.borrow() {
+                Course::Stay => "stay".to_owned(),
+                Course::Open(order) => format!("open {order}"),
+                Course::Leave { order, until } => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    format!("leave {order} {}", left.as_secs().div_ceil(60))
+                }
+                Course::End { .. } => "end".to_owned(),
+            };
+            assert_eq!(found, expected, "{text:?}");
+        };
+        check(None, "stay");
+        for wrong in ["", "open/", "leave/soon", "leave/", "go"] {
+            check(Some(wrong), "stay");
+        }
+        check(Some("open/1"), "open open/1");
+        check(Some("leave/2000-01-01T00:00:00Z"), "leave leave/2000-01-01T00:00:00Z 0");
+        // No order keeps a node waiting for longer than an hour.
+        check(Some("leave/2999-01-01T00:00:00Z"), "leave leave/2999-01-01T00:00:00Z 60");
+        check(None, "stay");
+        course.send_replace(Course::End { until: Instant::now() });
+        check(None, "end");
+        check(Some("open/2"), "end");
+    }
+}
