@@ -3,11 +3,12 @@
 //! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with three
 //! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so
 //! that connections which are open at enrolment live on: to connection tracking, which begins with
-//! these rules, their packets look new. The probe address is believed only on the interface towards
-//! the node. And an outbound connection arrives at a local address that depends on where it goes: at
-//! 127.0.0.1 a client's port that is used again for another destination would meet the last
-//! connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every second
-//! such connection would wait a second for its next SYN. This module never touches the kernel.
+//! these rules, their packets look new. The probe address is believed only on the interface
+//! towards the node. And an outbound connection arrives at a local address that depends on where
+//! it goes: at 127.0.0.1 a client's port that is used again for another destination would meet the
+//! last connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every
+//! second such connection would wait a second for its next SYN. This module never touches the
+//! kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
