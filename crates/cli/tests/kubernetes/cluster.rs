@@ -10,6 +10,8 @@ use serde_json::Value;
 
 /// Where the mesh is installed.
 pub(crate) const MESH: &str = "istio-system";
+/// Its nodes.
+pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 /// How long anything may take to happen in the cluster.
 const PATIENCE: Duration = Duration::from_secs(90);
 const STEP: Duration = Duration::from_millis(200);
@@ -196,6 +198,11 @@ impl Namespace<'_> {
     pub(crate) fn enrol(&self) {
         let label = "istio.io/dataplane-mode=ambient";
         self.cluster.ask(&["label", "namespace", self.name, label]);
+        self.await_captured();
+    }
+
+    /// Waits until all of its pods are captured.
+    pub(crate) fn await_captured(&self) {
         until("every pod is captured", || self.captured().into_iter().all(|captured| captured));
     }
 
@@ -293,6 +300,17 @@ impl From<Output> for Said {
         let is_success = output.status.success();
         Self { is_success, out: text(output.stdout), err: text(output.stderr) }
     }
+}
+
+/// Where our chart is.
+pub(crate) fn chart() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("../../deploy/chart").display().to_string()
+}
+
+/// What was said must not be no.
+pub(crate) fn must(said: &Said) {
+    assert!(said.is_success, "{}{}", said.out, said.err);
 }
 
 fn is_captured(pod: &Value) -> bool {

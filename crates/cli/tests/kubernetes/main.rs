@@ -12,6 +12,8 @@ mod cluster;
 mod disturbance;
 mod enrolment;
 mod install;
+mod istio;
 mod load;
+mod migration;
 mod policy;
 mod upgrade;

@@ -8,28 +8,28 @@ use ambit_net::namespace::NetNs;
 use crate::cluster::{Cluster, MESH, Namespace, until};
 
 /// What the client sends with every request and a listener must not read.
-const MARKER: &str = "marker-41d07c9be2";
+pub(crate) const MARKER: &str = "marker-41d07c9be2";
 /// The largest capture.
 const CAPTURE_LIMIT_BYTES: u64 = 64 << 20;
 /// The port of tunnels.
-const HBONE_PORT: u16 = 15008;
+pub(crate) const HBONE_PORT: u16 = 15008;
 const REQUESTS: u32 = 40;
 
 /// A packet capture of everything between the nodes.
-struct Wire {
+pub(crate) struct Wire {
     capture: Capture,
     file: PathBuf,
 }
 
 impl Wire {
-    fn tap(cluster: &Cluster, name: &str) -> Self {
+    pub(crate) fn tap(cluster: &Cluster, name: &str) -> Self {
         let file = std::env::temp_dir().join(format!("ambit-{name}-{}.pcap", std::process::id()));
         let machine = NetNs::open(format!("/proc/{}/ns/net", cluster.machine())).unwrap();
         let capture = Capture::start(&machine, "br0", &file, CAPTURE_LIMIT_BYTES).unwrap();
         Self { capture, file }
     }
 
-    fn end(self) -> Trace {
+    pub(crate) fn end(self) -> Trace {
         let summary = self.capture.stop().unwrap();
         assert_eq!((summary.dropped, summary.over_limit), (0, 0), "no frame is missing");
         let trace = Trace::read(&self.file).unwrap();

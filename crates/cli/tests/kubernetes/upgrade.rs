@@ -1,24 +1,14 @@
 //! The chart's own life: another version under load, and away with it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::cluster::{Cluster, MESH, Said, until};
+use crate::cluster::{Cluster, MESH, NODES, Said, chart, must, until};
 use crate::disturbance::{ROLLOUT_S, under_load};
 use crate::load::{Everyday, KEPT, LONG};
 
-const NODES: [&str; 2] = ["n1", "n2"];
 /// Where the nodes keep their CNI configuration.
 const CNI: &str = "/etc/cni/net.d";
-
-fn chart() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    root.join("../../deploy/chart").display().to_string()
-}
-
-fn must(said: &Said) {
-    assert!(said.is_success, "{}{}", said.out, said.err);
-}
 
 #[test]
 fn another_version_is_rolled_out_under_load_and_nobody_notices() {

@@ -21,8 +21,10 @@ pub(super) mod message {
     pub(in super::super) const DELETE_TABLE: u16 = 2;
     pub(in super::super) const NEW_CHAIN: u16 = 3;
     pub(in super::super) const GET_CHAIN: u16 = 4;
+    pub(in super::super) const DELETE_CHAIN: u16 = 5;
     pub(in super::super) const NEW_RULE: u16 = 6;
     pub(in super::super) const GET_RULE: u16 = 7;
+    pub(in super::super) const DELETE_RULE: u16 = 8;
     pub(in super::super) const NEW_SET: u16 = 9;
     pub(in super::super) const NEW_ELEMENTS: u16 = 12;
     pub(in super::super) const GET_ELEMENTS: u16 = 13;

@@ -2,7 +2,7 @@
 //!
 //! A [`Table`] describes everything Ambit wants in one table of its own; [`Nftables::replace`]
 //! swaps it in as one transaction, so that no packet ever meets half of it. Tables of others are
-//! never read nor touched.
+//! not touched, but for chains that are named to [`Nftables::delete_chains`].
 //!
 //! ```no_run
 //! use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
@@ -21,6 +21,7 @@
 mod abi;
 mod code;
 mod encode;
+mod foreign;
 mod read;
 mod rule;
 mod set;

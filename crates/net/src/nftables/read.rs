@@ -103,6 +103,23 @@ pub(super) fn anonymous_sets(payload: &[u8]) -> BTreeSet<String> {
         .collect()
 }
 
+/// The chains that a rule goes to.
+pub(super) fn jumps(payload: &[u8]) -> impl Iterator<Item = String> {
+    let verdicts = expressions(payload).filter(|(name, _)| name == "immediate");
+    verdicts.filter_map(|(_, data)| {
+        let data = find(data, expression::IMMEDIATE_DATA)?;
+        let verdict = find(data, attribute::DATA_VERDICT)?;
+        find(verdict, attribute::VERDICT_CHAIN).map(message::read_text)
+    })
+}
+
+/// The chain of a rule message, and the kernel's number for the rule.
+pub(super) fn place(payload: &[u8]) -> Option<(String, u64)> {
+    let attributes = payload.get(abi::GENERIC_BYTES..)?;
+    let chain = message::read_text(find(attributes, attribute::RULE_CHAIN)?);
+    Some((chain, be64(find(attributes, attribute::RULE_HANDLE)?.first_chunk()?)))
+}
+
 /// A rule message; `map_digest` gives the digest of an unnamed map by its name or identifier.
 pub(super) fn read_rule(
     payload: &[u8],

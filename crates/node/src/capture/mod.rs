@@ -3,8 +3,10 @@
 //!
 //! Every function is idempotent and blocks for the few netlink exchanges it makes; call it off the
 //! runtime's threads. Rules are swapped in one transaction, so no packet meets half of them.
-//! Nothing here changes a table, rule or route that is not the agent's own.
+//! Nothing here changes a table, rule or route that is not the agent's own, but for those of an
+//! istio-cni whose place it has taken ([`istio`]).
 
+mod istio;
 pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
@@ -51,6 +53,8 @@ pub(crate) enum Drift {
     Route(Route),
     /// The kernel parameter was off.
     Parameter,
+    /// Capture rules of istio-cni stood beside ours.
+    Istio,
 }
 
 impl fmt::Display for Drift {
@@ -74,6 +78,7 @@ impl fmt::Display for Drift {
             Self::PolicyRule(version) => write!(f, "{version:?} policy routing rule missing"),
             Self::Route(route) => write!(f, "local route to {} missing", route.destination),
             Self::Parameter => write!(f, "{MIGRATE_PARAMETER} is off"),
+            Self::Istio => write!(f, "rules of istio-cni are there, and removed"),
         }
     }
 }
@@ -130,6 +135,12 @@ pub(crate) fn remove_all(netns: &NetNs) -> Result<(), CaptureError> {
 /// Looks for rules that an earlier agent left.
 pub(crate) fn footprint(netns: &NetNs) -> Result<Footprint, CaptureError> {
     let look = || {
+        if istio::has_legacy_nat() {
+            tracing::warn!(
+                "the pod has rules of the legacy iptables, which the agent cannot \
+                remove; if istio-cni made them, restart the pod"
+            );
+        }
         let mut nftables = Nftables::open().map_err(kernel("open nftables"))?;
         let mut routes = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
         let policy_rules = routes.rules().map_err(kernel("list policy routing rules"))?;
@@ -210,7 +221,7 @@ impl Pod {
     }
 
     fn mend(&mut self) -> Result<Vec<Drift>, CaptureError> {
-        let drifts = self.drifts()?;
+        let mut drifts = self.drifts()?;
         // Routes first: the marks that the rules set lead nowhere without them.
         for drift in &drifts {
             match drift {
@@ -222,12 +233,16 @@ impl Pod {
                     self.routing.ensure_route(route).map_err(kernel("add a local route"))?;
                 }
                 Drift::Parameter => set_parameter(),
-                Drift::Rules(..) => {}
+                Drift::Rules(..) | Drift::Istio => {}
             }
         }
         if drifts.iter().any(|drift| matches!(drift, Drift::Rules(..))) {
             let tables: Vec<Table> = self.tables.iter().map(|(_, table)| table.clone()).collect();
             self.nftables.replace(&tables).map_err(kernel("write the capture rules"))?;
+        }
+        // Ours stand: between the two no connection goes by unseen.
+        if istio::remove(&mut self.nftables).map_err(kernel("remove istio-cni's rules"))? {
+            drifts.push(Drift::Istio);
         }
         Ok(drifts)
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ambit_net::conntrack::Conntrack;
-use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Rule, Table};
+use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
 use ambit_net::socket::DialOptions;
 
 use super::rules::{Extent, IpVersion, PROXY_MARK, TABLE, TRANSPARENT_MARK};
@@ -386,4 +386,44 @@ async fn what_is_left_is_found_and_removed_whole() {
     remove_all(&bed.pod).expect("remove all");
     remove_all(&bed.pod).expect("remove all twice");
     assert_eq!(footprint(&bed.pod).expect("look"), Footprint::None);
+}
+
+/// As istio-cni writes them with iptables over nftables: own chains, and jumps from the program's.
+fn istio_rules(version: IpVersion) -> Table {
+    let to = |chain: &str| Rule::new("").jump(chain);
+    let redirect = |port| Rule::new("").protocol(Protocol::Tcp).redirect(port);
+    let nat = Priority::DESTINATION_NAT;
+    let foreign = Rule::new("another's").protocol(Protocol::Udp).accept();
+    let prerouting = Chain::nat("PREROUTING", Hook::Prerouting, nat);
+    Table::new(version.family(), "nat")
+        .chain(prerouting.rule(to("ISTIO_PRERT")).rule(foreign))
+        .chain(Chain::nat("OUTPUT", Hook::Output, nat).rule(to("ISTIO_OUTPUT")))
+        .chain(Chain::regular("ISTIO_PRERT").rule(redirect(rules::INBOUND_PORT)))
+        .chain(Chain::regular("ISTIO_OUTPUT").rule(redirect(rules::OUTBOUND_PORT)))
+}
+
+#[tokio::test]
+async fn the_rules_of_istio_cni_give_way_and_their_connections_live_on() {
+    let mut bed = Testbed::new();
+    populate(&mut bed);
+    let mut nftables = Nftables::open_in(&bed.pod).expect("nftables");
+    nftables.replace(&[istio_rules(IpVersion::V4), istio_rules(IpVersion::V6)]).expect("iptables");
+    let native = Table::new(Family::Inet, "istio-ambient-nat");
+    nftables.replace(std::slice::from_ref(&native)).expect("native");
+    let mut open = Open(Vec::new());
+    open.more(&bed, "captured by istio-cni", "outbound", "inbound").await;
+    let found = program(&bed.pod, OPTIONS, Extent::Full).expect("take over");
+    assert!(found.contains(&Drift::Istio), "{found:?}");
+    assert_eq!(program(&bed.pod, OPTIONS, Extent::Full).expect("again"), []);
+    open.all_live("after the take-over").await;
+    open.more(&bed, "captured by us", "outbound", "inbound").await;
+    remove_redirects(&bed.pod).expect("release");
+    open.all_live("after release").await;
+    open.more(&bed, "released", "remote", "app").await;
+    for family in [Family::Ip, Family::Ip6] {
+        let left = nftables.list_rules(family, "nat").expect("list");
+        let left: Vec<&str> = left.iter().map(|rule| rule.comment.as_str()).collect();
+        assert_eq!(left, ["another's"], "nothing but istio-cni's goes");
+    }
+    assert!(!nftables.delete(Family::Inet, "istio-ambient-nat").expect("look"), "it is gone");
 }
