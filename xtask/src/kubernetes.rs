@@ -21,8 +21,12 @@ use cluster::Cluster;
 pub(crate) const IMAGE: &str = "registry.local/ambit:test";
 const NODES: u8 = 2;
 const USAGE: &str = "\
-cargo xtask e2e kubernetes [--release] [--keep | --up | --down] [--state DIR] [-- TEST WORDS]
+cargo xtask e2e kubernetes [--release | --binary FILE] [--keep | --up | --down] [--state DIR]
+                           [--scale PODS,PODS] [-- TEST WORDS]
     --release   the shipped binary instead of a quick build
+    --binary    a static binary that is there already, instead of any build
+    --scale     instead of the tests: a thousand nodes with so many pods, one number after the
+                other; the report lies in bench/runs when it is done
     --keep      leave the cluster as the tests leave it
     --up        the cluster and the chart alone, without tests; again to update both
     --down      take a kept cluster down
@@ -33,6 +37,10 @@ struct Wanted {
     profile: Profile,
     mode: Mode,
     state: PathBuf,
+    /// Not to be built.
+    binary: Option<PathBuf>,
+    /// Numbers of pods.
+    scale: Option<String>,
     tests: Vec<String>,
 }
 
@@ -62,7 +70,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     kit::prepare().context("Kubernetes tests NOT run")?;
     let before = remains::Machine::look(&state)?;
     timed("Kubernetes from its modules", || kit::build(&state))?;
-    let digest = timed("image", || build_image(&state, wanted.profile))?;
+    let digest = timed("image", || build_image(&state, &wanted))?;
     let cluster = Cluster::at(&state, NODES);
     let is_new = !cluster.is_up();
     let outcome = up_and_test(&cluster, &wanted, &digest);
@@ -95,17 +103,34 @@ fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
         cargo.args(["test", "--package", "ambit-cli", "--test", "kubernetes", "--"]);
         cargo.args(["--test-threads", "1"]).args(&wanted.tests);
         cargo.env("AMBIT_KUBERNETES", cluster.state());
-        cargo.env("AMBIT_BINARY", image::binary(wanted.profile)?);
+        cargo.env("AMBIT_BINARY", wanted.binary()?);
+        if let Some(pods) = &wanted.scale {
+            cargo.args(["--ignored", "--nocapture", "scale::"]).env("AMBIT_SCALE", pods);
+            cargo.env("AMBIT_SCALE_REPORT", cluster.state().join("scale"));
+        }
         ensure!(cargo.status().context("start cargo test")?.success(), "the tests failed");
         Ok(())
     })
 }
 
+impl Wanted {
+    /// The binary under test.
+    fn binary(&self) -> Result<PathBuf> {
+        match &self.binary {
+            Some(binary) => Ok(binary.clone()),
+            None => image::binary(self.profile),
+        }
+    }
+}
+
 /// Makes the image; says its digest.
-fn build_image(state: &Path, profile: Profile) -> Result<String> {
-    let binary = image::build(profile)?;
+fn build_image(state: &Path, wanted: &Wanted) -> Result<String> {
+    let binary = match &wanted.binary {
+        Some(binary) => binary.clone(),
+        None => image::build(wanted.profile)?,
+    };
     let archive = state.join("img/ambit.tar");
-    image::write(&binary, profile, IMAGE, &archive)
+    image::write(&binary, wanted.profile, IMAGE, &archive)
 }
 
 fn parse(words: &[&str]) -> Result<Wanted> {
@@ -113,6 +138,8 @@ fn parse(words: &[&str]) -> Result<Wanted> {
         profile: Profile::Dev,
         mode: Mode::All,
         state: "target/kubernetes".into(),
+        binary: None,
+        scale: None,
         tests: Vec::new(),
     };
     let mut words = words.iter();
@@ -123,11 +150,26 @@ fn parse(words: &[&str]) -> Result<Wanted> {
             "--up" => wanted.mode = Mode::Up,
             "--down" => wanted.mode = Mode::Down,
             "--state" => wanted.state = words.next().context("--state: no directory")?.into(),
+            "--binary" => {
+                let binary = words.next().context("--binary: no file")?;
+                let binary = std::fs::canonicalize(binary).with_context(|| (*binary).to_owned())?;
+                wanted.binary = Some(binary);
+            }
+            "--scale" => wanted.scale = Some(scale(words.next().copied().unwrap_or_default())?),
             "--" => wanted.tests.extend(words.by_ref().map(|word| (*word).to_owned())),
             _ => bail!("{word}: not understood\n{USAGE}"),
         }
     }
     Ok(wanted)
+}
+
+/// Numbers of pods, each larger than the one before it.
+fn scale(numbers: &str) -> Result<String> {
+    let pods: Result<Vec<u32>, _> = numbers.split(',').map(str::parse).collect();
+    let pods = pods.with_context(|| format!("--scale {numbers:?}: not numbers of pods"))?;
+    let grows = pods.windows(2).all(|pair| pair[0] < pair[1]) && pods[0] > 0;
+    ensure!(grows, "--scale {numbers}: a cluster only grows");
+    Ok(numbers.to_owned())
 }
 
 #[cfg(test)]
@@ -138,7 +180,10 @@ mod tests {
     fn words_are_understood_or_refused() {
         let wanted = parse(&["--keep", "--state", "x", "--", "policy"]).expect("understood");
         assert_eq!((wanted.mode, wanted.tests), (Mode::Keep, vec!["policy".to_owned()]));
-        for words in [&["--nodes"][..], &["--state"]] {
+        let wanted = parse(&["--scale", "10000,50000"]).expect("understood");
+        assert_eq!(wanted.scale.as_deref(), Some("10000,50000"));
+        let wrong = [&["--nodes"][..], &["--state"], &["--scale", "2,1"], &["--scale"]];
+        for words in wrong {
             assert!(parse(words).is_err(), "{words:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! The cluster under test: kubectl, commands in pods, logs, and waits that end.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,16 @@ impl Cluster {
         let state = std::env::var_os("AMBIT_KUBERNETES");
         let state = state.expect("AMBIT_KUBERNETES is not set; run cargo xtask e2e kubernetes");
         Self { state: state.into() }
+    }
+
+    /// The cluster whose state is in a directory.
+    pub(crate) fn at(state: PathBuf) -> Self {
+        Self { state }
+    }
+
+    /// Where its state is.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
     }
 
     /// kubectl, still without words.

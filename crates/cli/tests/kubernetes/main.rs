@@ -14,4 +14,5 @@ mod enrolment;
 mod install;
 mod load;
 mod policy;
+mod scale;
 mod upgrade;
