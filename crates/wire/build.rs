@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .bytes(".istio")
         .bytes(".ambit")
+        .bytes(".envoy.service.discovery.v3.HeldVersion")
         // Sorted, so that equal resources have equal bytes and with them equal versions.
         .btree_map(".")
         // prost's own `Any` copies its value; ours shares the receive buffer.

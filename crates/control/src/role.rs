@@ -42,7 +42,7 @@ use crate::listener::{self, Security};
 use crate::metrics::Metrics;
 use crate::monitoring::Monitoring;
 use crate::node_credentials::NodeCredentials;
-use crate::registry::{Registry, RegistryError};
+use crate::registry::{Batch, Registry, RegistryError};
 use crate::view_builder::Vips;
 use crate::world::World;
 use crate::xds_server::{Clients, Discovery};
@@ -334,7 +334,7 @@ fn watch_registry(
     world: Arc<World>,
     guard: &Guard,
 ) -> tokio::task::JoinHandle<Result<(), RegistryError>> {
-    let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let (sender, mut events) = mpsc::channel::<Batch>(EVENT_QUEUE);
     let marks = world.marks();
     let mut drain = guard.clone();
     guard.spawn(async move {
@@ -342,9 +342,19 @@ fn watch_registry(
             tokio::select! {
                 _ = drain.draining() => return,
                 batch = events.recv() => match batch {
-                    Some(batch) => world.take(batch),
+                    Some(mut batch) => {
+                        // What came while the last batch was on its way goes out together.
+                        while let Ok(more) = events.try_recv() {
+                            batch.add(more);
+                        }
+                        world.take(batch);
+                    }
                     None => return,
                 },
+            }
+            tokio::select! {
+                _ = drain.draining() => return,
+                () = tokio::time::sleep(world.pace()) => {}
             }
         }
     });

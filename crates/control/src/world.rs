@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ambit_model::Text;
 use ambit_model::identity::Identity;
@@ -21,6 +21,11 @@ use crate::error_text::chain;
 use crate::metrics::Metrics;
 use crate::registry::{Batch, Event};
 use crate::view_builder::{Builder, Mesh, Vips};
+
+/// How long publishing takes for each stream that follows: about what it costs on one processor.
+const PACE_PER_STREAM: Duration = Duration::from_micros(100);
+/// The longest pause between two publications, however many follow.
+const PACE_MAX: Duration = Duration::from_millis(100);
 
 /// What the control plane knows.
 pub(crate) struct World {
@@ -110,6 +115,13 @@ impl World {
         let took = started.elapsed();
         self.metrics.built(count, changes.len(), took);
         tracing::debug!(events = count, changes = changes.len(), ?took, "view built");
+    }
+
+    /// How long to let a publication reach those who follow before the next. The first change after
+    /// a pause waits for nothing; churn waits for this and never longer.
+    pub(crate) fn pace(&self) -> Duration {
+        let streams = u32::try_from(self.resources.receiver_count()).unwrap_or(u32::MAX);
+        PACE_PER_STREAM.saturating_mul(streams).min(PACE_MAX)
     }
 
     /// What discovery serves, as it changes.

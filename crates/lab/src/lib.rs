@@ -15,6 +15,7 @@
 //! | [`mod@plan`] | what a mesh reserves and costs, by whole pods; depends on nothing that runs |
 //! | [`sample`], [`load`] | applications and load for experiments |
 //! | [`mod@bench`] | the experiments, mode beside mode |
+//! | `scale` | a cluster of a thousand nodes and their proxies, for `cargo xtask e2e kubernetes` |
 //!
 //! [`hidden_command`] must be the first thing that `main` calls: some of the hidden subcommands
 //! enter namespaces, which a process with threads cannot.
@@ -42,6 +43,7 @@ mod node;
 mod pod;
 mod reaper;
 mod registry;
+mod scale;
 
 /// Runs the hidden subcommand that `arguments` (program name first) ask for, if it is one of this
 /// crate's.
@@ -63,6 +65,7 @@ pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<E
         "lab-container" => pod::run_container(rest),
         "lab-handshake" => handshake::run(rest),
         "lab-load" => load::run(rest),
+        "lab-scale" => scale::run(rest),
         "sample" => sample::run(rest),
         _ => return None,
     };

@@ -20,6 +20,7 @@ use ambit_model::workload::Workload;
 
 mod backoff;
 pub mod client;
+mod held;
 pub mod node;
 pub mod resources;
 pub mod retained;

@@ -1,9 +1,10 @@
 // Command cluster is a small Kubernetes in one binary: the control plane, its store, the node's
-// parts, kubectl and helm, chosen by the name it is called by (or by its first argument).
+// parts, kubectl and helm, and kwok, which plays the kubelets of nodes that do not exist; chosen
+// by the name it is called by (or by its first argument).
 //
 // One binary because they share nearly all of their code: it links once, and is a tenth of what
 // the parts would be one by one. It is built from the modules that the projects publish; nothing
-// here is a fake.
+// here is a fake but the nodes that kwok is asked to play.
 package main
 
 import (
@@ -29,8 +30,8 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-const usage = "cluster " +
-	"etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kube-proxy|kubelet|kubectl|helm"
+const usage = "cluster etcd|helm|kube-apiserver|kube-controller-manager|kube-proxy|" +
+	"kube-scheduler|kubectl|kubelet|kwok"
 
 func main() {
 	name := filepath.Base(os.Args[0])
@@ -45,6 +46,8 @@ func main() {
 		return
 	case "helm":
 		os.Exit(runHelm())
+	case "kwok":
+		os.Exit(runKwok())
 	case "kube-apiserver":
 		command = apiserver.NewAPIServerCommand()
 	case "kube-controller-manager":

@@ -13,7 +13,7 @@ const VERSION: (&str, &str, &str) = ("1", "36", "v1.36.3");
 const GO_MINOR: u32 = 26;
 const SOURCE: &str = "e2e/kubernetes";
 /// The names by which the one binary is called.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "etcd",
     "helm",
     "kube-apiserver",
@@ -22,6 +22,7 @@ const PROGRAMS: [&str; 8] = [
     "kube-scheduler",
     "kubectl",
     "kubelet",
+    "kwok",
 ];
 /// A file of each Debian package that is needed.
 const PACKAGES: [(&str, &[&str]); 8] = [

@@ -36,6 +36,16 @@ impl Cluster {
         Self { state: state.into() }
     }
 
+    /// The cluster whose state is in a directory.
+    pub(crate) fn at(state: PathBuf) -> Self {
+        Self { state }
+    }
+
+    /// Where its state is.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
     /// kubectl, still without words.
     pub(crate) fn command(&self) -> Command {
         Command::new(self.state.join("k"))

@@ -16,4 +16,5 @@ mod istio;
 mod load;
 mod migration;
 mod policy;
+mod scale;
 mod upgrade;

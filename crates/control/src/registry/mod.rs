@@ -94,6 +94,14 @@ pub(crate) struct Batch {
     pub(crate) mark: Option<u64>,
 }
 
+impl Batch {
+    /// Takes a later batch in.
+    pub(crate) fn add(&mut self, later: Self) {
+        self.events.extend(later.events);
+        self.mark = later.mark.or(self.mark);
+    }
+}
+
 /// One thing that changed in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {

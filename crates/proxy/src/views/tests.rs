@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::workload::Workload;
-use ambit_wire::proto::envoy::service::discovery::v3 as proto;
+use ambit_wire::proto::envoy::service::discovery::v3::{self as proto, HeldVersion};
 use ambit_wire::proto::istio::{security, workload};
 use ambit_wire::xds::content_version;
 use futures::Stream;
@@ -222,12 +222,9 @@ async fn a_lost_stream_is_resumed_with_what_is_held() {
     drop(session);
     let mut session = world.session().await;
     let [policies, addresses] = session.opening().await;
-    let held = |request: &DeltaDiscoveryRequest| {
-        request.initial_resource_versions.clone().into_iter().collect::<Vec<_>>()
-    };
-    let version = |resource: proto::Resource| (resource.name, resource.version);
-    assert_eq!(held(&policies), [version(policy("deny"))]);
-    assert_eq!(held(&addresses), [version(pod("cart"))]);
+    let version = |resource: proto::Resource| HeldVersion::new(&resource.name, &resource.version);
+    assert_eq!(policies.initial_resource_versions, [version(policy("deny"))]);
+    assert_eq!(addresses.initial_resource_versions, [version(pod("cart"))]);
     assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_some(), "nothing is lost");
     // Removed while the proxy was away: the control plane says so now.
     let removal = DeltaDiscoveryResponse {

@@ -23,7 +23,7 @@ use crate::convert::{self, Address, ConvertError, Problem};
 use crate::proto::ambit::snapshot::{Delta, Snapshot};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion, Resource,
 };
 use crate::proto::google::rpc::Status;
 use crate::proto::istio::workload as proto;
@@ -172,11 +172,11 @@ impl Client {
                 Answer::Awaited | Answer::Nothing => None,
                 Answer::Resource(name) => self.version(*resource_type, name),
             };
-            let version = |answer: &Answer| version(answer).unwrap_or_default().to_owned();
             let demanded = watch.demanded.iter();
-            let demanded = demanded.map(|(name, answer)| (name.clone(), version(answer)));
+            let demanded = demanded
+                .map(|(name, answer)| HeldVersion::new(name, version(answer).unwrap_or_default()));
             let held = self.versions.get(resource_type).into_iter().flatten();
-            let held = held.map(|(name, version)| (name.to_string(), version.to_string()));
+            let held = held.map(|(name, version)| HeldVersion::new(name, version));
             DeltaDiscoveryRequest {
                 node: Some(self.node.clone()),
                 type_url: resource_type.url().to_owned(),

@@ -114,6 +114,13 @@ pub(crate) struct Entry {
     sequence: u64,
 }
 
+impl Entry {
+    /// Number of its last change.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
 /// By what else a resource is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names {

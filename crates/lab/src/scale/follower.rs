@@ -1,0 +1,204 @@
+//! One node's proxy, as far as a control plane can tell: it follows everything, acknowledges, and
+//! comes back with the versions it holds. When a resource came is written down, the resource is not
+//! kept.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use ambit_net::grpc::{self, Target};
+use ambit_wire::proto::envoy::config::core::v3::Node;
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
+use ambit_wire::proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+};
+use ambit_wire::xds::node::ProxyNode;
+use ambit_wire::xds::{MAX_MESSAGE_BYTES, ResourceType, backoff};
+use anyhow::{Context, Result, bail};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::AsciiMetadataValue;
+
+use super::held::{Held, TYPES, Texts};
+use super::population::{self, MESH};
+
+/// Requests on their way, as in a proxy.
+const REQUESTS: usize = 256;
+
+/// What all proxies of a fleet share.
+pub(super) struct Common {
+    pub(super) target: Target,
+    pub(super) names: Mutex<Texts>,
+    pub(super) versions: Mutex<Texts>,
+    /// Whether each arrival is written down.
+    pub(super) records: AtomicBool,
+    /// Responses to all.
+    pub(super) responses: AtomicU64,
+}
+
+/// One proxy.
+pub(super) struct Follower {
+    common: Arc<Common>,
+    node: Node,
+    authorization: AsciiMetadataValue,
+    held: [Held; TYPES.len()],
+    told: Arc<Told>,
+}
+
+/// What others may know of a proxy.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) stream: Mutex<Stream>,
+    pub(super) arrivals: Mutex<Vec<Arrival>>,
+}
+
+/// How the newest stream of a proxy fares.
+#[derive(Clone, Default)]
+pub(super) struct Stream {
+    /// When the one before it ended.
+    pub(super) ended: Option<Instant>,
+    /// When its connection was begun.
+    pub(super) began: Option<Instant>,
+    /// When its connection stood and it was accepted.
+    pub(super) accepted: Option<Instant>,
+    /// When the first answer to each type was there.
+    pub(super) synced: Option<Instant>,
+    /// Resources of these answers.
+    pub(super) resources: usize,
+    /// Resources held when they were there.
+    pub(super) held: usize,
+}
+
+/// A resource came, with a version that was not held.
+pub(super) struct Arrival {
+    pub(super) name: u32,
+    pub(super) at: Instant,
+}
+
+impl Follower {
+    /// The proxy of a node of the population.
+    pub(super) fn new(
+        common: Arc<Common>,
+        index: u32,
+        token: &str,
+        told: Arc<Told>,
+    ) -> Result<Self> {
+        let node = ProxyNode {
+            ip: std::net::Ipv4Addr::LOCALHOST.into(),
+            pod: population::proxy_name(index),
+            namespace: MESH.to_owned(),
+            node: population::node_name(index),
+            metadata: std::collections::BTreeMap::new(),
+        };
+        let mut authorization: AsciiMetadataValue = format!("Bearer {token}").parse()?;
+        authorization.set_sensitive(true);
+        Ok(Self { common, node: node.into(), authorization, held: Default::default(), told })
+    }
+
+    /// Follows for as long as the fleet lives, as a proxy does.
+    pub(super) async fn run(mut self) {
+        let mut failures = 0;
+        loop {
+            let began = Instant::now();
+            let mut worked = false;
+            // Why it ended is the control plane's to say; when, is what is measured.
+            drop(self.stream(began, &mut worked).await);
+            if worked {
+                failures = 0;
+                let ended = Some(Instant::now());
+                *self.told.stream.lock().expect("no holder panics") =
+                    Stream { ended, ..Stream::default() };
+            }
+            tokio::time::sleep(backoff(failures)).await;
+            failures += 1;
+        }
+    }
+
+    async fn stream(&mut self, began: Instant, worked: &mut bool) -> Result<()> {
+        let channel = grpc::connect(&self.common.target).await?;
+        let (requests, outgoing) = mpsc::channel(REQUESTS);
+        for request in self.opening() {
+            requests.try_send(request)?;
+        }
+        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
+        request.metadata_mut().insert("authorization", self.authorization.clone());
+        let mut service = ads::AggregatedDiscoveryServiceClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let mut responses = service.delta_aggregated_resources(request).await?.into_inner();
+        {
+            let mut stream = self.told.stream.lock().expect("no holder panics");
+            stream.began = Some(began);
+            stream.accepted = Some(Instant::now());
+        }
+        let mut answered = [false; TYPES.len()];
+        while let Some(response) = responses.message().await? {
+            *worked = true;
+            let reply = self.take(response, &mut answered)?;
+            requests.send(reply).await.context("the control plane takes no requests")?;
+        }
+        bail!("the control plane ended the stream")
+    }
+
+    fn opening(&self) -> Vec<DeltaDiscoveryRequest> {
+        let names = self.common.names.lock().expect("no holder panics");
+        let opening = |(resource_type, held): (ResourceType, &Held)| DeltaDiscoveryRequest {
+            node: Some(self.node.clone()),
+            type_url: resource_type.url().to_owned(),
+            initial_resource_versions: {
+                let versions = self.common.versions.lock().expect("no holder panics");
+                held.versions(&names, &versions)
+            },
+            ..DeltaDiscoveryRequest::default()
+        };
+        TYPES.into_iter().zip(&self.held).map(opening).collect()
+    }
+
+    /// Writes down what came, and answers it.
+    fn take(
+        &mut self,
+        response: DeltaDiscoveryResponse,
+        answered: &mut [bool; TYPES.len()],
+    ) -> Result<DeltaDiscoveryRequest> {
+        let at = Instant::now();
+        let which = TYPES.iter().position(|it| it.url() == response.type_url);
+        let which = which.with_context(|| format!("{} was not asked for", response.type_url))?;
+        let (count, is_first) = (response.resources.len(), !answered[which]);
+        answered[which] |= !ambit_wire::xds::server::is_partial(&response);
+        self.common.responses.fetch_add(1, Ordering::Relaxed);
+        let arrivals = self.hold(&response, which);
+        if self.common.records.load(Ordering::Relaxed) {
+            let arrivals = arrivals.into_iter().map(|name| Arrival { name, at });
+            self.told.arrivals.lock().expect("no holder panics").extend(arrivals);
+        }
+        if is_first {
+            let mut stream = self.told.stream.lock().expect("no holder panics");
+            stream.resources += count;
+            if answered.iter().all(|it| *it) {
+                stream.held = self.held.iter().map(Held::len).sum();
+                stream.synced = Some(Instant::now());
+            }
+        }
+        Ok(DeltaDiscoveryRequest {
+            type_url: response.type_url,
+            response_nonce: response.nonce,
+            ..DeltaDiscoveryRequest::default()
+        })
+    }
+
+    /// Takes the versions of a response; answers which names have another than before.
+    fn hold(&mut self, response: &DeltaDiscoveryResponse, which: usize) -> Vec<u32> {
+        let held = &mut self.held[which];
+        let mut names = self.common.names.lock().expect("no holder panics");
+        let mut versions = self.common.versions.lock().expect("no holder panics");
+        for name in &response.removed_resources {
+            held.remove(names.number(name));
+        }
+        let resources = response.resources.iter();
+        let taken = resources.filter_map(|it| {
+            let name = names.number(&it.name);
+            held.put(name, versions.number(&it.version)).then_some(name)
+        });
+        taken.collect()
+    }
+}

@@ -1,0 +1,116 @@
+//! `ambit lab-scale`: a cluster of a thousand nodes, of which only the proxies' end is played.
+//!
+//! `populate` writes nodes, namespaces, services and pods to a real API server, where kwok plays
+//! their kubelets. `fleet` is as many node proxies as there are nodes, as far as a control plane
+//! can tell: each proves itself with a token of its own, follows everything over a connection of
+//! its own, keeps names and versions, and comes back with them when the connection ends. It takes
+//! one command a line and answers each with a line of JSON ([`fleet`]).
+//!
+//! Nothing here judges what it measures.
+
+mod api;
+mod changes;
+mod fleet;
+mod follower;
+mod held;
+mod population;
+mod spread;
+mod viewer;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ambit_net::sys::process::raise_open_files_limit;
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+/// Threads of a fleet: it shares its machine with everything that it measures.
+const THREADS: usize = 2;
+
+#[derive(Debug, Parser)]
+#[command(name = "ambit lab-scale", about = "Plays a large cluster and prints what it measured")]
+struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Writes nodes, namespaces, services and pods until there are as many as asked for.
+    Populate(PopulateArgs),
+    /// Follows a control plane as the proxies of all nodes.
+    Fleet(FleetArgs),
+}
+
+/// How large the cluster is.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Size {
+    /// Nodes, each with the pod of a proxy.
+    #[arg(long)]
+    nodes: u32,
+    /// Namespaces that services and pods are spread over.
+    #[arg(long)]
+    namespaces: u32,
+    /// Services that pods are spread over.
+    #[arg(long)]
+    services: u32,
+    /// Pods beside those of the proxies.
+    #[arg(long)]
+    pods: u32,
+}
+
+#[derive(Debug, clap::Args)]
+struct PopulateArgs {
+    /// The way to the API server.
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    #[command(flatten)]
+    size: Size,
+    /// How many pods there are already.
+    #[arg(long, default_value_t = 0)]
+    pods_before: u32,
+    /// How many services there are already.
+    #[arg(long, default_value_t = 0)]
+    services_before: u32,
+    /// Requests under way at the same time.
+    #[arg(long, default_value_t = 16)]
+    writers: usize,
+}
+
+#[derive(Debug, clap::Args)]
+struct FleetArgs {
+    /// The way to the API server.
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    #[command(flatten)]
+    size: Size,
+    /// The control plane, https://HOST:PORT.
+    #[arg(long)]
+    server: http::Uri,
+    /// What the control plane's certificate is issued by.
+    #[arg(long)]
+    roots: PathBuf,
+}
+
+/// Runs the part that the words ask for.
+pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
+    let name = OsString::from("ambit lab-scale");
+    let args = match Args::try_parse_from(std::iter::once(&name).chain(words)) {
+        Ok(args) => args,
+        Err(error) => {
+            error.print().context("print the usage")?;
+            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
+        }
+    };
+    raise_open_files_limit().context("raise the limit of open files")?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(THREADS).enable_all().build()?;
+    runtime.block_on(async {
+        match args.part {
+            Part::Populate(args) => population::run(&args).await,
+            Part::Fleet(args) => fleet::run(args).await,
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

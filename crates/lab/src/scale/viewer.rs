@@ -1,0 +1,73 @@
+//! One proxy that does with what it gets what a real one does: it makes a view of it.
+
+use std::time::Instant;
+
+use ambit_model::view::View;
+use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
+use ambit_wire::xds::MAX_MESSAGE_BYTES;
+use ambit_wire::xds::client::{Client, Interest};
+use ambit_wire::xds::node::ProxyNode;
+use anyhow::{Context, Result};
+use prost::Message as _;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::held::TYPES;
+use super::population::{self, MESH};
+
+/// Requests on their way, as in a proxy.
+const REQUESTS: usize = 256;
+
+/// How long a proxy takes from nothing to a view.
+#[derive(Debug, Serialize)]
+pub(super) struct Viewed {
+    /// Until the connection stood and the stream was accepted.
+    accepted_ms: f64,
+    /// From there to the complete view.
+    view_ms: f64,
+    resources: usize,
+    bytes: usize,
+}
+
+/// Connects as the first node's proxy, knowing nothing.
+pub(super) async fn run(target: &ambit_net::grpc::Target, token: &str) -> Result<Viewed> {
+    let node = ProxyNode {
+        ip: std::net::Ipv4Addr::LOCALHOST.into(),
+        pod: population::proxy_name(0),
+        namespace: MESH.to_owned(),
+        node: population::node_name(0),
+        metadata: std::collections::BTreeMap::new(),
+    };
+    let interests = TYPES.map(|resource_type| (resource_type, Interest::Everything));
+    let mut client = Client::new(node.into(), interests);
+    let start = Instant::now();
+    let channel = ambit_net::grpc::connect(target).await?;
+    let (requests, outgoing) = mpsc::channel(REQUESTS);
+    for request in client.connected() {
+        requests.try_send(request)?;
+    }
+    let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+    let mut service = ads::AggregatedDiscoveryServiceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let mut responses = service.delta_aggregated_resources(request).await?.into_inner();
+    let accepted = Instant::now();
+    let (mut view, mut resources, mut bytes) = (View::default(), 0, 0);
+    while !client.is_complete() {
+        let response = responses.message().await?.context("the control plane ended the stream")?;
+        resources += response.resources.len();
+        bytes += response.encoded_len();
+        let received = client.receive(response);
+        received.changes.into_iter().for_each(|change| view.apply(change));
+        requests.send(received.reply).await.context("the control plane takes no requests")?;
+    }
+    let ms = |duration: std::time::Duration| (duration.as_secs_f64() * 1e5).round() / 1e2;
+    Ok(Viewed {
+        accepted_ms: ms(accepted - start),
+        view_ms: ms(accepted.elapsed()),
+        resources,
+        bytes,
+    })
+}
