@@ -120,7 +120,7 @@ pub(super) struct Kwok(Child);
 impl Kwok {
     pub(super) fn start(cluster: &Cluster) -> Self {
         let mut kwok = Command::new("nsenter");
-        kwok.args(["--target", &cluster.machine(), "--net", "--mount", "--pid"]);
+        kwok.args(["--target", &cluster.machine(), "--net", "--mount"]);
         kwok.args(["/mnt/bin/kwok", "--kubeconfig", "/mnt/cfg/admin.kubeconfig"]);
         kwok.args(["--config", "/run/scripts/kwok.yaml", "--node-lease-duration-seconds", "100"]);
         kwok.args(["--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"]);
