@@ -246,8 +246,8 @@ impl<'a> Mesh<'a> {
     fn try_ambit(&self, sets: &[&str]) -> Said {
         let (chart, settings) = (chart(), self.settings.display().to_string());
         let mut words = vec!["upgrade", "--install", "ambit", &chart, "--values", &settings];
-        // Of objects that another chart made under the same names.
-        words.push("--take-ownership");
+        // Of objects that another chart made under the same names; Istio's definitions stay.
+        words.extend(["--take-ownership", "--skip-crds"]);
         words.extend(WAIT);
         words.extend(sets.iter().flat_map(|set| ["--set", set]));
         self.cluster.helm(&words)
