@@ -45,7 +45,7 @@ use crate::node_credentials::NodeCredentials;
 use crate::registry::{Batch, Registry, RegistryError};
 use crate::view_builder::Vips;
 use crate::world::World;
-use crate::xds_server::{Clients, Discovery};
+use crate::xds_server::{Clients, Discovery, Turns};
 
 /// Batches of events that wait to be built into the view.
 const EVENT_QUEUE: usize = 16;
@@ -380,11 +380,13 @@ async fn serve_proxies(
     let names = server_names(config)?;
     let acceptor = Arc::new(ArcSwap::from_pointee(server_acceptor(&parts.authority, &names)?));
     renew_server_certificate(parts.authority.clone(), names, acceptor.clone(), guard);
+    let turns = Turns::default();
     let discovery = |callers| Discovery {
         world: parts.world.clone(),
         callers,
         trusted_accounts: config.trusted_node_accounts.clone(),
         clients: parts.clients.clone(),
+        turns: turns.clone(),
         metrics: parts.metrics.clone(),
         guard: guard.clone(),
         spread: config.shutdown_spread,

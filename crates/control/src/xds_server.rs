@@ -22,8 +22,10 @@ use ambit_wire::xds::ResourceType;
 use ambit_wire::xds::node::node_name;
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Progress, Stream};
+use prost::Message as _;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
@@ -36,6 +38,13 @@ use crate::world::World;
 
 /// Responses that wait for the connection to take them.
 const RESPONSE_QUEUE: usize = 2;
+/// Most first answers under way: each is a copy of the whole view, and a thousand proxies may ask
+/// for theirs at once.
+const FIRST_ANSWERS: usize = 16;
+/// First answers smaller than this are not counted.
+const SMALL_ANSWER_BYTES: usize = 256 * 1024;
+/// How long a client may take to acknowledge its first answer before the next gets its turn.
+const TURN: Duration = Duration::from_secs(2);
 /// How long a client may leave a response untaken before it is given up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -48,9 +57,42 @@ pub(crate) struct Discovery {
     pub(crate) trusted_accounts: Vec<(Text, Text)>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) turns: Turns,
     pub(crate) guard: Guard,
     /// At shutdown, streams end in the course of this time.
     pub(crate) spread: Duration,
+}
+
+/// Bounds the first answers under way.
+#[derive(Clone)]
+pub(crate) struct Turns(Arc<Semaphore>);
+
+/// The right to a first answer, for a while.
+struct Turn {
+    _permit: OwnedSemaphorePermit,
+    over_at: Instant,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(FIRST_ANSWERS)))
+    }
+}
+
+impl Turns {
+    /// Waits for a turn; whoever asked first gets one first.
+    async fn take(&self) -> Turn {
+        let permit = self.0.clone().acquire_owned().await.expect("nobody closes it");
+        Turn { _permit: permit, over_at: Instant::now() + TURN }
+    }
+}
+
+/// Ends when the turn is over, if there is one.
+async fn turn_over(turn: Option<Instant>) {
+    match turn {
+        Some(over_at) => tokio::time::sleep_until(over_at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Who is connected, for people to look at.
@@ -182,6 +224,7 @@ impl ads::AggregatedDiscoveryService for Discovery {
             caller,
             resources: self.world.resources(),
             stream: Stream::new(),
+            turn: None,
             responses,
         };
         self.guard.spawn(connection.run(request.into_inner()));
@@ -214,6 +257,8 @@ struct StreamTask {
     caller: Option<Caller>,
     resources: watch::Receiver<Resources>,
     stream: Stream,
+    /// Held while a large first answer is under way.
+    turn: Option<Turn>,
     responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
 }
 
@@ -264,6 +309,7 @@ impl StreamTask {
                 changed = self.resources.changed() => if changed.is_err() {
                     return End::Told(Status::unavailable("the control plane stops"));
                 },
+                () = turn_over(self.turn.as_ref().map(|turn| turn.over_at)) => self.turn = None,
                 () = &mut expiry => {
                     let what = "the token has expired; reconnect with a fresh one";
                     return End::Told(Status::unauthenticated(what));
@@ -287,6 +333,9 @@ impl StreamTask {
             refused.map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
         if is_first {
             self.check_node()?;
+        }
+        if self.stream.is_acknowledged() {
+            self.turn = None;
         }
         if let Some(rejection) = rejection {
             let kind = type_name(rejection.resource_type);
@@ -328,6 +377,11 @@ impl StreamTask {
 
     /// Sends all that is due, each time from the newest resources.
     async fn send(&mut self) -> Result<(), End> {
+        let is_first = self.turn.is_none() && self.stream.owes_first_answer();
+        if is_first {
+            self.turn = Some(self.discovery.turns.take().await);
+        }
+        let mut sent_bytes = 0;
         loop {
             let resources = self.resources.borrow_and_update().clone();
             let next = self.stream.next_response(&resources);
@@ -343,9 +397,13 @@ impl StreamTask {
                 removed = response.removed_resources.len(),
                 "discovery response",
             );
+            sent_bytes += response.encoded_len();
             if self.responses.send_timeout(Ok(response), SEND_TIMEOUT).await.is_err() {
                 return Err(End::Left);
             }
+        }
+        if is_first && sent_bytes < SMALL_ANSWER_BYTES {
+            self.turn = None;
         }
         let client = Client {
             remote: self.remote,
@@ -372,5 +430,23 @@ async fn token_expiry(expires_at: Option<SystemTime>) {
     match expires_at.map(|end| end.duration_since(SystemTime::now())) {
         None => std::future::pending().await,
         Some(left) => tokio::time::sleep(left.unwrap_or_default()).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_first_answers_are_under_way_and_no_more() {
+        let turns = Turns::default();
+        let mut taken = Vec::new();
+        for _ in 0..FIRST_ANSWERS {
+            taken.push(turns.take().await);
+        }
+        let next = tokio::time::timeout(TURN, turns.take()).await;
+        assert!(next.is_err(), "one more than there may be");
+        drop(taken.pop());
+        turns.take().await;
     }
 }

@@ -137,6 +137,16 @@ impl Stream {
         Ok(refused)
     }
 
+    /// Whether the client waits for all that it asked for first.
+    pub fn owes_first_answer(&self) -> bool {
+        self.subscriptions.values().any(|it| it.owes_answer)
+    }
+
+    /// Whether the client has acknowledged all that it was sent.
+    pub fn is_acknowledged(&self) -> bool {
+        self.subscriptions.values().all(|it| it.unacknowledged.is_empty())
+    }
+
     /// The next response to send, if there is one. Policies come first.
     pub fn next_response(
         &mut self,
