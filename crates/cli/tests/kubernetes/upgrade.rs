@@ -22,7 +22,9 @@ fn another_version_is_rolled_out_under_load_and_nobody_notices() {
         must(&cluster.on_node(node, &[&ctr[..], &tag[..]].concat()));
     }
     let chart = chart();
-    let upgrade = ["upgrade", "ambit", &chart, "--reuse-values", "--set", "image.tag=next"];
+    // Helm refuses to change what another client has set, as the test of `ambit check` does.
+    let force = "--force-conflicts";
+    let upgrade = ["upgrade", "ambit", &chart, "--reuse-values", "--set", "image.tag=next", force];
     let rollback = ["rollback", "ambit"];
     for (what, words) in
         [("helm upgrade to another image", &upgrade[..]), ("helm rollback", &rollback[..])]
