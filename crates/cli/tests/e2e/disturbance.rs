@@ -107,7 +107,13 @@ fn a_worker_dies_and_only_its_own_connections_with_it() {
     let machine = Machine::up("kill-worker", Mesh::On, &[]);
     for node in ["node-2", "node-1"] {
         let what = format!("kill -9 the worker of {node}");
-        let (outcome, within_ms) = under_load(&machine, &what, || kill_worker(&machine, node));
+        let (outcome, within_ms) = under_load(&machine, &what, || {
+            // A tunnel that is only being opened would be opened anew.
+            machine.wait("the tunnels stand", SETTLE_TIMEOUT, || {
+                machine.established("app/server", 9000) >= LONG
+            });
+            kill_worker(&machine, node)
+        });
         assert_eq!(outcome.long.cut, LONG as u64, "{what}: they were its own");
         assert_own_connections_only(&outcome, within_ms, &what);
     }
