@@ -28,7 +28,7 @@ cargo xtask e2e kubernetes [--release | --binary FILE] [--keep | --up | --down] 
     --release   the shipped binary instead of a quick build
     --binary    a static binary that is there already, instead of any build
     --scale     instead of the tests: a thousand nodes with so many pods, one number after the
-                other; the report lies in bench/runs when it is done
+                other; the report lies in the state directory, in `scale`
     --keep      leave the cluster as the tests leave it
     --up        the cluster and the chart alone, without tests; again to update both
     --down      take a kept cluster down
