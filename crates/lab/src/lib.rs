@@ -23,6 +23,9 @@
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
+use clap::Parser;
+
 pub mod bench;
 pub mod demo;
 pub mod handshake;
@@ -77,4 +80,16 @@ fn exit(word: &OsStr, outcome: anyhow::Result<ExitCode>) -> ExitCode {
         eprintln!("ambit {}: {error:#}", word.to_string_lossy());
         ExitCode::FAILURE
     })
+}
+
+/// The words of a hidden command; the exit status when they are wrong or ask for help.
+fn arguments<A: Parser>(name: &str, words: &[OsString]) -> anyhow::Result<Result<A, ExitCode>> {
+    let name = OsString::from(name);
+    match A::try_parse_from(std::iter::once(&name).chain(words)) {
+        Ok(arguments) => Ok(Ok(arguments)),
+        Err(error) => {
+            error.print().context("print the usage")?;
+            Ok(Err(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))))
+        }
+    }
 }

@@ -149,13 +149,9 @@ pub(crate) enum Ready {
 
 /// Runs the sample that the words ask for, until SIGTERM.
 pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
-    let name = OsString::from("ambit sample");
-    let words = match Words::try_parse_from(std::iter::once(&name).chain(words)) {
+    let words = match crate::arguments::<Words>("ambit sample", words)? {
         Ok(words) => words,
-        Err(error) => {
-            error.print().context("print the usage")?;
-            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
-        }
+        Err(code) => return Ok(code),
     };
     raise_open_files_limit().context("raise the limit of open files")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -95,13 +95,9 @@ struct FleetArgs {
 
 /// Runs the part that the words ask for.
 pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let name = OsString::from("ambit lab-scale");
-    let args = match Args::try_parse_from(std::iter::once(&name).chain(words)) {
+    let args = match crate::arguments::<Args>("ambit lab-scale", words)? {
         Ok(args) => args,
-        Err(error) => {
-            error.print().context("print the usage")?;
-            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
-        }
+        Err(code) => return Ok(code),
     };
     raise_open_files_limit().context("raise the limit of open files")?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
