@@ -43,13 +43,14 @@ pub(crate) struct Departure {
 impl Departure {
     /// Nothing is put on the node before [`Departure::keep`].
     pub(crate) fn new(settings: &Settings, client: Option<Client>) -> Result<Self, RunError> {
+        let mesh_namespace = settings.daemon_set.as_ref().map(|name| &*name.namespace);
         let installer = |directories: &CniDirectories| -> Result<Installer, RunError> {
             Ok(Installer {
                 conf_dir: directories.conf_dir.clone(),
                 bin_dir: directories.bin_dir.clone(),
                 conf_name: directories.conf_name.clone(),
                 executable: std::env::current_exe().map_err(RunError::Executable)?,
-                entry: conflist::entry(&settings.cni_socket),
+                entry: conflist::entry(&settings.cni_socket, mesh_namespace),
                 removed: Arc::default(),
             })
         };

@@ -4,7 +4,8 @@
 //! It runs at the end of the chain of plugins, once per pod, started by the container runtime; it
 //! has no runtime of its own, reads its configuration from standard input and answers on standard
 //! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: the
-//! result of the plugin before it is passed on. A pod never starts because the agent is away.
+//! result of the plugin before it is passed on. A pod never starts because the agent is away, but
+//! for the mesh's own: nothing captures those, and a node without them would never come back.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,6 +26,10 @@ const AGENT_SOCKET: &str = "/var/run/istio-cni/pluginevent.sock";
 pub(crate) const AGENT_TIMEOUT_SECONDS: u64 = 20;
 /// Longest that the configuration may have the agent waited for: runtimes give up after minutes.
 const AGENT_TIMEOUT_SECONDS_MAX: u64 = 120;
+/// How the names of the mesh's own pods begin, in the namespace of the mesh.
+const OWN_PODS: [&str; 2] = ["istiod-", "ztunnel-"];
+/// How long the agent is waited for when the pod is the mesh's own.
+const OWN_PATIENCE: Duration = Duration::from_secs(1);
 /// Wait before the agent is asked again; doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest wait before the agent is asked again.
@@ -102,6 +107,7 @@ struct Configuration {
     agent_socket: Option<PathBuf>,
     /// In seconds.
     agent_timeout: Option<u64>,
+    mesh_namespace: Option<String>,
 }
 
 impl Configuration {
@@ -116,6 +122,11 @@ impl Configuration {
     fn timeout(&self) -> Duration {
         let seconds = self.agent_timeout.unwrap_or(AGENT_TIMEOUT_SECONDS);
         Duration::from_secs(seconds.min(AGENT_TIMEOUT_SECONDS_MAX))
+    }
+
+    fn is_own(&self, namespace: &str, pod: &str) -> bool {
+        self.mesh_namespace.as_deref() == Some(namespace)
+            && OWN_PODS.iter().any(|name| pod.starts_with(name))
     }
 }
 
@@ -233,7 +244,13 @@ fn add(
             "Netns": netns, "PodName": name, "PodNamespace": namespace,
             "PodUID": environment.argument("K8S_POD_UID"), "IPs": addresses,
         });
-        insist(&configuration, &announcement.to_string(), surroundings)?;
+        let body = announcement.to_string();
+        if configuration.is_own(namespace, name) {
+            // The agent is told, but the pod does not wait for it.
+            surroundings.announce(configuration.socket(), &body, OWN_PATIENCE);
+        } else {
+            insist(&configuration, &body, surroundings)?;
+        }
     }
     Ok(in_version(result, &version))
 }
@@ -479,6 +496,31 @@ mod tests {
         let mut agent = Agent::new(&[away]);
         assert_eq!(check("ADD", &configuration, &mut agent), Err(11));
         assert!(agent.now - agent.began <= Duration::from_secs(2));
+    }
+
+    #[test]
+    fn the_meshs_own_pods_do_not_wait_for_the_agent() {
+        for (namespace, pod, starts) in [
+            ("istio-system", "ztunnel-x7k2p", true),
+            ("istio-system", "istiod-5d8f-abcde", true),
+            ("istio-system", "web", false),
+            ("istio-system", "gateway-ztunnel-x", false),
+            ("shop", "ztunnel-x7k2p", false),
+        ] {
+            let mut environment = environment("ADD");
+            environment.arguments = format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod}");
+            let mut configuration = configuration("1.1.0");
+            let mut check = |expected: bool| {
+                let mut agent = Agent::new(&[Answer::NotYet("away".to_owned())]);
+                let input = configuration.to_string();
+                let started = run(&environment, input.as_bytes(), &mut agent).is_ok();
+                assert_eq!(started, expected, "{namespace}/{pod}");
+                assert!(!agent.announced.is_empty(), "{namespace}/{pod}");
+                configuration["meshNamespace"] = "istio-system".into();
+            };
+            check(false);
+            check(starts);
+        }
     }
 
     #[test]

@@ -107,14 +107,28 @@ impl Way<'_> {
     }
 
     fn carries_encrypted_traffic(&self) {
-        until("requests pass", || self.failed("client") == 0 && self.failed("late") == 0);
-        until("the control plane has offered HBONE for both ends", || {
+        let seen = |client: &str| {
             let wire = Wire::tap(self.cluster, self.namespace.name);
-            assert_eq!(self.failed("client"), 0);
+            let failed = self.failed(client);
             let trace = wire.end();
-            let tls = trace.tls_summary(HBONE_PORT);
-            trace.count_marker(MARKER.as_bytes()) == 0 && tls.tls_bytes > 0 && tls.other_bytes == 0
+            let markers = trace.count_marker(MARKER.as_bytes());
+            (failed, markers, trace.tls_summary(HBONE_PORT))
+        };
+        let mut last = None;
+        until("the control plane has offered HBONE for both ends", || {
+            let now = seen("client");
+            let (failed, markers, tunnels) = &now;
+            let is_so = *failed == 0 && *markers == 0 && tunnels.payload_bytes > 0;
+            if last.as_ref() != Some(&now) {
+                eprintln!("{} to {}: {now:?}", self.from, self.to);
+                last = Some(now);
+            }
+            is_so
         });
+        // Whose tunnel is seen from its first byte.
+        let (failed, markers, tunnels) = seen("late");
+        assert_eq!((failed, markers, tunnels.other_bytes), (0, 0, 0), "{tunnels:?}");
+        assert!(tunnels.tls_bytes > 0, "{tunnels:?}");
         let identity = |account: String| {
             format!("spiffe://cluster.local/ns/{}/sa/{account}", self.namespace.name)
         };
@@ -289,13 +303,18 @@ impl Drop for Mesh<'_> {
             let said = self.cluster.kubectl(&["-n", MESH, "get", "pods", "-o", "wide"]);
             eprintln!("{}{}", said.out, said.err);
         }
+        // After a failure too, for the tests that follow; a second panic would hide the first.
+        let done = |said: Said| {
+            if !said.is_success {
+                eprintln!("the mesh was not put back: {}{}", said.out, said.err);
+            }
+            assert!(said.is_success || std::thread::panicking(), "Ambit is installed again");
+        };
         for release in ["ztunnel", "istio-cni", "istiod", "ambit"] {
             let uninstall = ["uninstall", release, "--ignore-not-found"];
-            self.cluster.helm(&[&uninstall[..], &WAIT[..]].concat());
+            done(self.cluster.helm(&[&uninstall[..], &WAIT[..]].concat()));
         }
-        // After a failure too, for the tests that follow; a second panic would hide the first.
-        let said = self.try_ambit(&[]);
-        assert!(said.is_success || std::thread::panicking(), "{}{}", said.out, said.err);
+        done(self.try_ambit(&[]));
         std::fs::remove_file(&self.settings).ok();
     }
 }

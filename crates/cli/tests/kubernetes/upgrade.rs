@@ -1,7 +1,7 @@
 //! The chart's own life: another version under load, and away with it.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cluster::{Cluster, MESH, NODES, Said, chart, must, until};
 use crate::disturbance::{ROLLOUT_S, under_load};
@@ -35,6 +35,30 @@ fn another_version_is_rolled_out_under_load_and_nobody_notices() {
         });
         outcome.assert_whole(what);
     }
+}
+
+/// Long enough for every part of which a pod may be away to have lost it.
+const BROKEN: Duration = Duration::from_secs(20);
+/// Longer than that and a rollback take.
+const BROKEN_LOAD_S: u32 = 60;
+
+#[test]
+fn a_version_that_cannot_start_is_rolled_back_and_nobody_notices() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("broken-version");
+    Everyday::deploy(&namespace);
+    namespace.enrol();
+    let chart = chart();
+    let what = "helm upgrade to an image that does not exist, helm rollback";
+    let outcome = under_load(&cluster, &namespace, BROKEN_LOAD_S, what, || {
+        let set = ["--reuse-values", "--set", "image.tag=missing", "--force-conflicts"];
+        let upgrade = ["upgrade", "ambit", &chart, "--namespace", MESH];
+        must(&cluster.helm(&[&upgrade[..], &set].concat()));
+        std::thread::sleep(BROKEN);
+        let rollback = ["rollback", "ambit", "--namespace", MESH, "--wait", "--timeout", "120s"];
+        must(&cluster.helm(&rollback));
+    });
+    outcome.assert_whole(what);
 }
 
 /// The chart as it is installed, so that it can be installed again.

@@ -40,8 +40,13 @@ pub(crate) struct Chained {
 }
 
 /// The plugin's entry in a list.
-pub(crate) fn entry(agent_socket: &Path) -> Value {
-    json!({"type": PLUGIN, "agentSocket": agent_socket, "agentTimeout": AGENT_TIMEOUT_SECONDS})
+pub(crate) fn entry(agent_socket: &Path, mesh_namespace: Option<&str>) -> Value {
+    let timeout = AGENT_TIMEOUT_SECONDS;
+    let mut entry = json!({"type": PLUGIN, "agentSocket": agent_socket, "agentTimeout": timeout});
+    if let Some(namespace) = mesh_namespace {
+        entry["meshNamespace"] = namespace.into();
+    }
+    entry
 }
 
 /// Whether container runtimes take a file of this name for a configuration.
@@ -151,7 +156,7 @@ pub(crate) mod tests {
 
     /// The name and the plugins of the chained configuration, or the error.
     fn check(name: &str, original: &str, expected: Result<(&str, &[&str]), ConflistError>) {
-        let entry = entry(Path::new("/s"));
+        let entry = entry(Path::new("/s"), None);
         let chained = chain(name, original.as_bytes(), &entry);
         match (chained, expected) {
             (Ok(Some(chained)), Ok((as_name, plugins))) => {
@@ -186,7 +191,8 @@ pub(crate) mod tests {
 
     #[test]
     fn an_earlier_entry_is_replaced_and_a_good_one_left_where_it_is() {
-        let (old, new) = (entry(Path::new("/old")), entry(Path::new("/new")));
+        let old = entry(Path::new("/old"), None);
+        let new = entry(Path::new("/new"), Some("istio-system"));
         let first = chain("a.conflist", CILIUM.as_bytes(), &old).expect("valid").expect("written");
         assert_eq!(ours(&first.content), Some(old));
         let second = chain("a.conflist", &first.content, &new).expect("valid").expect("written");

@@ -380,7 +380,7 @@ mod tests {
                 bin_dir: directory.path("bin"),
                 conf_name: None,
                 executable: directory.path("ambit"),
-                entry: conflist::entry(Path::new("/s")),
+                entry: conflist::entry(Path::new("/s"), None),
                 removed: Arc::default(),
             };
             let host = Self { directory, installer };
