@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     }
     let state = std::env::var_os("AMBIT_STATE");
     let command = Cli::parse().into_command(state).unwrap_or_else(|error| error.exit());
+    if matches!(command, Command::Control(_) | Command::Node(_) | Command::Proxy(_)) {
+        return_memory();
+    }
     let outcome = match command {
         Command::Control(args) => role(async { Ok(ambit_control::run(*args).await?) }),
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
@@ -39,6 +42,16 @@ fn main() -> ExitCode {
         eprintln!("ambit: {error:#}");
         ExitCode::from(FAILURE)
     })
+}
+
+/// Has a thread give memory back that is not used any more: a role that does nothing would else
+/// keep what its last burst took, and most of them do nothing most of the time.
+fn return_memory() {
+    use tikv_jemalloc_ctl::{background_thread, max_background_threads};
+    let started = max_background_threads::write(1).and_then(|()| background_thread::write(true));
+    if let Err(error) = started {
+        eprintln!("ambit: memory is given back late: {error}");
+    }
 }
 
 /// Whether a container runtime starts the program as its plugin: `ambit-cni`, or `ambit cni`.

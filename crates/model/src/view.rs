@@ -5,9 +5,12 @@
 //! writer clones, applies [`Change`]s and publishes. A view never decides anything by itself: the
 //! questions are asked in [`crate::plan`] and [`crate::authorize`].
 
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use equivalent::Equivalent;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
@@ -37,9 +40,11 @@ pub enum Change {
 /// Everything a proxy knows about the mesh at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    workloads: Map<Text, Arc<Workload>>,
-    workloads_by_address: Map<NetworkAddress, Few<Text>>,
-    workloads_by_name: Map<WorkloadName, Text>,
+    workloads: Map<ByUid, ()>,
+    /// By the hash of an address; those that have another one may be among them.
+    workloads_by_address: Map<u64, Few<ByUid>>,
+    workloads_by_name: Map<ByName, ()>,
+    hasher: RandomState,
     services: Map<ServiceName, Arc<Service>>,
     services_by_address: Map<NetworkAddress, Few<ServiceName>>,
     services_by_hostname: Map<Text, Few<ServiceName>>,
@@ -49,6 +54,66 @@ pub struct View {
     global_policies: OrdSet<PolicyName>,
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
     authorization_version: u64,
+}
+
+/// A workload that is known by its uid: an index of them repeats none of their names.
+#[derive(Clone, Debug)]
+struct ByUid(Arc<Workload>);
+
+impl PartialEq for ByUid {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.uid == other.0.uid
+    }
+}
+
+impl Eq for ByUid {}
+
+impl Ord for ByUid {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.uid.cmp(&other.0.uid)
+    }
+}
+
+impl PartialOrd for ByUid {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for ByUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.uid.hash(state);
+    }
+}
+
+impl Equivalent<ByUid> for str {
+    fn equivalent(&self, key: &ByUid) -> bool {
+        *self == *key.0.uid
+    }
+}
+
+/// A workload that is known by its namespace and name.
+#[derive(Clone, Debug)]
+struct ByName(Arc<Workload>);
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.0.namespace, &self.0.name) == (&other.0.namespace, &other.0.name)
+    }
+}
+
+impl Eq for ByName {}
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.0.namespace, &self.0.name).hash(state);
+    }
+}
+
+impl Equivalent<ByName> for (&Text, &Text) {
+    fn equivalent(&self, key: &ByName) -> bool {
+        *self == (&key.0.namespace, &key.0.name)
+    }
 }
 
 /// The workloads behind one service, in the order of their uid.
@@ -116,19 +181,26 @@ impl View {
 
     /// The workload of this uid.
     pub fn workload(&self, uid: &str) -> Option<&Arc<Workload>> {
-        self.workloads.get(uid)
+        self.workloads.get_key_value(uid).map(|(ByUid(workload), ())| workload)
     }
 
     /// The workload of this name, as an agent names a pod.
     pub fn workload_named(&self, name: &WorkloadName) -> Option<&Arc<Workload>> {
-        self.workloads.get(self.workloads_by_name.get(name)?)
+        let key = (&name.namespace, &name.name);
+        self.workloads_by_name.get_key_value(&key).map(|(ByName(workload), ())| workload)
     }
 
     /// The workload at this address. Workloads on their node's network have none of their own.
     pub fn workload_at(&self, network: &Text, ip: IpAddr) -> Option<&Arc<Workload>> {
-        let key = NetworkAddress::new(network.clone(), ip);
-        let uids = self.workloads_by_address.get(&key)?;
-        self.workloads.get(uids.first())
+        let candidates = self.workloads_by_address.get(&self.address_key(network, ip))?;
+        let is_there = |workload: &&Arc<Workload>| {
+            workload.network == *network && workload.addresses.contains(&ip)
+        };
+        candidates.iter().map(|ByUid(workload)| workload).find(is_there)
+    }
+
+    fn address_key(&self, network: &Text, ip: IpAddr) -> u64 {
+        self.hasher.hash_one((network, ip))
     }
 
     /// The service of this name.
@@ -200,7 +272,7 @@ impl View {
 
     /// All workloads, in no particular order.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
-        self.workloads.values()
+        self.workloads.keys().map(|ByUid(workload)| workload)
     }
 
     /// All services, in no particular order.
@@ -219,7 +291,7 @@ impl View {
     }
 
     fn put_workload(&mut self, workload: Arc<Workload>) {
-        let old = self.workloads.get(&workload.uid).cloned();
+        let old = self.workload(&workload.uid).cloned();
         if concerns_authorization(old.as_deref(), &workload) {
             self.authorization_version += 1;
         }
@@ -228,26 +300,26 @@ impl View {
         }
         if !workload.host_network {
             for ip in &workload.addresses {
-                let key = NetworkAddress::new(workload.network.clone(), *ip);
-                add(&mut self.workloads_by_address, key, workload.uid.clone());
+                let key = self.address_key(&workload.network, *ip);
+                add(&mut self.workloads_by_address, key, ByUid(workload.clone()));
             }
         }
-        let name = WorkloadName::new(workload.namespace.clone(), workload.name.clone());
-        self.workloads_by_name.insert(name, workload.uid.clone());
+        self.workloads_by_name.insert(ByName(workload.clone()), ());
         for service in workload.services.keys() {
             self.endpoints.entry(service.clone()).or_default().put(&workload);
         }
-        self.workloads.insert(workload.uid.clone(), workload);
+        self.workloads.insert(ByUid(workload), ());
     }
 
     /// Removes the traces of `old`, except the endpoints that its successor keeps.
-    fn forget_workload(&mut self, old: &Workload, successor: Option<&Workload>) {
+    fn forget_workload(&mut self, old: &Arc<Workload>, successor: Option<&Workload>) {
         for ip in &old.addresses {
-            let key = NetworkAddress::new(old.network.clone(), *ip);
-            remove(&mut self.workloads_by_address, &key, &old.uid);
+            let key = self.address_key(&old.network, *ip);
+            remove(&mut self.workloads_by_address, &key, &ByUid(old.clone()));
         }
-        let name = WorkloadName::new(old.namespace.clone(), old.name.clone());
-        if self.workloads_by_name.get(&name).is_some_and(|uid| *uid == old.uid) {
+        let name = ByName(old.clone());
+        let found = self.workloads_by_name.get_key_value(&name);
+        if found.is_some_and(|(found, ())| found.0.uid == old.uid) {
             self.workloads_by_name.remove(&name);
         }
         for service in old.services.keys() {
@@ -294,7 +366,7 @@ impl View {
     }
 
     fn remove_address(&mut self, name: &str) {
-        if let Some(old) = self.workloads.remove(name) {
+        if let Some((ByUid(old), ())) = self.workloads.remove_with_key(name) {
             self.forget_workload(&old, None);
         } else if let Ok(name) = name.parse::<ServiceName>()
             && let Some(old) = self.services.remove(&name)

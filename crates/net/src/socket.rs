@@ -5,18 +5,26 @@
 //! [`crate::namespace::NetNs::run`]) and works anywhere afterwards. Nothing here blocks on the
 //! network, and nothing here decides who may talk to whom.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::sys::socket_option;
 
 /// How long the queue of connections not yet accepted may get.
 pub const DEFAULT_BACKLOG: i32 = 4096;
+
+/// Where Linux takes source ports from, unless told otherwise (`ip_local_port_range`).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
+/// Odd ports that are tried for a borrowed address before the kernel chooses.
+const PORT_ATTEMPTS: u32 = 8;
 
 /// How to open a listening or datagram socket.
 #[derive(Clone, Debug)]
@@ -70,7 +78,7 @@ pub struct DialOptions {
     /// `SO_MARK` (needs `NET_ADMIN`).
     pub mark: Option<u32>,
     /// Connect from this address even if it is not local (`IP_TRANSPARENT`; needs `NET_ADMIN`).
-    /// Port 0 leaves the port to the kernel.
+    /// Port 0 is any port, one that whoever has the address is not likely to use meanwhile.
     pub source: Option<SocketAddr>,
     /// Probes of an idle connection; `None` for none.
     pub keepalive: Option<Keepalive>,
@@ -128,8 +136,46 @@ fn bind(
     Ok(socket)
 }
 
-/// A socket ready to connect to `destination`; make it inside the namespace, `connect` it anywhere.
-pub fn tcp_socket(destination: SocketAddr, options: &DialOptions) -> io::Result<TcpSocket> {
+/// A connection that is being opened, or could not be: from [`tcp_dial`].
+///
+/// It belongs to the namespace that it was made in; dropped, it is given up.
+#[derive(Debug)]
+pub struct Dialing(io::Result<Socket>);
+
+impl Dialing {
+    /// Waits until it stands, or cannot.
+    pub async fn connected(self) -> io::Result<TcpStream> {
+        let stream = TcpStream::from_std(self.0?.into())?;
+        stream.writable().await?;
+        stream.take_error()?.map_or(Ok(stream), Err)
+    }
+}
+
+/// Begins to connect to `destination`, to be called inside the namespace; wait for it anywhere.
+///
+/// Whoever has the source address connects from even ports, as long as Linux has some left. From
+/// odd ones, no connection of theirs meets one of ours that they know nothing of: it would stand in
+/// their way, unanswered, when they do not pass through the proxy any more.
+pub fn tcp_dial(destination: SocketAddr, options: &DialOptions) -> io::Result<Dialing> {
+    if let Some(source) = options.source.filter(|source| source.port() == 0) {
+        for _ in 0..PORT_ATTEMPTS {
+            let source = SocketAddr::new(source.ip(), next_odd_port());
+            match tcp_dial_from(destination, Some(source), options) {
+                Err(error) | Ok(Dialing(Err(error))) if is_port_taken(&error) => {}
+                dialing => return dialing,
+            }
+        }
+    }
+    tcp_dial_from(destination, options.source, options)
+}
+
+/// One attempt, from this source. An error is one of the socket; that of the connection comes with
+/// what is returned.
+fn tcp_dial_from(
+    destination: SocketAddr,
+    source: Option<SocketAddr>,
+    options: &DialOptions,
+) -> io::Result<Dialing> {
     let socket = Socket::new(
         Domain::for_address(destination),
         Type::STREAM.nonblocking(),
@@ -147,7 +193,7 @@ pub fn tcp_socket(destination: SocketAddr, options: &DialOptions) -> io::Result<
     if options.user_timeout.is_some() {
         socket.set_tcp_user_timeout(options.user_timeout)?;
     }
-    if let Some(source) = options.source {
+    if let Some(source) = source {
         set_transparent(&socket, source)?;
         // Several connections of one client to different servers may share a source port.
         socket.set_reuse_address(true)?;
@@ -158,7 +204,24 @@ pub fn tcp_socket(destination: SocketAddr, options: &DialOptions) -> io::Result<
         }
         socket.bind(&source.into())?;
     }
-    Ok(TcpSocket::from_std_stream(socket.into()))
+    Ok(Dialing(match socket.connect(&destination.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }))
+}
+
+/// The odd port that was used longest ago.
+fn next_odd_port() -> u16 {
+    const ODD_PORTS: u16 = (*EPHEMERAL.end() - *EPHEMERAL.start()).div_ceil(2);
+    // Not where the last process began.
+    static NEXT: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new(RandomState::new().hash_one(()) as u16));
+    *EPHEMERAL.start() + 1 + 2 * (NEXT.fetch_add(1, Ordering::Relaxed) % ODD_PORTS)
+}
+
+/// By another connection between the same addresses, or by a listener.
+fn is_port_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
 }
 
 /// Connects within `timeout` from the calling thread's namespace.
@@ -167,8 +230,8 @@ pub async fn tcp_connect(
     options: &DialOptions,
     timeout: Duration,
 ) -> io::Result<TcpStream> {
-    let socket = tcp_socket(destination, options)?;
-    tokio::time::timeout(timeout, socket.connect(destination))
+    let dialing = tcp_dial(destination, options)?;
+    tokio::time::timeout(timeout, dialing.connected())
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
@@ -192,6 +255,7 @@ pub fn set_linger_reset(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
 
+/// Lets a socket have an address that is not local as its own; needs `NET_ADMIN`.
 fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(_) => socket.set_ip_transparent_v4(true),
@@ -199,6 +263,7 @@ fn set_transparent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     }
 }
 
+/// Lets a socket bind to an address that is not there yet.
 fn set_freebind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(_) => socket.set_freebind_v4(true),

@@ -198,13 +198,15 @@ privileged_tests! {
                 .run(|| {
                     let listener = socket::tcp_listener(server, &listen).unwrap();
                     let answer = serve_once(listener, |s| s.peer_addr().unwrap().ip().to_string());
-                    let socket = socket::tcp_socket(server, &dial).unwrap();
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    let dialing = socket::tcp_dial(server, &dial).unwrap();
                     let connect =
-                        async { tokio::time::timeout(PATIENCE, socket.connect(server)).await };
+                        async { tokio::time::timeout(PATIENCE, dialing.connected()).await };
                     let stream = runtime.block_on(connect).unwrap().unwrap();
-                    assert_eq!(stream.local_addr().unwrap().ip(), foreign.ip());
+                    let own = stream.local_addr().unwrap();
+                    assert_eq!(own.ip(), foreign.ip());
+                    assert!(own.port() % 2 == 1, "the client's own ports are even: {own}");
                     answer.join().unwrap();
                     let mut text = String::new();
                     let mut stream = stream.into_std().unwrap();

@@ -389,8 +389,8 @@ mod tests {
         let dial = |source: IpAddr, patience: Duration| {
             let source = Some(SocketAddr::new(source, 0));
             let options = DialOptions { source, ..DialOptions::default() };
-            let socket = pods[0].run(|| socket::tcp_socket(app, &options)).expect("enter");
-            let connect = socket.expect("socket").connect(app);
+            let socket = pods[0].run(|| socket::tcp_dial(app, &options)).expect("enter");
+            let connect = socket.expect("socket").connected();
             async move { matches!(tokio::time::timeout(patience, connect).await, Ok(Ok(_))) }
         };
         assert!(dial(probe, PATIENCE).await, "without the rules the forged probe arrives");

@@ -233,9 +233,9 @@ impl Client {
         options: &DialOptions,
     ) -> Result<Self, String> {
         let connect = async {
-            let dial = netns.run(|| socket::tcp_socket(destination, options));
+            let dial = netns.run(|| socket::tcp_dial(destination, options));
             let dial = dial.expect("enter").map_err(|e| e.to_string())?;
-            let mut stream = dial.connect(destination).await.map_err(|e| e.to_string())?;
+            let mut stream = dial.connected().await.map_err(|e| e.to_string())?;
             let mut greeting = String::new();
             while !greeting.ends_with('\n') {
                 let byte = stream.read_u8().await.map_err(|e| e.to_string())?;

@@ -13,8 +13,8 @@ use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
 use ambit_model::plan::Target;
 use ambit_net::copy::SocketEnd;
-use ambit_net::socket::{address_exists, tcp_socket};
-use tokio::net::{TcpSocket, TcpStream};
+use ambit_net::socket::{Dialing, address_exists, tcp_dial};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::dataplane::{DataPlane, Served};
@@ -69,8 +69,8 @@ async fn connect(
         plane.connections.enter(both, Some(judged), None)
     };
     let allowed = admit(&plane.shared, pod, source, address, enter).await?;
-    let Some(socket) = socket_at(plane, pod, address, client)? else { return Ok(None) };
-    let connecting = timeout(CONNECT_TIMEOUT, socket.connect(address));
+    let Some(dialing) = dial_at(plane, pod, address, client)? else { return Ok(None) };
+    let connecting = timeout(CONNECT_TIMEOUT, dialing.connected());
     let connected = tokio::select! {
         connected = connecting => connected,
         reason = allowed.entered.cut_off() => return Err(OutboundError::Cut(reason)),
@@ -83,21 +83,17 @@ async fn connect(
     Ok(Some(Joined { server, pod: pod.clone(), allowed }))
 }
 
-/// A socket in the server's namespace, unless the address is not there: without this check a
+/// Connects in the server's namespace, unless the address is not there: without this check a
 /// stale view could lead out of that namespace, to whoever has the address now.
-fn socket_at(
+fn dial_at(
     plane: &DataPlane,
     pod: &Pod,
     address: SocketAddr,
     client: SocketAddr,
-) -> Result<Option<TcpSocket>, DialError> {
+) -> Result<Option<Dialing>, DialError> {
     let options = plane.dial_options(plane.original_source(client, address));
     let made = pod.netns.run(|| {
-        if address_exists(address.ip())? {
-            tcp_socket(address, &options).map(Some)
-        } else {
-            Ok(None)
-        }
+        if address_exists(address.ip())? { tcp_dial(address, &options).map(Some) } else { Ok(None) }
     });
     made.and_then(|made| made).map_err(DialError::Socket)
 }

@@ -17,7 +17,7 @@ use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport, Tunnel};
 use ambit_net::pool::PoolError;
-use ambit_net::socket::{DialOptions, tcp_socket};
+use ambit_net::socket::{DialOptions, tcp_dial};
 use ambit_tls::{HandshakeError, Peer};
 use ambit_wire::hbone::proxy_protocol::IdentityTooLong;
 use ambit_wire::hbone::{self, Baggage, Forwarded, TraceParent};
@@ -210,9 +210,9 @@ pub(crate) async fn dial(
     address: SocketAddr,
     options: &DialOptions,
 ) -> Result<TcpStream, DialError> {
-    let socket = pod.netns.run(|| tcp_socket(address, options));
-    let socket = socket.and_then(|made| made).map_err(DialError::Socket)?;
-    match timeout(CONNECT_TIMEOUT, socket.connect(address)).await {
+    let dialing = pod.netns.run(|| tcp_dial(address, options));
+    let dialing = dialing.and_then(|made| made).map_err(DialError::Socket)?;
+    match timeout(CONNECT_TIMEOUT, dialing.connected()).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(cause)) => Err(DialError::Connect { address, cause }),
         Err(_) => Err(DialError::Timeout(address)),

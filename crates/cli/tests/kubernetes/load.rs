@@ -82,8 +82,8 @@ impl Outcome {
     /// One line of the table of events.
     pub(crate) fn summary(&self) -> String {
         format!(
-            "long {} of {} cut; keep-alive {} of {} failed; fresh {} of {} failed, for {} ms; \
-             slowest fresh {} ms",
+            "long {} of {} cut; keep-alive {} of {} failed; fresh {} of {} failed, for {} ms, at \
+             {:?} ms; slowest fresh {} ms",
             self.long.cut,
             self.long.opened,
             self.kept.failed,
@@ -91,6 +91,7 @@ impl Outcome {
             self.fresh.failed,
             self.fresh.requests,
             self.dark().as_millis(),
+            self.fresh.failed_at_ms,
             self.fresh.latency.max_us as u64 / 1000,
         )
     }

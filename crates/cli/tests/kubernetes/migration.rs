@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::cluster::{Cluster, MESH, Namespace, until};
+use crate::cluster::{Cluster, MESH, Namespace, must, until};
 use crate::disturbance::under_load;
 use crate::istio::{Mesh, Parts};
 use crate::load::{Everyday, KEPT, LONG, Outcome};
@@ -56,6 +56,7 @@ fn from_istio_ambient_to_ambit_and_back_part_by_part() {
         mesh.istiod();
     });
     step("back 2: istio-cni for Ambit's agent", Cost::OpenConnections, &|| {
+        must(&cluster.ambit(&["uninstall", "--grace", "20s"]));
         mesh.ambit(&["control.enabled=false", "node.enabled=false"]);
         mesh.istio_cni();
         namespace.await_captured();

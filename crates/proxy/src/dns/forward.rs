@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
-use ambit_net::socket::{DialOptions, ListenOptions, tcp_socket, udp_bind, unspecified_like};
+use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, udp_bind, unspecified_like};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
@@ -127,8 +127,7 @@ async fn ask_tcp(
     mark: u32,
 ) -> io::Result<Vec<u8>> {
     let options = DialOptions { mark: Some(mark), ..Default::default() };
-    let socket = netns.run(|| tcp_socket(resolver, &options))??;
-    let mut stream = socket.connect(resolver).await?;
+    let mut stream = netns.run(|| tcp_dial(resolver, &options))??.connected().await?;
     let renumbered = Renumbered::new(query)?;
     let length = u16::try_from(query.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], &renumbered.query].concat()).await?;
