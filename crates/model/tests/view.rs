@@ -1,10 +1,16 @@
-//! What changes of a view mean for connections that are already judged.
+//! What changes of a view mean for connections that are already judged, and what is found in it.
 
-use ambit_model::names::{PolicyName, ServiceName};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::names::{PolicyName, ServiceName, WorkloadName};
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::service::Service;
 use ambit_model::view::{Change, View};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, Workload};
+use proptest::prelude::*;
 
 fn server() -> Workload {
     let mut server = Workload::named("Kubernetes//Pod/app/server", "app", "server");
@@ -65,4 +71,70 @@ fn a_waypoint_stands_before_those_that_name_it() {
     view.apply(Change::Workload(Workload { waypoint: Some(gateway().into()), ..server() }));
     assert!(view.is_waypoint_of(&waypoint, ip));
     assert!(!view.is_waypoint_of(&server(), ip));
+}
+
+/// A small world, so that workloads meet: uid, name, network, addresses, host network, service.
+type Drawn = (u8, u8, bool, Vec<u8>, bool, bool);
+
+fn address(number: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, number])
+}
+
+fn drawn(index: usize, (uid, name, is_remote, ips, host_network, serves): &Drawn) -> Workload {
+    let mut workload = Workload::named(format!("uid-{uid}"), "app", format!("pod-{name}"));
+    workload.network = if *is_remote { "remote" } else { "" }.into();
+    workload.addresses = ips.iter().map(|ip| address(*ip)).collect();
+    workload.host_network = *host_network;
+    // Tells one state of a workload from another.
+    workload.node = Text::from(format!("node-{index}"));
+    if *serves {
+        workload.serve(ServiceName::new("app", "web.app"), Vec::new());
+    }
+    workload
+}
+
+proptest! {
+    #[test]
+    fn what_is_found_is_what_a_search_of_all_finds(
+        changes in proptest::collection::vec(
+            (any::<bool>(), (0_u8..5, 0_u8..4, any::<bool>(),
+                proptest::collection::vec(0_u8..4, 0..3), any::<bool>(), any::<bool>())),
+            0..40,
+        ),
+    ) {
+        let mut view = View::default();
+        let mut all = BTreeMap::<Text, Workload>::new();
+        for (index, (is_removal, it)) in changes.iter().enumerate() {
+            let workload = drawn(index, it);
+            if *is_removal {
+                all.remove(&workload.uid);
+                view.apply(Change::RemoveAddress(workload.uid));
+            } else {
+                all.insert(workload.uid.clone(), workload.clone());
+                view.apply(Change::Workload(workload));
+            }
+            prop_assert_eq!(view.workloads().count(), all.len());
+            for (uid, workload) in &all {
+                prop_assert_eq!(view.workload(uid).map(|it| &**it), Some(workload));
+            }
+            for network in ["", "remote"].map(Text::from) {
+                for ip in (0..4).map(address) {
+                    let is_there = |it: &&Workload| {
+                        !it.host_network && it.network == network && it.addresses.contains(&ip)
+                    };
+                    let found = view.workload_at(&network, ip).map(|it| &**it);
+                    prop_assert_eq!(found, all.values().find(is_there));
+                }
+            }
+            for name in (0..4).map(|it| format!("pod-{it}")) {
+                let found = view.workload_named(&WorkloadName::new("app", &*name));
+                let is_current = |it: &Arc<Workload>| all.get(&it.uid) == Some(&**it);
+                prop_assert!(found.is_none_or(|it| is_current(it) && *it.name == *name));
+            }
+            let serving = all.values().filter(|it| !it.services.is_empty());
+            let endpoints = view.endpoints(&ServiceName::new("app", "web.app"));
+            let found = endpoints.into_iter().flat_map(|it| it.iter()).map(|it| &**it);
+            prop_assert!(found.eq(serving));
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -21,8 +21,11 @@ use crate::sys::socket_option;
 /// How long the queue of connections not yet accepted may get.
 pub const DEFAULT_BACKLOG: i32 = 4096;
 
-/// Where Linux takes source ports from, unless told otherwise (`ip_local_port_range`).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
+/// The first of the odd ports among those that Linux takes source ports from, unless told
+/// otherwise: `ip_local_port_range` and `ip_local_reserved_ports` are not looked at.
+const ODD_PORTS_START: u16 = 32769;
+/// How many there are.
+const ODD_PORTS: u32 = 14_116;
 /// Odd ports that are tried for a borrowed address before the kernel chooses.
 const PORT_ATTEMPTS: u32 = 8;
 
@@ -147,7 +150,12 @@ impl Dialing {
     pub async fn connected(self) -> io::Result<TcpStream> {
         let stream = TcpStream::from_std(self.0?.into())?;
         stream.writable().await?;
-        stream.take_error()?.map_or(Ok(stream), Err)
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+        // Nobody listened there, and the socket met itself.
+        let is_own = stream.local_addr()? == stream.peer_addr()?;
+        if is_own { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(stream) }
     }
 }
 
@@ -158,8 +166,13 @@ impl Dialing {
 /// their way, unanswered, when they do not pass through the proxy any more.
 pub fn tcp_dial(destination: SocketAddr, options: &DialOptions) -> io::Result<Dialing> {
     if let Some(source) = options.source.filter(|source| source.port() == 0) {
-        for _ in 0..PORT_ATTEMPTS {
-            let source = SocketAddr::new(source.ip(), next_odd_port());
+        let first = NEXT_ODD_PORT.fetch_add(1, Ordering::Relaxed);
+        for attempt in 0..PORT_ATTEMPTS {
+            // Far from each other: what was opened at once has ports in a row.
+            let source = SocketAddr::new(source.ip(), odd_port(first, attempt));
+            if source == destination {
+                continue;
+            }
             match tcp_dial_from(destination, Some(source), options) {
                 Err(error) | Ok(Dialing(Err(error))) if is_port_taken(&error) => {}
                 dialing => return dialing,
@@ -210,13 +223,13 @@ fn tcp_dial_from(
     }))
 }
 
-/// The odd port that was used longest ago.
-fn next_odd_port() -> u16 {
-    const ODD_PORTS: u16 = (*EPHEMERAL.end() - *EPHEMERAL.start()).div_ceil(2);
-    // Not where the last process began.
-    static NEXT: LazyLock<AtomicU16> =
-        LazyLock::new(|| AtomicU16::new(RandomState::new().hash_one(()) as u16));
-    *EPHEMERAL.start() + 1 + 2 * (NEXT.fetch_add(1, Ordering::Relaxed) % ODD_PORTS)
+/// The place of the odd port that was used longest ago; not where the last process began.
+static NEXT_ODD_PORT: LazyLock<AtomicU32> =
+    LazyLock::new(|| AtomicU32::new(RandomState::new().hash_one(()) as u32));
+
+fn odd_port(first: u32, attempt: u32) -> u16 {
+    let place = (first % ODD_PORTS + attempt * (ODD_PORTS / PORT_ATTEMPTS)) % ODD_PORTS;
+    ODD_PORTS_START + 2 * place as u16
 }
 
 /// By another connection between the same addresses, or by a listener.
@@ -348,5 +361,20 @@ pub fn unspecified_like(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_are_odd_ports_far_from_each_other() {
+        for first in [0, 1, ODD_PORTS - 1, ODD_PORTS, u32::MAX] {
+            let mut ports: Vec<u16> = (0..PORT_ATTEMPTS).map(|it| odd_port(first, it)).collect();
+            assert!(ports.iter().all(|port| port % 2 == 1 && (32769..=60999).contains(port)));
+            ports.sort_unstable();
+            assert!(ports.windows(2).all(|pair| pair[1] - pair[0] > 1000), "{first}: {ports:?}");
+        }
     }
 }

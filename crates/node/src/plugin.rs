@@ -5,9 +5,11 @@
 //! has no runtime of its own, reads its configuration from standard input and answers on standard
 //! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: the
 //! result of the plugin before it is passed on. A pod never starts because the agent is away, but
-//! for the mesh's own: nothing captures those, and a node without them would never come back.
+//! for the mesh's own, without which a node would never come back: pods of its namespace with the
+//! names of its parts.
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Versions of the specification that are spoken, oldest first.
 pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
@@ -210,6 +213,8 @@ fn command(
     }
     match environment.command.as_str() {
         "ADD" => add(environment, configuration, surroundings).map(Some),
+        // Not ready would hold back the mesh's own pods too; others are refused one by one.
+        "STATUS" if configuration.mesh_namespace.is_some() => Ok(None),
         "STATUS" => {
             let socket = configuration.socket();
             let unavailable =
@@ -319,11 +324,14 @@ impl Surroundings for Node {
 }
 
 fn post(socket: &Path, body: &str, patience: Duration) -> io::Result<Answer> {
-    let mut stream = UnixStream::connect(socket)?;
     // Zero would mean for ever.
     let patience = Some(patience.max(Duration::from_millis(1)));
+    let connecting = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // It bounds the connecting too, where many others wait for an agent that does not answer.
+    connecting.set_write_timeout(patience)?;
+    connecting.connect(&SockAddr::unix(socket)?)?;
+    let mut stream = UnixStream::from(OwnedFd::from(connecting));
     stream.set_read_timeout(patience)?;
-    stream.set_write_timeout(patience)?;
     let length = body.len();
     write!(
         stream,
@@ -432,6 +440,9 @@ mod tests {
         assert_eq!(check("FLY", &configuration("1.0.0"), &mut Agent::new(&[])), Err(4));
         let mut away = Agent { away: true, ..Agent::new(&[]) };
         assert_eq!(check("STATUS", &configuration("1.1.0"), &mut away), Err(50));
+        let mut of_mesh = configuration("1.1.0");
+        of_mesh["meshNamespace"] = "istio-system".into();
+        assert_eq!(check("STATUS", &of_mesh, &mut away), Ok(None));
         assert_eq!(check("DEL", &configuration("1.1.0"), &mut away), Ok(None));
     }
 

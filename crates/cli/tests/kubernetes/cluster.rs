@@ -328,10 +328,15 @@ fn is_captured(pod: &Value) -> bool {
 }
 
 /// Asks again and again until it is so.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, is_so);
+}
+
+/// As [`until`], for what takes longer than anything else.
+pub(crate) fn until_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "after {PATIENCE:?} it is not so that {what}");
+        assert!(start.elapsed() < patience, "after {patience:?} it is not so that {what}");
         std::thread::sleep(STEP);
     }
 }

@@ -177,10 +177,12 @@ impl Kept {
         }
         disk.dirty = false;
         let path = disk.path.clone();
-        let snapshot = self.snapshot();
+        // Compressed as it is: to open it takes a while.
+        let (retained, crl_pem) = (self.retained.clone(), self.crl_pem.clone());
+        let created = snapshot::unix_seconds(self.confirmed);
         let saving = tokio::task::spawn_blocking(move || {
             let start = std::time::Instant::now();
-            let outcome = snapshot::save(&path, &snapshot);
+            let outcome = snapshot::save(&path, &retained.snapshot(crl_pem, created));
             (start.elapsed(), outcome)
         });
         if let Some(disk) = &mut self.disk {

@@ -92,7 +92,9 @@ struct Shelf {
 impl Shelf {
     /// Puts, replaces and removes by name, in this order.
     fn change(&mut self, changes: Vec<(String, Option<Resource>)>) {
-        self.make_room(changes.len());
+        if self.blocks.is_empty() {
+            self.make_room(changes.len());
+        }
         let mut of_block = BTreeMap::<usize, Vec<_>>::new();
         for change in changes {
             of_block.entry(self.block_of(&change.0)).or_default().push(change);
@@ -109,6 +111,7 @@ impl Shelf {
             self.len += held.len();
             self.blocks[at] = Block::new(held);
         }
+        self.make_room(self.len);
     }
 
     fn block_of(&self, name: &str) -> usize {
@@ -116,9 +119,9 @@ impl Shelf {
         self.hasher.hash_one(name) as usize & (self.blocks.len() - 1)
     }
 
-    /// Makes so many blocks that as many more do not fill them above the average.
-    fn make_room(&mut self, more: usize) {
-        let wanted = (self.len + more).div_ceil(BLOCK).max(1).next_power_of_two();
+    /// Makes so many blocks that so many resources do not fill them above the average.
+    fn make_room(&mut self, len: usize) {
+        let wanted = len.div_ceil(BLOCK).max(1).next_power_of_two();
         if wanted <= self.blocks.len() {
             return;
         }

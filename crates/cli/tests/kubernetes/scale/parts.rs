@@ -3,14 +3,17 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use ambit_lab::load::Report;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{NAMESPACES, NODES, Size};
-use crate::cluster::{Cluster, MESH, Namespace, until};
+use crate::cluster::{Cluster, MESH, Namespace, until, until_within};
 
+/// How long 50,000 pods may take until kwok has told of each that it runs.
+const RUNNING: Duration = Duration::from_secs(1800);
 /// How often the kernel counts a process's time.
 const TICKS: f64 = 100.0;
 /// How long the load around rollouts lasts: as long as the changes, and a bit.
@@ -162,7 +165,7 @@ pub(super) fn populate(cluster: &Cluster, size: Size, (pods, services): (u32, u3
     let output = populate.stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "the cluster could not be populated");
     let written = start.elapsed();
-    until("every pod runs", || {
+    until_within(RUNNING, "every pod runs", || {
         let waits = "--field-selector=status.phase!=Running";
         cluster.ask(&["get", "pods", "-A", waits, "-o", "name"]).trim().is_empty()
     });
