@@ -23,6 +23,7 @@ mod admin;
 mod ca;
 mod callers;
 pub mod config;
+mod delta_service;
 mod durable;
 mod error_text;
 mod http_server;

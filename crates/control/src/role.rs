@@ -17,9 +17,7 @@ use ambit_net::netlink::{NetlinkError, RouteSocket};
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::service::ServiceAcceptor;
 use ambit_tls::token::{TokenError, TokenSigner};
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server as ads;
 use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server as certificates;
-use ambit_wire::xds::MAX_MESSAGE_BYTES;
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,6 +32,7 @@ use crate::ca::service::CertificateService;
 use crate::ca::{CaError, CertificateAuthority, SERVER_CERT_TTL};
 use crate::callers::{Callers, Reviews};
 use crate::config::{Args, Config, ConfigError, Source};
+use crate::delta_service::DeltaService;
 use crate::durable::{self, FileError, PRIVATE};
 use crate::error_text::chain;
 use crate::http_server::{self, Listener};
@@ -403,20 +402,14 @@ async fn serve_proxies(
     };
     let (secured, xds) = listen("--xds-address", config.xds_address).await?;
     let router = grpc()
-        .add_service(discovery_server(discovery(Some(parts.callers.clone()))))
+        .add_service(DeltaService::new(discovery(Some(parts.callers.clone()))))
         .add_service(certificates::IstioCertificateServiceServer::new(signing));
     serve_grpc(router, secured, Security::Tls(acceptor), guard);
     let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
     let (plain, bound) = listen("--plaintext-xds-address", address).await?;
-    let router = grpc().add_service(discovery_server(discovery(None)));
+    let router = grpc().add_service(DeltaService::new(discovery(None)));
     serve_grpc(router, plain, Security::Plain, guard);
     Ok((xds, Some(bound)))
-}
-
-fn discovery_server(discovery: Discovery) -> ads::AggregatedDiscoveryServiceServer<Discovery> {
-    ads::AggregatedDiscoveryServiceServer::new(discovery)
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 fn grpc() -> tonic::transport::Server {
