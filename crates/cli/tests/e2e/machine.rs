@@ -272,15 +272,27 @@ impl Machine {
         std::fs::read_to_string(self.layout.role_log(role, node)).unwrap_or_default()
     }
 
+    /// How many TCP connections were begun in a pod's namespace, ever.
+    pub(crate) fn connects_begun(&self, pod: &str) -> u64 {
+        let snmp = std::fs::read_to_string(format!("/proc/{}/net/snmp", self.pid(pod))).unwrap();
+        let mut tcp = snmp.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+        let place = tcp.next().unwrap().split(' ').position(|name| name == "ActiveOpens").unwrap();
+        tcp.next().unwrap().split(' ').nth(place).unwrap().parse().unwrap()
+    }
+
+    fn pid(&self, pod: &str) -> i32 {
+        let name = format!("pod {pod}");
+        let all = self.processes();
+        let pid = all.iter().find(|process| process.name == name).map(|process| process.host_pid);
+        pid.expect("the pod runs")
+    }
+
     /// Connections of a pod to a port that stand, by its own kernel table.
     ///
     /// The kernel does not stop while it writes the table, so that a look may miss some: wait for a
     /// number, do not assert it.
     pub(crate) fn established(&self, pod: &str, port: u16) -> usize {
-        let name = format!("pod {pod}");
-        let all = self.processes();
-        let pid = all.iter().find(|process| process.name == name).map(|process| process.host_pid);
-        let pid = pid.expect("the pod runs");
+        let pid = self.pid(pod);
         let mut count = 0;
         for table in ["tcp", "tcp6"] {
             let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
