@@ -274,10 +274,13 @@ impl Machine {
 
     /// How many TCP connections were begun in a pod's namespace, ever.
     pub(crate) fn connects_begun(&self, pod: &str) -> u64 {
-        let snmp = std::fs::read_to_string(format!("/proc/{}/net/snmp", self.pid(pod))).unwrap();
+        let snmp = std::fs::read_to_string(format!("/proc/{}/net/snmp", self.pid(pod)));
+        let snmp = snmp.expect("the pod has a network");
         let mut tcp = snmp.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-        let place = tcp.next().unwrap().split(' ').position(|name| name == "ActiveOpens").unwrap();
-        tcp.next().unwrap().split(' ').nth(place).unwrap().parse().unwrap()
+        let (names, values) = (tcp.next().expect("names"), tcp.next().expect("values"));
+        let mut pairs = names.split(' ').zip(values.split(' '));
+        let begun = pairs.find(|(name, _)| *name == "ActiveOpens").expect("the kernel counts");
+        begun.1.parse().expect("a number")
     }
 
     fn pid(&self, pod: &str) -> i32 {
