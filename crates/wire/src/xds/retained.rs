@@ -20,7 +20,7 @@ use super::{ResourceType, UnknownType, content_version};
 use crate::proto::ambit::snapshot::{Delta, Removed, Resource, Snapshot};
 
 /// How many resources lie in a block at most, on average: more are smaller together, fewer are
-/// sooner changed (one of them in about 0.1 ms).
+/// sooner changed.
 const BLOCK: usize = 32;
 /// Precedes a version that is not the hash of the body, as our own control plane's versions are;
 /// those are not kept.
