@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".istio")
         .bytes(".ambit")
         .bytes(".envoy.service.discovery.v3.HeldVersion")
+        .bytes(".envoy.service.discovery.v3.DeltaDiscoveryRequest")
+        .bytes(".envoy.service.discovery.v3.DeltaDiscoveryResponse")
         // Sorted, so that equal resources have equal bytes and with them equal versions.
         .btree_map(".")
         // prost's own `Any` copies its value; ours shares the receive buffer.

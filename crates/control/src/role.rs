@@ -402,12 +402,12 @@ async fn serve_proxies(
     };
     let (secured, xds) = listen("--xds-address", config.xds_address).await?;
     let router = grpc()
-        .add_service(DeltaService::new(discovery(Some(parts.callers.clone()))))
+        .add_service(DeltaService(discovery(Some(parts.callers.clone()))))
         .add_service(certificates::IstioCertificateServiceServer::new(signing));
     serve_grpc(router, secured, Security::Tls(acceptor), guard);
     let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
     let (plain, bound) = listen("--plaintext-xds-address", address).await?;
-    let router = grpc().add_service(DeltaService::new(discovery(None)));
+    let router = grpc().add_service(DeltaService(discovery(None)));
     serve_grpc(router, plain, Security::Plain, guard);
     Ok((xds, Some(bound)))
 }

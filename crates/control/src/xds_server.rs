@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
 use ambit_net::drain::Guard;
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_server as ads;
+use ambit_net::grpc::messages::Messages;
 use ambit_wire::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
 use ambit_wire::xds::ResourceType;
 use ambit_wire::xds::node::node_name;
@@ -26,13 +26,11 @@ use prost::Message as _;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status, Streaming};
 
 use crate::callers::{Caller, Callers};
 use crate::error_text::chain;
-use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
 
@@ -190,25 +188,15 @@ fn type_name(resource_type: ResourceType) -> &'static str {
     }
 }
 
-#[tonic::async_trait]
-impl ads::AggregatedDiscoveryService for Discovery {
-    type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
-
-    async fn stream_aggregated_resources(
+impl Discovery {
+    /// Serves one client for as long as it stays; answers what it is to be sent.
+    pub(crate) async fn follow(
         &self,
-        _request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("only delta discovery is served; call DeltaAggregatedResources"))
-    }
-
-    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
-
-    async fn delta_aggregated_resources(
-        &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let remote = request.extensions().get::<Remote>().map(|remote| remote.0);
-        let caller = self.authenticate(request.metadata()).await.inspect_err(|status| {
+        requests: Messages,
+        remote: Option<SocketAddr>,
+    ) -> Result<mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>, Status> {
+        let metadata = MetadataMap::from_headers(requests.headers().clone());
+        let caller = self.authenticate(&metadata).await.inspect_err(|status| {
             let remote = remote.map(|it| it.to_string());
             tracing::warn!(remote, message = status.message(), "discovery refused");
         })?;
@@ -227,12 +215,10 @@ impl ads::AggregatedDiscoveryService for Discovery {
             turn: None,
             responses,
         };
-        self.guard.spawn(connection.run(request.into_inner()));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        self.guard.spawn(connection.run(requests));
+        Ok(receiver)
     }
-}
 
-impl Discovery {
     async fn authenticate(&self, metadata: &MetadataMap) -> Result<Option<Caller>, Status> {
         let Some(callers) = &self.callers else { return Ok(None) };
         let caller = callers.caller(metadata, &self.world, SystemTime::now()).await;
@@ -271,7 +257,7 @@ enum End {
 }
 
 impl StreamTask {
-    async fn run(mut self, requests: Streaming<DeltaDiscoveryRequest>) {
+    async fn run(mut self, requests: Messages) {
         self.discovery.metrics.stream(1);
         let end = self.serve(requests).await;
         self.discovery.metrics.stream(-1);
@@ -287,14 +273,14 @@ impl StreamTask {
         }
     }
 
-    async fn serve(&mut self, mut requests: Streaming<DeltaDiscoveryRequest>) -> End {
+    async fn serve(&mut self, mut requests: Messages) -> End {
         let ending = ending(self.discovery.guard.clone(), self.discovery.spread, self.key);
         tokio::pin!(ending);
         let expiry = token_expiry(self.caller.as_ref().map(|caller| caller.expires_at));
         tokio::pin!(expiry);
         loop {
             tokio::select! {
-                request = requests.message() => match request {
+                request = requests.next() => match request {
                     Ok(Some(request)) => {
                         if let Err(end) = self.receive(request) {
                             return end;

@@ -4,6 +4,8 @@
 //! holds it decides what to do when it breaks. Credentials travel as metadata, which is the
 //! caller's business. Nothing here retries and nothing here falls back to plain text.
 
+pub mod messages;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,8 +20,6 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::socket::{self, DialOptions, ISTIO_KEEPALIVE};
 
-/// Largest message in either direction: 50,000 versions of a resumption exceed gRPC's usual 4 MiB.
-pub const MAX_MESSAGE_BYTES: usize = 200 << 20;
 /// How long resolving, connecting and the TLS handshake may take together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one of several addresses may take before the next is tried.

@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::grpc;
+use ambit_net::grpc::messages::{self, Messages};
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
 use ambit_wire::proto::envoy::config::core::v3::Node;
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
 use ambit_wire::xds::client::{Client, Demand as Answer, Interest, Received};
-use ambit_wire::xds::{MAX_MESSAGE_BYTES, ResourceType, backoff};
+use ambit_wire::xds::digest;
+use ambit_wire::xds::{DELTA_PATH, MAX_MESSAGE_BYTES, ResourceType, backoff};
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, NodeMetadata};
@@ -48,6 +49,8 @@ enum StreamError {
     Ended,
     #[error("the control plane takes no requests")]
     Stuck,
+    #[error("another kind of control plane than before")]
+    OtherServer,
 }
 
 /// One name that a connection needs.
@@ -117,6 +120,8 @@ pub(crate) struct Views {
     shared: Arc<Shared>,
     link: Link,
     client: Client,
+    /// The last server compares digests.
+    server_compares: bool,
     demands: Demands,
     waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
 }
@@ -132,7 +137,8 @@ impl Views {
             (ResourceType::Address, interest),
         ];
         let client = Client::new(node(&shared.config.node.metadata), interests);
-        Self { shared, link, client, demands, waiting: HashMap::new() }
+        let waiting = HashMap::new();
+        Self { shared, link, client, server_compares: false, demands, waiting }
     }
 
     /// Starts from what the supervisor kept, so that pods are served without the control plane.
@@ -161,7 +167,7 @@ impl Views {
             };
             let reason = match &error {
                 StreamError::Connect(_) => "ConnectionError",
-                StreamError::Ended => "Complete",
+                StreamError::Ended | StreamError::OtherServer => "Complete",
                 StreamError::Status(_) | StreamError::Stuck => "Error",
             };
             self.shared.metrics.discovery_ended(reason);
@@ -181,16 +187,22 @@ impl Views {
 
     async fn stream(&mut self, worked: &mut bool) -> Result<std::convert::Infallible, StreamError> {
         let (requests, outgoing) = mpsc::channel(REQUESTS);
-        for request in self.client.connected() {
+        for request in self.client.connected(self.server_compares) {
             requests.try_send(request).map_err(|_| StreamError::Stuck)?;
         }
         let mut responses = self.open(outgoing).await?;
+        let compares = digest::is_announced(responses.headers());
+        if std::mem::replace(&mut self.server_compares, compares) && !compares {
+            // It has not understood what is held, and would not say what of it is gone.
+            return Err(StreamError::OtherServer);
+        }
         info!(server = %self.shared.config.discovery.uri, "discovery stream open");
         let mut confirm = tokio::time::interval(CONFIRM_INTERVAL);
         loop {
             tokio::select! {
-                response = responses.message() => {
-                    let response = response.map_err(refused)?.ok_or(StreamError::Ended)?;
+                response = responses.next() => {
+                    let response: Option<DeltaDiscoveryResponse> = response.map_err(refused)?;
+                    let response = response.ok_or(StreamError::Ended)?;
                     *worked = true;
                     let reply = self.take(response).await;
                     send(&requests, reply).await?;
@@ -210,20 +222,17 @@ impl Views {
     async fn open(
         &self,
         outgoing: mpsc::Receiver<DeltaDiscoveryRequest>,
-    ) -> Result<tonic::Streaming<DeltaDiscoveryResponse>, StreamError> {
+    ) -> Result<Messages, StreamError> {
         let Config { discovery, token, node, sockets, .. } = &self.shared.config;
         let target = control_plane::target(discovery, sockets.mark);
         let target = target.map_err(StreamError::Connect)?;
         let channel = grpc::connect(&target).await;
         let channel = channel.map_err(ControlPlaneError::Connect).map_err(StreamError::Connect)?;
-        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
-        control_plane::introduce(request.metadata_mut(), discovery, token, &node.cluster_id)
+        let mut metadata = MetadataMap::new();
+        control_plane::introduce(&mut metadata, discovery, token, &node.cluster_id)
             .map_err(StreamError::Connect)?;
-        let mut service = ads::AggregatedDiscoveryServiceClient::new(channel)
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        let opening = service.delta_aggregated_resources(request).await;
-        Ok(opening.map_err(refused)?.into_inner())
+        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, MAX_MESSAGE_BYTES);
+        call.await.map_err(refused)
     }
 
     /// Puts a response into force and returns its acknowledgement or refusal.

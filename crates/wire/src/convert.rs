@@ -92,7 +92,9 @@ impl ConvertError {
 }
 
 /// Decodes a message, so that a failure reads like that of any other field.
-pub(crate) fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, ConvertError> {
+pub(crate) fn decode<M: prost::Message + Default>(
+    bytes: impl bytes::Buf,
+) -> Result<M, ConvertError> {
     M::decode(bytes).map_err(|error| ConvertError::new("message", Problem::Undecodable(error)))
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`client`] and [`server`] are the two ends as state machines: they are handed messages and hand
 //! back messages, and never open a connection, wait or look at a clock. [`resources`] is what a
-//! server serves, [`retained`] what a client keeps across connections and restarts.
+//! server serves, [`retained`] what a client keeps across connections and restarts, [`digest`] how
+//! a stream resumes without naming it all.
 //!
 //! | resource | name | aliases |
 //! |---|---|---|
@@ -20,6 +21,7 @@ use ambit_model::workload::Workload;
 
 mod backoff;
 pub mod client;
+pub mod digest;
 mod held;
 pub mod node;
 pub mod resources;
@@ -30,6 +32,12 @@ pub use backoff::{BACKOFF_LIMIT, BACKOFF_START, backoff};
 
 /// Largest gRPC message that is sent or accepted: 50,000 pods' versions exceed the usual 4 MiB.
 pub const MAX_MESSAGE_BYTES: usize = 200 * 1024 * 1024;
+
+/// The gRPC service of discovery.
+pub const DISCOVERY_SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+/// The path of its method for delta discovery, as both ends call it.
+pub const DELTA_PATH: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// Subscribes to everything; together with an unsubscription from it, to nothing.
 pub(crate) const WILDCARD: &str = "*";

@@ -29,6 +29,8 @@ struct Pair {
     client: Client,
     view: View,
     kept: Retained,
+    /// The client says by digests what it holds.
+    compares: bool,
     /// Names of resources and removals, by response.
     log: Vec<String>,
     answered: Vec<String>,
@@ -46,6 +48,7 @@ impl Pair {
             client,
             view: View::default(),
             kept: Retained::default(),
+            compares: false,
             log: Vec::new(),
             answered: Vec::new(),
         }
@@ -54,7 +57,7 @@ impl Pair {
     /// A new stream, as after any loss of connection.
     fn connect(&mut self) {
         self.stream = Stream::new();
-        for request in self.client.connected() {
+        for request in self.client.connected(self.compares) {
             assert_eq!(self.stream.receive(request, &self.resources), Ok(None));
         }
         self.settle();
@@ -99,7 +102,7 @@ impl Pair {
     }
 
     /// The view holds exactly what is served, so does the snapshot, and a stream resumes with it.
-    fn check_equal(&self) {
+    fn check_equal(&mut self) {
         let served = |view: &View| {
             let workloads = view.workloads().map(|it| (it.uid.to_string(), format!("{it:?}")));
             let services = view.services().map(|it| (it.key.to_string(), format!("{it:?}")));
@@ -111,7 +114,7 @@ impl Pair {
         fresh.connect();
         assert_eq!(served(&self.view), served(&fresh.view));
         assert_eq!(self.kept.snapshot(String::new(), 0), fresh.kept.snapshot(String::new(), 0));
-        let resumed: Vec<_> = self.client.connected();
+        let resumed: Vec<_> = self.client.connected(false);
         let resumed: usize = resumed.iter().map(|it| it.initial_resource_versions.len()).sum();
         assert_eq!(resumed, self.kept.len(), "a stream resumes with all of it");
     }
@@ -119,10 +122,15 @@ impl Pair {
 
 /// `a b -c`: two resources and a removal, sorted.
 fn describe(response: &DeltaDiscoveryResponse) -> String {
-    let mut names: Vec<_> = response.resources.iter().map(|it| it.name.clone()).collect();
+    let names = response.resources.iter().map(|it| decoded(it).name);
+    let mut names: Vec<_> = names.collect();
     names.sort();
     names.extend(response.removed_resources.iter().map(|name| format!("-{name}")));
     names.join(" ")
+}
+
+fn decoded(resource: &bytes::Bytes) -> Resource {
+    Resource::decode(resource.clone()).unwrap()
 }
 
 fn workload(uid: &str, ip: [u8; 4]) -> Workload {
@@ -223,6 +231,57 @@ fn a_reconnect_resumes_with_versions() {
     pair.check_equal();
     pair.connect();
     assert_eq!(pair.take_log(), ["", ""]);
+}
+
+#[test]
+fn a_reconnect_by_digests_names_what_may_differ_and_no_more() {
+    let mut pair = Pair::new(Interest::Everything);
+    let put = |pair: &mut Pair, index: u16, last: u8| {
+        let [high, low] = index.to_be_bytes();
+        pair.resources.put_workload(&workload(&format!("w{index}"), [10, high, low, last]));
+    };
+    (0..1000).for_each(|index| put(&mut pair, index, 0));
+    pair.connect();
+    let held = pair.kept.len();
+    pair.take_log();
+    pair.compares = true;
+    pair.connect();
+    assert_eq!(pair.take_log(), ["", ""], "nothing has changed");
+    // Another replica, which knows one more, one less, one in another version.
+    pair.resources = Resources::default();
+    (0..1000).rev().filter(|index| *index != 7).for_each(|index| put(&mut pair, index, 0));
+    put(&mut pair, 8, 1);
+    put(&mut pair, 1000, 0);
+    pair.connect_without_delivery();
+    let policies = pair.stream.next_response(&pair.resources).unwrap().unwrap();
+    pair.deliver(policies);
+    let asking = pair.stream.next_response(&pair.resources).unwrap().unwrap();
+    assert!((1..=3).contains(&asking.differing_groups.len()), "{asking:?}");
+    let received = pair.client.receive(asking);
+    let named = received.reply.initial_resource_versions.len();
+    assert!((2..100).contains(&named), "{named} of {held}");
+    // A change meanwhile is not held up, and one to what was named is not lost.
+    put(&mut pair, 9, 1);
+    put(&mut pair, 8, 2);
+    let meanwhile = pair.stream.next_response(&pair.resources).unwrap().unwrap();
+    let reply = pair.apply(received);
+    pair.stream.receive(reply, &pair.resources).unwrap();
+    pair.deliver(meanwhile);
+    pair.settle();
+    assert_eq!(pair.take_log(), ["", "w8 w9", "w1000 w8 -w7"]);
+    assert!(pair.client.is_complete());
+    pair.check_equal();
+}
+
+#[test]
+fn digests_that_are_none_end_the_stream() {
+    let mut stream = Stream::new();
+    let digests = DeltaDiscoveryRequest {
+        held_digests: bytes::Bytes::from_static(&[0; 17]),
+        ..request(Address, &[], &[])
+    };
+    let error = stream.receive(digests, &Resources::default()).unwrap_err();
+    assert_eq!(error, StreamError::Digests(Address));
 }
 
 #[test]
@@ -411,8 +470,8 @@ fn workloads_are_served_alone_too() {
     let response = stream.next_response(&resources).unwrap().unwrap();
     assert_eq!(describe(&response), "w");
     let mut client = Client::new(Node::default(), [(ResourceType::Workload, Interest::Everything)]);
-    let body = &response.resources[0].resource.as_ref().unwrap().value;
-    assert_eq!(response.resources[0].version, content_version(body));
+    let resource = decoded(&response.resources[0]);
+    assert_eq!(resource.version, content_version(&resource.resource.unwrap().value));
     assert_eq!(client.receive(response).changes, [Change::Workload(it)]);
 }
 
@@ -482,7 +541,7 @@ fn a_large_answer_comes_in_pieces_and_is_complete_with_the_last() {
 impl Pair {
     fn connect_without_delivery(&mut self) {
         self.stream = Stream::new();
-        for request in self.client.connected() {
+        for request in self.client.connected(self.compares) {
             self.stream.receive(request, &self.resources).unwrap();
         }
     }
@@ -517,7 +576,7 @@ fn types_that_are_not_served_are_named() {
 /// A response as a control plane would send it, for the client alone.
 fn response(resources: Vec<Resource>, removed: &[&str]) -> DeltaDiscoveryResponse {
     DeltaDiscoveryResponse {
-        resources,
+        resources: resources.iter().map(|it| it.encode_to_vec().into()).collect(),
         type_url: Address.url().into(),
         nonce: "7".into(),
         removed_resources: removed.iter().map(ToString::to_string).collect(),
@@ -559,7 +618,7 @@ fn good_resources_are_taken_and_bad_ones_named() {
     assert!(error.message.ends_with(expected), "{error:?}");
     assert_eq!(received.reply.response_nonce, "7");
     // The refused update leaves the version before it, so that it is sent again.
-    let mut held = client.connected()[0].initial_resource_versions.clone();
+    let mut held = client.connected(false)[0].initial_resource_versions.clone();
     held.sort_by(|one, other| one.name.cmp(&other.name));
     assert_eq!(held, [HeldVersion::new("bad", "1"), HeldVersion::new("good", "2")]);
 }
@@ -587,11 +646,8 @@ fn a_policy_read_strictly_is_in_force_and_reported() {
     let any = Any { type_url: Authorization.url().into(), value: policy.encode_to_vec().into() };
     let mut response = response(Vec::new(), &[]);
     response.type_url = Authorization.url().into();
-    response.resources.push(Resource {
-        name: "n/p".into(),
-        resource: Some(any),
-        ..Default::default()
-    });
+    let resource = Resource { name: "n/p".into(), resource: Some(any), ..Default::default() };
+    response.resources.push(resource.encode_to_vec().into());
     let received = client.receive(response);
     assert_eq!(received.changes.len(), 1);
     let message = received.reply.error_detail.unwrap().message;
@@ -618,7 +674,8 @@ enum Step {
     Settle,
     /// Delivers one response alone.
     Deliver,
-    Reconnect,
+    /// By digests or names.
+    Reconnect(bool),
     /// Another replica takes over: the same resources in another order.
     Failover,
 }
@@ -634,7 +691,7 @@ fn step() -> impl Strategy<Value = Step> {
         id().prop_map(Step::RemovePolicy),
         Just(Step::Settle),
         Just(Step::Deliver),
-        Just(Step::Reconnect),
+        any::<bool>().prop_map(Step::Reconnect),
         Just(Step::Failover),
     ]
 }
@@ -684,7 +741,10 @@ impl World {
                     pair.deliver(response);
                 }
             }
-            Step::Reconnect => pair.connect_without_delivery(),
+            Step::Reconnect(compares) => {
+                pair.compares = compares;
+                pair.connect_without_delivery();
+            }
             Step::Failover => {
                 pair.resources = Resources::default();
                 for it in self.policies.values() {
@@ -733,15 +793,57 @@ proptest! {
         pair.check_equal();
     }
 
+    /// In many groups: whatever the client held, and whatever changes while it is asked for it.
+    #[test]
+    fn a_client_that_comes_back_by_digests_ends_up_with_what_is_served(
+        held in prop::collection::btree_map(0..300_u16, 0..3_u8, 0..300),
+        changes in prop::collection::btree_map(0..300_u16, prop::option::of(0..3_u8), 0..20),
+        later in prop::collection::btree_map(0..300_u16, prop::option::of(0..3_u8), 0..20),
+        delivered in 0..4_usize,
+    ) {
+        let mut pair = Pair::new(Interest::Everything);
+        let change = |resources: &mut Resources, index: u16, last: Option<u8>| {
+            let (uid, [high, low]) = (format!("w{index}"), index.to_be_bytes());
+            match last {
+                Some(last) => resources.put_workload(&workload(&uid, [10, high, low, last])),
+                None => resources.remove_workload(&uid),
+            };
+        };
+        held.iter().for_each(|(index, last)| change(&mut pair.resources, *index, Some(*last)));
+        pair.connect();
+        let mut other = held.clone();
+        for (index, last) in changes {
+            match last {
+                Some(last) => drop(other.insert(index, last)),
+                None => drop(other.remove(&index)),
+            }
+        }
+        pair.resources = Resources::default();
+        other.iter().for_each(|(index, last)| change(&mut pair.resources, *index, Some(*last)));
+        pair.compares = true;
+        pair.connect_without_delivery();
+        for _ in 0..delivered {
+            if let Some(response) = pair.stream.next_response(&pair.resources).unwrap() {
+                pair.deliver(response);
+            }
+        }
+        later.iter().for_each(|(index, last)| change(&mut pair.resources, *index, *last));
+        pair.settle();
+        prop_assert!(pair.client.is_complete());
+        pair.check_equal();
+    }
+
     #[test]
     fn noise_never_panics(bytes: Vec<u8>, names in prop::collection::vec("[*a/]{0,3}", 0..4)) {
         let interests = ResourceType::ALL.map(|it| (it, Interest::OnDemand));
         let mut client = Client::new(Node::default(), interests);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for resource_type in ResourceType::ALL {
-            let mut it = response(vec![resource("a", "1", bytes.clone())], &names);
+            let mut resource = resource("a", "1", bytes.clone());
+            resource.resource.as_mut().unwrap().type_url = resource_type.url().into();
+            let mut it = response(vec![resource], &names);
             it.type_url = resource_type.url().into();
-            it.resources[0].resource.as_mut().unwrap().type_url = resource_type.url().into();
+            it.resources.push(bytes.clone().into());
             client.receive(it);
             let mut stream = Stream::new();
             stream.receive(request(resource_type, &names, &names), &Resources::default()).unwrap();

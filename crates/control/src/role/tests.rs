@@ -13,7 +13,7 @@ use ambit_wire::ca::request_for;
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource,
 };
 use ambit_wire::proto::google::rpc::Status as RpcStatus;
 use ambit_wire::proto::istio::v1::auth::istio_certificate_service_client as certificates;
@@ -22,6 +22,7 @@ use ambit_wire::xds::node::ProxyNode;
 use bytes::Bytes;
 use clap::Parser;
 use http::{Method, StatusCode};
+use prost::Message as _;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
@@ -273,6 +274,7 @@ impl Proxy {
         while !missing.is_empty() {
             let response = self.next().await.unwrap().expect("the stream goes on");
             for resource in &response.resources {
+                let resource = Resource::decode(resource.clone()).unwrap();
                 missing.remove(&format!("+{}", resource.name));
             }
             for name in &response.removed_resources {

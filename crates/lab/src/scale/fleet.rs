@@ -104,6 +104,7 @@ impl Fleet {
             target: Target { uri: server, tls, mark: None },
             names: Mutex::default(),
             versions: Mutex::new(Texts::default()),
+            digests: Mutex::default(),
             records: AtomicBool::new(false),
             responses: AtomicU64::new(0),
         });

@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ambit_net::grpc::{self, Target};
+use ambit_net::grpc::{self, Target, messages};
 use ambit_wire::proto::envoy::config::core::v3::Node;
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
 use ambit_wire::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion, Resource,
 };
+use ambit_wire::xds::digest::{self, Grouping};
 use ambit_wire::xds::node::ProxyNode;
-use ambit_wire::xds::{MAX_MESSAGE_BYTES, ResourceType, backoff};
+use ambit_wire::xds::{DELTA_PATH, MAX_MESSAGE_BYTES, backoff};
 use anyhow::{Context, Result, bail};
+use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::AsciiMetadataValue;
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use super::held::{Held, TYPES, Texts};
+use super::held::{Digests, Held, TYPES, Texts};
 use super::population::{self, MESH};
 
 /// Requests on their way, as in a proxy.
@@ -30,6 +30,7 @@ pub(super) struct Common {
     pub(super) target: Target,
     pub(super) names: Mutex<Texts>,
     pub(super) versions: Mutex<Texts>,
+    pub(super) digests: Mutex<Digests>,
     /// Whether each arrival is written down.
     pub(super) records: AtomicBool,
     /// Responses to all.
@@ -42,6 +43,9 @@ pub(super) struct Follower {
     node: Node,
     authorization: AsciiMetadataValue,
     held: [Held; TYPES.len()],
+    /// The last server compares digests, which were of these groups.
+    server_compares: bool,
+    groupings: [Grouping; TYPES.len()],
     told: Arc<Told>,
 }
 
@@ -92,7 +96,15 @@ impl Follower {
         };
         let mut authorization: AsciiMetadataValue = format!("Bearer {token}").parse()?;
         authorization.set_sensitive(true);
-        Ok(Self { common, node: node.into(), authorization, held: Default::default(), told })
+        Ok(Self {
+            common,
+            node: node.into(),
+            authorization,
+            held: Default::default(),
+            server_compares: false,
+            groupings: Default::default(),
+            told,
+        })
     }
 
     /// Follows for as long as the fleet lives, as a proxy does.
@@ -120,19 +132,21 @@ impl Follower {
         for request in self.opening() {
             requests.try_send(request)?;
         }
-        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
-        request.metadata_mut().insert("authorization", self.authorization.clone());
-        let mut service = ads::AggregatedDiscoveryServiceClient::new(channel)
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        let mut responses = service.delta_aggregated_resources(request).await?.into_inner();
+        let mut metadata = MetadataMap::new();
+        metadata.insert("authorization", self.authorization.clone());
+        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, MAX_MESSAGE_BYTES);
+        let mut responses = call.await?;
+        let compares = digest::is_announced(responses.headers());
+        if std::mem::replace(&mut self.server_compares, compares) && !compares {
+            bail!("the control plane is of another kind than before");
+        }
         {
             let mut stream = self.told.stream.lock().expect("no holder panics");
             stream.began = Some(began);
             stream.accepted = Some(Instant::now());
         }
         let mut answered = [false; TYPES.len()];
-        while let Some(response) = responses.message().await? {
+        while let Some(response) = responses.next().await? {
             *worked = true;
             let reply = self.take(response, &mut answered)?;
             requests.send(reply).await.context("the control plane takes no requests")?;
@@ -140,18 +154,40 @@ impl Follower {
         bail!("the control plane ended the stream")
     }
 
-    fn opening(&self) -> Vec<DeltaDiscoveryRequest> {
+    fn opening(&mut self) -> Vec<DeltaDiscoveryRequest> {
         let names = self.common.names.lock().expect("no holder panics");
-        let opening = |(resource_type, held): (ResourceType, &Held)| DeltaDiscoveryRequest {
-            node: Some(self.node.clone()),
-            type_url: resource_type.url().to_owned(),
-            initial_resource_versions: {
-                let versions = self.common.versions.lock().expect("no holder panics");
-                held.versions(&names, &versions)
-            },
-            ..DeltaDiscoveryRequest::default()
-        };
-        TYPES.into_iter().zip(&self.held).map(opening).collect()
+        let versions = self.common.versions.lock().expect("no holder panics");
+        let mut requests = Vec::new();
+        for (which, (resource_type, held)) in TYPES.into_iter().zip(&self.held).enumerate() {
+            let mut request = DeltaDiscoveryRequest {
+                node: Some(self.node.clone()),
+                type_url: resource_type.url().to_owned(),
+                ..DeltaDiscoveryRequest::default()
+            };
+            if self.server_compares {
+                let mut digests = self.common.digests.lock().expect("no holder panics");
+                (self.groupings[which], request.held_digests) = digests.of(held, &names, &versions);
+            } else {
+                request.initial_resource_versions = held.versions(&names, &versions);
+            }
+            requests.push(request);
+        }
+        requests
+    }
+
+    /// What is held in groups that the control plane asks for.
+    fn held_in(&self, which: usize, groups: &[u32]) -> Vec<HeldVersion> {
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        let names = self.common.names.lock().expect("no holder panics");
+        let versions = self.common.versions.lock().expect("no holder panics");
+        let mut held = self.held[which].versions(&names, &versions);
+        held.retain(|it| {
+            let name = it.texts().map(|(name, _)| self.groupings[which].group_of(name));
+            name.is_some_and(|group| groups.contains(&group))
+        });
+        held
     }
 
     /// Writes down what came, and answers it.
@@ -166,7 +202,8 @@ impl Follower {
         let (count, is_first) = (response.resources.len(), !answered[which]);
         answered[which] |= !ambit_wire::xds::server::is_partial(&response);
         self.common.responses.fetch_add(1, Ordering::Relaxed);
-        let arrivals = self.hold(&response, which);
+        let named = self.held_in(which, &response.differing_groups);
+        let arrivals = self.hold(&response, which)?;
         if self.common.records.load(Ordering::Relaxed) {
             let arrivals = arrivals.into_iter().map(|name| Arrival { name, at });
             self.told.arrivals.lock().expect("no holder panics").extend(arrivals);
@@ -182,23 +219,27 @@ impl Follower {
         Ok(DeltaDiscoveryRequest {
             type_url: response.type_url,
             response_nonce: response.nonce,
+            initial_resource_versions: named,
             ..DeltaDiscoveryRequest::default()
         })
     }
 
     /// Takes the versions of a response; answers which names have another than before.
-    fn hold(&mut self, response: &DeltaDiscoveryResponse, which: usize) -> Vec<u32> {
+    fn hold(&mut self, response: &DeltaDiscoveryResponse, which: usize) -> Result<Vec<u32>> {
         let held = &mut self.held[which];
         let mut names = self.common.names.lock().expect("no holder panics");
         let mut versions = self.common.versions.lock().expect("no holder panics");
         for name in &response.removed_resources {
             held.remove(names.number(name));
         }
-        let resources = response.resources.iter();
-        let taken = resources.filter_map(|it| {
-            let name = names.number(&it.name);
-            held.put(name, versions.number(&it.version)).then_some(name)
-        });
-        taken.collect()
+        let mut taken = Vec::new();
+        for resource in &response.resources {
+            let Resource { name, version, .. } = Resource::decode(resource.clone())?;
+            let name = names.number(&name);
+            if held.put(name, versions.number(&version)) {
+                taken.push(name);
+            }
+        }
+        Ok(taken)
     }
 }

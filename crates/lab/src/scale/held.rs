@@ -4,12 +4,15 @@ use std::collections::HashMap;
 
 use ambit_wire::proto::envoy::service::discovery::v3::HeldVersion;
 use ambit_wire::xds::ResourceType;
+use ambit_wire::xds::digest::Grouping;
 use bytes::Bytes;
 
 /// What proxies follow, in the order in which a proxy asks.
 pub(super) const TYPES: [ResourceType; 2] = [ResourceType::Authorization, ResourceType::Address];
 /// In place of a version: the resource is not there.
 const ABSENT: u32 = 0;
+/// So many different states of what is held have their digests kept.
+const LATELY: usize = 64;
 
 /// Texts by number; numbers begin with 1.
 #[derive(Default)]
@@ -37,8 +40,30 @@ impl Texts {
 }
 
 /// What one proxy holds of one type: by the name's number, the version's.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Held(Vec<u32>);
+
+/// Digests of what was held lately: the proxies of a fleet hold the same, and each would compute
+/// them on a machine of its own.
+#[derive(Default)]
+pub(super) struct Digests(HashMap<Held, (Grouping, Bytes)>);
+
+impl Digests {
+    /// The digests of what is held.
+    pub(super) fn of(&mut self, held: &Held, names: &Texts, versions: &Texts) -> (Grouping, Bytes) {
+        if let Some(known) = self.0.get(held) {
+            return known.clone();
+        }
+        if self.0.len() >= LATELY {
+            self.0.clear();
+        }
+        let told = held.versions(names, versions);
+        let grouping = Grouping::of(told.len());
+        let digests = grouping.digests(told.iter().filter_map(HeldVersion::texts));
+        self.0.insert(held.clone(), (grouping, digests.clone()));
+        (grouping, digests)
+    }
+}
 
 impl Held {
     /// Takes a resource; says whether its version is another than before.

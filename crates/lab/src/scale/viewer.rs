@@ -3,15 +3,16 @@
 use std::time::Instant;
 
 use ambit_model::view::View;
-use ambit_wire::proto::envoy::service::discovery::v3::aggregated_discovery_service_client as ads;
-use ambit_wire::xds::MAX_MESSAGE_BYTES;
+use ambit_net::grpc::messages;
+use ambit_wire::proto::envoy::service::discovery::v3::DeltaDiscoveryResponse;
 use ambit_wire::xds::client::{Client, Interest};
 use ambit_wire::xds::node::ProxyNode;
+use ambit_wire::xds::{DELTA_PATH, MAX_MESSAGE_BYTES};
 use anyhow::{Context, Result};
 use prost::Message as _;
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 
 use super::held::TYPES;
 use super::population::{self, MESH};
@@ -44,19 +45,18 @@ pub(super) async fn run(target: &ambit_net::grpc::Target, token: &str) -> Result
     let start = Instant::now();
     let channel = ambit_net::grpc::connect(target).await?;
     let (requests, outgoing) = mpsc::channel(REQUESTS);
-    for request in client.connected() {
+    for request in client.connected(false) {
         requests.try_send(request)?;
     }
-    let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
-    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
-    let mut service = ads::AggregatedDiscoveryServiceClient::new(channel)
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let mut responses = service.delta_aggregated_resources(request).await?.into_inner();
+    let mut metadata = MetadataMap::new();
+    metadata.insert("authorization", format!("Bearer {token}").parse()?);
+    let call = messages::call(channel, DELTA_PATH, metadata, outgoing, MAX_MESSAGE_BYTES);
+    let mut responses = call.await?;
     let accepted = Instant::now();
     let (mut view, mut resources, mut bytes) = (View::default(), 0, 0);
     while !client.is_complete() {
-        let response = responses.message().await?.context("the control plane ended the stream")?;
+        let response: Option<DeltaDiscoveryResponse> = responses.next().await?;
+        let response = response.context("the control plane ended the stream")?;
         resources += response.resources.len();
         bytes += response.encoded_len();
         let received = client.receive(response);

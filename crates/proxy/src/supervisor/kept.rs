@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use ambit_net::memfd::Sealed;
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
-use ambit_wire::xds::retained::Retained;
+use ambit_wire::xds::retained::{DeltaError, Retained};
+use bytes::Bytes;
 use prost::Message as _;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -37,9 +38,9 @@ pub(super) enum KeepError {
     /// The file is not what it should be.
     #[error("decode the worker's view; do supervisor and worker run the same version?")]
     Decode(#[source] prost::DecodeError),
-    /// The view holds a type that this version does not know.
+    /// The view holds what this version does not know.
     #[error("the worker's view")]
-    Type(#[source] ambit_wire::xds::UnknownType),
+    Delta(#[source] DeltaError),
     /// The list is no text.
     #[error("the worker's revocation list is not text")]
     Text,
@@ -109,8 +110,8 @@ impl Kept {
     /// A worker's view changed, or is confirmed.
     pub(super) fn keep_view(&mut self, file: &Sealed, complete: bool) -> Result<(), KeepError> {
         let content = file.read().map_err(KeepError::Read)?;
-        let delta = Delta::decode(&*content).map_err(KeepError::Decode)?;
-        self.retained.apply(delta).map_err(KeepError::Type)?;
+        let delta = Delta::decode(Bytes::copy_from_slice(&content)).map_err(KeepError::Decode)?;
+        self.retained.apply(delta).map_err(KeepError::Delta)?;
         self.complete |= complete;
         self.confirmed = SystemTime::now();
         self.mark_dirty();

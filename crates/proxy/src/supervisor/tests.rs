@@ -10,7 +10,9 @@ use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::RouteSocket;
 use ambit_net::seqpacket::{Connection, Listener};
-use ambit_wire::proto::ambit::snapshot::{Delta, Resource, Snapshot};
+use ambit_wire::proto::Any;
+use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
+use ambit_wire::proto::envoy::service::discovery::v3 as discovery;
 use ambit_wire::proto::istio::workload::zds;
 use ambit_wire::xds::ResourceType;
 use ambit_wire::zds::{Request, encode_request};
@@ -305,13 +307,13 @@ async fn without_a_worker_a_pod_is_acknowledged_before_the_agent_gives_up() {
 }
 
 fn view_change() -> Vec<u8> {
-    let resource = Resource {
-        type_url: ResourceType::Address.url().into(),
-        name: "cart".into(),
-        version: "1".into(),
-        body: "body".into(),
-    };
-    Delta { resources: vec![resource], removed: Vec::new() }.encode_to_vec()
+    let type_url = ResourceType::Address.url().to_owned();
+    let body = Any { type_url: type_url.clone(), value: "body".into() };
+    let (name, version) = ("cart".into(), "1".into());
+    let resource =
+        discovery::Resource { name, version, resource: Some(body), ..Default::default() };
+    let resources = vec![resource.encode_to_vec().into()];
+    Delta { type_url, resources, removed: Vec::new() }.encode_to_vec()
 }
 
 #[tokio::test]

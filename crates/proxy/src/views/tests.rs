@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::workload::Workload;
@@ -10,7 +11,8 @@ use ambit_wire::proto::istio::{security, workload};
 use ambit_wire::xds::content_version;
 use futures::Stream;
 use prost::Message as _;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::metadata::AsciiMetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::*;
@@ -45,14 +47,17 @@ impl Session {
         let response = DeltaDiscoveryResponse {
             type_url: kind.url().to_owned(),
             nonce: nonce.to_owned(),
-            resources,
+            resources: resources.iter().map(|it| it.encode_to_vec().into()).collect(),
             ..Default::default()
         };
         self.responses.send(Ok(response)).await.expect("the proxy listens");
     }
 }
 
-struct Plane(mpsc::Sender<Session>);
+struct Plane {
+    sessions: mpsc::Sender<Session>,
+    compares: Arc<AtomicBool>,
+}
 
 #[tonic::async_trait]
 impl proto::aggregated_discovery_service_server::AggregatedDiscoveryService for Plane {
@@ -74,8 +79,14 @@ impl proto::aggregated_discovery_service_server::AggregatedDiscoveryService for 
         let (responses, stream) = mpsc::channel(16);
         let metadata = request.metadata().clone();
         let session = Session { requests: request.into_inner(), responses, metadata };
-        self.0.send(session).await.map_err(|_| Status::unavailable("the test has ended"))?;
-        Ok(Response::new(ReceiverStream::new(stream)))
+        let sent = self.sessions.send(session).await;
+        sent.map_err(|_| Status::unavailable("the test has ended"))?;
+        let mut response = Response::new(ReceiverStream::new(stream));
+        if self.compares.load(Ordering::Relaxed) {
+            let announced = AsciiMetadataValue::from_static(digest::RESUME_DIGESTS);
+            response.metadata_mut().insert(digest::RESUME_HEADER, announced);
+        }
+        Ok(response)
     }
 }
 
@@ -83,6 +94,8 @@ impl proto::aggregated_discovery_service_server::AggregatedDiscoveryService for 
 struct World {
     shared: Arc<Shared>,
     sessions: mpsc::Receiver<Session>,
+    /// Whether the control plane says that it compares digests.
+    compares: Arc<AtomicBool>,
     said: mpsc::Receiver<Message<FromWorker>>,
 }
 
@@ -91,7 +104,8 @@ impl World {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address: SocketAddr = listener.local_addr().expect("an address");
         let (plane, sessions) = mpsc::channel(4);
-        let plane = Plane(plane);
+        let compares = Arc::<AtomicBool>::default();
+        let plane = Plane { sessions: plane, compares: compares.clone() };
         let service =
             proto::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer::new(
                 plane,
@@ -111,7 +125,7 @@ impl World {
             views.restore(snapshot);
         }
         tokio::spawn(views.run());
-        Self { shared, sessions, said }
+        Self { shared, sessions, compares, said }
     }
 
     async fn session(&mut self) -> Session {
@@ -236,6 +250,41 @@ async fn a_lost_stream_is_resumed_with_what_is_held() {
     session.responses.send(Ok(removal)).await.expect("the proxy listens");
     assert_eq!(session.request().await.response_nonce, "3");
     assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_none());
+}
+
+#[tokio::test]
+async fn who_compares_digests_gets_them_and_nobody_else() {
+    let mut world = World::new(&[], None).await;
+    world.compares.store(true, Ordering::Relaxed);
+    let mut session = world.session().await;
+    let [_, addresses] = session.opening().await;
+    assert!(addresses.held_digests.is_empty(), "nothing is known of the server");
+    session.respond("1", ResourceType::Address, vec![pod("cart")]).await;
+    assert_eq!(session.request().await.response_nonce, "1");
+    drop(session);
+    let mut session = world.session().await;
+    let [_, addresses] = session.opening().await;
+    assert!(!addresses.held_digests.is_empty() && addresses.initial_resource_versions.is_empty());
+    let asking = DeltaDiscoveryResponse {
+        type_url: ResourceType::Address.url().to_owned(),
+        nonce: "2".into(),
+        differing_groups: vec![0],
+        ..Default::default()
+    };
+    session.responses.send(Ok(asking)).await.expect("the proxy listens");
+    let named = session.request().await;
+    let cart = pod("cart");
+    let expected = [HeldVersion::new(&cart.name, &cart.version)];
+    assert_eq!((&*named.response_nonce, &*named.initial_resource_versions), ("2", &expected[..]));
+    // Another control plane takes over, which would not understand digests.
+    world.compares.store(false, Ordering::Relaxed);
+    drop(session);
+    let mut misunderstood = world.session().await;
+    misunderstood.opening().await;
+    let mut session = world.session().await;
+    let [_, addresses] = session.opening().await;
+    assert_eq!(addresses.initial_resource_versions, expected);
+    assert!(addresses.held_digests.is_empty());
 }
 
 #[tokio::test]

@@ -209,7 +209,7 @@ fn client_affinity(extensions: &[proto::Extension]) -> Result<Option<u32>, Conve
     if config.type_url != UINT32_TYPE {
         return Err(ConvertError::new(field, Problem::TypeMismatch(config.type_url.clone())));
     }
-    decode::<u32>(&config.value).map(Some).map_err(|error| error.within(&field))
+    decode::<u32>(&*config.value).map(Some).map_err(|error| error.within(&field))
 }
 
 /// Absent unless affinity is wanted, so that other implementations see no extension.

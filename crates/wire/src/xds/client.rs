@@ -9,17 +9,19 @@
 //! that a control plane sends it again. Never takes a message for the view without converting it,
 //! and never forgets a resource because a connection ended.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ambit_model::Text;
 use ambit_model::intern::Interner;
 use ambit_model::view::Change;
 use ambit_model::workload::Workload;
+use bytes::Bytes;
 
-use super::retained;
+use super::digest::Grouping;
 use super::server::is_partial;
 use super::{ResourceType, UnknownType, WILDCARD};
 use crate::convert::{self, Address, ConvertError, Problem};
+use crate::proto::Any;
 use crate::proto::ambit::snapshot::{Delta, Snapshot};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::{
@@ -61,6 +63,8 @@ struct Watch {
     demanded: BTreeMap<String, Answer>,
     /// The whole was received at least once.
     complete: bool,
+    /// In which groups the server was last told what is held.
+    grouping: Grouping,
 }
 
 /// What is known of a name that was demanded.
@@ -131,7 +135,12 @@ pub struct TooManyDemanded;
 impl Client {
     /// A client that has not seen anything yet.
     pub fn new(node: Node, interests: impl IntoIterator<Item = (ResourceType, Interest)>) -> Self {
-        let watch = |interest| Watch { interest, demanded: BTreeMap::new(), complete: false };
+        let watch = |interest| Watch {
+            interest,
+            demanded: BTreeMap::new(),
+            complete: false,
+            grouping: Grouping::default(),
+        };
         let watches = interests.into_iter().map(|(it, interest)| (it, watch(interest))).collect();
         Self { node, watches, versions: BTreeMap::new(), interner: Interner::default() }
     }
@@ -145,7 +154,7 @@ impl Client {
             if !self.watches.contains_key(&resource_type) {
                 continue;
             }
-            if let Ok((mut change, _)) = convert_body(resource_type, &kept.name, &kept.body) {
+            if let Ok((mut change, _)) = convert_body(resource_type, &kept.name, kept.body) {
                 self.hold(resource_type, &mut change, kept.name, kept.version);
                 changes.push(change);
             }
@@ -159,9 +168,11 @@ impl Client {
         self.watches.values().filter(whole).all(|watch| watch.complete)
     }
 
-    /// The requests that open a stream. They tell the server what is held already.
-    pub fn connected(&self) -> Vec<DeltaDiscoveryRequest> {
-        let opening = |(resource_type, watch): (&ResourceType, &Watch)| {
+    /// The requests that open a stream. They tell the server what is held already, by digests if it
+    /// is known to compare them.
+    pub fn connected(&mut self, server_compares: bool) -> Vec<DeltaDiscoveryRequest> {
+        let versions = &self.versions;
+        let opening = |(resource_type, watch): (&ResourceType, &mut Watch)| {
             let nothing = || match watch.interest {
                 Interest::Everything => Vec::new(),
                 Interest::OnDemand => vec![WILDCARD.to_owned()],
@@ -170,23 +181,30 @@ impl Client {
             // answered in any case.
             let version = |answer: &Answer| match answer {
                 Answer::Awaited | Answer::Nothing => None,
-                Answer::Resource(name) => self.version(*resource_type, name),
+                Answer::Resource(name) => version_of(versions, *resource_type, name),
             };
             let demanded = watch.demanded.iter();
             let demanded = demanded
                 .map(|(name, answer)| HeldVersion::new(name, version(answer).unwrap_or_default()));
-            let held = self.versions.get(resource_type).into_iter().flatten();
-            let held = held.map(|(name, version)| HeldVersion::new(name, version));
-            DeltaDiscoveryRequest {
+            let held = versions.get(resource_type).into_iter().flatten();
+            let held = held.map(|(name, version)| (&**name, &**version));
+            let mut request = DeltaDiscoveryRequest {
                 node: Some(self.node.clone()),
                 type_url: resource_type.url().to_owned(),
                 resource_names_subscribe: nothing(),
                 resource_names_unsubscribe: nothing(),
-                initial_resource_versions: demanded.chain(held).collect(),
                 ..Default::default()
+            };
+            if server_compares && watch.interest == Interest::Everything {
+                watch.grouping = Grouping::of(versions.get(resource_type).map_or(0, HashMap::len));
+                request.held_digests = watch.grouping.digests(held);
+            } else {
+                let held = held.map(|(name, version)| HeldVersion::new(name, version));
+                request.initial_resource_versions = demanded.chain(held).collect();
             }
+            request
         };
-        self.watches.iter().map(opening).collect()
+        self.watches.iter_mut().map(opening).collect()
     }
 
     /// Asks for one name or alias; [`Received::answered`] says when the answer is there.
@@ -216,7 +234,7 @@ impl Client {
             changes: Vec::with_capacity(response.resources.len()),
             answered: Vec::new(),
             refused: Vec::new(),
-            delta: Delta::default(),
+            delta: Delta { type_url: response.type_url.clone(), ..Delta::default() },
             reply: DeltaDiscoveryRequest {
                 type_url: response.type_url.clone(),
                 response_nonce: response.nonce.clone(),
@@ -243,10 +261,12 @@ impl Client {
         received: &mut Received,
     ) {
         let last = !is_partial(&response);
+        received.reply.initial_resource_versions =
+            self.held_in(resource_type, &response.differing_groups);
         for name in response.removed_resources {
             let held = self.versions.get_mut(&resource_type);
             if held.is_some_and(|held| held.remove(&*name).is_some()) {
-                retained::forget(&mut received.delta, resource_type, &name);
+                received.delta.removed.push(name.clone());
             }
             received.changes.extend(removal(resource_type, &name));
             self.answer(resource_type, name, Answer::Nothing, received);
@@ -260,25 +280,23 @@ impl Client {
     }
 
     /// A resource answers the demands for its name and its aliases, accepted or not.
-    fn take_one(
-        &mut self,
-        resource_type: ResourceType,
-        resource: Resource,
-        received: &mut Received,
-    ) {
+    fn take_one(&mut self, resource_type: ResourceType, encoded: Bytes, received: &mut Received) {
+        let refuse = |name: &str, reason| Refusal { name: name.to_owned(), reason };
+        let resource = match convert::decode::<Resource>(encoded.clone()) {
+            Ok(resource) => resource,
+            Err(error) => return received.refused.push(refuse("", Reason::Rejected(error))),
+        };
         let Resource { name, version, resource, aliases, .. } = resource;
-        let refuse = |reason| Refusal { name: name.clone(), reason };
         match convert_resource(resource_type, &name, resource) {
-            Ok((mut change, unreadable, body)) => {
+            Ok((mut change, unreadable)) => {
                 if !unreadable.is_empty() {
-                    received.refused.push(refuse(Reason::Tightened(unreadable)));
+                    received.refused.push(refuse(&name, Reason::Tightened(unreadable)));
                 }
-                let kept = (&*name, &*version, body);
-                retained::keep(&mut received.delta, resource_type, kept);
+                received.delta.resources.push(encoded);
                 self.hold(resource_type, &mut change, name.clone(), version);
                 received.changes.push(change);
             }
-            Err(error) => received.refused.push(refuse(Reason::Rejected(error))),
+            Err(error) => received.refused.push(refuse(&name, Reason::Rejected(error))),
         }
         for alias in aliases.into_iter().chain([name.clone()]) {
             self.answer(resource_type, alias, Answer::Resource(name.clone()), received);
@@ -304,8 +322,17 @@ impl Client {
         self.versions.entry(resource_type).or_default().insert(name, version.into());
     }
 
-    fn version(&self, resource_type: ResourceType, name: &str) -> Option<&str> {
-        self.versions.get(&resource_type)?.get(name).map(|version| &**version)
+    /// What is held in these groups.
+    fn held_in(&self, resource_type: ResourceType, groups: &[u32]) -> Vec<HeldVersion> {
+        let (Some(watch), Some(held)) =
+            (self.watches.get(&resource_type), self.versions.get(&resource_type))
+        else {
+            return Vec::new();
+        };
+        let groups: HashSet<&u32> = groups.iter().collect();
+        let is_asked = |name: &str| groups.contains(&watch.grouping.group_of(name));
+        let held = held.iter().filter(|(name, _)| !groups.is_empty() && is_asked(name));
+        held.map(|(name, version)| HeldVersion::new(name, version)).collect()
     }
 
     /// Records what a demanded name stands for; the first time, the demand is reported answered.
@@ -325,24 +352,31 @@ impl Client {
     }
 }
 
+fn version_of<'a>(
+    versions: &'a BTreeMap<ResourceType, HashMap<Text, Box<str>>>,
+    resource_type: ResourceType,
+    name: &str,
+) -> Option<&'a str> {
+    versions.get(&resource_type)?.get(name).map(|version| &**version)
+}
+
 fn convert_resource(
     resource_type: ResourceType,
     name: &str,
-    resource: Option<crate::proto::Any>,
-) -> Result<(Change, Vec<String>, bytes::Bytes), ConvertError> {
+    resource: Option<Any>,
+) -> Result<(Change, Vec<String>), ConvertError> {
     let any = resource.ok_or_else(|| ConvertError::new("resource", Problem::Missing))?;
     if any.type_url != resource_type.url() {
         return Err(ConvertError::new("resource", Problem::TypeMismatch(any.type_url)));
     }
-    let (change, unreadable) = convert_body(resource_type, name, &any.value)?;
-    Ok((change, unreadable, any.value))
+    convert_body(resource_type, name, any.value)
 }
 
 /// The content must belong to the name: by that name it will be removed.
 fn convert_body(
     resource_type: ResourceType,
     name: &str,
-    body: &[u8],
+    body: Bytes,
 ) -> Result<(Change, Vec<String>), ConvertError> {
     let workload = |it: Workload| (it.uid.to_string(), Change::Workload(it), Vec::new());
     let (content, change, unreadable) = match resource_type {
@@ -352,7 +386,7 @@ fn convert_body(
         },
         ResourceType::Workload => workload(convert::decode::<proto::Workload>(body)?.try_into()?),
         ResourceType::Authorization => {
-            let it = convert::policy::read(body)?;
+            let it = convert::policy::read(&body)?;
             (it.policy.key.to_string(), Change::Policy(it.policy), it.unreadable)
         }
     };

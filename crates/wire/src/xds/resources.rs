@@ -19,7 +19,10 @@ use ambit_model::policy::Policy;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 
+use super::digest::{Grouping, Lazy};
 use super::{ResourceType, content_version, service_aliases, workload_aliases};
+use crate::proto::Any;
+use crate::proto::envoy::service::discovery::v3::Resource;
 use crate::proto::istio::{security, workload as proto};
 
 /// How many vanished resources a journal remembers.
@@ -41,24 +44,32 @@ impl Resources {
         let message = proto::Workload::from(workload);
         let bare_len = message.encoded_len();
         let message = proto::Address { r#type: Some(proto::address::Type::Workload(message)) };
-        let body: Bytes = message.encode_to_vec().into();
+        let (name, body) = (&*workload.uid, message.encode_to_vec());
+        let version = content_version(&body);
+        if self.addresses.is_current(name, &version, &names) {
+            return false;
+        }
+        let content = Content::whole(ResourceType::Address, name, &version, &names, body);
         // An Address ends with the one workload it holds.
-        let bare = body.slice(body.len() - bare_len..);
-        self.workloads.put(&workload.uid, names.clone(), bare);
-        self.addresses.put(&workload.uid, names, body)
+        let body = content.body.slice(content.body.len() - bare_len..);
+        let bare = content_version(&body);
+        self.workloads.put(name, bare, names.clone(), Content { body, resource: None });
+        self.addresses.put(name, version, names, content);
+        true
     }
 
     /// Adds or replaces a service. Returns whether anything changed.
     pub fn put_service(&mut self, service: &Service) -> bool {
         let names = Arc::new(Names { aliases: service_aliases(service), parents: Vec::new() });
-        let body = proto::Address::from(service).encode_to_vec().into();
-        self.addresses.put(&service.key.to_string(), names, body)
+        let body = proto::Address::from(service).encode_to_vec();
+        self.addresses.put_body(ResourceType::Address, &service.key.to_string(), names, body)
     }
 
     /// Adds or replaces a policy. Returns whether anything changed.
     pub fn put_policy(&mut self, policy: &Policy) -> bool {
-        let body = security::Authorization::from(policy).encode_to_vec().into();
-        self.authorizations.put(&policy.key.to_string(), Arc::default(), body)
+        let (name, kind) = (policy.key.to_string(), ResourceType::Authorization);
+        let body = security::Authorization::from(policy).encode_to_vec();
+        self.authorizations.put_body(kind, &name, Arc::default(), body)
     }
 
     /// Removes a workload by its uid. Returns whether it was there.
@@ -103,14 +114,15 @@ pub struct ResourceSet {
     /// Changes up to here may be missing from the journal.
     horizon: u64,
     sequence: u64,
+    digests: Lazy,
 }
 
 /// One resource as it is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) version: Text,
-    pub(crate) body: Bytes,
     pub(crate) names: Arc<Names>,
+    content: Content,
     sequence: u64,
 }
 
@@ -119,6 +131,56 @@ impl Entry {
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
+
+    /// The resource as it is sent.
+    pub(crate) fn encoded(&self, resource_type: ResourceType, name: &str) -> Bytes {
+        let Content { body, resource } = &self.content;
+        let encode = || encode(resource_type, name, &self.version, &self.names, body.clone());
+        resource.clone().unwrap_or_else(encode)
+    }
+}
+
+/// What a resource says.
+#[derive(Clone, Debug)]
+struct Content {
+    body: Bytes,
+    /// The whole resource, of which the body is a part; none of a type that few ask for.
+    resource: Option<Bytes>,
+}
+
+impl Content {
+    fn whole(
+        resource_type: ResourceType,
+        name: &str,
+        version: &str,
+        names: &Names,
+        body: Vec<u8>,
+    ) -> Self {
+        let body_len = body.len();
+        let resource = encode(resource_type, name, version, names, body.into());
+        // The body, if it is not empty, is followed by the name and the aliases.
+        let (name, aliases) = (name.to_owned(), names.aliases.clone());
+        let after = Resource { name, aliases, ..Resource::default() }.encoded_len();
+        let end = resource.len() - after;
+        Self { body: resource.slice(end - body_len..end), resource: Some(resource) }
+    }
+}
+
+fn encode(
+    resource_type: ResourceType,
+    name: &str,
+    version: &str,
+    names: &Names,
+    body: Bytes,
+) -> Bytes {
+    let resource = Resource {
+        version: version.to_owned(),
+        resource: Some(Any { type_url: resource_type.url().to_owned(), value: body }),
+        name: name.to_owned(),
+        aliases: names.aliases.clone(),
+        ttl: None,
+    };
+    resource.encode_to_vec().into()
 }
 
 /// By what else a resource is found.
@@ -159,14 +221,31 @@ impl ResourceSet {
         self.entries.get(name).map(|entry| &*entry.version)
     }
 
-    /// Content that is what it was is no change: its version would be the same.
-    fn put(&mut self, name: &str, names: Arc<Names>, body: Bytes) -> bool {
-        let version = content_version(&body);
+    /// Whether a resource is what it was: its version would be the same.
+    fn is_current(&self, name: &str, version: &str, names: &Arc<Names>) -> bool {
         let old = self.entries.get(name);
-        if old.is_some_and(|old| *old.version == version && old.names == names) {
+        old.is_some_and(|old| *old.version == *version && old.names == *names)
+    }
+
+    /// Adds or replaces a resource. Returns whether anything changed.
+    fn put_body(
+        &mut self,
+        resource_type: ResourceType,
+        name: &str,
+        names: Arc<Names>,
+        body: Vec<u8>,
+    ) -> bool {
+        let version = content_version(&body);
+        if self.is_current(name, &version, &names) {
             return false;
         }
-        if let Some(old) = old.cloned() {
+        let content = Content::whole(resource_type, name, &version, &names, body);
+        self.put(name, version, names, content);
+        true
+    }
+
+    fn put(&mut self, name: &str, version: String, names: Arc<Names>, content: Content) {
+        if let Some(old) = self.entries.get(name).cloned() {
             self.unlink(name, &old);
         }
         let name: Text = name.into();
@@ -177,10 +256,10 @@ impl ResourceSet {
             self.members.entry(parent.as_str().into()).or_default().insert(name.clone());
         }
         self.sequence += 1;
+        self.digests.forget();
         self.journal.insert(self.sequence, name.clone());
-        let entry = Entry { version: version.into(), body, names, sequence: self.sequence };
+        let entry = Entry { version: version.into(), names, content, sequence: self.sequence };
         self.entries.insert(name, entry);
-        true
     }
 
     /// The oldest tombstone makes room for a new one.
@@ -188,6 +267,7 @@ impl ResourceSet {
         let Some(old) = self.entries.remove(name) else { return false };
         self.unlink(name, &old);
         self.sequence += 1;
+        self.digests.forget();
         self.journal.insert(self.sequence, name.into());
         self.tombstones.insert(self.sequence);
         if self.tombstones.len() > MAX_TOMBSTONES
@@ -217,6 +297,17 @@ impl ResourceSet {
     /// The resource of this very name, with the shared copy of the name.
     pub(crate) fn entry(&self, name: &str) -> Option<(&Text, &Entry)> {
         self.entries.get_key_value(name)
+    }
+
+    /// The digests of all that is there.
+    pub(crate) fn digests(&self, grouping: Grouping) -> Bytes {
+        let resources = || self.entries.iter().map(|(name, it)| (&**name, &*it.version));
+        self.digests.get(grouping, resources)
+    }
+
+    /// All names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Text> {
+        self.entries.keys()
     }
 
     /// The resources that a name or alias stands for.

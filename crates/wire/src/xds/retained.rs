@@ -14,10 +14,11 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use prost::Message as _;
+use prost::Message;
 
 use super::{ResourceType, UnknownType, content_version};
-use crate::proto::ambit::snapshot::{Delta, Removed, Resource, Snapshot};
+use crate::proto::ambit::snapshot::{Delta, Resource, Snapshot};
+use crate::proto::envoy::service::discovery::v3 as discovery;
 
 /// How many resources lie in a block at most, on average: more are smaller together, fewer are
 /// sooner changed.
@@ -25,6 +26,17 @@ const BLOCK: usize = 32;
 /// Precedes a version that is not the hash of the body, as our own control plane's versions are;
 /// those are not kept.
 const OWN_VERSION: char = '=';
+
+/// Why a change cannot be kept.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DeltaError {
+    /// Its type is not known.
+    #[error(transparent)]
+    UnknownType(#[from] UnknownType),
+    /// It holds what is no resource.
+    #[error("no discovery resource")]
+    Resource(#[from] prost::DecodeError),
+}
 
 /// The accepted resources of all types.
 #[derive(Clone, Debug, Default)]
@@ -35,26 +47,35 @@ pub struct Retained {
 impl Retained {
     /// Takes over the resources of a snapshot.
     pub fn from_snapshot(snapshot: Snapshot) -> Result<Self, UnknownType> {
-        let mut retained = Self::default();
-        retained.apply(Delta { resources: snapshot.resources, removed: Vec::new() })?;
-        Ok(retained)
-    }
-
-    /// Applies what a client accepted; removals first, as the client does. An unknown type is an
-    /// error and changes nothing.
-    pub fn apply(&mut self, delta: Delta) -> Result<(), UnknownType> {
-        let mut changes = BTreeMap::<ResourceType, Vec<(String, Option<Resource>)>>::new();
-        for Removed { type_url, name } in delta.removed {
-            changes.entry(type_url.parse()?).or_default().push((name, None));
-        }
-        for mut resource in delta.resources {
+        let mut changes = BTreeMap::<ResourceType, Vec<_>>::new();
+        for mut resource in snapshot.resources {
             let name = std::mem::take(&mut resource.name);
             let changes = changes.entry(resource.type_url.parse()?).or_default();
             changes.push((name, Some(resource)));
         }
+        let mut retained = Self::default();
         for (resource_type, changes) in changes {
-            self.types.entry(resource_type).or_default().change(changes);
+            retained.types.entry(resource_type).or_default().change(changes);
         }
+        Ok(retained)
+    }
+
+    /// Applies what a client accepted; removals first, as the client does. An unknown type, or what
+    /// is no resource, is an error and changes nothing. A delta that changes nothing needs no type.
+    pub fn apply(&mut self, delta: Delta) -> Result<(), DeltaError> {
+        let Delta { type_url, resources, removed } = delta;
+        if resources.is_empty() && removed.is_empty() {
+            return Ok(());
+        }
+        let resource_type = type_url.parse()?;
+        let mut changes: Vec<_> = removed.into_iter().map(|name| (name, None)).collect();
+        for resource in resources {
+            let discovery::Resource { name, version, resource, .. } = Message::decode(resource)?;
+            let body = resource.map(|any| any.value).unwrap_or_default();
+            let kept = Resource { type_url: type_url.clone(), name: String::new(), version, body };
+            changes.push((name, Some(kept)));
+        }
+        self.types.entry(resource_type).or_default().change(changes);
         Ok(())
     }
 
@@ -155,7 +176,7 @@ impl Block {
         if resources.is_empty() {
             return Self::default();
         }
-        let plain = Delta { resources, removed: Vec::new() }.encode_to_vec();
+        let plain = Snapshot { resources, ..Snapshot::default() }.encode_to_vec();
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&plain).expect("memory takes it");
         Self(encoder.finish().expect("memory takes it").into())
@@ -167,8 +188,8 @@ impl Block {
         if !self.0.is_empty() {
             DeflateDecoder::new(&*self.0).read_to_end(&mut plain).expect("compressed here");
         }
-        let delta = Delta::decode(Bytes::from(plain)).expect("encoded here");
-        delta.resources.into_iter().map(|mut it| (std::mem::take(&mut it.name), it))
+        let kept = Snapshot::decode(Bytes::from(plain)).expect("encoded here");
+        kept.resources.into_iter().map(|mut it| (std::mem::take(&mut it.name), it))
     }
 }
 
@@ -181,22 +202,6 @@ fn shortened(name: String, resource: Resource) -> Resource {
         version = if own { format!("{OWN_VERSION}{version}") } else { String::new() };
     }
     Resource { type_url: String::new(), name, version, body }
-}
-
-/// Adds one accepted resource to what is to be kept.
-pub(crate) fn keep(delta: &mut Delta, resource_type: ResourceType, resource: (&str, &str, Bytes)) {
-    let (name, version, body) = resource;
-    delta.resources.push(Resource {
-        type_url: resource_type.url().to_owned(),
-        name: name.to_owned(),
-        version: version.to_owned(),
-        body,
-    });
-}
-
-/// Adds one removal to what is to be kept.
-pub(crate) fn forget(delta: &mut Delta, resource_type: ResourceType, name: &str) {
-    delta.removed.push(Removed { type_url: resource_type.url().to_owned(), name: name.to_owned() });
 }
 
 #[cfg(test)]
@@ -214,6 +219,16 @@ mod tests {
         Resource { type_url, name: format!("resource {index}"), version, body }
     }
 
+    fn delta(type_url: &str, put: Vec<Resource>, removed: Vec<String>) -> Delta {
+        let encode = |Resource { type_url, name, version, body }| {
+            let resource = Some(crate::proto::Any { type_url, value: body });
+            let resource = discovery::Resource { name, version, resource, ..Default::default() };
+            resource.encode_to_vec().into()
+        };
+        let resources = put.into_iter().map(encode).collect();
+        Delta { type_url: type_url.to_owned(), resources, removed }
+    }
+
     fn check(retained: &Retained, expected: &BTreeMap<String, Resource>) {
         let held = retained.snapshot(String::new(), 0).resources;
         assert_eq!(held, expected.values().cloned().collect::<Vec<_>>());
@@ -226,22 +241,21 @@ mod tests {
         check(&retained, &expected);
         let mut seed = 7_usize;
         for round in 0..40 {
-            let mut delta = Delta::default();
+            let (mut put, mut removed) = (Vec::new(), Vec::new());
             // Later rounds change single ones.
             for _ in 0..if round < 4 { 300 } else { 1 } {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let (index, is_removed) = ((seed >> 33) % 700, (seed >> 40).is_multiple_of(4));
                 let changed = resource(index, &format!("body of round {round}"));
                 if is_removed {
-                    forget(&mut delta, ResourceType::Address, &changed.name);
+                    removed.push(changed.name);
                 } else {
-                    delta.resources.push(changed);
+                    put.push(changed);
                 }
             }
-            delta.removed.iter().for_each(|it| drop(expected.remove(&it.name)));
-            let put = delta.resources.iter().cloned().map(|it| (it.name.clone(), it));
-            expected.extend(put);
-            retained.apply(delta).expect("a known type");
+            removed.iter().for_each(|name| drop(expected.remove(name)));
+            expected.extend(put.iter().cloned().map(|it| (it.name.clone(), it)));
+            retained.apply(delta(ResourceType::Address.url(), put, removed)).expect("a known type");
             check(&retained, &expected);
         }
         let average = expected.len() / retained.types[&ResourceType::Address].blocks.len();
@@ -254,13 +268,20 @@ mod tests {
         let address = resource(0, "address");
         let policy = ResourceType::Authorization.url().to_owned();
         let policy = Resource { type_url: policy, ..resource(0, "policy") };
-        let both = vec![address.clone(), policy.clone()];
-        retained.apply(Delta { resources: both.clone(), removed: vec![] }).expect("known");
-        let unknown = Resource { type_url: "x".to_owned(), ..resource(1, "unknown") };
-        let delta = Delta { resources: vec![resource(2, "two"), unknown], removed: vec![] };
-        assert!(retained.apply(delta).is_err());
+        let both = [address, policy];
+        for it in &both {
+            retained.apply(delta(&it.type_url, vec![it.clone()], vec![])).expect("known");
+        }
+        retained.apply(Delta::default()).expect("nothing needs no type");
+        let unknown = delta("x", vec![resource(1, "unknown")], vec![]);
+        assert!(matches!(retained.apply(unknown), Err(DeltaError::UnknownType(_))));
+        let mut broken = delta(ResourceType::Address.url(), vec![resource(2, "two")], vec![]);
+        broken.resources.push(Bytes::from_static(&[0xff]));
+        assert!(matches!(retained.apply(broken), Err(DeltaError::Resource(_))));
         assert_eq!(retained.len(), 2);
-        let held = retained.snapshot(String::new(), 0).resources;
-        assert!(both.iter().all(|it| held.contains(it)), "{held:?}");
+        let snapshot = retained.snapshot(String::new(), 0);
+        assert!(both.iter().all(|it| snapshot.resources.contains(it)), "{snapshot:?}");
+        let again = Retained::from_snapshot(snapshot.clone()).expect("known types");
+        assert_eq!(again.snapshot(String::new(), 0), snapshot);
     }
 }

@@ -6,20 +6,21 @@
 //!
 //! A subscription to everything walks the journal of changes from where it stands; it remembers
 //! one number, not the names it has sent. A subscription by name remembers its names. A service
-//! brings its workloads with it. What a client refuses is recorded and not sent again before it
+//! brings its workloads with it. Who comes back may send digests instead of names ([`digest`]). What a client refuses is recorded and not sent again before it
 //! changes. Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead
 //! of their acknowledgements, never forgets a change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use ambit_model::Text;
+use bytes::Bytes;
 
+use super::digest::{self, Grouping};
 use super::resources::{Changed, Entry, ResourceSet, Resources};
 use super::{ResourceType, UnknownType, WILDCARD};
-use crate::proto::Any;
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion, Resource,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
 };
 
 /// Size at which a response is closed and the rest goes into the next one. Large, because other
@@ -31,8 +32,8 @@ pub const MAX_UNACKNOWLEDGED: usize = 4;
 pub const MAX_SUBSCRIBED_NAMES: usize = 200_000;
 /// Longest reason of a refusal that is kept.
 const MAX_REASON_BYTES: usize = 4096;
-/// What a resource costs in a response beyond its texts and body.
-const RESOURCE_OVERHEAD_BYTES: usize = 96;
+/// What a resource costs in a response beyond itself.
+const RESOURCE_OVERHEAD_BYTES: usize = 8;
 /// Marks a response, in the version that is for humans, as not the last of a first answer.
 const PARTIAL: &str = "partial";
 
@@ -50,6 +51,9 @@ pub enum StreamError {
     /// The client subscribed to too many names.
     #[error("over {MAX_SUBSCRIBED_NAMES} names of {0} subscribed; subscribe to everything instead")]
     TooManyNames(ResourceType),
+    /// The client sent digests that are none.
+    #[error("digests of {0} of a wrong length; it is to reconnect and name what it holds")]
+    Digests(ResourceType),
     /// The client did not keep up, and what it missed is no longer known.
     #[error("client fell too far behind in {0}; it is to reconnect with the versions it holds")]
     TooFarBehind(ResourceType),
@@ -131,7 +135,7 @@ impl Stream {
             self.subscriptions.insert(resource_type, subscription);
             return Ok(None);
         };
-        let refused = subscription.acknowledge(&request);
+        let refused = subscription.acknowledge(&request, set);
         subscription.subscribe(request.resource_names_subscribe, set)?;
         subscription.unsubscribe(&request.resource_names_unsubscribe, set);
         Ok(refused)
@@ -165,6 +169,14 @@ impl Stream {
     }
 }
 
+/// Groups of which a client is to name what it holds.
+#[derive(Debug)]
+struct Differing {
+    grouping: Grouping,
+    groups: Vec<u32>,
+    is_sent: bool,
+}
+
 /// What one client wants of one type, and how far it got.
 #[derive(Debug)]
 struct Subscription {
@@ -179,6 +191,8 @@ struct Subscription {
     /// Numbers of the changes that need not be sent, in order: the client came with the versions
     /// that they left.
     resumed: Vec<u64>,
+    /// The client holds something else in these groups, and has not said what.
+    differing: Option<Differing>,
     /// The journal up to here is dealt with.
     position: u64,
     /// The journal's end when everything was asked for; what vanished before is no news.
@@ -208,6 +222,7 @@ impl Subscription {
             sent: HashSet::new(),
             unanswered: BTreeSet::new(),
             resumed: Vec::new(),
+            differing: None,
             position: set.sequence(),
             start: set.sequence(),
             owes_answer: true,
@@ -218,7 +233,10 @@ impl Subscription {
         let is_wildcard = |name: &String| name == WILDCARD;
         let everything = subscribe.is_empty() && unsubscribe.is_empty()
             || subscribe.iter().any(is_wildcard) && !unsubscribe.iter().any(is_wildcard);
-        if everything {
+        if everything && !request.held_digests.is_empty() {
+            it.everything = true;
+            it.compare(&request.held_digests, set)?;
+        } else if everything {
             it.subscribe_everything(set);
             it.resume_everything(&request.initial_resource_versions, set);
         } else {
@@ -258,6 +276,28 @@ impl Subscription {
             self.position = set.sequence();
             self.resumed = Vec::new();
         }
+    }
+
+    /// What is equal is known; the client is asked for the rest, and hears of changes meanwhile.
+    fn compare(&mut self, told: &[u8], set: &ResourceSet) -> Result<(), StreamError> {
+        let grouping = Grouping::told(told).ok_or(StreamError::Digests(self.resource_type))?;
+        let groups = digest::differing(told, &set.digests(grouping));
+        if !groups.is_empty() {
+            self.differing = Some(Differing { grouping, groups, is_sent: false });
+        }
+        Ok(())
+    }
+
+    /// What the client holds in the groups that differ: it is told of all that is not so now.
+    fn resume_groups(&mut self, differing: &Differing, held: &[HeldVersion], set: &ResourceSet) {
+        let Differing { grouping, groups, .. } = differing;
+        let held: HashMap<&str, &str> = held.iter().filter_map(HeldVersion::texts).collect();
+        let is_news = |name: &&str| held.get(name).copied() != set.version(name);
+        // The groups are in order.
+        let is_asked = |name: &&str| groups.binary_search(&grouping.group_of(name)).is_ok();
+        let known = set.names().map(|name| &**name).filter(is_asked);
+        let news = known.chain(held.keys().copied()).filter(is_news).map(str::to_owned);
+        self.unanswered.extend(news);
     }
 
     /// Takes the names that the client holds, and those it waits for, as asked for. A name it
@@ -354,10 +394,18 @@ impl Subscription {
     }
 
     /// An answer to one response answers those before it; an unknown nonce answers nothing.
-    fn acknowledge(&mut self, request: &DeltaDiscoveryRequest) -> Option<Rejection> {
+    fn acknowledge(
+        &mut self,
+        request: &DeltaDiscoveryRequest,
+        set: &ResourceSet,
+    ) -> Option<Rejection> {
         let nonce = &request.response_nonce;
         let at = self.unacknowledged.iter().position(|(sent, _)| sent == nonce)?;
         let (nonce, position) = self.unacknowledged.drain(..=at).next_back()?;
+        // Nothing was sent before the groups that differ, so this answers them.
+        if let Some(differing) = self.differing.take_if(|it| it.is_sent) {
+            self.resume_groups(&differing, &request.initial_resource_versions, set);
+        }
         self.acknowledged = position;
         self.rejection = request.error_detail.as_ref().map(|status| Rejection {
             resource_type: self.resource_type,
@@ -377,9 +425,16 @@ impl Subscription {
             return Ok(None);
         }
         let mut response = Response::new(self.resource_type);
+        if let Some(differing) = self.differing.as_mut().filter(|it| !it.is_sent) {
+            differing.is_sent = true;
+            let groups = differing.groups.clone();
+            let response = response.finish(PARTIAL.into());
+            return Ok(Some(DeltaDiscoveryResponse { differing_groups: groups, ..response }));
+        }
         self.send_answers(set, &mut response);
         self.send_changes(set, &mut response);
-        let complete = self.unanswered.is_empty() && self.position >= self.start;
+        let is_known = self.unanswered.is_empty() && self.differing.is_none();
+        let complete = is_known && self.position >= self.start;
         if response.is_empty() && !(self.owes_answer && complete) {
             if self.unacknowledged.is_empty() && !self.owes_answer {
                 // What changed is none of the client's business: there is nothing to answer.
@@ -402,7 +457,10 @@ impl Subscription {
                 self.sent.remove(asked.as_str());
                 response.removed.insert(asked);
             }
-            for name in found.iter().flat_map(|name| [name].into_iter().chain(set.members(name))) {
+            // Who gets everything gets the members anyway.
+            let members = |name| set.members(name).filter(|_| !self.everything);
+            let found = found.iter().flat_map(|name| [name].into_iter().chain(members(name)));
+            for name in found.collect::<Vec<_>>() {
                 if let Some((name, entry)) = set.entry(name) {
                     self.send(name, entry, response);
                 }
@@ -469,7 +527,7 @@ fn bounded(reason: &str) -> String {
 /// A response that is being put together.
 struct Response {
     resource_type: ResourceType,
-    resources: Vec<Resource>,
+    resources: Vec<Bytes>,
     /// Names of these resources: a resource stands in a response once.
     sent: HashSet<Text>,
     /// Names that are gone, in an order that is the same everywhere.
@@ -503,18 +561,9 @@ impl Response {
             return;
         }
         self.removed.remove(&**name);
-        let texts = name.len() + entry.names.aliases.iter().map(String::len).sum::<usize>();
-        self.size_bytes += texts + entry.body.len() + RESOURCE_OVERHEAD_BYTES;
-        self.resources.push(Resource {
-            version: entry.version.to_string(),
-            resource: Some(Any {
-                type_url: self.resource_type.url().to_owned(),
-                value: entry.body.clone(),
-            }),
-            name: name.to_string(),
-            aliases: entry.names.aliases.clone(),
-            ttl: None,
-        });
+        let resource = entry.encoded(self.resource_type, name);
+        self.size_bytes += resource.len() + RESOURCE_OVERHEAD_BYTES;
+        self.resources.push(resource);
     }
 
     /// The nonce is given by the stream, which counts over all types.
@@ -525,6 +574,7 @@ impl Response {
             type_url: self.resource_type.url().to_owned(),
             nonce: String::new(),
             removed_resources: self.removed.into_iter().collect(),
+            differing_groups: Vec::new(),
         }
     }
 }

@@ -1,0 +1,282 @@
+//! Calls of which both directions are streams, message by message.
+//!
+//! tonic's own streams keep the buffer of the largest message they have carried for as long as they
+//! live. A discovery stream lives for ever, and its first message is the whole view: kept at both
+//! ends, that is several bytes for each byte of use. Here a message has a buffer of its own, which
+//! goes with it. Messages are never compressed. Nothing here knows what a message says.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures::stream::{self, Stream};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Uri, Version, header};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use prost::Message;
+use tokio::sync::mpsc;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
+use tower::{Service as _, ServiceExt as _};
+
+/// A byte for "not compressed", and the length.
+const PREFIX_BYTES: usize = 5;
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const ENCODING: &str = "grpc-encoding";
+const IDENTITY: &str = "identity";
+/// A message of which so much is announced gets its buffer as it comes.
+const TRUSTED_BYTES: usize = 8 << 20;
+
+/// The messages of one direction, as they come. Whoever stops waiting for one loses nothing.
+#[derive(Debug)]
+pub struct Messages {
+    headers: HeaderMap,
+    body: Body,
+    /// What came of the next message; its prefix is gone once its length is known.
+    buffer: BytesMut,
+    /// The rest of the last piece that came.
+    piece: Bytes,
+    length: Option<usize>,
+    limit: usize,
+}
+
+impl Messages {
+    /// Reads a body whose headers are these; no message may be larger than `limit`.
+    pub fn new(headers: HeaderMap, body: Body, limit: usize) -> Result<Self, Status> {
+        match headers.get(ENCODING) {
+            Some(encoding) if encoding != IDENTITY => {
+                Err(Status::unimplemented("messages must not be compressed"))
+            }
+            _ => {
+                let (buffer, piece) = (BytesMut::new(), Bytes::new());
+                Ok(Self { headers, body, buffer, piece, length: None, limit })
+            }
+        }
+    }
+
+    /// The headers of the call.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The next message; none when the other side has ended the call without an error.
+    pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
+        let Some(message) = self.next_bytes().await? else { return Ok(None) };
+        let broken = |error| Status::internal(format!("a message cannot be decoded: {error}"));
+        M::decode(message).map(Some).map_err(broken)
+    }
+
+    async fn next_bytes(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if let Some(message) = self.assemble()? {
+                return Ok(Some(message));
+            }
+            let Some(frame) = self.body.frame().await else { return self.ended() };
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(status) => return Err(status),
+            };
+            match frame.into_data() {
+                Ok(data) => self.piece = data,
+                Err(frame) => {
+                    let told = frame.trailers_ref().and_then(Status::from_header_map);
+                    if let Some(status) = told.filter(|it| it.code() != tonic::Code::Ok) {
+                        return Err(status);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves what came into the message; answers it once it is whole.
+    fn assemble(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.length.is_none() {
+            self.fill(PREFIX_BYTES);
+            if self.buffer.len() < PREFIX_BYTES {
+                return Ok(None);
+            }
+            if self.buffer.get_u8() != 0 {
+                return Err(Status::unimplemented("messages must not be compressed"));
+            }
+            let length = usize::try_from(self.buffer.get_u32()).unwrap_or(usize::MAX);
+            if length > self.limit {
+                let what = format!("a message of {length} bytes; {} is the limit", self.limit);
+                return Err(Status::out_of_range(what));
+            }
+            self.buffer = BytesMut::with_capacity(length.min(TRUSTED_BYTES));
+            self.length = Some(length);
+        }
+        let length = self.length.unwrap_or_default();
+        self.fill(length);
+        if self.buffer.len() < length {
+            return Ok(None);
+        }
+        self.length = None;
+        Ok(Some(std::mem::take(&mut self.buffer).freeze()))
+    }
+
+    /// Fills the buffer up to this length, as far as the piece goes.
+    fn fill(&mut self, length: usize) {
+        let missing = length.saturating_sub(self.buffer.len()).min(self.piece.len());
+        self.buffer.extend_from_slice(&self.piece.split_to(missing));
+    }
+
+    /// A body may end between two messages, not within one.
+    fn ended(&self) -> Result<Option<Bytes>, Status> {
+        match self.length {
+            None if self.buffer.is_empty() => Ok(None),
+            _ => Err(Status::internal("the stream ended within a message")),
+        }
+    }
+}
+
+/// One message as it goes into the connection.
+pub fn framed(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).expect("messages are far below 4 GiB"));
+    message.encode(&mut frame).expect("there is room for it");
+    frame.freeze()
+}
+
+/// Begins a call: sends what comes out of `requests`, until it is closed, and answers what comes
+/// back. The path is `/package.Service/Method`.
+pub async fn call<M: Message + 'static>(
+    mut channel: Channel,
+    path: &'static str,
+    metadata: MetadataMap,
+    requests: mpsc::Receiver<M>,
+    limit: usize,
+) -> Result<Messages, Status> {
+    let mut request = http::Request::new(Body::new(StreamBody::new(frames(requests))));
+    *request.method_mut() = Method::POST;
+    *request.version_mut() = Version::HTTP_2;
+    // The channel adds the authority.
+    *request.uri_mut() = Uri::from(PathAndQuery::from_static(path));
+    *request.headers_mut() = metadata.into_headers();
+    request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+    request.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    let broken = |error: tonic::transport::Error| Status::from_error(error.into());
+    let response = channel.ready().await.map_err(broken)?.call(request).await.map_err(broken)?;
+    let (parts, body) = response.into_parts();
+    if let Some(status) = Status::from_header_map(&parts.headers)
+        && status.code() != tonic::Code::Ok
+    {
+        return Err(status);
+    }
+    if !parts.status.is_success() {
+        return Err(Status::unavailable(format!("the server answers HTTP {}", parts.status)));
+    }
+    Messages::new(parts.headers, body, limit)
+}
+
+/// The body of a response: messages as they come, then how it ended.
+pub fn response<M: Message + 'static>(
+    responses: mpsc::Receiver<Result<M, Status>>,
+) -> http::Response<Body> {
+    let frames = stream::unfold(Some(responses), |responses| async {
+        let mut responses = responses?;
+        let (frame, rest) = match responses.recv().await {
+            Some(Ok(response)) => (Frame::data(framed(&response)), Some(responses)),
+            Some(Err(status)) => (Frame::trailers(trailers(&status)), None),
+            None => (Frame::trailers(trailers(&Status::ok(""))), None),
+        };
+        Some((Ok::<_, Status>(frame), rest))
+    });
+    let mut response = http::Response::new(Body::new(StreamBody::new(frames)));
+    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    response
+}
+
+fn frames<M: Message + 'static>(
+    requests: mpsc::Receiver<M>,
+) -> impl Stream<Item = Result<Frame<Bytes>, Status>> + Send {
+    stream::unfold(requests, |mut requests| async {
+        let request = requests.recv().await?;
+        Some((Ok(Frame::data(framed(&request))), requests))
+    })
+}
+
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    match status.add_header(&mut trailers) {
+        Ok(()) => trailers,
+        Err(error) => {
+            // A message that no header can carry; the code says enough.
+            let mut trailers = HeaderMap::new();
+            trailers.insert(Status::GRPC_STATUS, (error.code() as i32).into());
+            trailers
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Strings are wrapped messages of their own in prost.
+    fn body(bytes: &[u8], piece: usize) -> Body {
+        let pieces: Vec<_> = bytes.chunks(piece).map(Bytes::copy_from_slice).collect();
+        let frames = pieces.into_iter().map(|it| Ok::<_, Status>(Frame::data(it)));
+        Body::new(StreamBody::new(stream::iter(frames)))
+    }
+
+    #[tokio::test]
+    async fn messages_come_out_as_they_went_in_however_they_were_cut() {
+        let sent = ["", "one", "a second, longer one", ""].map(str::to_owned);
+        let bytes: Vec<u8> = sent.iter().flat_map(framed).collect();
+        for piece in 1..=bytes.len() {
+            let body = body(&bytes, piece);
+            let mut messages = Messages::new(HeaderMap::new(), body, 100).expect("plain");
+            for expected in &sent {
+                assert_eq!(messages.next::<String>().await.unwrap().as_ref(), Some(expected));
+            }
+            assert_eq!(messages.next::<String>().await.unwrap(), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_is_an_error() {
+        let framed = framed(&"twelve bytes".to_owned());
+        let compressed: Vec<u8> = [&[1], &framed[1..]].concat();
+        let undecodable = [0, 0, 0, 0, 1, 0xff];
+        let cases: [(&[u8], usize, &str); 5] = [
+            (&framed[..framed.len() - 1], 100, "within a message"),
+            (&framed[..3], 100, "within a message"),
+            (&framed, 13, "14 bytes; 13 is the limit"),
+            (&compressed, 100, "compressed"),
+            (&undecodable, 100, "cannot be decoded"),
+        ];
+        for (bytes, limit, expected) in cases {
+            let mut messages =
+                Messages::new(HeaderMap::new(), body(bytes, 4), limit).expect("plain");
+            let error = messages.next::<String>().await.expect_err(expected);
+            assert!(error.message().contains(expected), "{error}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(ENCODING, HeaderValue::from_static("gzip"));
+        assert!(Messages::new(headers, body(&framed, 4), 100).is_err());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_call_says_how_it_ended() {
+        for status in [Status::ok(""), Status::aborted("because\nof this")] {
+            let (sender, receiver) = mpsc::channel(2);
+            sender.send(Ok("first".to_owned())).await.expect("open");
+            if status.code() != tonic::Code::Ok {
+                sender.send(Err(status.clone())).await.expect("open");
+            }
+            drop(sender);
+            let (parts, body) = response(receiver).into_parts();
+            let mut messages = Messages::new(parts.headers, body, 100).expect("plain");
+            assert_eq!(messages.next::<String>().await.unwrap(), Some("first".to_owned()));
+            match messages.next::<String>().await {
+                Ok(end) => assert_eq!((end, status.code()), (None, tonic::Code::Ok)),
+                Err(error) => {
+                    assert_eq!((error.code(), error.message()), (status.code(), status.message()));
+                }
+            }
+        }
+    }
+}
