@@ -22,10 +22,11 @@ use crate::metrics::Metrics;
 use crate::registry::{Batch, Event};
 use crate::view_builder::{Builder, Mesh, Vips};
 
-/// How long publishing takes for each stream that follows: about what it costs on one processor.
-const PACE_PER_STREAM: Duration = Duration::from_micros(100);
+/// How far publications are apart for each stream that follows: about twice what one costs, so that
+/// churn leaves half a processor to what makes the changes. Nearer, they delay each other.
+const PACE_PER_STREAM: Duration = Duration::from_micros(200);
 /// The longest pause between two publications, however many follow.
-const PACE_MAX: Duration = Duration::from_millis(100);
+const PACE_MAX: Duration = Duration::from_millis(200);
 
 /// What the control plane knows.
 pub(crate) struct World {

@@ -4,6 +4,12 @@
 //! live. A discovery stream lives for ever, and its first message is the whole view: kept at both
 //! ends, that is several bytes for each byte of use. Here a message has a buffer of its own, which
 //! goes with it. Messages are never compressed. Nothing here knows what a message says.
+//!
+//! On the wire (gRPC over HTTP/2): a message is a byte that says whether it is compressed, its
+//! length in four bytes, big-endian, and its protobuf; messages follow one another in DATA frames
+//! that need not begin or end with one. How a call ended is in the trailers (`grpc-status`,
+//! `grpc-message`), or in the headers when there was no message at all. Both sides may speak at any
+//! time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::stream::{self, Stream};
@@ -41,7 +47,8 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Reads a body whose headers are these; no message may be larger than `limit`.
+    /// Reads a body whose headers are these; no message may be larger than `limit`, in bytes. An
+    /// error is one that the other side should hear of: what it says is compressed.
     pub fn new(headers: HeaderMap, body: Body, limit: usize) -> Result<Self, Status> {
         match headers.get(ENCODING) {
             Some(encoding) if encoding != IDENTITY => {
@@ -60,6 +67,11 @@ impl Messages {
     }
 
     /// The next message; none when the other side has ended the call without an error.
+    ///
+    /// Fails with what the other side said in its trailers, with `INTERNAL` when a message is not
+    /// of its type or the body ends within one, with `OUT_OF_RANGE` when it is over the limit.
+    /// After an error nothing more can be read. A message may share its buffer with its fields
+    /// (`Bytes`).
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         let Some(message) = self.next_bytes().await? else { return Ok(None) };
         let broken = |error| Status::internal(format!("a message cannot be decoded: {error}"));
@@ -142,6 +154,10 @@ pub fn framed(message: &impl Message) -> Bytes {
 
 /// Begins a call: sends what comes out of `requests`, until it is closed, and answers what comes
 /// back. The path is `/package.Service/Method`.
+///
+/// Returns when the server's headers are there, which some servers send with their first message
+/// only: what they are to answer must be in `requests` by then. Fails with the server's status, or
+/// `UNAVAILABLE` when what answers is no gRPC server.
 pub async fn call<M: Message + 'static>(
     mut channel: Channel,
     path: &'static str,
@@ -171,7 +187,8 @@ pub async fn call<M: Message + 'static>(
     Messages::new(parts.headers, body, limit)
 }
 
-/// The body of a response: messages as they come, then how it ended.
+/// A response: messages as they come, then how the call ended. A closed channel ends it well, an
+/// error in it ends it with that status; nothing after an error is sent.
 pub fn response<M: Message + 'static>(
     responses: mpsc::Receiver<Result<M, Status>>,
 ) -> http::Response<Body> {

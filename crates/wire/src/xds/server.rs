@@ -6,9 +6,10 @@
 //!
 //! A subscription to everything walks the journal of changes from where it stands; it remembers
 //! one number, not the names it has sent. A subscription by name remembers its names. A service
-//! brings its workloads with it. Who comes back may send digests instead of names ([`digest`]). What a client refuses is recorded and not sent again before it
-//! changes. Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead
-//! of their acknowledgements, never forgets a change.
+//! brings its workloads with it. Who comes back may send digests instead of names
+//! ([`super::digest`]). What a client refuses is recorded and not sent again before it changes.
+//! Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead of their
+//! acknowledgements, never forgets a change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
