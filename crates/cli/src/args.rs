@@ -16,9 +16,16 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 
+/// What was built. That it is a slow build belongs to it: figures of such a program mean nothing.
+const VERSION: &str = if cfg!(debug_assertions) {
+    concat!(env!("CARGO_PKG_VERSION"), ", debug build")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 /// Ambit, a sidecar-less zero-trust service mesh.
 #[derive(Debug, Parser)]
-#[command(name = "ambit", version, about, max_term_width = 100)]
+#[command(name = "ambit", version = VERSION, about, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The state directory of the machine, for the commands that concern one; may also follow the
     /// command [env: AMBIT_STATE].
