@@ -2,6 +2,7 @@
 //!
 //! Parsing only; what a command does stands in [`crate::commands`].
 
+mod bench;
 mod kube;
 mod plan;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub(crate) use bench::BenchArgs;
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 
@@ -105,7 +107,7 @@ pub(crate) enum Command {
     /// Runs the published experiments, or manifests of your own, mode beside mode, and says what
     /// each costs.
     #[command(after_help = ambit_lab::bench::help())]
-    Bench(Box<ambit_lab::bench::BenchArgs>),
+    Bench(Box<BenchArgs>),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -145,6 +147,7 @@ impl Command {
             Self::Check(args) => Some(&args.kube),
             Self::Uninstall(args) => Some(&args.kube),
             Self::Plan(args) => Some(&args.kube),
+            Self::Bench(args) => Some(&args.kube),
             _ => None,
         }
     }
@@ -442,6 +445,11 @@ mod tests {
         check(&["get", "pods", "--kube"], true);
         check(&["status", "--context", "a"], true);
         check(&["check", "--pre"], true);
+        check(&["bench", "path", "--kube", "--modes", "none"], true);
+        check(&["bench", "compare", "a", "b"], true);
+        check(&["bench", "compare", "a", "b", "--kube"], false);
+        check(&["bench", "--kube", "compare", "a", "b"], false);
+        check(&["bench", "--kube"], false);
         check(&["get", "pods", "--kube", "--state", "/a"], false);
         check(&["--state", "/a", "why", "a/b", "c/d", "--kubeconfig", "/f"], false);
         check(&["logs", "control", "--mesh-namespace", "m", "--state", "/a"], false);
