@@ -2,6 +2,7 @@
 //!
 //! Parsing only; what a command does stands in [`crate::commands`].
 
+mod bench;
 mod kube;
 mod plan;
 
@@ -13,12 +14,20 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub(crate) use bench::BenchArgs;
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 
+/// What was built. That it is a slow build belongs to it: figures of such a program mean nothing.
+const VERSION: &str = if cfg!(debug_assertions) {
+    concat!(env!("CARGO_PKG_VERSION"), ", debug build")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 /// Ambit, a sidecar-less zero-trust service mesh.
 #[derive(Debug, Parser)]
-#[command(name = "ambit", version, about, max_term_width = 100)]
+#[command(name = "ambit", version = VERSION, about, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The state directory of the machine, for the commands that concern one; may also follow the
     /// command [env: AMBIT_STATE].
@@ -98,7 +107,7 @@ pub(crate) enum Command {
     /// Runs the published experiments, or manifests of your own, mode beside mode, and says what
     /// each costs.
     #[command(after_help = ambit_lab::bench::help())]
-    Bench(Box<ambit_lab::bench::BenchArgs>),
+    Bench(Box<BenchArgs>),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -138,6 +147,7 @@ impl Command {
             Self::Check(args) => Some(&args.kube),
             Self::Uninstall(args) => Some(&args.kube),
             Self::Plan(args) => Some(&args.kube),
+            Self::Bench(args) => Some(&args.kube),
             _ => None,
         }
     }
@@ -435,6 +445,11 @@ mod tests {
         check(&["get", "pods", "--kube"], true);
         check(&["status", "--context", "a"], true);
         check(&["check", "--pre"], true);
+        check(&["bench", "path", "--kube", "--modes", "none"], true);
+        check(&["bench", "compare", "a", "b"], true);
+        check(&["bench", "compare", "a", "b", "--kube"], false);
+        check(&["bench", "--kube", "compare", "a", "b"], false);
+        check(&["bench", "--kube"], false);
         check(&["get", "pods", "--kube", "--state", "/a"], false);
         check(&["--state", "/a", "why", "a/b", "c/d", "--kubeconfig", "/f"], false);
         check(&["logs", "control", "--mesh-namespace", "m", "--state", "/a"], false);

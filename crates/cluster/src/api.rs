@@ -1,4 +1,5 @@
-//! Questions to the API server: single objects and whole lists, as JSON; and the change of a field.
+//! Questions to the API server: single objects and whole lists, as JSON; and changes: of a field,
+//! of an object that is made or deleted.
 //!
 //! Lists are read in pages, and every question ends in time. A list that is longer than it may be
 //! is an error, because half of one would make healthy what is not.
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use http::header::ACCEPT;
 use http::{Method, Request};
+use kube::client::UpgradeConnectionError;
 use serde_json::Value;
 
 /// Objects of one page.
@@ -91,6 +93,33 @@ pub enum ClusterError {
     /// A part refused the question.
     #[error("{0}")]
     Part(String),
+    /// A command in a pod did not do its work.
+    #[error("run `{command}` in {pod}: {what}")]
+    Command {
+        /// Which pod.
+        pod: String,
+        /// Its words.
+        command: String,
+        /// What went wrong.
+        what: String,
+    },
+    /// There is something of that name already.
+    #[error("the cluster has {0} already")]
+    Exists(String),
+    /// A namespace's name is somebody else's.
+    #[error("the cluster has a namespace {name} already, {whose}")]
+    Taken {
+        /// Its name.
+        name: String,
+        /// Whose it is, and what to do.
+        whose: String,
+    },
+    /// A namespace that was deleted is there still.
+    #[error(
+        "namespace {0} was deleted and is not gone within {1:?}; see what it holds with `kubectl \
+         get namespace {0} -o yaml`"
+    )]
+    Stays(String, Duration),
 }
 
 /// How a list is asked for.
@@ -121,6 +150,18 @@ impl crate::Cluster {
     pub(crate) async fn review(&self, path: &str, object: &Value) -> Result<Value, ClusterError> {
         let body = object.to_string().into_bytes();
         self.exchange(Method::POST, path, Form::Whole, body).await
+    }
+
+    /// Makes an object in the list of its kind.
+    pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<(), ClusterError> {
+        self.review(path, object).await.map(|_| ())
+    }
+
+    /// Deletes an object, if it is still the same one: another of its name has another UID.
+    pub(crate) async fn delete(&self, path: &str, uid: &str) -> Result<(), ClusterError> {
+        let options = serde_json::json!({ "preconditions": { "uid": uid } });
+        let body = options.to_string().into_bytes();
+        self.exchange(Method::DELETE, path, Form::Whole, body).await.map(|_| ())
     }
 
     /// Changes fields of an object.
@@ -187,9 +228,19 @@ pub(crate) fn told(what: String, error: kube::Error) -> ClusterError {
     match error {
         kube::Error::Api(status) => match status.code {
             404 => ClusterError::Absent(what),
+            409 if status.reason == "AlreadyExists" => ClusterError::Exists(what),
             401 | 403 => ClusterError::Refused { what, message: status.message },
             _ => ClusterError::Answer { what, message: status.message },
         },
+        // Of what goes on as a WebSocket the server's words are lost.
+        kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
+            let message = status.to_string();
+            match status.as_u16() {
+                404 => ClusterError::Absent(what),
+                401 | 403 => ClusterError::Refused { what, message },
+                _ => ClusterError::Answer { what, message },
+            }
+        }
         other => ClusterError::Unreachable(what, Box::new(other)),
     }
 }

@@ -1,4 +1,5 @@
-//! The administration of Ambit's parts, which listen on their pod's loopback only.
+//! The administration of Ambit's parts, which listen on their pod's loopback only, and what a node
+//! proxy counts.
 //!
 //! One port-forward and one HTTP/1.1 request a question, bounded in size and time. The user's own
 //! permission to `pods/portforward` is what protects it.
@@ -19,12 +20,43 @@ use crate::parts::PodName;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
 const ANSWER_SIZE_MAX_BYTES: usize = 256 << 20;
+/// Where a node proxy says what it has counted.
+const STATS_PORT: u16 = 15020;
+const STATS: &str = "/metrics";
 /// How long a part may take to answer, from the first packet to the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 impl crate::Cluster {
     /// Asks a part's administration for JSON.
     pub async fn ask(&self, pod: &PodName, port: u16, target: &str) -> Result<Value, ClusterError> {
+        let failed = |what: String| ClusterError::Forward { pod: pod.to_string(), what };
+        let (status, body) = self.fetch(pod, port, target).await?;
+        let value: Value = serde_json::from_slice(&body)
+            .map_err(|error| failed(format!("the answer to {target} is no JSON: {error}")))?;
+        match value["error"].as_str() {
+            _ if status.is_success() => Ok(value),
+            Some(message) => Err(ClusterError::Part(message.to_owned())),
+            None => Err(failed(format!("{target}: {status}"))),
+        }
+    }
+
+    /// What a node proxy has counted, as Prometheus reads it.
+    pub async fn metrics(&self, pod: &PodName) -> Result<String, ClusterError> {
+        let (status, body) = self.fetch(pod, STATS_PORT, STATS).await?;
+        if !status.is_success() {
+            let what = format!("{STATS} at port {STATS_PORT}: {status}");
+            return Err(ClusterError::Forward { pod: pod.to_string(), what });
+        }
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// One answer of a port of a pod.
+    async fn fetch(
+        &self,
+        pod: &PodName,
+        port: u16,
+        target: &str,
+    ) -> Result<(StatusCode, Bytes), ClusterError> {
         let failed = |what: String| ClusterError::Forward { pod: pod.to_string(), what };
         let exchange = async {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
@@ -47,15 +79,7 @@ impl crate::Cluster {
             answer
         };
         let answer = tokio::time::timeout(PATIENCE, exchange).await;
-        let (status, body) =
-            answer.map_err(|_| failed(format!("no answer within {PATIENCE:?}")))??;
-        let value: Value = serde_json::from_slice(&body)
-            .map_err(|error| failed(format!("the answer to {target} is no JSON: {error}")))?;
-        match value["error"].as_str() {
-            _ if status.is_success() => Ok(value),
-            Some(message) => Err(ClusterError::Part(message.to_owned())),
-            None => Err(failed(format!("{target}: {status}"))),
-        }
+        answer.map_err(|_| failed(format!("no answer within {PATIENCE:?}")))?
     }
 }
 

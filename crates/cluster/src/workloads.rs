@@ -115,7 +115,8 @@ fn takes_pods(node: &Value) -> bool {
     !items(node, "/spec/taints").any(is_kept_free)
 }
 
-fn sort(node: &Value) -> LiveNode {
+/// What a node is.
+pub(crate) fn sort(node: &Value) -> LiveNode {
     let of = |pointer: &str| text(node, pointer).to_owned();
     LiveNode {
         instance_type: label(node, INSTANCE_TYPE).unwrap_or_default().to_owned(),

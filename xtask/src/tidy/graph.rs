@@ -15,11 +15,13 @@ const EDGES: [(&str, &[&str]); 11] = [
     ("ambit-waypoint", ROLE),
     ("ambit-control", ROLE),
     ("ambit-node", ROLE),
-    ("ambit-lab", ROLE),
+    ("ambit-lab", LAB),
     ("ambit-cluster", &[]),
     ("ambit-cli", EVERYTHING),
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
+/// The experiments on a cluster use what a user's command knows of one.
+const LAB: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-cluster"];
 const EVERYTHING: &[&str] = &[
     "ambit-model",
     "ambit-wire",

@@ -2,11 +2,19 @@
 
 use std::process::ExitCode;
 
-use ambit_lab::bench::{self, BenchArgs, OwnManifests};
+use ambit_cluster::Cluster;
+use ambit_lab::bench::{self, OwnManifests, Site};
 use anyhow::{Context, Result};
 
-/// Runs an experiment, on the user's own manifests if they are named.
+use crate::args::BenchArgs;
+
+/// Runs an experiment: on a cluster, or here, on the user's own manifests if they are named.
 pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
+    let BenchArgs { bench: args, kube } = args;
+    if kube.is_meant() {
+        let cluster = Cluster::connect(&kube.choice()).await?;
+        return bench::run_bench(args, Site::Cluster(Box::new(cluster))).await;
+    }
     let own = match args.own_manifests() {
         None => None,
         Some(path) => {
@@ -16,5 +24,5 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
         }
     };
     let binary = std::env::current_exe().context("find this program")?;
-    bench::run_bench(args, binary, own).await
+    bench::run_bench(args, Site::Here { binary, own }).await
 }

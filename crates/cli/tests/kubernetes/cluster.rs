@@ -99,16 +99,26 @@ impl Cluster {
 
     /// Runs the ambit under test against the cluster.
     pub(crate) fn ambit(&self, words: &[&str]) -> Said {
-        self.ambit_as(&self.state.join("cfg/admin.kubeconfig"), words)
+        self.ambit_as(&self.admin(), words)
     }
 
     /// Runs the ambit under test with another kubeconfig.
     pub(crate) fn ambit_as(&self, kubeconfig: &Path, words: &[&str]) -> Said {
+        self.ambit_command(kubeconfig, words).output().unwrap().into()
+    }
+
+    /// The ambit under test, not started yet. Its process is the child itself.
+    pub(crate) fn ambit_command(&self, kubeconfig: &Path, words: &[&str]) -> Command {
         let mut ambit = Command::new("nsenter");
         ambit.arg(format!("--net=/proc/{}/ns/net", self.machine()));
         ambit.arg(std::env::var_os("AMBIT_BINARY").expect("AMBIT_BINARY is set"));
         ambit.args(words).arg("--kubeconfig").arg(kubeconfig);
-        ambit.output().unwrap().into()
+        ambit
+    }
+
+    /// The kubeconfig of whoever may do everything.
+    pub(crate) fn admin(&self) -> PathBuf {
+        self.state.join("cfg/admin.kubeconfig")
     }
 
     /// Process 1 of the machine that the cluster is on.

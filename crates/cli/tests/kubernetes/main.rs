@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 
+mod bench;
 mod check;
 mod cluster;
 mod disturbance;

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ambit_net::sys::process::effective_uid;
+use ambit_cluster::Cluster;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{BenchArgs, Other, RunArgs};
+use super::bed::{Machines, Place, Scratch};
 use super::doubts;
 use super::engine::{Engine, Settings};
 use super::experiment::{EXPERIMENTS, Experiment, OwnManifests};
@@ -19,14 +21,12 @@ use super::host;
 use super::modes::{self, Mode};
 use super::peer;
 use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
-use super::{compare, keep as files};
+use super::{compare, keep as files, kube};
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 /// Where runs are kept unless another place is named.
 const RUNS: &str = "bench/runs";
-/// What directories of state are called, but for the number of the run's process.
-const SCRATCH: &str = "ambit-bench-";
 /// The most runs of one experiment, machine and day.
 const MAX_RUNS_A_DAY: u32 = 100;
 /// As much of a program's digest tells it from others.
@@ -55,24 +55,104 @@ pub fn help() -> String {
         text += &format!("  {:<17} {}\n", mode.name, mode.title);
     }
     text + "\nThe first mode is what the others are compared with. Everything runs here, in \
-            namespaces of its own.\n"
+            namespaces of its own.\n\n\
+            With --kube, `path` runs on a cluster that has Ambit: each mode in a namespace \
+            ambit-bench-MODE, which is made and deleted.\n"
+}
+
+/// Where a run is to be taken.
+pub enum Site {
+    /// On this host, with the program and perhaps with manifests of the user's own.
+    Here {
+        /// The program.
+        binary: PathBuf,
+        /// The manifests.
+        own: Option<OwnManifests>,
+    },
+    /// On a cluster that has the mesh.
+    Cluster(Box<Cluster>),
 }
 
 /// Runs what the words ask for.
-pub async fn run(args: BenchArgs, binary: PathBuf, own: Option<OwnManifests>) -> Result<ExitCode> {
+pub async fn run(args: BenchArgs, site: Site) -> Result<ExitCode> {
     match (args.other, args.run) {
         (Some(Other::Compare(args)), _) => comparison(&args.before, &args.after),
         (Some(Other::Report(args)), _) => report(&args.run),
-        (None, Some(args)) => measure(&args, binary, own).await,
+        (None, Some(args)) => measure(&args, site).await,
         (None, None) => bail!("name an experiment, or manifests of your own by their path"),
     }
 }
 
-async fn measure(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> Result<ExitCode> {
+/// What the words ask for, checked.
+pub(super) struct Order {
+    pub(super) experiment: Experiment,
+    pub(super) modes: Vec<Mode>,
+    pub(super) place: Place,
+    pub(super) host: Host,
+    /// What takes part, each with its version.
+    pub(super) programs: BTreeMap<String, String>,
+    /// Why not to trust it, known beforehand.
+    pub(super) warnings: Vec<String>,
+}
+
+async fn measure(args: &RunArgs, site: Site) -> Result<ExitCode> {
     // From the first moment on: nothing may be left.
+    let mut end_wished = pin!(end_wished()?);
+    let order = match site {
+        Site::Here { binary, own } => order(args, binary, own).await?,
+        Site::Cluster(cluster) => tokio::select! {
+            order = kube::order(args, *cluster) => order?,
+            () = &mut end_wished => return Ok(ExitCode::from(INTERRUPTED)),
+        },
+    };
+    // A place that cannot be written is better known before an hour of load than after.
+    let keep = fresh_directory(args.keep.as_deref(), &order.experiment.name, &order.host)?;
+    let run = describe(args, &order)?;
+    let Order { experiment, modes, place, .. } = order;
+    let settings = Settings {
+        place,
+        repetitions: run.repetitions,
+        duration: args.duration,
+        warm_up: args.warm_up,
+        logs: keep.join("logs"),
+    };
+    let start = Instant::now();
+    let tell = |line: fmt::Arguments<'_>| {
+        eprintln!("{:7.1}s {line}", start.elapsed().as_secs_f64());
+    };
+    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell)?;
+    let outcome = tokio::select! {
+        outcome = engine.drive(&experiment, &modes) => outcome.map(|()| Ending::Complete),
+        () = end_wished => Ok(Ending::Interrupted),
+    };
+    let ending = outcome.unwrap_or_else(|error| Ending::Failed(format!("{error:#}")));
+    if ending != Ending::Complete {
+        tell(format_args!("taking everything down"));
+    }
+    let struck = engine.strike().await;
+    let mut run = engine.finish(ending);
+    run.condense();
+    let code = conclude(&run, &keep);
+    struck?;
+    code
+}
+
+/// Waits for SIGINT, SIGTERM or SIGHUP, from now on.
+fn end_wished() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}
+
+/// Checks the words against this host.
+async fn order(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> Result<Order> {
     let programs = modes::programs(&args.peers)?;
     let mut modes = modes::select(&args.modes, &programs)?;
     let experiment = Experiment::of(args, own)?;
@@ -84,94 +164,17 @@ async fn measure(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> 
         modes.retain(|mode| !mode.has_policies);
     }
     let host = Host::look()?;
-    // A place that cannot be written is better known before an hour of load than after.
-    let keep = fresh_directory(args.keep.as_deref(), &experiment.name, &host)?;
-    let settings = Settings {
-        programs,
-        repetitions: usize::try_from(args.repetitions).unwrap_or(usize::MAX),
-        duration: args.duration,
-        warm_up: args.warm_up,
-        state: Scratch::new()?,
-        logs: keep.join("logs"),
-        binary,
-    };
-    let run = describe(args, &settings, &experiment, &modes, host).await?;
-    left_by_others(&settings.state.0)?;
-    let start = Instant::now();
-    let tell = |line: fmt::Arguments<'_>| {
-        eprintln!("{:7.1}s {line}", start.elapsed().as_secs_f64());
-    };
-    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell)?;
-    let outcome = tokio::select! {
-        outcome = engine.drive(&experiment, &modes) => outcome.map(|()| Ending::Complete),
-        _ = interrupt.recv() => Ok(Ending::Interrupted),
-        _ = terminate.recv() => Ok(Ending::Interrupted),
-        _ = hangup.recv() => Ok(Ending::Interrupted),
-    };
-    let ending = outcome.unwrap_or_else(|error| Ending::Failed(format!("{error:#}")));
-    if ending != Ending::Complete {
-        tell(format_args!("taking everything down"));
-    }
-    let struck = engine.strike().await;
-    let mut run = engine.finish(ending);
-    run.condense();
-    let code = conclude(&run, &keep);
-    struck.with_context(|| {
-        format!("try `ambit down --state` with each of {}/*", settings.state.0.display())
-    })?;
-    code
-}
-
-/// Where a run's machines keep their state: its own alone, short because paths of sockets are, gone
-/// with its last machine.
-pub(super) struct Scratch(pub(super) PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-
-        let path = scratch_parent().join(format!("{SCRATCH}{}", std::process::id()));
-        // Not one that is there: it might be somebody else's.
-        std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| {
-            format!("make {}, where the machines keep their state", path.display())
-        })?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Empty unless a machine could not be taken down, which was said then.
-        let _not_empty = std::fs::remove_dir(&self.0);
-    }
-}
-
-/// A directory of root's, or of the user's.
-fn scratch_parent() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|_| effective_uid() != 0) {
-        Some(directory) => directory,
-        None if effective_uid() == 0 => PathBuf::from("/run"),
-        None => std::env::temp_dir(),
-    }
-}
-
-/// Warns of machines that killed runs have left.
-fn left_by_others(own: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(scratch_parent()).context("list the machines' state")?.flatten()
-    {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(SCRATCH));
-        let is_dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
-        if is_dead && entry.path() != own {
-            eprintln!(
-                "warning: a run that was killed has left machines; end them with `ambit down \
-                 --state` and each of {}/*, and remove that directory",
-                entry.path().display()
-            );
-        }
-    }
-    Ok(())
+    let machines = Machines { binary, programs, state: Scratch::new()? };
+    machines.state.left_by_others()?;
+    let doubts = doubts::before(&host, host::load_average()?);
+    Ok(Order {
+        warnings: doubts.into_iter().chain(experiment.unproven(&modes)).collect(),
+        programs: versions(&machines).await?,
+        experiment,
+        modes,
+        place: Place::Here(machines),
+        host,
+    })
 }
 
 /// Prints and keeps what there is, and says how it ended.
@@ -221,13 +224,7 @@ fn report(path: &Path) -> Result<ExitCode> {
 }
 
 /// The record of a run that has not begun.
-async fn describe(
-    args: &RunArgs,
-    settings: &Settings,
-    experiment: &Experiment,
-    modes: &[Mode],
-    host: Host,
-) -> Result<Run> {
+fn describe(args: &RunArgs, order: &Order) -> Result<Run> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
     let mode = |mode: &Mode| ModeRun {
         name: mode.name.to_owned(),
@@ -235,6 +232,7 @@ async fn describe(
         outcome: ModeOutcome::Ran,
         machines: Vec::new(),
     };
+    let experiment = &order.experiment;
     Ok(Run {
         version: RUN_VERSION,
         experiment: experiment.name.clone(),
@@ -243,31 +241,28 @@ async fn describe(
         seconds: 0.0,
         ending: Ending::Complete,
         seed: args.seed.unwrap_or(now.as_secs()),
-        repetitions: settings.repetitions,
-        seconds_each: settings.duration.as_secs_f64(),
-        programs: versions(settings).await?,
-        commands: commands(experiment),
-        modes: modes.iter().map(mode).collect(),
+        repetitions: usize::try_from(args.repetitions).unwrap_or(usize::MAX),
+        seconds_each: args.duration.as_secs_f64(),
+        programs: order.programs.clone(),
+        commands: commands(order),
+        modes: order.modes.iter().map(mode).collect(),
         cases: experiment.cases().cloned().collect(),
         measurements: Vec::new(),
-        warnings: doubts::before(&host, host::load_average()?)
-            .into_iter()
-            .chain(experiment.unproven(modes))
-            .collect(),
-        host,
+        warnings: order.warnings.clone(),
+        host: order.host.clone(),
     })
 }
 
 /// How the run was started, and what it does by hand. Places that differ between hosts are left
 /// open.
-fn commands(experiment: &Experiment) -> Vec<String> {
+fn commands(order: &Order) -> Vec<String> {
     let mut commands = vec![format!("ambit {}", own_words().join(" "))];
-    for load in experiment.loads() {
+    for load in order.experiment.loads() {
         // The others differ in the namespace alone.
         let (Some(pod), Some(words)) = (load.generators.first(), load.case.load.first()) else {
             continue;
         };
-        let command = format!("ambit exec {pod} -- ambit {}", words.join(" "));
+        let command = order.place.by_hand(pod, words);
         if !commands.contains(&command) {
             commands.push(command);
         }
@@ -286,11 +281,11 @@ fn own_words() -> Vec<String> {
 }
 
 /// What took part: version, size and the first bytes of the digest.
-async fn versions(settings: &Settings) -> Result<BTreeMap<String, String>> {
+async fn versions(machines: &Machines) -> Result<BTreeMap<String, String>> {
     let own = if cfg!(debug_assertions) { ", debug build" } else { "" };
     let own = format!("{}{own}", env!("CARGO_PKG_VERSION"));
-    let mut versions = BTreeMap::from([("ambit".to_owned(), identified(own, &settings.binary)?)]);
-    for (peer, path) in &settings.programs {
+    let mut versions = BTreeMap::from([("ambit".to_owned(), identified(own, &machines.binary)?)]);
+    for (peer, path) in &machines.programs {
         let said = match peer.sidecar() {
             Some(kind) => peer::version(kind, path).await.ok(),
             None => said_version(path),

@@ -11,24 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::bed::Bed;
+use super::bed::{Bed, Place};
 use super::calls::Tracepoints;
-use super::command::Scratch;
 use super::doubts;
 use super::experiment::{Experiment, Load, Size};
-use super::host::{self, Reading};
-use super::modes::{Mode, Programs};
+use super::modes::Mode;
 use super::record::{Calls, Ending, Measurement, ModeOutcome, Run, Usage};
-use super::roles::{LOAD, PROXY};
+use super::roles::LOAD;
 use super::statistics::Random;
 use crate::load::Report;
 
-/// What a pod takes besides the program it shares with all others, at most.
-const POD_BYTES: u64 = 16 << 20;
-/// A pod knows its node, and its node the pod.
-const NEIGHBOURS_OF_POD: usize = 2;
-/// What the machine of a mode takes besides its pods.
-const MACHINE_BYTES: u64 = 256 << 20;
 /// Memory is read near the end of a load, while its connections are open.
 const MEMORY_AT: f64 = 0.9;
 /// System calls are counted in the middle of a load: its processes are there by then, it has begun,
@@ -39,13 +31,11 @@ const COUNT_UNTIL: f64 = 0.75;
 
 /// How it is to be done.
 pub(super) struct Settings {
-    pub(super) binary: PathBuf,
-    pub(super) programs: Programs,
+    pub(super) place: Place,
     pub(super) repetitions: usize,
     pub(super) duration: Duration,
     pub(super) warm_up: Duration,
-    /// Where the machines' state and logs of failed modes go.
-    pub(super) state: Scratch,
+    /// Where the logs of failed modes go.
     pub(super) logs: PathBuf,
 }
 
@@ -83,35 +73,36 @@ impl<'a> Engine<'a> {
                 }
             }
             for bed in &mut self.beds {
-                bed.size.after = bed.roles().await?.memory();
+                bed.size_mut().after = bed.roles().await?.memory();
             }
             self.strike().await?;
         }
         Ok(())
     }
 
-    /// Starts the machines of a size, one after the other.
+    /// Brings up the beds of a size, one after the other.
     async fn bring_up(&mut self, number: usize, size: &Size, modes: &[Mode]) -> Result<()> {
         for (position, mode) in modes.iter().enumerate() {
             if self.has_failed(mode) || !size.is_for(mode) {
                 continue;
             }
-            let state = self.settings.state.0.join(format!("{number}-{position}"));
+            let place = &self.settings.place;
             let logs = self.settings.logs.join(mode.name);
-            let mut bed = Bed::new(*mode, &self.settings.binary, state, logs, size);
-            (self.tell)(format_args!("{}: starting a machine for {}", mode.name, size.name()));
+            let mut bed = place.bed(*mode, &format!("{number}-{position}"), logs, size);
+            (self.tell)(format_args!("{}: {}", mode.name, bed.beginning()));
+            let pods = self.beds.iter().map(|bed| bed.size().pods).sum();
             // In the list before it is started, so that whatever happens it is taken down.
-            let outcome = match self.enough_room(size) {
+            let outcome = match place.ensure_room(size, pods) {
                 Ok(()) => {
                     self.beds.push(bed);
                     let last = self.beds.len() - 1;
-                    let outcome = self.beds[last].up(size, &self.settings.programs).await;
+                    let outcome = self.beds[last].up(size).await;
                     bed = self.beds.pop().context("it was put there")?;
                     outcome
                 }
                 Err(error) => Err(error),
             };
-            let (pods, seconds) = (bed.size.pods, bed.size.up_seconds);
+            let (pods, seconds) = (bed.size().pods, bed.size().up_seconds);
             self.beds.push(bed);
             match outcome {
                 Ok(()) => (self.tell)(format_args!(
@@ -127,38 +118,6 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    fn enough_room(&self, size: &Size) -> Result<()> {
-        self.enough_neighbours(size)?;
-        let needed = size.pods() as u64 * POD_BYTES + MACHINE_BYTES;
-        let available = host::available_bytes()?;
-        if needed > available {
-            bail!(
-                "its machine may need {} MiB of memory and {} are left; name fewer --modes at \
-                 once, or a smaller size",
-                needed >> 20,
-                available >> 20
-            );
-        }
-        Ok(())
-    }
-
-    /// The kernel keeps the neighbours of all network namespaces in one table. When that is full,
-    /// connections fail with "host unreachable", in whichever machine comes next.
-    fn enough_neighbours(&self, size: &Size) -> Result<()> {
-        let Some(limit) = host::neighbours_max() else { return Ok(()) };
-        let pods = self.beds.iter().map(|bed| bed.size.pods).sum::<usize>() + size.pods();
-        let needed = pods * NEIGHBOURS_OF_POD;
-        if needed > limit {
-            bail!(
-                "{pods} pods on all machines need {needed} entries of the kernel's table of \
-                 neighbours, which takes {limit}; name fewer --modes at once, or raise it with \
-                 sysctl net.ipv4.neigh.default.gc_thresh3={}",
-                needed * 2
-            );
-        }
-        Ok(())
-    }
-
     fn has_failed(&self, mode: &Mode) -> bool {
         let failed = |it: &super::ModeRun| it.outcome != ModeOutcome::Ran;
         self.run.modes.iter().any(|it| it.name == mode.name && failed(it))
@@ -166,10 +125,10 @@ impl<'a> Engine<'a> {
 
     /// One repetition of one case in every mode that is left.
     async fn measure_all(&mut self, repetition: usize, load: &Load) -> Result<()> {
-        let mut order: Vec<&'static str> = self.beds.iter().map(|bed| bed.mode.name).collect();
+        let mut order: Vec<&'static str> = self.beds.iter().map(|bed| bed.mode().name).collect();
         self.random.shuffle(&mut order);
         for name in order {
-            let Some(position) = self.beds.iter().position(|bed| bed.mode.name == name) else {
+            let Some(position) = self.beds.iter().position(|bed| bed.mode().name == name) else {
                 continue;
             };
             match self.measure(repetition, &self.beds[position], load).await {
@@ -188,16 +147,14 @@ impl<'a> Engine<'a> {
         if !self.settings.warm_up.is_zero() {
             bed.drive(generators, words, self.settings.warm_up).await?;
         }
-        let roles = bed.roles().await?;
         let started_at = jiff::Timestamp::now().to_string();
-        let memory_before = roles.memory();
-        let (host, before) = (Reading::now()?, roles.read()?);
+        let before = bed.used().await?;
         let duration = self.settings.duration;
         let driven = bed.drive(generators, words, duration);
         // While its connections are open.
         let remembered = async {
             tokio::time::sleep(duration.mul_f64(MEMORY_AT)).await;
-            Ok(roles.memory())
+            Ok(before.memory_now())
         };
         let counted = async {
             match &self.tracepoints {
@@ -206,15 +163,10 @@ impl<'a> Engine<'a> {
             }
         };
         let (report, memory, calls) = tokio::try_join!(driven, remembered, counted)?;
-        let (after, host) = (roles.read()?, host.until_now()?);
-        bed.check().await?;
-        if bed.roles().await?.pids(PROXY) != roles.pids(PROXY) {
-            bail!("a process of a proxy ended during the load");
-        }
+        let (mut usage, host) = bed.used_since(&before).await?;
         if report.failed >= report.requests {
             bail!("no request had a good answer: {}", reasons(&report));
         }
-        let mut usage = after.since(&before);
         let generator = &report.generator;
         let own = usage.entry(LOAD.to_owned()).or_default();
         *own = Usage {
@@ -223,18 +175,19 @@ impl<'a> Engine<'a> {
             voluntary_switches: own.voluntary_switches + generator.voluntary_switches,
             involuntary_switches: own.involuntary_switches + generator.involuntary_switches,
             processes: own.processes + generators.len(),
+            ..*own
         };
         // What was counted in the middle stands for the whole.
         let share = 1.0 / (COUNT_UNTIL - COUNT_FROM);
         let calls = calls.into_iter().map(|(role, calls)| (role, calls.times(share)));
         let mut measurement = Measurement {
             repetition,
-            mode: bed.mode.name.to_owned(),
+            mode: bed.mode().name.to_owned(),
             case: load.case.name.clone(),
             started_at,
             load: report,
             usage,
-            memory_before,
+            memory_before: before.memory_before(),
             memory,
             calls: calls.collect(),
             host,
@@ -245,36 +198,40 @@ impl<'a> Engine<'a> {
         Ok(measurement)
     }
 
-    /// A mode takes no part any more: its machine is taken down, its logs are kept.
+    /// A mode takes no part any more: its bed is taken down, its logs are kept.
     async fn fail(&mut self, position: usize, error: &anyhow::Error) -> Result<()> {
-        let mut bed = self.beds.remove(position);
-        let name = bed.mode.name;
+        let bed = &mut self.beds[position];
+        let name = bed.mode().name;
         (self.tell)(format_args!("{name}: takes no part from here on: {error:#}"));
         let kept = bed.keep_logs();
+        // In the list until it is down: whoever is interrupted meanwhile goes on with it.
         let down = bed.down().await;
+        let bed = self.beds.remove(position);
         self.keep_size(&bed);
         let run = self.run.modes.iter_mut().find(|it| it.name == name);
         run.context("every mode is in the record")?.outcome =
             ModeOutcome::Failed(format!("{error:#}"));
         kept.with_context(|| format!("keep the logs of {name}"))?;
-        down.with_context(|| format!("take the machine of {name} down"))
+        down.with_context(|| format!("take down what {name} was measured on"))
     }
 
     fn keep_size(&mut self, bed: &Bed) {
-        if let Some(mode) = self.run.modes.iter_mut().find(|it| it.name == bed.mode.name) {
-            mode.machines.push(bed.size.clone());
+        if let Some(mode) = self.run.modes.iter_mut().find(|it| it.name == bed.mode().name) {
+            mode.machines.push(bed.size().clone());
         }
     }
 
-    /// Takes every machine down that is there.
+    /// Takes everything down that is there.
     pub(super) async fn strike(&mut self) -> Result<()> {
         let mut first_error = Ok(());
-        for mut bed in std::mem::take(&mut self.beds) {
+        while let Some(bed) = self.beds.first_mut() {
+            // In the list until it is down, as above.
             let down = bed.down().await;
+            let bed = self.beds.remove(0);
             bed.forget_logs();
             self.keep_size(&bed);
-            let name = bed.mode.name;
-            let down = down.with_context(|| format!("take the machine of {name} down"));
+            let name = bed.mode().name;
+            let down = down.with_context(|| format!("take down what {name} was measured on"));
             first_error = first_error.and(down);
         }
         first_error

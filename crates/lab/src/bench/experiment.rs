@@ -14,7 +14,7 @@ use super::published::published;
 use super::record::Case;
 
 /// The label by which a namespace is in the mesh.
-const MESH_LABEL: &str = "istio.io/dataplane-mode";
+pub(super) const MESH_LABEL: &str = "istio.io/dataplane-mode";
 /// The load generator's own pod, beside manifests that have none.
 const GENERATOR: &str = "ambit-load";
 /// As many objects are applied at once.
@@ -28,6 +28,13 @@ const RATINGS: &str = "http://ratings.bookinfo:9080/ratings/0";
 const SERVER: &str = "http://server.bench:8080/?size=1024";
 const CLIENT: &str = "bookinfo/fortio";
 const STRANGER: &str = "bookinfo/stranger";
+/// The pods of `path` on a cluster, in the namespace of every mode, and services of their names.
+pub(super) const CLUSTER_CLIENT: &str = "client";
+pub(super) const CLUSTER_STRANGER: &str = "stranger";
+pub(super) const CLUSTER_SERVER: &str = "server";
+pub(super) const CLUSTER_NEIGHBOUR: &str = "neighbour";
+/// What cases on one node add to their names.
+const ONE_NODE: &str = ", one node";
 /// Requests per second of a load of one's own, and of `tiered` in each namespace.
 const USUAL_RATE: &str = "50/s";
 const USUAL_CONNECTIONS: u32 = 10;
@@ -109,19 +116,51 @@ pub(super) const EXPERIMENTS: [(&str, &str); 8] = [
 impl Experiment {
     /// The experiment of the words.
     pub(super) fn of(args: &RunArgs, own: Option<OwnManifests>) -> Result<Self> {
-        let mut experiment = match own {
+        let experiment = match own {
             Some(own) => own_manifests(args, own)?,
             None => named(args)?,
         };
-        for size in &mut experiment.sizes {
+        experiment.finished(args)
+    }
+
+    /// `path` on a cluster with so many nodes: these objects and this policy in the namespace of
+    /// every mode. With one node, what goes from one to another is left out.
+    pub(super) fn on_cluster(
+        args: &RunArgs,
+        nodes: usize,
+        objects: Vec<Value>,
+        policy: &Value,
+    ) -> Result<Self> {
+        let mut experiment = named(args)?;
+        let across = (nodes > 1).then_some(("", CLUSTER_SERVER));
+        let hosts: Vec<_> = across.into_iter().chain([(ONE_NODE, CLUSTER_NEIGHBOUR)]).collect();
+        let url = hosts.first().map(|(_, host)| http(host)).unwrap_or_default();
+        experiment.sizes = vec![Size {
+            namespaces: 1,
+            manifests: Manifests::Own(objects),
+            policies: policy.to_string(),
+            cases: hosts
+                .into_iter()
+                .flat_map(|(suffix, host)| micro(suffix, host, CLUSTER_CLIENT))
+                .collect(),
+            beside: None,
+            variant: None,
+            stranger: stranger(CLUSTER_STRANGER, &url),
+        }];
+        experiment.finished(args)
+    }
+
+    /// With what the words leave of its cases, all of them fit to be driven.
+    fn finished(mut self, args: &RunArgs) -> Result<Self> {
+        for size in &mut self.sizes {
             let name = size.name();
             size.cases.iter_mut().for_each(|load| load.case.machine.clone_from(&name));
         }
         if !args.only.is_empty() {
-            experiment.keep_only(&args.only)?;
+            self.keep_only(&args.only)?;
         }
-        experiment.check()?;
-        Ok(experiment)
+        self.check()?;
+        Ok(self)
     }
 
     /// Whether there is anything to enforce.
@@ -424,33 +463,43 @@ fn ratings() -> Size {
     }
 }
 
-/// The micro cases, each on two nodes and on one.
-fn path() -> Vec<Size> {
-    let mut cases = Vec::new();
-    for (suffix, host) in [("", "server"), (", one node", "neighbour")] {
-        let url = format!("http://{host}.bench:8080/?size=1024");
-        let sink = format!("tcp://{host}.bench:9000 --protocol tcp-stream");
-        let mut case = |name: &str, title: &str, text: String| {
-            cases.push(load(&format!("{name}{suffix}"), title, "bench/client", &text));
-        };
+/// Where HTTP is served.
+pub(super) fn http(host: &str) -> String {
+    format!("http://{host}:8080/?size=1024")
+}
+
+/// The micro cases from a client to a host.
+fn micro(suffix: &str, host: &str, client: &str) -> [Load; 5] {
+    let (url, sink) = (http(host), format!("tcp://{host}:9000 --protocol tcp-stream"));
+    let case = |name: &str, title: &str, text: String| {
+        load(&format!("{name}{suffix}"), title, client, &text)
+    };
+    [
         case(
             "1000 rps",
             "1000 rps on 10 connections, 1 KiB",
             format!("{url} --rate 1000/s --connections 10"),
-        );
+        ),
         case(
             "saturation",
             "as fast as 16 connections go, 1 KiB",
             format!("{url} --rate max --connections 16"),
-        );
+        ),
         case(
             "connection per request",
             "4 clients, a new connection for each request",
             format!("{url} --rate max --connections 4 --close"),
-        );
-        case("one stream", "one TCP stream", format!("{sink} --rate max --connections 1"));
-        case("four streams", "four TCP streams", format!("{sink} --rate max --connections 4"));
-    }
+        ),
+        case("one stream", "one TCP stream", format!("{sink} --rate max --connections 1")),
+        case("four streams", "four TCP streams", format!("{sink} --rate max --connections 4")),
+    ]
+}
+
+/// The micro cases, each on two nodes and on one.
+fn path() -> Vec<Size> {
+    let hosts = [("", "server.bench"), (ONE_NODE, "neighbour.bench")];
+    let cases = hosts.into_iter().flat_map(|(suffix, host)| micro(suffix, host, "bench/client"));
+    let mut cases: Vec<Load> = cases.collect();
     cases.push(load(
         "10,000 connections",
         "10,000 connections that are idle most of the time, 500 rps over all of them",

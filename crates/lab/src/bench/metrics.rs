@@ -268,16 +268,10 @@ impl Metric {
             P999 => Some(latency()?.p999_us / 1e3),
             Max => Some(latency()?.max_us / 1e3),
             Failed => (load.requests > 0).then(|| failed_percent(load)),
-            Cpu(role) => {
-                let usage = usage(of, role)?;
-                Some((usage.user_seconds + usage.system_seconds) * 1e6 / answers?)
-            }
+            Cpu(role) => Some(usage(of, role)?.seconds() * 1e6 / answers?),
             CpuUser(role) => Some(usage(of, role)?.user_seconds * 1e6 / answers?),
             CpuSystem(role) => Some(usage(of, role)?.system_seconds * 1e6 / answers?),
-            CpuPerGigabyte(role) => {
-                let usage = usage(of, role)?;
-                Some((usage.user_seconds + usage.system_seconds) / gigabytes?)
-            }
+            CpuPerGigabyte(role) => Some(usage(of, role)?.seconds() / gigabytes?),
             Wakeups(role) => Some(usage(of, role)?.voluntary_switches as f64 / answers?),
             ReadsPerResponse => Some(load.reads_per_response).filter(|it| *it > 0.0 && !is_stream),
             Self::Calls(role, call) => Some(call.of(of.calls.get(role.name())?) as f64 / answers?),
@@ -298,7 +292,8 @@ pub(crate) fn failed_percent(load: &Report) -> f64 {
     load.failed as f64 * 100.0 / load.requests.max(1) as f64
 }
 
-/// For all roles together, what metrics are made of.
+/// For all roles together, what metrics are made of. Without the application's there is no sum:
+/// what a request costs a cluster is not what it costs a part of it.
 fn usage(of: &Measurement, role: Role) -> Option<Usage> {
     if role != Role::All {
         return of.usage.get(role.name()).copied();
@@ -306,10 +301,12 @@ fn usage(of: &Measurement, role: Role) -> Option<Usage> {
     let sum = |mut sum: Usage, it: &Usage| {
         sum.user_seconds += it.user_seconds;
         sum.system_seconds += it.system_seconds;
+        sum.unsplit_seconds += it.unsplit_seconds;
         sum.voluntary_switches = sum.voluntary_switches.saturating_add(it.voluntary_switches);
         sum
     };
-    (!of.usage.is_empty()).then(|| of.usage.values().fold(Usage::default(), sum))
+    let is_whole = of.usage.contains_key(Role::Application.name());
+    is_whole.then(|| of.usage.values().fold(Usage::default(), sum))
 }
 
 /// Nothing of a record that does not say what there was right before the load.
@@ -342,17 +339,28 @@ mod tests {
         measurement.load.requests = 1010;
         measurement.load.failed = 10;
         let usage = Usage { user_seconds: 0.1, system_seconds: 0.3, ..Usage::default() };
-        measurement.usage = [("proxy".to_owned(), usage), ("load".to_owned(), usage)].into();
+        measurement.usage =
+            ["proxy", "load", "application"].map(|role| (role.to_owned(), usage)).into();
         measurement.calls = [("load".to_owned(), Calls { reads: 2000, ..Calls::default() })].into();
         let value = |metric: Metric| metric.value(&measurement);
         assert_eq!(value(Cpu(Role::Proxy)), Some(400.0));
         assert_eq!(value(CpuUser(Role::Proxy)), Some(100.0));
-        assert_eq!(value(Cpu(Role::All)), Some(800.0));
+        assert_eq!(value(Cpu(Role::All)), Some(1200.0));
         assert_eq!(value(Cpu(Role::Agent)), None);
         assert_eq!(value(Metric::Calls(Role::Load, Call::Reads)), Some(2.0));
         assert_eq!(value(Metric::Calls(Role::Proxy, Call::Reads)), None);
         assert!((value(Failed).unwrap() - 0.990).abs() < 0.001);
         assert_eq!(value(Gigabits), None);
+    }
+
+    #[test]
+    fn a_part_of_the_sum_is_no_sum() {
+        let mut measurement = testing::measurement("path", "ambient", 1);
+        let proxy = Usage { unsplit_seconds: 0.5, ..Usage::default() };
+        measurement.usage.insert("proxy".to_owned(), proxy);
+        let value = |metric: Metric| metric.value(&measurement);
+        assert_eq!(value(Cpu(Role::Proxy)), Some(50.0));
+        assert_eq!((value(CpuUser(Role::Proxy)), value(Cpu(Role::All))), (Some(0.0), None));
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! `ambit bench`: the published experiments, side by side in one run.
 //!
-//! A run ([`Run`]) brings up one machine for each mode, loads them in turn in an order that is
-//! shuffled anew, and keeps everything it measured as JSON; every table, chart and verdict is made
-//! from that JSON alone, so that it can be made again, and compared with another run's.
+//! A run ([`Run`]) brings up one machine for each mode, or on a cluster one namespace, loads them
+//! in turn in an order that is shuffled anew, and keeps everything it measured as JSON; every
+//! table, chart and verdict is made from that JSON alone, so that it can be made again, and
+//! compared with another run's.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `modes`, [`peer`] | who carries the traffic: one table, and other meshes' programs |
 //! | `experiment`, [`manifest`], [`published`] | what is brought up, loads, figures of others |
-//! | `engine`, `bed` | the run, and the machine of one mode |
+//! | `engine`, `bed` | the run, and the machine or the namespace of one mode |
+//! | `kube`, `guests` | a run on a cluster: what it is checked against, and its pods |
 //! | `roles`, `calls`, `host` | processor and memory by role, system calls, the host meanwhile |
 //! | `record` | the JSON |
 //! | `metrics` | the numbers of one measurement |
@@ -33,9 +35,11 @@ mod engine;
 mod experiment;
 mod figures;
 mod grid;
+mod guests;
 mod host;
 mod html;
 mod keep;
+mod kube;
 pub mod manifest;
 mod metrics;
 mod modes;
@@ -51,7 +55,7 @@ mod verdict;
 mod words;
 
 pub use args::BenchArgs;
-pub use command::{help, run as run_bench};
+pub use command::{Site, help, run as run_bench};
 pub use compare::{CompareError, RunComparison, compare};
 pub use cost::{ProxyCost, ProxyCostError};
 pub use experiment::OwnManifests;

@@ -192,6 +192,17 @@ pub(super) fn select(names: &[String], programs: &Programs) -> Result<Vec<Mode>>
     Ok(MODES.iter().filter(is_wanted).copied().collect())
 }
 
+/// The modes of these names on a cluster, where no other program can take the mesh's place; without
+/// names all that there are.
+pub(super) fn on_cluster(names: &[String]) -> Result<Vec<Mode>> {
+    let own = || MODES.iter().filter(|mode| mode.peer().is_none());
+    if let Some(name) = names.iter().find(|name| !own().any(|mode| mode.name == **name)) {
+        let all = own().map(|mode| mode.name).collect::<Vec<_>>().join(", ");
+        bail!("--modes {name}: on a cluster there are {all}");
+    }
+    select(names, &Programs::new())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +220,8 @@ mod tests {
         assert_eq!(names(&with_envoy), ["none", "ambient", "ambient+l4policy", "envoy"]);
         let named = select(&["envoy".to_owned(), "none".to_owned()], &shell).unwrap();
         assert_eq!(names(&named), ["none", "envoy"]);
+        let on_cluster = on_cluster(&[]).unwrap();
+        assert_eq!(names(&on_cluster), ["none", "ambient", "ambient+l4policy"]);
     }
 
     #[test]
@@ -218,6 +231,8 @@ mod tests {
             select(&names, &Programs::new()).unwrap_err().to_string()
         };
         assert!(error("none,fast").contains("there are none, ambient"));
+        let error_on_cluster = on_cluster(&["ztunnel".to_owned()]).unwrap_err().to_string();
+        assert!(error_on_cluster.ends_with("there are none, ambient, ambient+l4policy"));
         assert!(error("linkerd").contains("--peer linkerd=PATH"));
         let peer = |word: &str| format!("{:#}", programs(&[word.to_owned()]).unwrap_err());
         assert!(peer("nginx=/bin/sh").contains("write ztunnel=PATH"));

@@ -59,7 +59,7 @@ pub enum Ending {
     Failed(String),
 }
 
-/// The host.
+/// The host; of a run on a cluster the node of the load generator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Its processor's model.
@@ -160,7 +160,7 @@ pub struct Measurement {
     /// System calls by the same roles, and of the load's and application's own threads; in
     /// `syscalls` alone.
     pub calls: BTreeMap<String, Calls>,
-    /// The host as a whole, meanwhile.
+    /// The host as a whole, meanwhile; nothing is known of a cluster's.
     pub host: Meanwhile,
     /// Why not to trust it.
     pub warnings: Vec<String>,
@@ -173,12 +173,26 @@ pub struct Usage {
     pub user_seconds: f64,
     /// In the kernel.
     pub system_seconds: f64,
+    /// Either, where only their sum is known: of proxies on a cluster.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unsplit_seconds: f64,
     /// Context switches because a thread waited: as many wake-ups.
     pub voluntary_switches: u64,
     /// Context switches because a thread's time was up.
     pub involuntary_switches: u64,
     /// Its processes.
     pub processes: usize,
+}
+
+impl Usage {
+    /// All of it.
+    pub(super) fn seconds(&self) -> f64 {
+        self.user_seconds + self.system_seconds + self.unsplit_seconds
+    }
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 /// The memory of a role, over all its processes.

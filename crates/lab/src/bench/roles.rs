@@ -131,6 +131,7 @@ impl Thread {
         Usage {
             user_seconds: ran * share,
             system_seconds: ran * (1.0 - share),
+            unsplit_seconds: 0.0,
             voluntary_switches: self.voluntary,
             involuntary_switches: self.involuntary,
             processes,

@@ -1,5 +1,6 @@
 //! The machine of one mode: started, loaded and taken down by the user's own commands.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -12,11 +13,13 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::experiment::{START_LIMIT, Size};
-use super::modes::{Carrier, Mode, Programs};
-use super::peer::Sidecars;
-use super::record::MachineSize;
-use super::roles::Roles;
+use super::{KNOCKS, Scratch, read_report};
+use crate::bench::experiment::{START_LIMIT, Size};
+use crate::bench::host;
+use crate::bench::modes::{Carrier, Mode, Programs};
+use crate::bench::peer::Sidecars;
+use crate::bench::record::{MachineSize, Meanwhile, Memory, Usage};
+use crate::bench::roles::{PROXY, Reading, Roles};
 use crate::image::PROGRAMS;
 use crate::layout::Layout;
 use crate::load::Report;
@@ -28,14 +31,27 @@ const NODES: [&str; 2] = ["node-1", "node-2"];
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a machine may take to end, the removal of its files included.
 const DOWN_LIMIT: Duration = Duration::from_secs(600);
-/// What is sent once to prove that a stranger is refused.
-const KNOCKS: &str = "--rate 10/s --connections 1 --requests 3 --timeout 2s --keep-going";
+/// What a pod takes besides the program it shares with all others, at most.
+const POD_BYTES: u64 = 16 << 20;
+/// A pod knows its node, and its node the pod.
+const NEIGHBOURS_OF_POD: usize = 2;
+/// What the machine of a mode takes besides its pods.
+const MACHINE_BYTES: u64 = 256 << 20;
+
+/// What machines are started with.
+pub(in crate::bench) struct Machines {
+    pub(in crate::bench) binary: PathBuf,
+    pub(in crate::bench) programs: Programs,
+    /// Where their state goes.
+    pub(in crate::bench) state: Scratch,
+}
 
 /// A machine of a mode.
-pub(super) struct Bed {
+pub(in crate::bench) struct Machine {
     pub(super) mode: Mode,
     pub(super) size: MachineSize,
     binary: PathBuf,
+    programs: Programs,
     client: Client,
     generators: Vec<String>,
     /// `ambit up`, as long as it runs.
@@ -45,12 +61,32 @@ pub(super) struct Bed {
     sidecars: Option<Sidecars>,
 }
 
-impl Bed {
-    /// A machine that is not started yet.
+/// What a machine's processes have used so far, and had.
+pub(in crate::bench) struct Used {
+    roles: Roles,
+    memory: BTreeMap<String, Memory>,
+    host: host::Reading,
+    threads: Reading,
+}
+
+impl Used {
+    /// What they had when it was looked at.
+    pub(super) fn memory_before(&self) -> BTreeMap<String, Memory> {
+        self.memory.clone()
+    }
+
+    /// What they have now.
+    pub(super) fn memory_now(&self) -> BTreeMap<String, Memory> {
+        self.roles.memory()
+    }
+}
+
+impl Machine {
+    /// A machine that is not started yet. `name` is its own among those of the run.
     pub(super) fn new(
         mode: Mode,
-        binary: &Path,
-        state: PathBuf,
+        machines: &Machines,
+        name: &str,
         logs: PathBuf,
         size: &Size,
     ) -> Self {
@@ -65,8 +101,9 @@ impl Bed {
                 namespaces: size.namespaces,
                 ..MachineSize::default()
             },
-            binary: binary.to_owned(),
-            client: Client::new(Layout::new(state)),
+            binary: machines.binary.clone(),
+            programs: machines.programs.clone(),
+            client: Client::new(Layout::new(machines.state.0.join(name))),
             generators,
             starting: None,
             logs,
@@ -75,14 +112,14 @@ impl Bed {
     }
 
     /// Starts it, and proves that it is what it is called.
-    pub(super) async fn up(&mut self, size: &Size, programs: &Programs) -> Result<()> {
+    pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         let start = Instant::now();
         let mut words: Vec<String> = ["up", "-", "--nodes", "2", "--detach"].map(Into::into).into();
         if !self.mode.has_mesh() {
             words.push("--no-mesh".to_owned());
         }
         if let Carrier::NodeProxy(peer) = self.mode.carrier {
-            let program = programs.get(&peer).context("its program was named")?;
+            let program = self.programs.get(&peer).context("its program was named")?;
             for node in NODES {
                 words.extend(["--proxy".to_owned(), format!("{node}={}", program.display())]);
             }
@@ -99,7 +136,7 @@ impl Bed {
             }
         }
         if let Carrier::Sidecar(peer) = self.mode.carrier {
-            let program = programs.get(&peer).context("its program was named")?;
+            let program = self.programs.get(&peer).context("its program was named")?;
             let kind = peer.sidecar().context("it runs in pods")?;
             let started = Sidecars::start(kind, program, &self.client, &self.logs).await?;
             self.sidecars = Some(started);
@@ -165,8 +202,29 @@ impl Bed {
         Ok(Roles::of(&processes, &sidecars, &self.generators))
     }
 
+    /// What its processes have used so far.
+    pub(super) async fn used(&self) -> Result<Used> {
+        let roles = self.roles().await?;
+        let memory = roles.memory();
+        let (host, threads) = (host::Reading::now()?, roles.read()?);
+        Ok(Used { roles, memory, host, threads })
+    }
+
+    /// What they have used since then, which is all only if none of them began anew.
+    pub(super) async fn used_since(
+        &self,
+        before: &Used,
+    ) -> Result<(BTreeMap<String, Usage>, Meanwhile)> {
+        let (after, host) = (before.roles.read()?, before.host.until_now()?);
+        self.check().await?;
+        if self.roles().await?.pids(PROXY) != before.roles.pids(PROXY) {
+            bail!("a process of a proxy ended during the load");
+        }
+        Ok((after.since(&before.threads), host))
+    }
+
     /// Whether everything that was started runs still, and was not started again meanwhile.
-    pub(super) async fn check(&self) -> Result<()> {
+    async fn check(&self) -> Result<()> {
         if let Some(sidecars) = &self.sidecars {
             sidecars.alive()?;
         }
@@ -184,38 +242,23 @@ impl Bed {
         Ok(())
     }
 
-    /// Drives a load for a time from all its pods at once.
-    pub(super) async fn drive(
-        &self,
-        generators: &[String],
-        loads: &[Vec<String>],
-        duration: Duration,
-    ) -> Result<Report> {
-        let time = ["--duration".to_owned(), format!("{}s", duration.as_secs_f64())];
-        let words = loads.iter().map(|words| [words.as_slice(), &time].concat());
-        let words: Vec<Vec<String>> = words.collect();
-        let runs = generators.iter().zip(&words).map(|(pod, words)| self.load(pod, words));
-        let reports = futures::future::try_join_all(runs).await?;
-        Report::merged(&reports).context("a load has at least one generator")
-    }
-
     /// Runs the load generator in a pod.
-    async fn load(&self, pod: &str, words: &[String]) -> Result<Report> {
+    pub(super) async fn load(&self, pod: &str, words: &[String]) -> Result<Report> {
         let mut all: Vec<String> = ["exec", pod, "--"].map(Into::into).into();
         all.push(format!("{PROGRAMS}/ambit"));
         all.extend(words.iter().cloned());
         all.extend(["--quiet", "--output", "json"].map(Into::into));
         let printed = self.ambit(&all, "", START_LIMIT + GRACE).await?;
-        let report = serde_json::from_str(&printed);
-        let report: Report = report.context("read what the load generator says")?;
-        if report.interrupted {
-            bail!("the load generator was interrupted");
-        }
-        Ok(report)
+        read_report(&printed)
     }
 
     /// Takes it down, whatever is left of it.
     pub(super) async fn down(&mut self) -> Result<()> {
+        let root = self.client.layout().root().display().to_string();
+        self.stop().await.with_context(|| format!("try `ambit down --state {root}`"))
+    }
+
+    async fn stop(&mut self) -> Result<()> {
         let stopped = self.sidecars.take().map_or(Ok(()), Sidecars::stop);
         if let Some(starting) = self.starting.take() {
             // It takes down what it has started.
@@ -269,6 +312,38 @@ impl Bed {
             .spawn()
             .with_context(|| format!("start {}", self.binary.display()))
     }
+}
+
+/// Whether a machine of this size fits beside machines with so many pods.
+pub(super) fn ensure_room(size: &Size, pods: usize) -> Result<()> {
+    ensure_neighbours(pods + size.pods())?;
+    let needed = size.pods() as u64 * POD_BYTES + MACHINE_BYTES;
+    let available = host::available_bytes()?;
+    if needed > available {
+        bail!(
+            "its machine may need {} MiB of memory and {} are left; name fewer --modes at once, or \
+             a smaller size",
+            needed >> 20,
+            available >> 20
+        );
+    }
+    Ok(())
+}
+
+/// The kernel keeps the neighbours of all network namespaces in one table. When that is full,
+/// connections fail with "host unreachable", in whichever machine comes next.
+fn ensure_neighbours(pods: usize) -> Result<()> {
+    let Some(limit) = host::neighbours_max() else { return Ok(()) };
+    let needed = pods * NEIGHBOURS_OF_POD;
+    if needed > limit {
+        bail!(
+            "{pods} pods on all machines need {needed} entries of the kernel's table of \
+             neighbours, which takes {limit}; name fewer --modes at once, or raise it with sysctl \
+             net.ipv4.neigh.default.gc_thresh3={}",
+            needed * 2
+        );
+    }
+    Ok(())
 }
 
 /// A command that starts a machine.

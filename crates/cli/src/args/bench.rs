@@ -1,0 +1,15 @@
+//! The words of `ambit bench`.
+
+use clap::Args;
+
+use super::KubeArgs;
+
+/// `ambit bench`.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) bench: ambit_lab::bench::BenchArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
+}
