@@ -1,9 +1,9 @@
 //! Calls of which both directions are streams, message by message.
 //!
 //! tonic's own streams keep the buffer of the largest message they have carried for as long as they
-//! live. A discovery stream lives for ever, and its first message is the whole view: kept at both
-//! ends, that is several bytes for each byte of use. Here a message has a buffer of its own, which
-//! goes with it. Messages are never compressed. Nothing here knows what a message says.
+//! live. A discovery stream lives for ever, and its first message is the whole view, which both
+//! ends would so keep. Here a message has a buffer of its own, which goes with it. Messages are
+//! never compressed. Nothing here knows what a message says.
 //!
 //! On the wire (gRPC over HTTP/2): a message is a byte that says whether it is compressed, its
 //! length in four bytes, big-endian, and its protobuf; messages follow one another in DATA frames
@@ -30,7 +30,7 @@ const PREFIX_BYTES: usize = 5;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const ENCODING: &str = "grpc-encoding";
 const IDENTITY: &str = "identity";
-/// A message of which so much is announced gets its buffer as it comes.
+/// The most that is reserved because a length announces it; the rest as it comes.
 const TRUSTED_BYTES: usize = 8 << 20;
 
 /// The messages of one direction, as they come. Whoever stops waiting for one loses nothing.
@@ -83,11 +83,7 @@ impl Messages {
             if let Some(message) = self.assemble()? {
                 return Ok(Some(message));
             }
-            let Some(frame) = self.body.frame().await else { return self.ended() };
-            let frame = match frame {
-                Ok(frame) => frame,
-                Err(status) => return Err(status),
-            };
+            let Some(frame) = self.body.frame().await.transpose()? else { return self.ended() };
             match frame.into_data() {
                 Ok(data) => self.piece = data,
                 Err(frame) => {
@@ -232,7 +228,6 @@ fn trailers(status: &Status) -> HeaderMap {
 mod tests {
     use super::*;
 
-    /// Strings are wrapped messages of their own in prost.
     fn body(bytes: &[u8], piece: usize) -> Body {
         let pieces: Vec<_> = bytes.chunks(piece).map(Bytes::copy_from_slice).collect();
         let frames = pieces.into_iter().map(|it| Ok::<_, Status>(Frame::data(it)));
@@ -241,6 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_come_out_as_they_went_in_however_they_were_cut() {
+        // To prost a string is a message with one field.
         let sent = ["", "one", "a second, longer one", ""].map(str::to_owned);
         let bytes: Vec<u8> = sent.iter().flat_map(framed).collect();
         for piece in 1..=bytes.len() {

@@ -324,14 +324,13 @@ impl Client {
 
     /// What is held in these groups.
     fn held_in(&self, resource_type: ResourceType, groups: &[u32]) -> Vec<HeldVersion> {
-        let (Some(watch), Some(held)) =
-            (self.watches.get(&resource_type), self.versions.get(&resource_type))
-        else {
+        // As a rule nothing is asked for, and nothing is walked.
+        let asked = self.watches.get(&resource_type).filter(|_| !groups.is_empty());
+        let (Some(watch), Some(held)) = (asked, self.versions.get(&resource_type)) else {
             return Vec::new();
         };
         let groups: HashSet<&u32> = groups.iter().collect();
-        let is_asked = |name: &str| groups.contains(&watch.grouping.group_of(name));
-        let held = held.iter().filter(|(name, _)| !groups.is_empty() && is_asked(name));
+        let held = held.iter().filter(|(name, _)| groups.contains(&watch.grouping.group_of(name)));
         held.map(|(name, version)| HeldVersion::new(name, version)).collect()
     }
 
