@@ -4,9 +4,9 @@
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
-use ambit_net::grpc::messages::{self, Messages};
+use ambit_net::grpc::messages::{self, Limit, Messages};
 use ambit_wire::xds::digest::{RESUME_DIGESTS, RESUME_HEADER};
-use ambit_wire::xds::{DELTA_PATH, DISCOVERY_SERVICE, MAX_MESSAGE_BYTES};
+use ambit_wire::xds::{DELTA_PATH, DISCOVERY_SERVICE, MAX_REQUEST_BYTES, MAX_REQUEST_FIELDS};
 use http::HeaderValue;
 use tonic::Status;
 use tonic::body::Body;
@@ -51,9 +51,10 @@ async fn serve(
         let what = "only delta discovery is served; call DeltaAggregatedResources";
         return Err(Status::unimplemented(what));
     }
-    let requests = Messages::new(parts.headers, body, MAX_MESSAGE_BYTES)?;
+    let limit = Limit { bytes: MAX_REQUEST_BYTES, fields: MAX_REQUEST_FIELDS };
+    let requests = Messages::of_request(&parts.headers, body, limit)?;
     let remote = parts.extensions.get::<Remote>().map(|remote| remote.0);
-    let responses = discovery.follow(requests, remote).await?;
+    let responses = discovery.follow(parts.headers, requests, remote).await?;
     let mut response = messages::response(responses);
     response.headers_mut().insert(RESUME_HEADER, HeaderValue::from_static(RESUME_DIGESTS));
     Ok(response)

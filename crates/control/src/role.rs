@@ -8,6 +8,7 @@
 mod cluster;
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -20,6 +21,7 @@ use ambit_tls::token::{TokenError, TokenSigner};
 use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server as certificates;
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
+use tokio::runtime::{EnterGuard, Handle, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -55,6 +57,15 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 /// HTTP/2 PINGs, as istiod sends them.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long nothing is published after a publication, in times that it took.
+const PAUSE_SHARE: u32 = 2;
+/// The longest time between two publications, however many follow.
+const PACE_MAX: Duration = Duration::from_millis(400);
+/// Most threads that serve proxies: a thousand of them keep two busy under churn.
+const SERVING_THREADS_MAX: usize = 4;
+/// Calls at the same time on one connection: a proxy has one for discovery and, when its pods
+/// start, one for each certificate.
+const CALLS_MAX: u32 = 64;
 /// Names under which istiod is known.
 const SERVICE_NAMES: [&str; 3] = ["istiod", "localhost", "ambit-control"];
 
@@ -73,6 +84,9 @@ pub enum RunError {
     /// What watches the registry broke.
     #[error("watching the registry failed; see the log")]
     Watcher(#[source] tokio::task::JoinError),
+    /// The threads that serve proxies cannot be started.
+    #[error("start the threads that serve proxies")]
+    Threads(#[source] std::io::Error),
     /// The authority cannot be set up.
     #[error("the certificate authority")]
     Authority(#[from] CaError),
@@ -188,6 +202,57 @@ impl Life {
 struct Control {
     registry: tokio::task::JoinHandle<Result<(), RegistryError>>,
     ports: Ports,
+    _serving: Serving,
+}
+
+/// Threads of their own for what serves proxies. A change wakes every stream there is, thousands of
+/// tasks; the next change must not queue behind them on its way from the registry.
+struct Serving(Option<Runtime>);
+
+impl Serving {
+    fn start() -> std::io::Result<Self> {
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(threads.min(SERVING_THREADS_MAX)).enable_all();
+        Ok(Self(Some(runtime.thread_name("ambit-serving").build()?)))
+    }
+
+    /// What is spawned while the guard lives runs there.
+    fn enter(&self) -> EnterGuard<'_> {
+        self.0.as_ref().expect("it is there until it is dropped").enter()
+    }
+
+    fn handle(&self) -> Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+    }
+}
+
+/// Lets a publication reach those who follow before the next: as long as it takes them, and then
+/// [`PAUSE_SHARE`] times as long, so that churn leaves most of the processor to what makes the
+/// changes. Publications that follow one another sooner delay each other.
+async fn pace(serving: &Handle) {
+    let started = Instant::now();
+    // A task that queues behind all that the publication woke, once for each of the tasks that a
+    // response passes: the stream's, the call's, the connection's.
+    let through = serving.spawn(async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+    });
+    // It ends early when the threads do.
+    let _ = tokio::time::timeout(PACE_MAX, through).await;
+    let pace = started.elapsed() * (1 + PAUSE_SHARE);
+    tokio::time::sleep_until(started + pace.min(PACE_MAX)).await;
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Not waited for: it is dropped where nothing may block, when its tasks have ended or had
+        // their time.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// The ports as they were opened.
@@ -247,11 +312,13 @@ impl Control {
         };
         registry.load(|events| world.apply(events)).await?;
         let parts = Parts { world, authority, callers, metrics, clients };
-        let (xds, plaintext_xds) = serve_proxies(&config, &parts, &life.front.guard()).await?;
+        let serving = Serving::start().map_err(RunError::Threads)?;
+        let front = life.front.guard();
+        let (xds, plaintext_xds) = serve_proxies(&serving, &config, &parts, &front).await?;
         let answers_marks = registry.answers_marks();
         let shared = cluster.as_ref().map(|cluster| cluster.authority.clone());
         let admin = serve_admin(&config, &parts, answers_marks, shared, &guard).await?;
-        let registry = watch_registry(registry, parts.world.clone(), &guard);
+        let registry = watch_registry(registry, parts.world.clone(), &serving, &guard);
         maintain(&parts, &guard);
         if let Some(cluster) = cluster {
             cluster.start(&parts, &config, &guard);
@@ -267,7 +334,8 @@ impl Control {
             guard.spawn(credentials.run(guard.clone()));
         }
         life.serves.send_replace(true);
-        Ok(Self { registry, ports: Ports { xds, plaintext_xds, monitoring, admin } })
+        let ports = Ports { xds, plaintext_xds, monitoring, admin };
+        Ok(Self { registry, ports, _serving: serving })
     }
 }
 
@@ -331,10 +399,12 @@ fn world(config: &Config, metrics: Arc<Metrics>) -> Result<World, RunError> {
 fn watch_registry(
     registry: Registry,
     world: Arc<World>,
+    serving: &Serving,
     guard: &Guard,
 ) -> tokio::task::JoinHandle<Result<(), RegistryError>> {
     let (sender, mut events) = mpsc::channel::<Batch>(EVENT_QUEUE);
     let marks = world.marks();
+    let serving = serving.handle();
     let mut drain = guard.clone();
     guard.spawn(async move {
         loop {
@@ -351,9 +421,10 @@ fn watch_registry(
                     None => return,
                 },
             }
+            // The first change after a pause waits for nothing; churn waits so long and no longer.
             tokio::select! {
                 _ = drain.draining() => return,
-                () = tokio::time::sleep(world.pace()) => {}
+                () = pace(&serving) => {}
             }
         }
     });
@@ -372,6 +443,7 @@ async fn listen(
 
 /// Discovery and certificates over TLS, and discovery in plain text on loopback if asked for.
 async fn serve_proxies(
+    serving: &Serving,
     config: &Config,
     parts: &Parts,
     guard: &Guard,
@@ -404,11 +476,11 @@ async fn serve_proxies(
     let router = grpc()
         .add_service(DeltaService(discovery(Some(parts.callers.clone()))))
         .add_service(certificates::IstioCertificateServiceServer::new(signing));
-    serve_grpc(router, secured, Security::Tls(acceptor), guard);
+    serve_grpc(serving, router, secured, Security::Tls(acceptor), guard);
     let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
     let (plain, bound) = listen("--plaintext-xds-address", address).await?;
     let router = grpc().add_service(DeltaService(discovery(None)));
-    serve_grpc(router, plain, Security::Plain, guard);
+    serve_grpc(serving, router, plain, Security::Plain, guard);
     Ok((xds, Some(bound)))
 }
 
@@ -416,14 +488,17 @@ fn grpc() -> tonic::transport::Server {
     tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .max_concurrent_streams(Some(CALLS_MAX))
 }
 
 fn serve_grpc(
+    serving: &Serving,
     router: tonic::transport::server::Router,
     listener: TcpListener,
     security: Security,
     guard: &Guard,
 ) {
+    let _on_its_threads = serving.enter();
     let connections = ReceiverStream::new(listener::accept(listener, security, guard.clone()));
     let mut drain = guard.clone();
     guard.spawn(async move {

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ambit_model::Text;
 use ambit_model::identity::Identity;
@@ -22,16 +22,10 @@ use crate::metrics::Metrics;
 use crate::registry::{Batch, Event};
 use crate::view_builder::{Builder, Mesh, Vips};
 
-/// How far publications are apart for each stream that follows: about twice what one costs, so that
-/// churn leaves half a processor to what makes the changes. Nearer, they delay each other.
-const PACE_PER_STREAM: Duration = Duration::from_micros(200);
-/// The longest pause between two publications, however many follow.
-const PACE_MAX: Duration = Duration::from_millis(200);
-
 /// What the control plane knows.
 pub(crate) struct World {
     builder: RwLock<Builder>,
-    resources: watch::Sender<Resources>,
+    resources: watch::Sender<Arc<Resources>>,
     objects: watch::Sender<u64>,
     /// The last mark that somebody set, and the last that was reached.
     marks: watch::Sender<u64>,
@@ -50,7 +44,7 @@ impl World {
         }
         Self {
             builder: RwLock::new(builder),
-            resources: watch::Sender::new(resources),
+            resources: watch::Sender::new(Arc::new(resources)),
             objects: watch::Sender::new(0),
             marks: watch::Sender::new(0),
             reached: AtomicU64::new(0),
@@ -107,6 +101,7 @@ impl World {
         };
         if !changes.is_empty() {
             self.resources.send_modify(|resources| {
+                let resources = Arc::make_mut(resources);
                 for change in &changes {
                     serve(resources, change);
                 }
@@ -118,15 +113,8 @@ impl World {
         tracing::debug!(events = count, changes = changes.len(), ?took, "view built");
     }
 
-    /// How long to let a publication reach those who follow before the next. The first change after
-    /// a pause waits for nothing; churn waits for this and never longer.
-    pub(crate) fn pace(&self) -> Duration {
-        let streams = u32::try_from(self.resources.receiver_count()).unwrap_or(u32::MAX);
-        PACE_PER_STREAM.saturating_mul(streams).min(PACE_MAX)
-    }
-
     /// What discovery serves, as it changes.
-    pub(crate) fn resources(&self) -> watch::Receiver<Resources> {
+    pub(crate) fn resources(&self) -> watch::Receiver<Arc<Resources>> {
         self.resources.subscribe()
     }
 

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -22,6 +23,7 @@ use ambit_wire::xds::ResourceType;
 use ambit_wire::xds::node::node_name;
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Progress, Stream};
+use http::HeaderMap;
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -97,20 +99,26 @@ async fn turn_over(turn: Option<Instant>) {
 #[derive(Default)]
 pub(crate) struct Clients {
     next: AtomicU64,
-    connected: Mutex<BTreeMap<u64, Client>>,
+    connected: Mutex<BTreeMap<u64, Arc<Client>>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Client {
     remote: Option<SocketAddr>,
     id: String,
     node: String,
     since: SystemTime,
-    progress: Vec<Progress>,
+    progress: Mutex<Vec<Progress>>,
+}
+
+impl Client {
+    fn progress(&self) -> Vec<Progress> {
+        self.progress.lock().expect("no holder of the lock panics").clone()
+    }
 }
 
 impl Clients {
-    fn update(&self, key: u64, client: Client) {
+    fn add(&self, key: u64, client: Arc<Client>) {
         self.connected.lock().expect("no holder of the lock panics").insert(key, client);
     }
 
@@ -128,8 +136,8 @@ impl Clients {
     /// each with why.
     pub(crate) fn behind(&self, resources: &Resources) -> Vec<String> {
         let connected = self.connected.lock().expect("no holder of the lock panics");
-        let reason = |client: &Client| {
-            client.progress.iter().find_map(|it| {
+        let reason = |client: &Arc<Client>| {
+            client.progress().iter().find_map(|it| {
                 let newest = resources.of(it.resource_type).sequence();
                 let kind = type_name(it.resource_type);
                 match &it.rejection {
@@ -151,9 +159,10 @@ impl Clients {
     /// What each client was sent and has answered, as JSON.
     pub(crate) fn to_json(&self, resources: &Resources) -> serde_json::Value {
         let connected = self.connected.lock().expect("no holder of the lock panics");
-        let client = |client: &Client| {
+        let client = |client: &Arc<Client>| {
             let since = client.since.elapsed().unwrap_or_default();
-            let types = client.progress.iter().map(|it| progress(it, resources));
+            let told = client.progress();
+            let types = told.iter().map(|it| progress(it, resources));
             json!({
                 "proxy": client.id,
                 "node": client.node,
@@ -192,26 +201,27 @@ impl Discovery {
     /// Serves one client for as long as it stays; answers what it is to be sent.
     pub(crate) async fn follow(
         &self,
+        headers: HeaderMap,
         requests: Messages,
         remote: Option<SocketAddr>,
     ) -> Result<mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>, Status> {
-        let metadata = MetadataMap::from_headers(requests.headers().clone());
+        let metadata = MetadataMap::from_headers(headers);
         let caller = self.authenticate(&metadata).await.inspect_err(|status| {
             let remote = remote.map(|it| it.to_string());
             tracing::warn!(remote, message = status.message(), "discovery refused");
         })?;
         if self.guard.is_draining() {
-            return Err(Status::unavailable("the control plane stops; reconnect"));
+            return Err(stopping());
         }
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
         let connection = StreamTask {
             discovery: self.clone(),
             key: self.clients.next.fetch_add(1, Ordering::Relaxed),
             remote,
-            since: SystemTime::now(),
             caller,
             resources: self.world.resources(),
             stream: Stream::new(),
+            client: None,
             turn: None,
             responses,
         };
@@ -239,10 +249,11 @@ struct StreamTask {
     discovery: Discovery,
     key: u64,
     remote: Option<SocketAddr>,
-    since: SystemTime,
     caller: Option<Caller>,
-    resources: watch::Receiver<Resources>,
+    resources: watch::Receiver<Arc<Resources>>,
     stream: Stream,
+    /// Once it has said who it is.
+    client: Option<Arc<Client>>,
     /// Held while a large first answer is under way.
     turn: Option<Turn>,
     responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
@@ -287,10 +298,8 @@ impl StreamTask {
                         }
                     }
                     Ok(None) => return End::Left,
-                    Err(status) => {
-                        tracing::debug!(message = status.message(), "discovery stream broke");
-                        return End::Left;
-                    }
+                    // It may be the client's fault, who must hear of it, or that it is gone.
+                    Err(status) => return End::Told(status),
                 },
                 changed = self.resources.changed() => if changed.is_err() {
                     return End::Told(Status::unavailable("the control plane stops"));
@@ -300,10 +309,7 @@ impl StreamTask {
                     let what = "the token has expired; reconnect with a fresh one";
                     return End::Told(Status::unauthenticated(what));
                 }
-                () = &mut ending => {
-                    let what = "the control plane stops; reconnect";
-                    return End::Told(Status::unavailable(what));
-                }
+                () = &mut ending => return End::Told(stopping()),
             }
             if let Err(end) = self.send().await {
                 return end;
@@ -319,6 +325,15 @@ impl StreamTask {
             refused.map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
         if is_first {
             self.check_node()?;
+            let client = Arc::new(Client {
+                remote: self.remote,
+                id: self.stream.node().map(|node| node.id.clone()).unwrap_or_default(),
+                node: self.node(),
+                since: SystemTime::now(),
+                progress: Mutex::default(),
+            });
+            self.discovery.clients.add(self.key, client.clone());
+            self.client = Some(client);
         }
         if self.stream.is_acknowledged() {
             self.turn = None;
@@ -363,12 +378,8 @@ impl StreamTask {
 
     /// Sends all that is due, each time from the newest resources.
     async fn send(&mut self) -> Result<(), End> {
-        let is_first = self.turn.is_none() && self.stream.owes_first_answer();
-        if is_first {
-            self.turn = Some(self.discovery.turns.take().await);
-        }
-        let mut sent_bytes = 0;
         loop {
+            let is_first = self.stream.owes_first_answer();
             let resources = self.resources.borrow_and_update().clone();
             let next = self.stream.next_response(&resources);
             let next = next.map_err(|error| End::Told(Status::aborted(chain(&error))))?;
@@ -383,24 +394,38 @@ impl StreamTask {
                 removed = response.removed_resources.len(),
                 "discovery response",
             );
-            sent_bytes += response.encoded_len();
-            if self.responses.send_timeout(Ok(response), SEND_TIMEOUT).await.is_err() {
-                return Err(End::Left);
+            // It only refers to what it says; the copies are made when it is sent.
+            let takes_turn = is_first && response.encoded_len() >= SMALL_ANSWER_BYTES;
+            if takes_turn && self.turn.is_none() {
+                let mut guard = self.discovery.guard.clone();
+                self.turn = tokio::select! {
+                    turn = self.discovery.turns.take() => Some(turn),
+                    _ = guard.draining() => return Err(End::Told(stopping())),
+                };
             }
+            self.hand_over(response).await?;
         }
-        if is_first && sent_bytes < SMALL_ANSWER_BYTES {
-            self.turn = None;
+        if let Some(client) = &self.client {
+            let progress = self.stream.progress();
+            *client.progress.lock().expect("no holder of the lock panics") = progress;
         }
-        let client = Client {
-            remote: self.remote,
-            id: self.stream.node().map(|node| node.id.clone()).unwrap_or_default(),
-            node: self.node(),
-            since: self.since,
-            progress: self.stream.progress(),
-        };
-        self.discovery.clients.update(self.key, client);
         Ok(())
     }
+
+    /// Gives a response to the connection, and the turn away when it is over.
+    async fn hand_over(&mut self, response: DeltaDiscoveryResponse) -> Result<(), End> {
+        let mut handed = pin!(self.responses.send_timeout(Ok(response), SEND_TIMEOUT));
+        loop {
+            tokio::select! {
+                handed = &mut handed => return handed.map_err(|_| End::Left),
+                () = turn_over(self.turn.as_ref().map(|turn| turn.over_at)) => self.turn = None,
+            }
+        }
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the control plane stops; reconnect")
 }
 
 /// Ends some time after the shutdown began. Streams are numbered; each number comes as far from the

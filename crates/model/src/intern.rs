@@ -10,7 +10,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::names::ServiceName;
-use crate::workload::{GatewayAddress, Locality, PortMapping, Workload};
+use crate::workload::{GatewayAddress, Locality, PortMapping, Template, Workload};
 
 /// How many entries an interner has at least before it looks for unused ones.
 const SWEEP_MIN: usize = 1024;
@@ -22,44 +22,54 @@ pub struct Interner {
     gateways: Pool<GatewayAddress>,
     localities: Pool<Locality>,
     services: Pool<BTreeMap<ServiceName, Vec<PortMapping>>>,
+    templates: Pool<Template>,
 }
 
 impl Interner {
     /// Shares what this workload has in common with others; its uid, name and addresses are its
     /// own. The workload is equal to what it was.
     pub fn workload(&mut self, workload: &mut Workload) {
-        let Workload { services, locality, waypoint, network_gateway, .. } = &mut *workload;
-        for gateway in [waypoint, network_gateway].into_iter().flatten() {
-            self.gateways.share(gateway);
+        self.localities.share(&mut workload.locality);
+        self.texts.share(&mut workload.node);
+        if workload.workload_name == workload.name {
+            workload.workload_name = workload.name.clone();
+        } else {
+            self.texts.share(&mut workload.workload_name);
         }
-        self.localities.share(locality);
-        if !self.services.holds(services) {
-            let own = std::mem::take(services);
-            let mut own = Arc::unwrap_or_clone(own);
-            own = own.into_iter().map(|(name, ports)| (self.service(name), ports)).collect();
-            *services = Arc::new(own);
+        if !self.templates.holds(&workload.template) {
+            self.template(workload);
         }
-        self.services.share(services);
+        self.templates.share(&mut workload.template);
+    }
+
+    /// Templates, too, have much in common.
+    fn template(&mut self, template: &mut Template) {
+        for gateway in [&mut template.waypoint, &mut template.network_gateway] {
+            gateway.iter_mut().for_each(|gateway| self.gateways.share(gateway));
+        }
+        if !self.services.holds(&template.services) {
+            let services = Arc::unwrap_or_clone(std::mem::take(&mut template.services));
+            let services = services.into_iter().map(|(name, ports)| (self.service(name), ports));
+            template.services = Arc::new(services.collect());
+        }
+        self.services.share(&mut template.services);
         for text in [
-            &mut workload.namespace,
-            &mut workload.hostname,
-            &mut workload.network,
-            &mut workload.trust_domain,
-            &mut workload.service_account,
-            &mut workload.node,
-            &mut workload.canonical_name,
-            &mut workload.canonical_revision,
-            &mut workload.workload_name,
-            &mut workload.cluster_id,
+            &mut template.namespace,
+            &mut template.hostname,
+            &mut template.network,
+            &mut template.trust_domain,
+            &mut template.service_account,
+            &mut template.canonical_name,
+            &mut template.canonical_revision,
+            &mut template.cluster_id,
         ] {
             self.texts.share(text);
         }
-        for policy in &mut workload.policies {
+        for policy in &mut template.policies {
             self.texts.share(&mut policy.namespace);
             self.texts.share(&mut policy.name);
         }
-        workload.policies.shrink_to_fit();
-        workload.addresses.shrink_to_fit();
+        template.policies.shrink_to_fit();
     }
 
     fn service(&mut self, mut name: ServiceName) -> ServiceName {
@@ -71,7 +81,7 @@ impl Interner {
 
 /// Values of one kind, each once.
 #[derive(Debug)]
-struct Pool<T: ?Sized> {
+pub struct Pool<T: ?Sized> {
     held: HashSet<Arc<T>>,
     sweep_at: usize,
 }
@@ -88,7 +98,7 @@ impl<T: ?Sized + Eq + Hash> Pool<T> {
     }
 
     /// Replaces `value` by the one that is held, or holds it.
-    fn share(&mut self, value: &mut Arc<T>) {
+    pub fn share(&mut self, value: &mut Arc<T>) {
         if let Some(held) = self.held.get(value) {
             *value = held.clone();
             return;
@@ -114,7 +124,7 @@ mod tests {
             target_port: 8080,
             app_protocol: Default::default(),
         }];
-        pod.services = Arc::new(BTreeMap::from([(ServiceName::new("app", service), ports)]));
+        pod.serve(ServiceName::new("app", service), ports);
         pod.node = Text::from(format!("node-{}", index % 2));
         pod
     }
@@ -126,9 +136,15 @@ mod tests {
         let before = pods.clone();
         pods.iter_mut().for_each(|pod| interner.workload(pod));
         assert_eq!(pods, before);
-        assert!(Arc::ptr_eq(&pods[0].services, &pods[3].services));
+        assert!(Arc::ptr_eq(&pods[0].template, &pods[3].template));
         assert!(Arc::ptr_eq(&pods[1].node, &pods[3].node));
-        assert!(Arc::ptr_eq(&pods[0].namespace, &pods[3].namespace));
+        let mut other = pod(4, "other.app");
+        interner.workload(&mut other);
+        assert!(Arc::ptr_eq(&pods[0].namespace, &other.namespace));
+        let mut elsewhere = pods[0].clone();
+        elsewhere.canonical_name = "other".into();
+        interner.workload(&mut elsewhere);
+        assert!(Arc::ptr_eq(&pods[0].services, &elsewhere.services));
     }
 
     #[test]
@@ -137,8 +153,10 @@ mod tests {
         for index in 0..20 * SWEEP_MIN {
             interner.workload(&mut pod(index, &format!("web-{index}.app")));
         }
+        // Templates hold services, and both hold texts: each lets go when its own turn comes.
         let texts = interner.texts.held.len();
-        assert!(texts <= 2 * SWEEP_MIN, "{texts} texts held");
+        assert!(texts <= 4 * SWEEP_MIN, "{texts} texts held");
         assert!(interner.services.held.len() <= 2 * SWEEP_MIN);
+        assert!(interner.templates.held.len() <= 2 * SWEEP_MIN);
     }
 }

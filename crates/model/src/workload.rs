@@ -2,23 +2,41 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::Text;
 use crate::identity::Identity;
 use crate::names::{NetworkAddress, PolicyName, ServiceName};
 
-/// One workload as the control plane describes it (istio.workload.Workload).
+/// One workload as the control plane describes it (istio.workload.Workload): what is its own, and
+/// its [`Template`], whose fields read and write as if they were its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Its name in the view, `cluster//Pod/namespace/name`.
     pub uid: Text,
     /// The pod's name.
     pub name: Text,
+    /// The pod's addresses, none for a workload that is found by hostname alone.
+    pub addresses: Addresses,
+    /// The name of its owner, for a pod that nothing owns its own.
+    pub workload_name: Text,
+    /// The node it runs on.
+    pub node: Text,
+    /// Where it stands, which all workloads of its node share.
+    pub locality: Arc<Locality>,
+    /// Whether it is ready for traffic.
+    pub healthy: bool,
+    /// What it shares with the other replicas of its owner. Of 100,000 pods this is most of what
+    /// there is to say, and there are as many of it as there are Deployments.
+    pub template: Arc<Template>,
+}
+
+/// What all replicas of one owner have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Template {
     /// The pod's namespace.
     pub namespace: Text,
-    /// The pod's addresses, none for a workload that is found by hostname alone.
-    pub addresses: Vec<IpAddr>,
     /// The hostname of a workload without addresses, empty otherwise.
     pub hostname: Text,
     /// The network it is on, empty for the only one.
@@ -33,35 +51,81 @@ pub struct Workload {
     pub waypoint: Option<Arc<GatewayAddress>>,
     /// The gateway to its network, for a workload on another one.
     pub network_gateway: Option<Arc<GatewayAddress>>,
-    /// The node it runs on.
-    pub node: Text,
     /// The canonical service, a telemetry label.
     pub canonical_name: Text,
     /// The canonical revision, a telemetry label.
     pub canonical_revision: Text,
     /// What owns it.
     pub kind: WorkloadKind,
-    /// The name of its owner.
-    pub workload_name: Text,
     /// It speaks HBONE itself; the proxy neither wraps nor unwraps.
     pub native_tunnel: bool,
     /// How the proxy hands it what it received through the tunnel, if not as plain TCP.
     pub application_tunnel: Option<ApplicationTunnel>,
-    /// The services it is an endpoint of and the ports it serves them on; shared, because all
-    /// replicas serve the same.
+    /// The services it is an endpoint of and the ports it serves them on; shared, because several
+    /// owners may stand behind the same.
     pub services: Arc<BTreeMap<ServiceName, Vec<PortMapping>>>,
     /// The policies that select it.
     pub policies: Vec<PolicyName>,
-    /// Whether it is ready for traffic.
-    pub healthy: bool,
     /// The cluster it lives in.
     pub cluster_id: Text,
-    /// Where it stands, which all workloads of its node share.
-    pub locality: Arc<Locality>,
     /// It shares its node's network: its address is not its own.
     pub host_network: bool,
     /// Its weight among the endpoints of a service.
     pub capacity: u32,
+}
+
+impl Deref for Workload {
+    type Target = Template;
+
+    fn deref(&self) -> &Template {
+        &self.template
+    }
+}
+
+impl DerefMut for Workload {
+    /// It gets a template of its own if it shared one.
+    fn deref_mut(&mut self) -> &mut Template {
+        Arc::make_mut(&mut self.template)
+    }
+}
+
+/// The addresses of a workload: nearly always one, which takes no memory of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses(AddressList);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum AddressList {
+    One(IpAddr),
+    Other(Box<[IpAddr]>),
+}
+
+impl Deref for Addresses {
+    type Target = [IpAddr];
+
+    fn deref(&self) -> &[IpAddr] {
+        match &self.0 {
+            AddressList::One(one) => std::slice::from_ref(one),
+            AddressList::Other(all) => all,
+        }
+    }
+}
+
+impl From<Vec<IpAddr>> for Addresses {
+    fn from(all: Vec<IpAddr>) -> Self {
+        Self(match *all {
+            [one] => AddressList::One(one),
+            _ => AddressList::Other(all.into()),
+        })
+    }
+}
+
+impl<'a> IntoIterator for &'a Addresses {
+    type Item = &'a IpAddr;
+    type IntoIter = std::slice::Iter<'a, IpAddr>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 /// How a workload is reached.
@@ -181,11 +245,8 @@ impl Workload {
     /// A workload with nothing but its names; everything else as the protocol elides it.
     pub fn named(uid: impl Into<Text>, namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
         let empty: Text = "".into();
-        Self {
-            uid: uid.into(),
-            name: name.into(),
+        let template = Template {
             namespace: namespace.into(),
-            addresses: Vec::new(),
             hostname: empty.clone(),
             network: empty.clone(),
             tunnel: Tunnel::None,
@@ -193,20 +254,26 @@ impl Workload {
             service_account: crate::identity::DEFAULT_SERVICE_ACCOUNT.into(),
             waypoint: None,
             network_gateway: None,
-            node: empty.clone(),
             canonical_name: empty.clone(),
             canonical_revision: empty.clone(),
             kind: WorkloadKind::Pod,
-            workload_name: empty.clone(),
             native_tunnel: false,
             application_tunnel: None,
             services: Arc::default(),
             policies: Vec::new(),
-            healthy: true,
-            cluster_id: empty,
-            locality: Arc::default(),
+            cluster_id: empty.clone(),
             host_network: false,
             capacity: 1,
+        };
+        Self {
+            uid: uid.into(),
+            name: name.into(),
+            addresses: Vec::new().into(),
+            workload_name: empty.clone(),
+            node: empty,
+            locality: Arc::default(),
+            healthy: true,
+            template: Arc::new(template),
         }
     }
 }

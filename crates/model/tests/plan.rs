@@ -71,7 +71,7 @@ fn port(service_port: u16, target_port: u16) -> PortMapping {
 
 fn endpoint(n: u8, change: impl FnOnce(&mut Workload)) -> Workload {
     let mut workload = Workload::named(format!("server-{n}"), "app", format!("server-{n}"));
-    workload.addresses = vec![ip(&format!("10.0.0.{n}"))];
+    workload.addresses = vec![ip(&format!("10.0.0.{n}"))].into();
     workload.tunnel = Tunnel::Hbone;
     workload.serve(ServiceName::new("app", HOST), vec![port(80, 8080)]);
     change(&mut workload);
@@ -89,7 +89,7 @@ fn service(change: impl FnOnce(&mut Service)) -> Service {
 
 fn client() -> Workload {
     let mut client = Workload::named("client", "app", "client");
-    client.addresses = vec![ip("10.0.9.9")];
+    client.addresses = vec![ip("10.0.9.9")].into();
     client.node = "n1".into();
     client.locality = locality("r1", "z1");
     client
@@ -221,7 +221,7 @@ fn a_pods_address_is_its_own() {
     let passthrough = |s: &mut Service| s.load_balancing.mode = Mode::Passthrough;
     let elsewhere = |namespace: &str| {
         let mut workload = Workload::named("elsewhere", namespace, "elsewhere");
-        workload.addresses = vec![ip("10.0.0.66")];
+        workload.addresses = vec![ip("10.0.0.66")].into();
         let name = ServiceName::new(namespace, "taken.example");
         workload.serve(name, vec![port(80, 80)]);
         workload
@@ -349,7 +349,7 @@ fn n_is_odd(workload: &Workload) -> bool {
 #[test]
 fn a_change_replaces_every_trace_of_the_old() {
     let mut view = view(Some(service(|_| {})), vec![endpoint(1, |_| {}), endpoint(2, |_| {})]);
-    view.apply(Change::Workload(endpoint(1, |w| w.addresses = vec![ip("10.0.0.7")])));
+    view.apply(Change::Workload(endpoint(1, |w| w.addresses = vec![ip("10.0.0.7")].into())));
     assert!(view.workload_at(&"".into(), ip("10.0.0.1")).is_none());
     assert!(view.workload_at(&"".into(), ip("10.0.0.7")).is_some());
     view.apply(Change::RemoveAddress("server-1".into()));

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 fn server() -> Workload {
     let mut server = Workload::named("Kubernetes//Pod/app/server", "app", "server");
-    server.addresses = vec!["10.0.0.1".parse().expect("an address")];
+    server.addresses = vec!["10.0.0.1".parse().expect("an address")].into();
     server
 }
 
@@ -33,6 +33,12 @@ fn gateway() -> GatewayAddress {
     GatewayAddress { destination: GatewayDestination::Hostname(name), hbone_mtls_port: 15008 }
 }
 
+fn behind_a_waypoint() -> Workload {
+    let mut server = server();
+    server.waypoint = Some(gateway().into());
+    server
+}
+
 #[test]
 fn only_what_concerns_authorization_changes_its_version() {
     let mut view = View::default();
@@ -49,10 +55,11 @@ fn only_what_concerns_authorization_changes_its_version() {
     check(Change::Policy(policy("p")), true);
     check(Change::RemovePolicy(PolicyName::new("app", "p")), true);
     check(Change::RemovePolicy(PolicyName::new("app", "unknown")), false);
-    let selected = Workload { policies: vec![PolicyName::new("app", "p")], ..server() };
+    let mut selected = server();
+    selected.policies = vec![PolicyName::new("app", "p")];
     check(Change::Workload(selected.clone()), true);
     check(Change::Workload(selected), false);
-    check(Change::Workload(Workload { waypoint: Some(gateway().into()), ..server() }), true);
+    check(Change::Workload(behind_a_waypoint()), true);
     let mut service = Service::named("app", "web.app.svc.cluster.local");
     service.waypoint = Some(gateway());
     check(Change::Service(service.clone()), true);
@@ -68,7 +75,7 @@ fn a_waypoint_stands_before_those_that_name_it() {
     let ip = server().addresses[0];
     view.apply(Change::Workload(server()));
     assert!(!view.is_waypoint_of(&waypoint, ip));
-    view.apply(Change::Workload(Workload { waypoint: Some(gateway().into()), ..server() }));
+    view.apply(Change::Workload(behind_a_waypoint()));
     assert!(view.is_waypoint_of(&waypoint, ip));
     assert!(!view.is_waypoint_of(&server(), ip));
 }
@@ -83,7 +90,7 @@ fn address(number: u8) -> IpAddr {
 fn drawn(index: usize, (uid, name, is_remote, ips, host_network, serves): &Drawn) -> Workload {
     let mut workload = Workload::named(format!("uid-{uid}"), "app", format!("pod-{name}"));
     workload.network = if *is_remote { "remote" } else { "" }.into();
-    workload.addresses = ips.iter().map(|ip| address(*ip)).collect();
+    workload.addresses = ips.iter().map(|ip| address(*ip)).collect::<Vec<_>>().into();
     workload.host_network = *host_network;
     // Tells one state of a workload from another.
     workload.node = Text::from(format!("node-{index}"));

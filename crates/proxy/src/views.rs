@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::grpc;
-use ambit_net::grpc::messages::{self, Messages};
+use ambit_net::grpc::messages::{self, Limit, Messages};
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{
@@ -17,8 +17,11 @@ use ambit_wire::proto::envoy::service::discovery::v3::{
 };
 use ambit_wire::xds::client::{Client, Demand as Answer, Interest, Received};
 use ambit_wire::xds::digest;
-use ambit_wire::xds::{DELTA_PATH, MAX_MESSAGE_BYTES, ResourceType, backoff};
+use ambit_wire::xds::replies::Replies;
+use ambit_wire::xds::{DELTA_PATH, MAX_RESPONSE_BYTES, ResourceType, backoff};
+use http::HeaderMap;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tracing::{debug, info, warn};
 
@@ -190,23 +193,33 @@ impl Views {
         for request in self.client.connected(self.server_compares) {
             requests.try_send(request).map_err(|_| StreamError::Stuck)?;
         }
-        let mut responses = self.open(outgoing).await?;
-        let compares = digest::is_announced(responses.headers());
-        if std::mem::replace(&mut self.server_compares, compares) && !compares {
+        let (headers, mut responses) = self.open(outgoing).await?;
+        // Until it answers: one that cannot make sense of the digests ends the stream, and is told
+        // names the next time.
+        let told_digests = std::mem::take(&mut self.server_compares);
+        let compares = digest::is_announced(&headers);
+        if told_digests && !compares {
             // It has not understood what is held, and would not say what of it is gone.
             return Err(StreamError::OtherServer);
         }
         info!(server = %self.shared.config.discovery.uri, "discovery stream open");
         let mut confirm = tokio::time::interval(CONFIRM_INTERVAL);
+        let mut replies = Replies::default();
         loop {
+            let now = Instant::now();
+            for reply in replies.take_due(now.into_std()) {
+                send(&requests, reply).await?;
+            }
+            let due = replies.due_at(now.into_std());
             tokio::select! {
                 response = responses.next() => {
                     let response: Option<DeltaDiscoveryResponse> = response.map_err(refused)?;
                     let response = response.ok_or(StreamError::Ended)?;
                     *worked = true;
-                    let reply = self.take(response).await;
-                    send(&requests, reply).await?;
+                    self.server_compares = compares;
+                    replies.add(self.take(response).await);
                 }
+                () = until(due) => {}
                 demanded = self.demands.next() => {
                     if let Some(request) = self.ask(demanded) {
                         send(&requests, request).await?;
@@ -222,7 +235,7 @@ impl Views {
     async fn open(
         &self,
         outgoing: mpsc::Receiver<DeltaDiscoveryRequest>,
-    ) -> Result<Messages, StreamError> {
+    ) -> Result<(HeaderMap, Messages), StreamError> {
         let Config { discovery, token, node, sockets, .. } = &self.shared.config;
         let target = control_plane::target(discovery, sockets.mark);
         let target = target.map_err(StreamError::Connect)?;
@@ -231,7 +244,9 @@ impl Views {
         let mut metadata = MetadataMap::new();
         control_plane::introduce(&mut metadata, discovery, token, &node.cluster_id)
             .map_err(StreamError::Connect)?;
-        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, MAX_MESSAGE_BYTES);
+        // The control plane is trusted to know how much there is.
+        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
         call.await.map_err(refused)
     }
 
@@ -291,6 +306,13 @@ impl Views {
             // The one who waits may have given up by now.
             let _gone = waiting.send(());
         }
+    }
+}
+
+async fn until(due: Option<std::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -24,14 +24,20 @@ pub mod client;
 pub mod digest;
 mod held;
 pub mod node;
+pub mod replies;
 pub mod resources;
 pub mod retained;
 pub mod server;
 
 pub use backoff::{BACKOFF_LIMIT, BACKOFF_START, backoff};
 
-/// Largest gRPC message that is sent or accepted: 50,000 pods' versions exceed the usual 4 MiB.
-pub const MAX_MESSAGE_BYTES: usize = 200 * 1024 * 1024;
+/// Largest response, the view of half a million pods: the usual 4 MiB are exceeded by 10,000.
+pub const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
+/// Largest request: one that names [`server::MAX_SUBSCRIBED_NAMES`] resources with versions.
+pub const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
+/// Most fields of a request, of which each may name a resource: names asked for, names held, and
+/// what there is beside them.
+pub const MAX_REQUEST_FIELDS: usize = 2 * server::MAX_SUBSCRIBED_NAMES + 16;
 
 /// The gRPC service of discovery.
 pub const DISCOVERY_SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
@@ -44,6 +50,8 @@ pub(crate) const WILDCARD: &str = "*";
 
 /// Bytes of the content hash that make a version.
 const VERSION_BYTES: usize = 16;
+/// Length of such a version in text.
+const VERSION_LEN: usize = 2 * VERSION_BYTES;
 
 /// A kind of resource that is discovered.
 ///
@@ -94,7 +102,7 @@ impl FromStr for ResourceType {
 /// The version of a resource: a hash of its content, so that replicas and restarts agree on it.
 pub fn content_version(body: &[u8]) -> String {
     let hash = Sha256::digest(body);
-    let mut version = String::with_capacity(2 * VERSION_BYTES);
+    let mut version = String::with_capacity(VERSION_LEN);
     for byte in &hash[..VERSION_BYTES] {
         for nibble in [byte >> 4, byte & 0xf] {
             version.push(char::from_digit(nibble.into(), 16).expect("a nibble is a hex digit"));

@@ -425,7 +425,7 @@ impl Explanation<'_> {
     }
 
     fn enrol(&self) -> String {
-        let Workload { namespace, name, .. } = self.client;
+        let (namespace, name) = (&self.client.namespace, &self.client.name);
         format!(
             "enrol the client, so that it proves its identity: label the namespace {namespace}, \
              or the pod {name}, {DATAPLANE_MODE}=ambient"

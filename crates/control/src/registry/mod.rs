@@ -134,9 +134,9 @@ pub(crate) enum Event {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodStatus {
     /// The pod it speaks of; an older incarnation's words do not count.
-    pub(crate) uid: String,
+    pub(crate) uid: Text,
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-    pub(crate) phase: String,
+    pub(crate) phase: Text,
     /// Its addresses.
     #[serde(rename = "podIPs")]
     pub(crate) pod_ips: Vec<std::net::IpAddr>,
@@ -145,7 +145,7 @@ pub(crate) struct PodStatus {
     /// How often its containers were started again.
     pub(crate) restarts: u32,
     /// Why it is not running, if the node knows.
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: Option<Text>,
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ fn of_spec(
     labels: &Labels,
 ) -> Workload {
     match spec.address.parse::<IpAddr>() {
-        Ok(ip) => workload.addresses = vec![ip],
+        Ok(ip) => workload.addresses = vec![ip].into(),
         Err(_) => workload.hostname = spec.address.as_str().into(),
     }
     workload.trust_domain = mesh.trust_domain.clone();

@@ -58,6 +58,9 @@ impl Member {
     }
 }
 
+/// Ports by name.
+pub(crate) type NamedPorts = BTreeMap<String, u16>;
+
 /// A pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PodRecord {
@@ -72,7 +75,7 @@ pub(crate) struct PodRecord {
     /// Whether it shares its node's network.
     pub(crate) host_network: bool,
     /// Its named TCP ports.
-    pub(crate) named_ports: BTreeMap<String, u16>,
+    pub(crate) named_ports: Arc<NamedPorts>,
     /// Whether its deletion was asked for: it may serve, and takes no new connections.
     pub(crate) is_ending: bool,
     /// What owns it.
@@ -108,7 +111,7 @@ impl PodRecord {
             service_account: account.filter(|name| !name.is_empty()).unwrap_or("default").into(),
             node: spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default().into(),
             host_network: spec.and_then(|spec| spec.host_network).unwrap_or_default(),
-            named_ports: named.collect(),
+            named_ports: Arc::new(named.collect()),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             kind,
             owner,
@@ -130,12 +133,12 @@ fn own_status(pod: &Pod) -> Option<PodStatus> {
         pod_ips.extend(status.pod_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
     }
     Some(PodStatus {
-        uid: pod.metadata.uid.clone().unwrap_or_default(),
-        phase: status.phase.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+        phase: status.phase.as_deref().unwrap_or_default().into(),
         pod_ips,
         ready: ready.any(|condition| condition.status == "True"),
         restarts: 0,
-        reason: status.reason.clone(),
+        reason: status.reason.as_deref().map(Text::from),
     })
 }
 

@@ -4,7 +4,6 @@
 //! a waypoint that is not there. Nothing here may look at endpoints; those are the members' own
 //! records.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ambit_model::names::{NetworkAddress, ServiceName};
@@ -15,7 +14,9 @@ use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Mesh;
-use super::records::{NamespaceRecord, ObjectName, ServiceRecord, TRAFFIC_DISTRIBUTION};
+use super::records::{
+    NamedPorts, NamespaceRecord, ObjectName, ServiceRecord, TRAFFIC_DISTRIBUTION,
+};
 use super::selectors::Labels;
 
 /// Kubernetes' default for session affinity.
@@ -95,10 +96,7 @@ fn service_port(port: &ServicePort) -> PortMapping {
 
 /// The ports on which a member with these named ports serves `record`; a name that it lacks serves
 /// nothing.
-pub(crate) fn member_ports(
-    record: &ServiceRecord,
-    named_ports: &BTreeMap<String, u16>,
-) -> Vec<PortMapping> {
+pub(crate) fn member_ports(record: &ServiceRecord, named_ports: &NamedPorts) -> Vec<PortMapping> {
     let Some(spec) = &record.object.spec else { return Vec::new() };
     let resolved = tcp_ports(spec).filter_map(|port| {
         let mapping = service_port(port);

@@ -4,17 +4,20 @@
 //! that building asks. Nothing here builds anything, and an event never marks more than what its
 //! object can affect.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::intern::Pool;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::PortMapping;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::peer_auth::{self, Effective};
 use super::records::{
-    Member, NamespaceRecord, NodeRecord, ObjectName, PodRecord, ServiceRecord, entry_labels,
+    Member, NamedPorts, NamespaceRecord, NodeRecord, ObjectName, PodRecord, ServiceRecord,
+    entry_labels,
 };
 use super::selectors::{Labels, Members, Selectors};
 use super::workloads::{PodState, pod_uid};
@@ -30,8 +33,7 @@ use crate::registry::Event;
 pub(crate) struct Store {
     namespaces: BTreeMap<Text, NamespaceRecord>,
     nodes: BTreeMap<Text, NodeRecord>,
-    pods: BTreeMap<ObjectName, PodRecord>,
-    pod_states: HashMap<ObjectName, PodState>,
+    pods: BTreeMap<ObjectName, Box<KnownPod>>,
     pods_by_node: HashMap<Text, BTreeSet<ObjectName>>,
     workload_entries: BTreeMap<ObjectName, Arc<WorkloadEntry>>,
     members: Members<Member>,
@@ -44,6 +46,44 @@ pub(crate) struct Store {
     policy_selectors: Selectors<ObjectName>,
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
+    repeated: Repeated,
+}
+
+/// A pod's object, and what is known beside it; either may come first.
+#[derive(Debug, Default, PartialEq)]
+struct KnownPod {
+    object: Option<PodRecord>,
+    state: PodState,
+}
+
+/// What pods have in common, kept once.
+#[derive(Debug, Default)]
+struct Repeated {
+    texts: Pool<str>,
+    labels: Pool<Labels>,
+    named_ports: Pool<NamedPorts>,
+}
+
+impl Repeated {
+    fn share(&mut self, pod: &mut KnownPod) {
+        let KnownPod { object, state } = pod;
+        let statuses = object.as_mut().and_then(|object| object.own_status.as_mut());
+        for status in statuses.into_iter().chain(&mut state.status) {
+            self.texts.share(&mut status.phase);
+            status.reason.iter_mut().for_each(|reason| self.texts.share(reason));
+            status.pod_ips.shrink_to_fit();
+        }
+        let Some(object) = object else { return };
+        for text in [&mut object.service_account, &mut object.node, &mut object.owner] {
+            self.texts.share(text);
+        }
+        self.labels.share(&mut object.labels);
+        self.named_ports.share(&mut object.named_ports);
+        let told = state.status.as_mut().map(|status| &mut status.uid);
+        let own = object.own_status.as_mut().map(|status| &mut status.uid);
+        let uids = [told, own, state.captured.as_mut()].into_iter().flatten();
+        uids.filter(|uid| **uid == object.uid).for_each(|uid| *uid = object.uid.clone());
+    }
 }
 
 /// What a policy of the view is made of.
@@ -65,22 +105,29 @@ impl Store {
             Event::Delete(key) => self.delete(mesh, &key, dirty),
             Event::PodStatus { namespace, name, status } => {
                 let name = ObjectName { namespace, name };
-                self.pod_states.entry(name.clone()).or_default().status = status;
-                self.forget_empty_state(&name);
+                self.change_pod(name.clone(), |pod| pod.state.status = status);
                 dirty.members.insert(Member::Pod(name));
             }
             Event::Captured { namespace, name, uid } => {
                 let name = ObjectName { namespace, name };
-                self.pod_states.entry(name.clone()).or_default().captured = uid;
-                self.forget_empty_state(&name);
+                self.change_pod(name.clone(), |pod| pod.state.captured = uid);
                 dirty.members.insert(Member::Pod(name));
             }
         }
     }
 
-    fn forget_empty_state(&mut self, name: &ObjectName) {
-        if self.pod_states.get(name) == Some(&PodState::default()) {
-            self.pod_states.remove(name);
+    /// Changes what is known of a pod; of one of which nothing is known nothing is kept.
+    fn change_pod(&mut self, mut name: ObjectName, change: impl FnOnce(&mut KnownPod)) {
+        self.repeated.texts.share(&mut name.namespace);
+        let mut entry = match self.pods.entry(name) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => entry.insert_entry(Box::default()),
+        };
+        let pod = entry.get_mut();
+        change(pod);
+        self.repeated.share(pod);
+        if **pod == KnownPod::default() {
+            entry.remove();
         }
     }
 
@@ -149,8 +196,12 @@ impl Store {
     }
 
     fn put_pod(&mut self, name: ObjectName, record: Option<PodRecord>, dirty: &mut Dirty) {
-        let member = Member::Pod(name.clone());
-        if let Some(old) = self.pods.get(&name)
+        let old = self.pods.get(&name).and_then(|pod| pod.object.as_ref());
+        if old == record.as_ref() {
+            return;
+        }
+        dirty.members.insert(Member::Pod(name.clone()));
+        if let Some(old) = old
             && let Some(pods) = self.pods_by_node.get_mut(&old.node)
         {
             pods.remove(&name);
@@ -158,15 +209,16 @@ impl Store {
                 self.pods_by_node.remove(&old.node);
             }
         }
-        match &record {
-            Some(pod) => {
-                self.members.insert(&name.namespace, member.clone(), pod.labels.clone());
+        self.change_pod(name.clone(), |pod| pod.object = record);
+        // From here on in the texts that are kept already.
+        let known = self.pods.get_key_value(&name);
+        match known.and_then(|(name, pod)| Some((name, pod.object.as_ref()?))) {
+            Some((name, pod)) => {
+                let member = Member::Pod(name.clone());
+                self.members.insert(&name.namespace, member, pod.labels.clone());
                 self.pods_by_node.entry(pod.node.clone()).or_default().insert(name.clone());
             }
-            None => self.members.remove(&name.namespace, &member),
-        }
-        if replace(&mut self.pods, name, record) {
-            dirty.members.insert(member);
+            None => self.members.remove(&name.namespace, &Member::Pod(name.clone())),
         }
     }
 
@@ -344,14 +396,13 @@ impl Store {
 
     /// The pod, and what is known beside its object.
     pub(crate) fn pod(&self, name: &ObjectName) -> Option<(&PodRecord, &PodState)> {
-        static UNKNOWN: PodState = PodState { status: None, captured: None };
         let pod = self.pods.get(name)?;
-        Some((pod, self.pod_states.get(name).unwrap_or(&UNKNOWN)))
+        Some((pod.object.as_ref()?, &pod.state))
     }
 
     /// All pods.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (&ObjectName, &PodRecord)> {
-        self.pods.iter()
+        self.pods.iter().filter_map(|(name, pod)| Some((name, pod.object.as_ref()?)))
     }
 
     /// The pods that were given to `node`.
@@ -442,7 +493,7 @@ impl Store {
         let named = entry.spec.ports.iter();
         let named =
             named.filter_map(|(name, port)| Some((name.clone(), u16::try_from(*port).ok()?)));
-        let named: BTreeMap<String, u16> = named.collect();
+        let named: NamedPorts = named.collect();
         let mut served = self.kubernetes_services(mesh, &name.namespace, &labels, &named);
         for (host, owner) in self.entries_selecting(&name.namespace, &labels) {
             served.entry(host).or_insert_with(|| entries::member_ports(&owner, Some(&entry.spec)));
@@ -455,7 +506,7 @@ impl Store {
         mesh: &Mesh,
         namespace: &Text,
         labels: &Labels,
-        named_ports: &BTreeMap<String, u16>,
+        named_ports: &NamedPorts,
     ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
         let selecting = self.service_selectors.selecting(namespace, labels);
         let records = selecting.iter().filter_map(|name| self.services.get_key_value(name));
@@ -482,7 +533,7 @@ impl Store {
 
     fn labels_of(&self, member: &Member) -> Option<Arc<Labels>> {
         match member {
-            Member::Pod(name) => self.pods.get(name).map(|pod| pod.labels.clone()),
+            Member::Pod(name) => self.pod(name).map(|(pod, _)| pod.labels.clone()),
             Member::Entry(name) => {
                 self.workload_entries.get(name).map(|entry| Arc::new(entry_labels(entry)))
             }

@@ -50,8 +50,8 @@ fn pod(namespace: &str, name: &str, labels: &Value, ip: &str) -> Vec<Event> {
 
 fn status(namespace: &str, name: &str, ip: &str, ready: bool) -> Event {
     let status = PodStatus {
-        uid: format!("uid-{name}"),
-        phase: "Running".to_owned(),
+        uid: format!("uid-{name}").into(),
+        phase: "Running".into(),
         pod_ips: vec![ip.parse().unwrap()],
         ready,
         ..PodStatus::default()
@@ -116,8 +116,8 @@ fn a_pod_becomes_a_workload() {
             "controller": true},
     ]);
     let unready = PodStatus {
-        uid: "uid-web-5d-x".to_owned(),
-        phase: "Running".to_owned(),
+        uid: "uid-web-5d-x".into(),
+        phase: "Running".into(),
         pod_ips: vec!["fd00::2".parse().unwrap(), "10.0.0.2".parse().unwrap()],
         ..PodStatus::default()
     };
@@ -139,7 +139,7 @@ fn a_pod_becomes_a_workload() {
     );
     assert_eq!((got.tunnel, got.healthy, &*got.service_account), (Tunnel::None, false, "default"));
     assert_eq!(
-        got.addresses,
+        *got.addresses,
         ["10.0.0.2", "fd00::2"].map(|ip| ip.parse::<std::net::IpAddr>().unwrap())
     );
 
@@ -152,10 +152,10 @@ fn a_pod_becomes_a_workload() {
     assert_eq!(names(&builder.apply([stale])), [""; 0]);
     assert_eq!(names(&builder.apply([captured("shop", "web-5d-x")])), ["+web-5d-x"]);
     assert_eq!(workload(&builder, "web-5d-x").tunnel, Tunnel::Hbone);
-    let old = PodStatus { uid: "uid-before".to_owned(), ready: true, ..unready.clone() };
+    let old = PodStatus { uid: "uid-before".into(), ready: true, ..unready.clone() };
     assert_eq!(names(&builder.apply([told(old)])), ["-Kubernetes//Pod/shop/web-5d-x"]);
     builder.apply([told(unready.clone())]);
-    let failed = PodStatus { phase: "Failed".to_owned(), ..unready };
+    let failed = PodStatus { phase: "Failed".into(), ..unready };
     assert_eq!(names(&builder.apply([told(failed)])), ["-Kubernetes//Pod/shop/web-5d-x"]);
 }
 
@@ -278,7 +278,7 @@ fn endpoints_serve_the_ports_they_have() {
         service("shop", "all", &json!({"ports": [{"port": 80}]})),
         service("other", "web", &json!({"selector": {"app": "web"}, "ports": [{"port": 80}]})),
     ]);
-    let served = workload(&builder, "web").services;
+    let served = workload(&builder, "web").services.clone();
     assert_eq!(served.len(), 1, "an empty selector and another namespace select nothing");
     let ports = &served[&"shop/web.shop.svc.cluster.local".parse().unwrap()];
     let ports: Vec<_> = ports.iter().map(|port| (port.service_port, port.target_port)).collect();
@@ -344,7 +344,7 @@ fn mutual_tls_modes_reach_their_workloads() {
     let mut builder = builder();
     builder.apply(pod("shop", "web", &json!({"app": "web"}), "10.0.0.2"));
     let policies = |builder: &Builder| {
-        let names = workload(builder, "web").policies;
+        let names = workload(builder, "web").policies.clone();
         names.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let strict = "istio-system/istio_converted_static_strict";

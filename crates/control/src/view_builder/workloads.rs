@@ -68,7 +68,7 @@ pub(crate) fn build(
     }
     let mut workload =
         Workload::named(pod_uid(mesh, name), name.namespace.clone(), name.name.clone());
-    workload.addresses = addresses(&status.pod_ips);
+    workload.addresses = addresses(&status.pod_ips).into();
     workload.tunnel =
         if state.is_captured(pod) && !pod.host_network { Tunnel::Hbone } else { Tunnel::None };
     workload.trust_domain = mesh.trust_domain.clone();

@@ -18,6 +18,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::runtime::Handle;
 
 use super::api::Api;
 use super::follower::{Common, Follower, Stream, Told};
@@ -67,9 +68,10 @@ struct Synced {
     resources: usize,
 }
 
-/// Starts the fleet and answers commands until there are no more.
-pub(super) async fn run(args: FleetArgs) -> Result<()> {
-    let mut fleet = Fleet::start(args).await?;
+/// Starts the fleet on these threads, which are its own: changes are made by others, so that they do
+/// not wait until a thousand proxies have had their turn. Answers commands until there are no more.
+pub(super) async fn run(args: FleetArgs, threads: &Handle) -> Result<()> {
+    let mut fleet = Fleet::start(args, threads).await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await.context("read a command")? {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -94,7 +96,7 @@ pub(super) async fn run(args: FleetArgs) -> Result<()> {
 }
 
 impl Fleet {
-    async fn start(args: FleetArgs) -> Result<Self> {
+    async fn start(args: FleetArgs, threads: &Handle) -> Result<Self> {
         let FleetArgs { kubeconfig, size, server, roots } = args;
         ensure!(size.nodes > 0 && size.pods > 0 && size.services > 0, "there is nothing to follow");
         let api = Api::open(&kubeconfig).await?;
@@ -116,7 +118,7 @@ impl Fleet {
         for (index, token) in (0..).zip(&tokens) {
             let of_proxy = Arc::<Told>::default();
             told.push(of_proxy.clone());
-            tokio::spawn(Follower::new(common.clone(), index, token, of_proxy)?.run());
+            threads.spawn(Follower::new(common.clone(), index, token, of_proxy)?.run());
         }
         let token = tokens.into_iter().next().context("there is no node")?;
         Ok(Self { api, size, common, told, changes_made: 0, token, started })

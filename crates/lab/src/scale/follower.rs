@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ambit_net::grpc::{self, Target, messages};
+use ambit_net::grpc::messages::{self, Limit};
+use ambit_net::grpc::{self, Target};
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion, Resource,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
 };
 use ambit_wire::xds::digest::{self, Grouping};
 use ambit_wire::xds::node::ProxyNode;
-use ambit_wire::xds::{DELTA_PATH, MAX_MESSAGE_BYTES, backoff};
+use ambit_wire::xds::replies::Replies;
+use ambit_wire::xds::{DELTA_PATH, MAX_RESPONSE_BYTES, backoff};
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
@@ -71,6 +74,15 @@ pub(super) struct Stream {
     pub(super) resources: usize,
     /// Resources held when they were there.
     pub(super) held: usize,
+}
+
+/// As much of a resource as a proxy of a fleet looks at.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Named {
+    #[prost(bytes = "bytes", tag = "1")]
+    version: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    name: Bytes,
 }
 
 /// A resource came, with a version that was not held.
@@ -134,9 +146,10 @@ impl Follower {
         }
         let mut metadata = MetadataMap::new();
         metadata.insert("authorization", self.authorization.clone());
-        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, MAX_MESSAGE_BYTES);
-        let mut responses = call.await?;
-        let compares = digest::is_announced(responses.headers());
+        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
+        let (headers, mut responses) = call.await?;
+        let compares = digest::is_announced(&headers);
         if std::mem::replace(&mut self.server_compares, compares) && !compares {
             bail!("the control plane is of another kind than before");
         }
@@ -145,13 +158,27 @@ impl Follower {
             stream.began = Some(began);
             stream.accepted = Some(Instant::now());
         }
-        let mut answered = [false; TYPES.len()];
-        while let Some(response) = responses.next().await? {
-            *worked = true;
-            let reply = self.take(response, &mut answered)?;
-            requests.send(reply).await.context("the control plane takes no requests")?;
+        let (mut answered, mut replies) = ([false; TYPES.len()], Replies::default());
+        loop {
+            for reply in replies.take_due(Instant::now()) {
+                requests.send(reply).await.context("the control plane takes no requests")?;
+            }
+            let due = replies.due_at(Instant::now());
+            let pause = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                response = responses.next() => {
+                    let response = response?.context("the control plane ended the stream")?;
+                    *worked = true;
+                    replies.add(self.take(response, &mut answered)?);
+                }
+                () = pause => {}
+            }
         }
-        bail!("the control plane ended the stream")
     }
 
     fn opening(&mut self) -> Vec<DeltaDiscoveryRequest> {
@@ -234,9 +261,9 @@ impl Follower {
         }
         let mut taken = Vec::new();
         for resource in &response.resources {
-            let Resource { name, version, .. } = Resource::decode(resource.clone())?;
-            let name = names.number(&name);
-            if held.put(name, versions.number(&version)) {
+            let Named { name, version } = Named::decode(resource.clone())?;
+            let name = names.number(str::from_utf8(&name)?);
+            if held.put(name, versions.number(str::from_utf8(&version)?)) {
                 taken.push(name);
             }
         }

@@ -100,12 +100,15 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
         Err(code) => return Ok(code),
     };
     raise_open_files_limit().context("raise the limit of open files")?;
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(THREADS).enable_all().build()?;
-    runtime.block_on(async {
+    let runtime = || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(THREADS).enable_all().build()
+    };
+    let (main, of_fleet) = (runtime()?, runtime()?);
+    main.block_on(async {
         match args.part {
             Part::Populate(args) => population::run(&args).await,
-            Part::Fleet(args) => fleet::run(args).await,
+            Part::Fleet(args) => fleet::run(args, of_fleet.handle()).await,
         }
     })?;
     Ok(ExitCode::SUCCESS)

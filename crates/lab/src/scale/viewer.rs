@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use ambit_model::view::View;
-use ambit_net::grpc::messages;
+use ambit_net::grpc::messages::{self, Limit};
 use ambit_wire::proto::envoy::service::discovery::v3::DeltaDiscoveryResponse;
 use ambit_wire::xds::client::{Client, Interest};
 use ambit_wire::xds::node::ProxyNode;
-use ambit_wire::xds::{DELTA_PATH, MAX_MESSAGE_BYTES};
+use ambit_wire::xds::{DELTA_PATH, MAX_RESPONSE_BYTES};
 use anyhow::{Context, Result};
 use prost::Message as _;
 use serde::Serialize;
@@ -50,8 +50,9 @@ pub(super) async fn run(target: &ambit_net::grpc::Target, token: &str) -> Result
     }
     let mut metadata = MetadataMap::new();
     metadata.insert("authorization", format!("Bearer {token}").parse()?);
-    let call = messages::call(channel, DELTA_PATH, metadata, outgoing, MAX_MESSAGE_BYTES);
-    let mut responses = call.await?;
+    let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+    let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
+    let (_, mut responses) = call.await?;
     let accepted = Instant::now();
     let (mut view, mut resources, mut bytes) = (View::default(), 0, 0);
     while !client.is_complete() {

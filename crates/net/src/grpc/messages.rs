@@ -17,7 +17,8 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, header};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
-use prost::Message;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{DecodeError, Message};
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::body::Body;
@@ -27,7 +28,8 @@ use tower::{Service as _, ServiceExt as _};
 
 /// A byte for "not compressed", and the length.
 const PREFIX_BYTES: usize = 5;
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_TYPE: &str = "application/grpc";
+const GRPC: HeaderValue = HeaderValue::from_static(GRPC_TYPE);
 const ENCODING: &str = "grpc-encoding";
 const IDENTITY: &str = "identity";
 /// The most that is reserved because a length announces it; the rest as it comes.
@@ -36,45 +38,62 @@ const TRUSTED_BYTES: usize = 8 << 20;
 /// The messages of one direction, as they come. Whoever stops waiting for one loses nothing.
 #[derive(Debug)]
 pub struct Messages {
-    headers: HeaderMap,
     body: Body,
     /// What came of the next message; its prefix is gone once its length is known.
     buffer: BytesMut,
     /// The rest of the last piece that came.
     piece: Bytes,
     length: Option<usize>,
-    limit: usize,
+    limit: Limit,
+    /// The other side has still to say how the call ended.
+    owes_status: bool,
+}
+
+/// What one message may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Its bytes.
+    pub bytes: usize,
+    /// Its fields and elements of repeated fields, each of which takes memory however few its bytes
+    /// are. Those of messages in it do not count.
+    pub fields: usize,
 }
 
 impl Messages {
-    /// Reads a body whose headers are these; no message may be larger than `limit`, in bytes. An
-    /// error is one that the other side should hear of: what it says is compressed.
-    pub fn new(headers: HeaderMap, body: Body, limit: usize) -> Result<Self, Status> {
+    /// Reads the body of a request with these headers. An error is one that the client should hear
+    /// of: what it says is compressed.
+    pub fn of_request(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
         match headers.get(ENCODING) {
             Some(encoding) if encoding != IDENTITY => {
                 Err(Status::unimplemented("messages must not be compressed"))
             }
             _ => {
                 let (buffer, piece) = (BytesMut::new(), Bytes::new());
-                Ok(Self { headers, body, buffer, piece, length: None, limit })
+                Ok(Self { body, buffer, piece, length: None, limit, owes_status: false })
             }
         }
     }
 
-    /// The headers of the call.
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
+    /// Reads the body of a response with these headers, which may tell already how the call ended.
+    fn of_response(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
+        let it = Self::of_request(headers, body, limit)?;
+        Ok(Self { owes_status: !headers.contains_key(Status::GRPC_STATUS), ..it })
     }
 
     /// The next message; none when the other side has ended the call without an error.
     ///
-    /// Fails with what the other side said in its trailers, with `INTERNAL` when a message is not
-    /// of its type or the body ends within one, with `OUT_OF_RANGE` when it is over the limit.
-    /// After an error nothing more can be read. A message may share its buffer with its fields
-    /// (`Bytes`).
+    /// Fails with what the other side said in its trailers, with `UNKNOWN` when a response ends
+    /// without a word, with `INTERNAL` when a message is not of its type or the body ends within
+    /// one, with `OUT_OF_RANGE` when it is over the limit. After an error nothing more can be read.
+    /// A message may share its buffer with its fields (`Bytes`).
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         let Some(message) = self.next_bytes().await? else { return Ok(None) };
         let broken = |error| Status::internal(format!("a message cannot be decoded: {error}"));
+        let limit = self.limit.fields;
+        if has_more_fields(&message, limit).map_err(broken)? {
+            let what = format!("a message of more than {limit} fields, which is the limit");
+            return Err(Status::out_of_range(what));
+        }
         M::decode(message).map(Some).map_err(broken)
     }
 
@@ -88,6 +107,7 @@ impl Messages {
                 Ok(data) => self.piece = data,
                 Err(frame) => {
                     let told = frame.trailers_ref().and_then(Status::from_header_map);
+                    self.owes_status &= told.is_none();
                     if let Some(status) = told.filter(|it| it.code() != tonic::Code::Ok) {
                         return Err(status);
                     }
@@ -107,8 +127,9 @@ impl Messages {
                 return Err(Status::unimplemented("messages must not be compressed"));
             }
             let length = usize::try_from(self.buffer.get_u32()).unwrap_or(usize::MAX);
-            if length > self.limit {
-                let what = format!("a message of {length} bytes; {} is the limit", self.limit);
+            let limit = self.limit.bytes;
+            if length > limit {
+                let what = format!("a message of {length} bytes; {limit} is the limit");
                 return Err(Status::out_of_range(what));
             }
             self.buffer = BytesMut::with_capacity(length.min(TRUSTED_BYTES));
@@ -131,11 +152,26 @@ impl Messages {
 
     /// A body may end between two messages, not within one.
     fn ended(&self) -> Result<Option<Bytes>, Status> {
-        match self.length {
-            None if self.buffer.is_empty() => Ok(None),
-            _ => Err(Status::internal("the stream ended within a message")),
+        if self.length.is_some() || !self.buffer.is_empty() {
+            return Err(Status::internal("the stream ended within a message"));
+        }
+        match self.owes_status {
+            true => Err(Status::unknown("the stream ended and nobody said how")),
+            false => Ok(None),
         }
     }
+}
+
+/// Whether a message has more fields than this. Reads no further than there.
+fn has_more_fields(mut message: &[u8], limit: usize) -> Result<bool, DecodeError> {
+    for _ in 0..limit {
+        if message.is_empty() {
+            return Ok(false);
+        }
+        let (number, wire_type) = decode_key(&mut message)?;
+        skip_field(wire_type, number, &mut message, DecodeContext::default())?;
+    }
+    Ok(!message.is_empty())
 }
 
 /// One message as it goes into the connection.
@@ -149,7 +185,7 @@ pub fn framed(message: &impl Message) -> Bytes {
 }
 
 /// Begins a call: sends what comes out of `requests`, until it is closed, and answers what comes
-/// back. The path is `/package.Service/Method`.
+/// back, behind the headers. The path is `/package.Service/Method`.
 ///
 /// Returns when the server's headers are there, which some servers send with their first message
 /// only: what they are to answer must be in `requests` by then. Fails with the server's status, or
@@ -159,8 +195,8 @@ pub async fn call<M: Message + 'static>(
     path: &'static str,
     metadata: MetadataMap,
     requests: mpsc::Receiver<M>,
-    limit: usize,
-) -> Result<Messages, Status> {
+    limit: Limit,
+) -> Result<(HeaderMap, Messages), Status> {
     let mut request = http::Request::new(Body::new(StreamBody::new(frames(requests))));
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
@@ -177,10 +213,14 @@ pub async fn call<M: Message + 'static>(
     {
         return Err(status);
     }
-    if !parts.status.is_success() {
-        return Err(Status::unavailable(format!("the server answers HTTP {}", parts.status)));
+    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    if !parts.status.is_success() || !kind.is_some_and(|kind| kind.starts_with(GRPC_TYPE)) {
+        let kind = kind.unwrap_or("nothing");
+        let what = format!("the server answers HTTP {} with {kind}, not gRPC", parts.status);
+        return Err(Status::unavailable(what));
     }
-    Messages::new(parts.headers, body, limit)
+    let messages = Messages::of_response(&parts.headers, body, limit)?;
+    Ok((parts.headers, messages))
 }
 
 /// A response: messages as they come, then how the call ended. A closed channel ends it well, an
@@ -228,6 +268,11 @@ fn trailers(status: &Status) -> HeaderMap {
 mod tests {
     use super::*;
 
+    fn request(body: Body, bytes: usize) -> Messages {
+        let limit = Limit { bytes, fields: 10 };
+        Messages::of_request(&HeaderMap::new(), body, limit).expect("plain")
+    }
+
     fn body(bytes: &[u8], piece: usize) -> Body {
         let pieces: Vec<_> = bytes.chunks(piece).map(Bytes::copy_from_slice).collect();
         let frames = pieces.into_iter().map(|it| Ok::<_, Status>(Frame::data(it)));
@@ -241,7 +286,7 @@ mod tests {
         let bytes: Vec<u8> = sent.iter().flat_map(framed).collect();
         for piece in 1..=bytes.len() {
             let body = body(&bytes, piece);
-            let mut messages = Messages::new(HeaderMap::new(), body, 100).expect("plain");
+            let mut messages = request(body, 100);
             for expected in &sent {
                 assert_eq!(messages.next::<String>().await.unwrap().as_ref(), Some(expected));
             }
@@ -262,14 +307,13 @@ mod tests {
             (&undecodable, 100, "cannot be decoded"),
         ];
         for (bytes, limit, expected) in cases {
-            let mut messages =
-                Messages::new(HeaderMap::new(), body(bytes, 4), limit).expect("plain");
-            let error = messages.next::<String>().await.expect_err(expected);
+            let error = request(body(bytes, 4), limit).next::<String>().await.expect_err(expected);
             assert!(error.message().contains(expected), "{error}");
         }
         let mut headers = HeaderMap::new();
         headers.insert(ENCODING, HeaderValue::from_static("gzip"));
-        assert!(Messages::new(headers, body(&framed, 4), 100).is_err());
+        let limit = Limit { bytes: 100, fields: 10 };
+        assert!(Messages::of_request(&headers, body(&framed, 4), limit).is_err());
     }
 
     #[tokio::test]
@@ -282,7 +326,8 @@ mod tests {
             }
             drop(sender);
             let (parts, body) = response(receiver).into_parts();
-            let mut messages = Messages::new(parts.headers, body, 100).expect("plain");
+            let limit = Limit { bytes: 100, fields: 10 };
+            let mut messages = Messages::of_response(&parts.headers, body, limit).expect("plain");
             assert_eq!(messages.next::<String>().await.unwrap(), Some("first".to_owned()));
             match messages.next::<String>().await {
                 Ok(end) => assert_eq!((end, status.code()), (None, tonic::Code::Ok)),
@@ -291,5 +336,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_response_that_is_cut_off_has_not_ended_well() {
+        let framed = framed(&"first".to_owned());
+        let limit = Limit { bytes: 100, fields: 10 };
+        let response = |headers| Messages::of_response(&headers, body(&framed, 4), limit);
+        let mut cut = response(HeaderMap::new()).expect("plain");
+        assert_eq!(cut.next::<String>().await.unwrap(), Some("first".to_owned()));
+        let error = cut.next::<String>().await.expect_err("nobody said how it ended");
+        assert_eq!(error.code(), tonic::Code::Unknown);
+        let told =
+            HeaderMap::from_iter([(header::HeaderName::from_static("grpc-status"), 0.into())]);
+        let mut told = response(told).expect("plain");
+        told.next::<String>().await.unwrap();
+        assert_eq!(told.next::<String>().await.unwrap(), None);
+    }
+
+    #[test]
+    fn fields_are_counted_before_they_take_memory() {
+        let fields = [&b"\x0a\x00"[..], b"\x10\x05", b"\x2a\x02ab"].concat();
+        for (limit, expected) in [(2, true), (3, false), (4, false)] {
+            assert_eq!(has_more_fields(&fields, limit), Ok(expected), "{limit}");
+        }
+        assert!(has_more_fields(&fields[..3], 5).is_err(), "cut off");
     }
 }

@@ -121,7 +121,7 @@ fn workload(workload: &Workload) -> Value {
         "uid": workload.uid,
         "name": workload.name,
         "namespace": workload.namespace,
-        "workloadIps": workload.addresses,
+        "workloadIps": &*workload.addresses,
         "hostname": workload.hostname,
         "network": workload.network,
         "networkMode": if workload.host_network { "HostNetwork" } else { "Standard" },

@@ -67,7 +67,7 @@ impl Drop for World {
 fn view() -> View {
     let mut view = View::default();
     let mut pod = Workload::named("k//Pod/shop/cart", "shop", "cart");
-    pod.addresses = vec![[10, 0, 0, 1].into()];
+    pod.addresses = vec![[10, 0, 0, 1].into()].into();
     view.apply(Change::Workload(pod));
     view.apply(Change::Service(ambit_model::service::Service::named("shop", "cart.shop")));
     let namespaces = vec![TextMatch::Exact("shop".into()), TextMatch::Presence];

@@ -257,7 +257,7 @@ in_namespaces! {
         // The view still gives the server the address of a pod outside the mesh.
         let stranger = world.pod("stranger", "x");
         stranger.serve(8080, mirror);
-        pair.server.workload.addresses = vec![stranger.v4];
+        pair.server.workload.addresses = vec![stranger.v4].into();
         pair.publish(&[]);
         assert!(pair.client.ask(at(stranger.v4, 8080)).is_err());
     }

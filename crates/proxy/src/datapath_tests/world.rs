@@ -125,7 +125,7 @@ impl World {
         let netns = self.namespace_at(number, &v4, &v6);
         let mut workload =
             Workload::named(format!("Kubernetes//Pod/default/{name}"), "default", name);
-        workload.addresses = vec![v4.parse().unwrap(), v6.parse().unwrap()];
+        workload.addresses = vec![v4.parse().unwrap(), v6.parse().unwrap()].into();
         workload.service_account = service_account.into();
         workload.workload_name = name.into();
         let (v4, v6) = (v4.parse().unwrap(), v6.parse().unwrap());

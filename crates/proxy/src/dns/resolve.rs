@@ -176,7 +176,8 @@ mod tests {
 
     fn workload(name: &str, hostname: &str, ips: &[&str], healthy: bool) -> Change {
         let mut workload = Workload::named(format!("k//Pod/shop/{name}"), "shop", name);
-        workload.addresses = ips.iter().map(|ip| ip.parse().expect("an address")).collect();
+        let ips = ips.iter().map(|ip| ip.parse().expect("an address"));
+        workload.addresses = ips.collect::<Vec<_>>().into();
         workload.healthy = healthy;
         let ports: Vec<PortMapping> = Vec::new();
         let key = ambit_model::names::ServiceName::new("shop", hostname);

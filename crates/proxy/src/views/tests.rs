@@ -166,7 +166,7 @@ fn resource(name: &str, type_url: &str, body: Vec<u8>) -> proto::Resource {
 fn pod(name: &str) -> proto::Resource {
     let uid = format!("k//Pod/shop/{name}");
     let mut pod = Workload::named(uid.as_str(), "shop", name);
-    pod.addresses = vec![[10, 0, 0, 1].into()];
+    pod.addresses = vec![[10, 0, 0, 1].into()].into();
     let body = workload::Address::from(&pod).encode_to_vec();
     resource(&uid, ResourceType::Address.url(), body)
 }

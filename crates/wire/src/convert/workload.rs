@@ -10,7 +10,7 @@ use ambit_model::identity::{DEFAULT_SERVICE_ACCOUNT, DEFAULT_TRUST_DOMAIN};
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::{
     AppProtocol, ApplicationProtocol, ApplicationTunnel, GatewayAddress, GatewayDestination,
-    Locality, PortMapping, Tunnel, Workload, WorkloadKind,
+    Locality, PortMapping, Template, Tunnel, Workload, WorkloadKind,
 };
 
 use super::{
@@ -29,11 +29,8 @@ impl TryFrom<proto::Workload> for Workload {
         if message.uid.is_empty() {
             return Err(ConvertError::new("uid", Problem::Missing));
         }
-        Ok(Self {
-            uid: text(&message.uid),
-            name: text(&message.name),
+        let template = Template {
             namespace: text(&message.namespace),
-            addresses: each("addresses", &message.addresses, |bytes| ip(bytes))?,
             hostname: text(&message.hostname),
             network: text(&message.network),
             tunnel: tunnel(message.tunnel_protocol)?,
@@ -42,20 +39,26 @@ impl TryFrom<proto::Workload> for Workload {
             waypoint: optional_gateway("waypoint", message.waypoint)?.map(Arc::new),
             network_gateway: optional_gateway("network_gateway", message.network_gateway)?
                 .map(Arc::new),
-            node: text(&message.node),
             canonical_name: text(&message.canonical_name),
             canonical_revision: text(&message.canonical_revision),
             kind: kind(message.workload_type),
-            workload_name: text(&message.workload_name),
             native_tunnel: message.native_tunnel,
             application_tunnel: message.application_tunnel.map(application_tunnel).transpose()?,
             services: Arc::new(services(message.services)?),
             policies: policies(&message.authorization_policies)?,
-            healthy: message.status == proto::WorkloadStatus::Healthy as i32,
             cluster_id: text(&message.cluster_id),
-            locality: message.locality.as_ref().map(locality).map(Arc::new).unwrap_or_default(),
             host_network: host_network(message.network_mode)?,
             capacity: message.capacity.unwrap_or(DEFAULT_CAPACITY),
+        };
+        Ok(Self {
+            uid: text(&message.uid),
+            name: text(&message.name),
+            addresses: each("addresses", &message.addresses, |bytes| ip(bytes))?.into(),
+            workload_name: text(&message.workload_name),
+            node: text(&message.node),
+            locality: message.locality.as_ref().map(locality).map(Arc::new).unwrap_or_default(),
+            healthy: message.status == proto::WorkloadStatus::Healthy as i32,
+            template: Arc::new(template),
         })
     }
 }

@@ -195,8 +195,9 @@ impl Client {
                 resource_names_unsubscribe: nothing(),
                 ..Default::default()
             };
-            if server_compares && watch.interest == Interest::Everything {
-                watch.grouping = Grouping::of(versions.get(resource_type).map_or(0, HashMap::len));
+            let holds = versions.get(resource_type).map_or(0, HashMap::len);
+            if server_compares && holds > 0 && watch.interest == Interest::Everything {
+                watch.grouping = Grouping::of(holds);
                 request.held_digests = watch.grouping.digests(held);
             } else {
                 let held = held.map(|(name, version)| HeldVersion::new(name, version));

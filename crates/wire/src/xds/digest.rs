@@ -17,6 +17,8 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use sha2::{Digest as _, Sha256};
 
+use super::ResourceType;
+
 /// Header of a response to discovery: the server can compare digests.
 pub const RESUME_HEADER: &str = "x-ambit-resume";
 /// Value of [`RESUME_HEADER`]: what is digested, and how.
@@ -55,6 +57,16 @@ impl Grouping {
         1 << self.0
     }
 
+    /// Its groups.
+    pub(crate) fn all(self) -> impl Iterator<Item = u32> {
+        0..1 << self.0
+    }
+
+    /// Whether so many groups are as many as the other's, or half or twice as many.
+    pub(crate) fn is_near(self, other: Self) -> bool {
+        self.0.abs_diff(other.0) <= 1
+    }
+
     /// The group of a name: the high bits of its FNV-1a, which is the same everywhere and for ever.
     pub fn group_of(self, name: &str) -> u32 {
         let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619);
@@ -91,7 +103,7 @@ pub(crate) fn differing(told: &[u8], own: &[u8]) -> Vec<u32> {
 
 /// Digests that are computed when somebody asks, once for all clones of what they are of.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lazy(Arc<Mutex<BTreeMap<Grouping, Bytes>>>);
+pub(crate) struct Lazy(Arc<Mutex<BTreeMap<(ResourceType, Grouping), Bytes>>>);
 
 impl Lazy {
     /// What they are of changes now, in this clone alone.
@@ -105,11 +117,12 @@ impl Lazy {
     /// The digests of these resources.
     pub(crate) fn get<'a, I: Iterator<Item = (&'a str, &'a str)>>(
         &self,
-        grouping: Grouping,
+        (resource_type, grouping): (ResourceType, Grouping),
         resources: impl FnOnce() -> I,
     ) -> Bytes {
         let mut known = self.0.lock().expect("no holder panics");
-        known.entry(grouping).or_insert_with(|| grouping.digests(resources())).clone()
+        let computed = known.entry((resource_type, grouping));
+        computed.or_insert_with(|| grouping.digests(resources())).clone()
     }
 }
 
@@ -138,6 +151,15 @@ mod tests {
     }
 
     #[test]
+    fn both_ends_of_whatever_release_agree() {
+        let name = "Kubernetes//Pod/shop/web-1";
+        assert_eq!([0, 4, 12].map(|groups| Grouping(groups).group_of(name)), [0, 13, 3477]);
+        let digest = Grouping(0).digests([("b", "2"), ("a", "1")].into_iter());
+        let expected = 0x6366_2dce_ceaa_c3ca_ee9e_43ac_15aa_0c4c_u128;
+        assert_eq!(*digest, expected.to_be_bytes());
+    }
+
+    #[test]
     fn what_is_not_digests_is_refused() {
         for bytes in [0, 1, 15, 17, 3 * 16, 2 << (MAX_GROUPS_LOG2 + 4)] {
             assert_eq!(Grouping::told(&vec![0; bytes]), None, "{bytes}");
@@ -162,7 +184,7 @@ mod tests {
     #[test]
     fn a_clone_that_changes_has_digests_of_its_own() {
         let of = |lazy: &Lazy, version: &'static str| {
-            lazy.get(Grouping(0), || [("a", version)].into_iter())
+            lazy.get((ResourceType::Address, Grouping(0)), || [("a", version)].into_iter())
         };
         let mut working = Lazy::default();
         let published = working.clone();

@@ -5,8 +5,9 @@
 //! ordered by sequence number, makes one change cost the streams O(changed) and not O(all). It is
 //! bounded: each resource stands in it once, and of those that are gone the last
 //! [`MAX_TOMBSTONES`]; a stream that is further behind starts anew and is told by versions.
-
-use std::sync::Arc;
+//!
+//! Everything is kept once, as it is sent, for 100,000 workloads are served from one process. What
+//! few clients ask for, workloads without services, is taken out of the addresses for each of them.
 
 use bytes::Bytes;
 use imbl::{HashMap, OrdMap, OrdSet};
@@ -20,61 +21,51 @@ use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 
 use super::digest::{Grouping, Lazy};
-use super::{ResourceType, content_version, service_aliases, workload_aliases};
+use super::{ResourceType, VERSION_LEN, content_version, service_aliases, workload_aliases};
 use crate::proto::Any;
 use crate::proto::envoy::service::discovery::v3::Resource;
 use crate::proto::istio::{security, workload as proto};
 
 /// How many vanished resources a journal remembers.
 pub const MAX_TOMBSTONES: usize = 65_536;
+/// Where the version is in an encoded resource: its first field, after a tag and a length.
+const VERSION_AT: usize = 2;
 
 /// Everything that is served, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Resources {
     authorizations: ResourceSet,
     addresses: ResourceSet,
-    workloads: ResourceSet,
 }
 
 impl Resources {
     /// Adds or replaces a workload. Returns whether anything changed.
     pub fn put_workload(&mut self, workload: &Workload) -> bool {
         let parents = workload.services.keys().map(ToString::to_string).collect();
-        let names = Arc::new(Names { aliases: workload_aliases(workload), parents });
+        let names = Names { aliases: workload_aliases(workload), parents };
         let message = proto::Workload::from(workload);
-        let bare_len = message.encoded_len();
+        let workload_len = message.encoded_len();
         let message = proto::Address { r#type: Some(proto::address::Type::Workload(message)) };
         let (name, body) = (&*workload.uid, message.encode_to_vec());
-        let version = content_version(&body);
-        if self.addresses.is_current(name, &version, &names) {
-            return false;
-        }
-        let content = Content::whole(ResourceType::Address, name, &version, &names, body);
-        // An Address ends with the one workload it holds.
-        let body = content.body.slice(content.body.len() - bare_len..);
-        let bare = content_version(&body);
-        self.workloads.put(name, bare, names.clone(), Content { body, resource: None });
-        self.addresses.put(name, version, names, content);
-        true
+        self.addresses.put(ResourceType::Address, name, names, body, workload_len)
     }
 
     /// Adds or replaces a service. Returns whether anything changed.
     pub fn put_service(&mut self, service: &Service) -> bool {
-        let names = Arc::new(Names { aliases: service_aliases(service), parents: Vec::new() });
+        let names = Names { aliases: service_aliases(service), parents: Vec::new() };
         let body = proto::Address::from(service).encode_to_vec();
-        self.addresses.put_body(ResourceType::Address, &service.key.to_string(), names, body)
+        self.addresses.put(ResourceType::Address, &service.key.to_string(), names, body, 0)
     }
 
     /// Adds or replaces a policy. Returns whether anything changed.
     pub fn put_policy(&mut self, policy: &Policy) -> bool {
         let (name, kind) = (policy.key.to_string(), ResourceType::Authorization);
         let body = security::Authorization::from(policy).encode_to_vec();
-        self.authorizations.put_body(kind, &name, Arc::default(), body)
+        self.authorizations.put(kind, &name, Names::default(), body, 0)
     }
 
     /// Removes a workload by its uid. Returns whether it was there.
     pub fn remove_workload(&mut self, uid: &str) -> bool {
-        self.workloads.remove(uid);
         self.addresses.remove(uid)
     }
 
@@ -89,19 +80,21 @@ impl Resources {
     }
 
     /// The resources of one type.
-    pub fn of(&self, resource_type: ResourceType) -> &ResourceSet {
-        match resource_type {
+    pub fn of(&self, resource_type: ResourceType) -> Served<'_> {
+        let set = match resource_type {
             ResourceType::Authorization => &self.authorizations,
-            ResourceType::Address => &self.addresses,
-            ResourceType::Workload => &self.workloads,
-        }
+            ResourceType::Address | ResourceType::Workload => &self.addresses,
+        };
+        Served { set, resource_type }
     }
 }
 
-/// The resources of one type.
+/// Resources in one space of names.
 #[derive(Clone, Debug, Default)]
-pub struct ResourceSet {
+struct ResourceSet {
     entries: HashMap<Text, Entry>,
+    /// How many of them are workloads.
+    workloads: usize,
     /// By alias, what it stands for: two pods share an address while one replaces the other.
     aliases: HashMap<Text, Few<Text>>,
     /// By the name of a service, its workloads. The service need not be there.
@@ -109,8 +102,8 @@ pub struct ResourceSet {
     /// The last change of each resource that is there, and of some that are gone. A number that is
     /// not its name's newest says nothing.
     journal: OrdMap<u64, Text>,
-    /// Numbers of the removals in the journal, oldest first.
-    tombstones: OrdSet<u64>,
+    /// Numbers of the removals in the journal, and whether it was a workload that went.
+    tombstones: OrdMap<u64, bool>,
     /// Changes up to here may be missing from the journal.
     horizon: u64,
     sequence: u64,
@@ -120,13 +113,24 @@ pub struct ResourceSet {
 /// One resource as it is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) version: Text,
-    pub(crate) names: Arc<Names>,
-    content: Content,
+    /// The whole resource as it is sent, which begins with its version.
+    encoded: Bytes,
+    /// Names that stand for it, told to clients.
+    pub(crate) aliases: Box<[Text]>,
+    /// Resources that are sent together with it, for a workload its services.
+    pub(crate) parents: Box<[Text]>,
     sequence: u64,
+    /// How long the workload in an address is, 0 for anything else.
+    workload_len: u32,
 }
 
 impl Entry {
+    /// Its version, a hash of its content.
+    pub(crate) fn version(&self) -> &str {
+        let version = self.encoded.get(VERSION_AT..VERSION_AT + VERSION_LEN);
+        version.and_then(|it| str::from_utf8(it).ok()).unwrap_or_default()
+    }
+
     /// Number of its last change.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
@@ -134,62 +138,36 @@ impl Entry {
 
     /// The resource as it is sent.
     pub(crate) fn encoded(&self, resource_type: ResourceType, name: &str) -> Bytes {
-        let Content { body, resource } = &self.content;
-        let encode = || encode(resource_type, name, &self.version, &self.names, body.clone());
-        resource.clone().unwrap_or_else(encode)
+        if resource_type != ResourceType::Workload {
+            return self.encoded.clone();
+        }
+        // An address ends with its workload and is followed by the name and the aliases.
+        let aliases = self.aliases();
+        let after = Resource { name: name.to_owned(), aliases, ..Resource::default() };
+        let end = self.encoded.len() - after.encoded_len();
+        let body = self.encoded.slice(end - self.workload_len as usize..end);
+        encode(resource_type, self.version().to_owned(), body, after)
+    }
+
+    fn aliases(&self) -> Vec<String> {
+        self.aliases.iter().map(ToString::to_string).collect()
+    }
+
+    fn is_workload(&self) -> bool {
+        self.workload_len > 0
     }
 }
 
-/// What a resource says.
-#[derive(Clone, Debug)]
-struct Content {
-    body: Bytes,
-    /// The whole resource, of which the body is a part; none of a type that few ask for.
-    resource: Option<Bytes>,
-}
-
-impl Content {
-    fn whole(
-        resource_type: ResourceType,
-        name: &str,
-        version: &str,
-        names: &Names,
-        body: Vec<u8>,
-    ) -> Self {
-        let body_len = body.len();
-        let resource = encode(resource_type, name, version, names, body.into());
-        // The body, if it is not empty, is followed by the name and the aliases.
-        let (name, aliases) = (name.to_owned(), names.aliases.clone());
-        let after = Resource { name, aliases, ..Resource::default() }.encoded_len();
-        let end = resource.len() - after;
-        Self { body: resource.slice(end - body_len..end), resource: Some(resource) }
-    }
-}
-
-fn encode(
-    resource_type: ResourceType,
-    name: &str,
-    version: &str,
-    names: &Names,
-    body: Bytes,
-) -> Bytes {
-    let resource = Resource {
-        version: version.to_owned(),
-        resource: Some(Any { type_url: resource_type.url().to_owned(), value: body }),
-        name: name.to_owned(),
-        aliases: names.aliases.clone(),
-        ttl: None,
-    };
-    resource.encode_to_vec().into()
+fn encode(resource_type: ResourceType, version: String, body: Bytes, names: Resource) -> Bytes {
+    let any = Any { type_url: resource_type.url().to_owned(), value: body };
+    Resource { version, resource: Some(any), ..names }.encode_to_vec().into()
 }
 
 /// By what else a resource is found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names {
-    /// Names that stand for it, told to clients.
-    pub(crate) aliases: Vec<String>,
-    /// Resources that are sent together with it, for a workload its services.
-    pub(crate) parents: Vec<String>,
+#[derive(Default)]
+struct Names {
+    aliases: Vec<String>,
+    parents: Vec<String>,
 }
 
 /// What the journal says about a resource.
@@ -201,78 +179,73 @@ pub(crate) enum Changed<'a> {
 }
 
 impl ResourceSet {
-    /// How many resources there are.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Number of the last change; equal numbers of one set's history mean equal content.
-    pub fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    /// The version of a resource.
-    pub fn version(&self, name: &str) -> Option<&str> {
-        self.entries.get(name).map(|entry| &*entry.version)
-    }
-
-    /// Whether a resource is what it was: its version would be the same.
-    fn is_current(&self, name: &str, version: &str, names: &Arc<Names>) -> bool {
-        let old = self.entries.get(name);
-        old.is_some_and(|old| *old.version == *version && old.names == *names)
-    }
-
     /// Adds or replaces a resource. Returns whether anything changed.
-    fn put_body(
+    fn put(
         &mut self,
         resource_type: ResourceType,
         name: &str,
-        names: Arc<Names>,
+        names: Names,
         body: Vec<u8>,
+        workload_len: usize,
     ) -> bool {
         let version = content_version(&body);
-        if self.is_current(name, &version, &names) {
+        let old = self.entries.get(name);
+        let is_same = |it: &[Text], other: &[String]| it.iter().map(|it| &**it).eq(other);
+        if old.is_some_and(|old| {
+            old.version() == version
+                && is_same(&old.aliases, &names.aliases)
+                && is_same(&old.parents, &names.parents)
+        }) {
             return false;
         }
-        let content = Content::whole(resource_type, name, &version, &names, body);
-        self.put(name, version, names, content);
-        true
-    }
-
-    fn put(&mut self, name: &str, version: String, names: Arc<Names>, content: Content) {
-        if let Some(old) = self.entries.get(name).cloned() {
+        if let Some(old) = old.cloned() {
             self.unlink(name, &old);
         }
         let name: Text = name.into();
-        for alias in &names.aliases {
-            few::add(&mut self.aliases, alias.as_str().into(), name.clone());
-        }
-        for parent in &names.parents {
-            self.members.entry(parent.as_str().into()).or_default().insert(name.clone());
-        }
+        // The indexes hold the same texts.
+        let link = |alias: &String| {
+            let known = self.aliases.get_key_value(alias.as_str());
+            let alias = known.map_or_else(|| alias.as_str().into(), |(known, _)| known.clone());
+            few::add(&mut self.aliases, alias.clone(), name.clone());
+            alias
+        };
+        let aliases = names.aliases.iter().map(link).collect();
+        let link = |parent: &String| {
+            let known = self.members.get_key_value(parent.as_str());
+            let parent = known.map_or_else(|| parent.as_str().into(), |(known, _)| known.clone());
+            self.members.entry(parent.clone()).or_default().insert(name.clone());
+            parent
+        };
+        let parents = names.parents.iter().map(link).collect();
         self.sequence += 1;
         self.digests.forget();
         self.journal.insert(self.sequence, name.clone());
-        let entry = Entry { version: version.into(), names, content, sequence: self.sequence };
+        let told =
+            Resource { name: name.to_string(), aliases: names.aliases, ..Resource::default() };
+        let entry = Entry {
+            encoded: encode(resource_type, version, body.into(), told),
+            aliases,
+            parents,
+            sequence: self.sequence,
+            workload_len: u32::try_from(workload_len).expect("a workload is far below 4 GiB"),
+        };
+        self.workloads += usize::from(entry.is_workload());
         self.entries.insert(name, entry);
+        true
     }
 
     /// The oldest tombstone makes room for a new one.
     fn remove(&mut self, name: &str) -> bool {
-        let Some(old) = self.entries.remove(name) else { return false };
-        self.unlink(name, &old);
+        let Some((name, old)) = self.entries.remove_with_key(name) else { return false };
+        self.unlink(&name, &old);
         self.sequence += 1;
         self.digests.forget();
-        self.journal.insert(self.sequence, name.into());
-        self.tombstones.insert(self.sequence);
+        self.journal.insert(self.sequence, name);
+        self.tombstones.insert(self.sequence, old.is_workload());
         if self.tombstones.len() > MAX_TOMBSTONES
-            && let Some(oldest) = self.tombstones.remove_min()
+            && let Some((oldest, _)) = self.tombstones.get_min().copied()
         {
+            self.tombstones.remove(&oldest);
             self.journal.remove(&oldest);
             self.horizon = oldest;
         }
@@ -281,61 +254,111 @@ impl ResourceSet {
 
     /// Takes a resource out of the journal and of the indexes.
     fn unlink(&mut self, name: &str, old: &Entry) {
+        self.workloads -= usize::from(old.is_workload());
         self.journal.remove(&old.sequence);
-        for alias in &old.names.aliases {
-            few::remove(&mut self.aliases, alias.as_str(), &Text::from(name));
+        for alias in &old.aliases {
+            few::remove(&mut self.aliases, alias, &Text::from(name));
         }
-        for parent in &old.names.parents {
-            let Some(names) = self.members.get_mut(parent.as_str()) else { continue };
+        for parent in &old.parents {
+            let Some(names) = self.members.get_mut(parent) else { continue };
             names.remove(name);
             if names.is_empty() {
-                self.members.remove(parent.as_str());
+                self.members.remove(parent);
             }
         }
     }
+}
+
+/// The resources of one type, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Served<'a> {
+    set: &'a ResourceSet,
+    resource_type: ResourceType,
+}
+
+impl<'a> Served<'a> {
+    /// How many resources there are.
+    pub fn len(self) -> usize {
+        match self.resource_type {
+            ResourceType::Workload => self.set.workloads,
+            _ => self.set.entries.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of the last change; equal numbers of one history mean equal content.
+    pub fn sequence(self) -> u64 {
+        self.set.sequence
+    }
+
+    /// The version of a resource.
+    pub fn version(self, name: &str) -> Option<&'a str> {
+        self.entry(name).map(|(_, entry)| entry.version())
+    }
+
+    fn has(self, entry: &Entry) -> bool {
+        self.resource_type != ResourceType::Workload || entry.is_workload()
+    }
+
+    /// Whether what vanished by this change was of the type.
+    fn had(self, change: u64) -> bool {
+        let was_workload = || self.set.tombstones.get(&change).copied().unwrap_or_default();
+        self.resource_type != ResourceType::Workload || was_workload()
+    }
 
     /// The resource of this very name, with the shared copy of the name.
-    pub(crate) fn entry(&self, name: &str) -> Option<(&Text, &Entry)> {
-        self.entries.get_key_value(name)
+    pub(crate) fn entry(self, name: &str) -> Option<(&'a Text, &'a Entry)> {
+        self.set.entries.get_key_value(name).filter(|(_, entry)| self.has(entry))
+    }
+
+    /// All resources, in no particular order.
+    fn entries(self) -> impl Iterator<Item = (&'a Text, &'a Entry)> {
+        self.set.entries.iter().filter(move |(_, entry)| self.has(entry))
     }
 
     /// The digests of all that is there.
-    pub(crate) fn digests(&self, grouping: Grouping) -> Bytes {
-        let resources = || self.entries.iter().map(|(name, it)| (&**name, &*it.version));
-        self.digests.get(grouping, resources)
+    pub(crate) fn digests(self, grouping: Grouping) -> Bytes {
+        let resources = || self.entries().map(|(name, it)| (&**name, it.version()));
+        self.set.digests.get((self.resource_type, grouping), resources)
     }
 
     /// All names.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &Text> {
-        self.entries.keys()
+    pub(crate) fn names(self) -> impl Iterator<Item = &'a Text> {
+        self.entries().map(|(name, _)| name)
     }
 
     /// The resources that a name or alias stands for.
-    pub(crate) fn resolve(&self, asked: &str) -> Vec<Text> {
+    pub(crate) fn resolve(self, asked: &str) -> Vec<Text> {
         let itself = self.entry(asked).map(|(name, _)| name.clone());
-        let others = self.aliases.get(asked).into_iter().flat_map(Few::iter);
+        let others = self.set.aliases.get(asked).into_iter().flat_map(Few::iter);
+        let others = others.filter(|name| self.entry(name).is_some());
         itself.into_iter().chain(others.cloned()).collect()
     }
 
     /// The resources that are sent together with this one.
-    pub(crate) fn members(&self, name: &str) -> impl Iterator<Item = &Text> {
-        self.members.get(name).into_iter().flatten()
+    pub(crate) fn members(self, name: &str) -> impl Iterator<Item = &'a Text> {
+        self.set.members.get(name).into_iter().flatten()
     }
 
     /// Whether the journal tells everything after this number.
-    pub(crate) fn remembers(&self, sequence: u64) -> bool {
-        sequence >= self.horizon
+    pub(crate) fn remembers(self, sequence: u64) -> bool {
+        sequence >= self.set.horizon
     }
 
     /// The changes after this number, in order.
-    pub(crate) fn changes_after(&self, sequence: u64) -> impl Iterator<Item = (u64, Changed<'_>)> {
-        self.journal.range(sequence.saturating_add(1)..).filter_map(|(at, name)| {
-            match self.entries.get(name) {
-                Some(entry) if entry.sequence == *at => Some((*at, Changed::Put(name, entry))),
-                Some(_) => None,
-                None => Some((*at, Changed::Gone(name))),
-            }
-        })
+    pub(crate) fn changes_after(self, sequence: u64) -> impl Iterator<Item = (u64, Changed<'a>)> {
+        self.set.journal.range(sequence.saturating_add(1)..).filter_map(
+            move |(at, name)| match self.set.entries.get(name) {
+                Some(entry) if entry.sequence != *at || !self.has(entry) => None,
+                Some(entry) => Some((*at, Changed::Put(name, entry))),
+                None if self.had(*at) => Some((*at, Changed::Gone(name))),
+                None => None,
+            },
+        )
     }
 }
 
@@ -348,7 +371,7 @@ mod tests {
         let mut resources = Resources::default();
         for index in 0..100_u8 {
             let mut workload = Workload::named("w", "n", "w");
-            workload.addresses = vec![[10, 0, 0, index].into()];
+            workload.addresses = vec![[10, 0, 0, index].into()].into();
             workload.serve(ServiceName::new("n", format!("s{index}")), Vec::new());
             resources.put_workload(&workload);
         }

@@ -17,7 +17,7 @@ use ambit_model::Text;
 use bytes::Bytes;
 
 use super::digest::{self, Grouping};
-use super::resources::{Changed, Entry, ResourceSet, Resources};
+use super::resources::{Changed, Entry, Resources, Served};
 use super::{ResourceType, UnknownType, WILDCARD};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::{
@@ -161,7 +161,7 @@ impl Stream {
             if let Some(mut response) = subscription.next(resources.of(*resource_type))? {
                 self.last_nonce += 1;
                 response.nonce = self.last_nonce.to_string();
-                let sent = (response.nonce.clone(), subscription.position);
+                let sent = (response.nonce.clone(), subscription.told());
                 subscription.unacknowledged.push_back(sent);
                 return Ok(Some(response));
             }
@@ -212,7 +212,7 @@ impl Subscription {
     fn open(
         resource_type: ResourceType,
         request: DeltaDiscoveryRequest,
-        set: &ResourceSet,
+        set: Served<'_>,
     ) -> Result<Self, StreamError> {
         let subscribe = request.resource_names_subscribe;
         let unsubscribe = request.resource_names_unsubscribe;
@@ -252,7 +252,7 @@ impl Subscription {
     }
 
     /// Walks the journal from its beginning, whatever was sent before.
-    fn subscribe_everything(&mut self, set: &ResourceSet) {
+    fn subscribe_everything(&mut self, set: Served<'_>) {
         self.everything = true;
         self.position = 0;
         self.start = set.sequence();
@@ -261,11 +261,11 @@ impl Subscription {
 
     /// Tells of what vanished while the client was away, and saves what did not change. Who missed
     /// nothing costs a comparison and no walk.
-    fn resume_everything(&mut self, held: &[HeldVersion], set: &ResourceSet) {
+    fn resume_everything(&mut self, held: &[HeldVersion], set: Served<'_>) {
         for (name, version) in held.iter().filter_map(HeldVersion::texts) {
             match set.entry(name) {
                 None => drop(self.unanswered.insert(name.to_owned())),
-                Some((_, entry)) if *entry.version == *version => {
+                Some((_, entry)) if entry.version() == version => {
                     self.resumed.push(entry.sequence());
                 }
                 Some(_) => {}
@@ -280,9 +280,13 @@ impl Subscription {
     }
 
     /// What is equal is known; the client is asked for the rest, and hears of changes meanwhile.
-    fn compare(&mut self, told: &[u8], set: &ResourceSet) -> Result<(), StreamError> {
+    fn compare(&mut self, told: &[u8], set: Served<'_>) -> Result<(), StreamError> {
         let grouping = Grouping::told(told).ok_or(StreamError::Digests(self.resource_type))?;
-        let groups = digest::differing(told, &set.digests(grouping));
+        // Digests of other groups than there should be are not worth their computation.
+        let groups = match grouping.is_near(Grouping::of(set.len())) {
+            true => digest::differing(told, &set.digests(grouping)),
+            false => grouping.all().collect(),
+        };
         if !groups.is_empty() {
             self.differing = Some(Differing { grouping, groups, is_sent: false });
         }
@@ -290,7 +294,7 @@ impl Subscription {
     }
 
     /// What the client holds in the groups that differ: it is told of all that is not so now.
-    fn resume_groups(&mut self, differing: &Differing, held: &[HeldVersion], set: &ResourceSet) {
+    fn resume_groups(&mut self, differing: &Differing, held: &[HeldVersion], set: Served<'_>) {
         let Differing { grouping, groups, .. } = differing;
         let held: HashMap<&str, &str> = held.iter().filter_map(HeldVersion::texts).collect();
         let is_news = |name: &&str| held.get(name).copied() != set.version(name);
@@ -306,7 +310,7 @@ impl Subscription {
     fn resume_names(
         &mut self,
         held: HashMap<String, String>,
-        set: &ResourceSet,
+        set: Served<'_>,
     ) -> Result<(), StreamError> {
         let current = |name: &str| held.get(name).map(String::as_str) == set.version(name);
         for (asked, version) in &held {
@@ -333,7 +337,7 @@ impl Subscription {
     }
 
     /// Each name is answered, even when the client holds it: it may have dropped it meanwhile.
-    fn subscribe(&mut self, names: Vec<String>, set: &ResourceSet) -> Result<(), StreamError> {
+    fn subscribe(&mut self, names: Vec<String>, set: Served<'_>) -> Result<(), StreamError> {
         for asked in names {
             if asked == WILDCARD {
                 self.subscribe_everything(set);
@@ -346,7 +350,7 @@ impl Subscription {
     }
 
     /// Stops following what these names led to, unless another name leads there too.
-    fn unsubscribe(&mut self, names: &[String], set: &ResourceSet) {
+    fn unsubscribe(&mut self, names: &[String], set: Served<'_>) {
         for asked in names {
             if asked == WILDCARD {
                 self.unsubscribe_everything(set);
@@ -361,7 +365,7 @@ impl Subscription {
     }
 
     /// What was asked for by name goes on being followed.
-    fn unsubscribe_everything(&mut self, set: &ResourceSet) {
+    fn unsubscribe_everything(&mut self, set: Served<'_>) {
         if std::mem::take(&mut self.everything) {
             self.resumed.clear();
             self.position = set.sequence();
@@ -373,7 +377,7 @@ impl Subscription {
     }
 
     /// Stops following a resource that nothing asked for leads to any more.
-    fn release(&mut self, name: &Text, set: &ResourceSet) {
+    fn release(&mut self, name: &Text, set: Served<'_>) {
         if let Some((_, entry)) = set.entry(name)
             && !self.wants(name, entry)
         {
@@ -385,8 +389,8 @@ impl Subscription {
     fn wants(&self, name: &Text, entry: &Entry) -> bool {
         self.everything
             || self.asked.contains(&**name)
-            || entry.names.aliases.iter().any(|alias| self.asked.contains(alias))
-            || entry.names.parents.iter().any(|parent| self.sent.contains(parent.as_str()))
+            || entry.aliases.iter().any(|alias| self.asked.contains(&**alias))
+            || entry.parents.iter().any(|parent| self.sent.contains(parent))
     }
 
     /// What the client holds is kept fresh, even when what led to it is gone.
@@ -398,7 +402,7 @@ impl Subscription {
     fn acknowledge(
         &mut self,
         request: &DeltaDiscoveryRequest,
-        set: &ResourceSet,
+        set: Served<'_>,
     ) -> Option<Rejection> {
         let nonce = &request.response_nonce;
         let at = self.unacknowledged.iter().position(|(sent, _)| sent == nonce)?;
@@ -416,9 +420,22 @@ impl Subscription {
         self.rejection.clone()
     }
 
+    /// The change up to which a client has been told everything, once it has what was sent so far.
+    fn told(&self) -> u64 {
+        match self.is_answered() {
+            true => self.position,
+            false => self.acknowledged,
+        }
+    }
+
+    /// Whether nothing that was asked for waits for its answer.
+    fn is_answered(&self) -> bool {
+        self.unanswered.is_empty() && self.differing.is_none()
+    }
+
     /// Answers first, then changes. The first request is answered even if there is nothing to say,
     /// so that a client knows when it has everything.
-    fn next(&mut self, set: &ResourceSet) -> Result<Option<DeltaDiscoveryResponse>, StreamError> {
+    fn next(&mut self, set: Served<'_>) -> Result<Option<DeltaDiscoveryResponse>, StreamError> {
         if !set.remembers(self.position.max(self.start)) {
             return Err(StreamError::TooFarBehind(self.resource_type));
         }
@@ -434,8 +451,7 @@ impl Subscription {
         }
         self.send_answers(set, &mut response);
         self.send_changes(set, &mut response);
-        let is_known = self.unanswered.is_empty() && self.differing.is_none();
-        let complete = is_known && self.position >= self.start;
+        let complete = self.is_answered() && self.position >= self.start;
         if response.is_empty() && !(self.owes_answer && complete) {
             if self.unacknowledged.is_empty() && !self.owes_answer {
                 // What changed is none of the client's business: there is nothing to answer.
@@ -450,13 +466,13 @@ impl Subscription {
 
     /// A name is resolved when it is answered, not when it was asked: it may be gone by then. What
     /// it stands for is never split over two responses.
-    fn send_answers(&mut self, set: &ResourceSet, response: &mut Response) {
+    fn send_answers(&mut self, set: Served<'_>, response: &mut Response) {
         while !response.is_full() {
             let Some(asked) = self.unanswered.pop_first() else { return };
             let found = set.resolve(&asked);
             if found.is_empty() {
                 self.sent.remove(asked.as_str());
-                response.removed.insert(asked);
+                response.remove(asked);
             }
             // Who gets everything gets the members anyway.
             let members = |name| set.members(name).filter(|_| !self.everything);
@@ -470,7 +486,7 @@ impl Subscription {
     }
 
     /// Walks the journal on from where it stands until it ends or the response is full.
-    fn send_changes(&mut self, set: &ResourceSet, response: &mut Response) {
+    fn send_changes(&mut self, set: Served<'_>, response: &mut Response) {
         for (at, changed) in set.changes_after(self.position) {
             if response.is_full() {
                 return;
@@ -484,10 +500,10 @@ impl Subscription {
                     self.follow_members(name, set);
                 }
                 Changed::Gone(name) if self.everything && at > self.start => {
-                    response.removed.insert(name.to_string());
+                    response.remove(name.to_string());
                 }
                 Changed::Gone(name) if self.sent.remove(name) => {
-                    response.removed.insert(name.to_string());
+                    response.remove(name.to_string());
                 }
                 Changed::Put(..) | Changed::Gone(_) => {}
             }
@@ -500,7 +516,7 @@ impl Subscription {
     }
 
     /// A service that came into sight brings the workloads that were there before it.
-    fn follow_members(&mut self, name: &Text, set: &ResourceSet) {
+    fn follow_members(&mut self, name: &Text, set: Served<'_>) {
         if !self.everything {
             let unknown = set.members(name).filter(|member| !self.sent.contains(*member));
             self.unanswered.extend(unknown.map(ToString::to_string));
@@ -565,6 +581,11 @@ impl Response {
         let resource = entry.encoded(self.resource_type, name);
         self.size_bytes += resource.len() + RESOURCE_OVERHEAD_BYTES;
         self.resources.push(resource);
+    }
+
+    fn remove(&mut self, name: String) {
+        self.size_bytes += name.len() + RESOURCE_OVERHEAD_BYTES;
+        self.removed.insert(name);
     }
 
     /// The nonce is given by the stream, which counts over all types.

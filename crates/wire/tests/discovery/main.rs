@@ -17,7 +17,6 @@ use ambit_wire::proto::envoy::service::discovery::v3::{
 };
 use ambit_wire::xds::ResourceType::{self, Address, Authorization};
 use ambit_wire::xds::client::{Client, Demand, Interest, Received};
-use ambit_wire::xds::content_version;
 use ambit_wire::xds::resources::{MAX_TOMBSTONES, Resources};
 use ambit_wire::xds::retained::Retained;
 use ambit_wire::xds::server::{MAX_UNACKNOWLEDGED, Stream, StreamError};
@@ -137,7 +136,7 @@ fn decoded(resource: &bytes::Bytes) -> Resource {
 
 fn workload(uid: &str, ip: [u8; 4]) -> Workload {
     let mut workload = Workload::named(uid, "n", uid);
-    workload.addresses = vec![ip.into()];
+    workload.addresses = vec![ip.into()].into();
     workload
 }
 
@@ -401,8 +400,14 @@ fn workloads_are_served_alone_too() {
     assert_eq!(describe(&response), "w");
     let mut client = Client::new(Node::default(), [(ResourceType::Workload, Interest::Everything)]);
     let resource = decoded(&response.resources[0]);
-    assert_eq!(resource.version, content_version(&resource.resource.unwrap().value));
-    assert_eq!(client.receive(response).changes, [Change::Workload(it)]);
+    assert_eq!(Some(&*resource.version), resources.of(Address).version("w"));
+    let received = client.receive(response);
+    assert_eq!(received.changes, [Change::Workload(it)]);
+    stream.receive(received.reply, &resources).unwrap();
+    resources.remove_service(&ServiceName::new("n", "s"));
+    assert_eq!(stream.next_response(&resources), Ok(None), "services are not told of at all");
+    resources.remove_workload("w");
+    assert_eq!(describe(&stream.next_response(&resources).unwrap().unwrap()), "-w");
 }
 
 #[test]
@@ -639,7 +644,7 @@ impl World {
         match step {
             Step::Workload(id, state) => {
                 let mut it = endpoint(&format!("w{id}"), &format!("s{}", state % 3));
-                it.addresses = vec![[1, 1, 1, state % 4].into()];
+                it.addresses = vec![[1, 1, 1, state % 4].into()].into();
                 pair.resources.put_workload(&it);
                 self.workloads.insert(id, it);
             }

@@ -63,8 +63,15 @@ fn a_reconnect_by_digests_names_what_may_differ_and_no_more() {
     let meanwhile = pair.stream.next_response(&pair.resources).unwrap().unwrap();
     let reply = pair.apply(received);
     pair.stream.receive(reply, &pair.resources).unwrap();
+    let is_behind = |pair: &Pair| {
+        let newest = pair.resources.of(Address).sequence();
+        let progress = pair.stream.progress();
+        progress.iter().any(|it| it.resource_type == Address && it.acknowledged_sequence < newest)
+    };
+    assert!(is_behind(&pair), "it has answered, and has not got what it answered for");
     pair.deliver(meanwhile);
     pair.settle();
+    assert!(!is_behind(&pair));
     assert_eq!(pair.take_log(), ["", "w8 w9", "w1000 w8 -w7"]);
     assert!(pair.client.is_complete());
     pair.check_equal();

@@ -99,7 +99,7 @@ pub(crate) fn workload() -> impl Strategy<Value = Workload> {
             (names.7.clone(), names.3, names.4.clone());
         (it.workload_name, it.cluster_id) = (names.4, names.7);
         (it.addresses, it.waypoint, it.network_gateway) =
-            (places.0, places.1.map(Arc::new), places.2.map(Arc::new));
+            (places.0.into(), places.1.map(Arc::new), places.2.map(Arc::new));
         (it.application_tunnel, it.services, it.policies) = (places.3, places.4.into(), places.5);
         (it.tunnel, it.kind, it.capacity) = (kinds.0, kinds.1, kinds.3);
         [it.native_tunnel, it.healthy, it.host_network] = kinds.2;

@@ -5,6 +5,7 @@
 //! and reports: nothing fails for being slow, only for being wrong. `AMBIT_SCALE` names the numbers
 //! of pods, one after the other, `AMBIT_SCALE_REPORT` the directory for what came of it.
 
+mod growth;
 mod parts;
 mod report;
 

@@ -1,9 +1,11 @@
-//! What came of a run: `run.json` with all of it, and a table for people.
+//! What came of a run: `run.json` with all of it, a table and a picture for people.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
+
+use super::growth;
 
 /// Istio's figures for the same (docs/design/scale.md says how they were taken), at 10,000 pods.
 const HEAD: &str = "\
@@ -62,12 +64,7 @@ const LINES: [Line; 19] = [
         what: "first sync of one proxy, on the stream, to the view: median",
         target: "100 ms",
         istio: "51 ms (182 ms from its start)",
-        figure: |row, _| {
-            let views = row["views"].as_array().cloned().unwrap_or_default();
-            let mut all: Vec<f64> = views.iter().filter_map(|it| it["view_ms"].as_f64()).collect();
-            all.sort_by(f64::total_cmp);
-            format!("{} ms", all.get(all.len() / 2).copied().unwrap_or_default())
-        },
+        figure: |row, _| format!("{} ms", first_sync(row)),
     },
     Line {
         what: "what it gets",
@@ -168,11 +165,12 @@ const LINES: [Line; 19] = [
     },
 ];
 
-/// Writes both into a directory. The first row is that of the empty cluster.
+/// Writes them into a directory. The first row is that of the empty cluster.
 pub(super) fn write(directory: &Path, rows: &[Value]) {
     std::fs::create_dir_all(directory).unwrap();
     let run = serde_json::to_string_pretty(&json!({ "machine": machine(), "rows": rows })).unwrap();
     std::fs::write(directory.join("run.json"), run + "\n").unwrap();
+    std::fs::write(directory.join("growth.svg"), growth::picture(&rows[1..])).unwrap();
     std::fs::write(directory.join("README.md"), page(rows)).unwrap();
 }
 
@@ -192,6 +190,7 @@ fn page(rows: &[Value]) -> String {
             write!(page, " {} |", figure(row, empty)).expect("memory takes it");
         }
     }
+    page.push_str("\n\n![growth with the number of pods](growth.svg)");
     page.push_str("\n\n`cargo xtask e2e kubernetes --release --scale PODS,PODS`\n");
     page
 }
@@ -211,7 +210,15 @@ fn machine() -> String {
     format!("{count} x {name}, {memory}, Linux {}", kernel.trim())
 }
 
-fn number(row: &Value, pointer: &str) -> f64 {
+/// The median of several first syncs of one proxy, in milliseconds.
+pub(super) fn first_sync(row: &Value) -> f64 {
+    let views = row["views"].as_array().cloned().unwrap_or_default();
+    let mut all: Vec<f64> = views.iter().filter_map(|it| it["view_ms"].as_f64()).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+pub(super) fn number(row: &Value, pointer: &str) -> f64 {
     row.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 

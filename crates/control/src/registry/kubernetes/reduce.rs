@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_model::Text;
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Namespace, Node, Pod, PodCondition, PodSpec,
     PodStatus as KubernetesPodStatus, Service,
@@ -140,13 +141,13 @@ fn pod_events(mut pod: Pod) -> Result<Vec<Event>, String> {
         Event::PodStatus {
             namespace: namespace.clone(),
             name: name.clone(),
-            status: Some(told_status(uid, status)),
+            status: Some(told_status(uid.into(), status)),
         },
         Event::Captured { namespace, name, uid: captured },
     ])
 }
 
-fn told_status(uid: String, status: KubernetesPodStatus) -> PodStatus {
+fn told_status(uid: Text, status: KubernetesPodStatus) -> PodStatus {
     let ips = status.pod_ips.into_iter().flatten().map(|ip| ip.ip);
     let mut pod_ips: Vec<_> = ips.filter_map(|ip| ip.parse().ok()).collect();
     if pod_ips.is_empty() {
@@ -155,11 +156,11 @@ fn told_status(uid: String, status: KubernetesPodStatus) -> PodStatus {
     let restarts = status.container_statuses.into_iter().flatten().map(|it| it.restart_count);
     PodStatus {
         uid,
-        phase: status.phase.unwrap_or_default(),
+        phase: status.phase.unwrap_or_default().into(),
         pod_ips,
         ready: status.conditions.into_iter().flatten().any(|it| it.status == "True"),
         restarts: u32::try_from(restarts.sum::<i32>()).unwrap_or_default(),
-        reason: status.reason,
+        reason: status.reason.map(Text::from),
     }
 }
 
