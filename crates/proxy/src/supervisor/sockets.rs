@@ -132,8 +132,8 @@ impl PodSockets {
 type Opened = (Vec<Vec<(ListenerKind, Arc<OwnedFd>)>>, Vec<(DnsSocket, Arc<OwnedFd>)>);
 
 fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
-    // Without it, closing one of several listeners of a port resets what waits in its queue. A
-    // container may see this file read-only; hand-over then loses what is queued, nothing else.
+    // Without it, closing one of several listeners of a port resets what waits in its queue. Where
+    // it cannot be set, hand-over may lose what comes in the moment of the close, nothing else.
     if let Err(error) = set_sysctl("net.ipv4.tcp_migrate_req", "1") {
         debug!(%error, "net.ipv4.tcp_migrate_req cannot be set in the pod");
     }
