@@ -97,16 +97,22 @@ impl PodSockets {
         self.inode == netns.inode()
     }
 
-    /// Whether somebody else listens there too: another proxy, which gets what comes once these
-    /// are closed. Where that cannot be told now, nobody does.
+    /// Whether somebody else listens there too, on all ports: another proxy, which gets what comes
+    /// once these are closed. Where that cannot be told now, nobody does.
     pub(super) fn have_successor(&self) -> bool {
         let others = || -> io::Result<bool> {
             let inode = |fd: &Arc<OwnedFd>| Ok(File::from(fd.try_clone()?).metadata()?.ino());
             let own = self.threads.iter().flatten().map(|(_, fd)| inode(fd));
             let own = own.collect::<io::Result<BTreeSet<u64>>>()?;
             let netns = NetNs::from_fd(self.netns.try_clone()?)?;
-            let listening = netns.run(|| procnet::listeners(ListenerKind::Outbound.port()))??;
-            Ok(listening.iter().any(|inode| !own.contains(inode)))
+            // It opens them one after the other.
+            for kind in ListenerKind::ALL {
+                let listening = netns.run(|| procnet::listeners(kind.port()))??;
+                if listening.iter().all(|inode| own.contains(inode)) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         };
         others().unwrap_or_else(|error| {
             warn!(%error, "cannot look for another proxy's listeners in a pod");
