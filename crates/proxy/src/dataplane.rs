@@ -343,7 +343,7 @@ async fn accept_loop(
 
 /// Accepts what waits now, as far as the budget allows: no more than the queue has room for, lest
 /// the listener never closes.
-fn accept_waiting(
+pub(crate) fn accept_waiting(
     listener: &std::net::TcpListener,
     budget: &Arc<Semaphore>,
     each: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit),
