@@ -6,7 +6,7 @@
 //!
 //! What others call:
 //! * [`namespace`]: `NetNs::{create, current, open, from_fd, of_pid, run, enter, pin, inode}`,
-//!   `unpin`, `set_sysctl`
+//!   `unpin`, `set_sysctl`, `open_sysctl`
 //! * [`socket`]: `tcp_listener`, `udp_bind`, `tcp_dial`, `tcp_connect`, `original_destination`,
 //!   `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials`
 //! * [`seqpacket`]: `Listener`, `Connection`, `BlockingConnection`: descriptors with packets

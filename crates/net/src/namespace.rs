@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -179,6 +179,14 @@ pub fn unpin(path: &Path) -> io::Result<()> {
 ///
 /// `net.*` is that of the calling thread's namespace, so call it inside [`NetNs::run`].
 pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
+    open_sysctl(name)?.write_all(value.as_bytes())
+}
+
+/// Opens a kernel parameter for [`set_sysctl`]; an error says that it cannot be set.
+///
+/// A container sees `/proc/sys` read-only, whatever its rights are. With `SYS_ADMIN` over the PID
+/// namespace the parameter is reached all the same, on a mount that only this call sees.
+pub fn open_sysctl(name: &str) -> io::Result<File> {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let plain = Path::new(&relative).components().all(|part| matches!(part, Component::Normal(_)));
     if !plain || relative.is_empty() {
@@ -187,5 +195,12 @@ pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
             "not the name of a kernel parameter",
         ));
     }
-    fs::write(Path::new("/proc/sys").join(relative), value)
+    let open = |proc: &Path| File::options().write(true).open(proc.join("sys").join(&relative));
+    match open(Path::new("/proc")) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            let Ok(detached) = mount::detached_proc() else { return Err(error) };
+            open(Path::new(&format!("/proc/self/fd/{}", detached.as_raw_fd())))
+        }
+        opened => opened,
+    }
 }

@@ -171,7 +171,8 @@ where
     /// A connection with room for one more tunnel; `connect` opens one when it is needed.
     ///
     /// `generation` numbers the certificate that `connect` would use: connections made with
-    /// another one are not used. The connection's tasks run under `guard`.
+    /// another one are not used. The connection's tasks run under `guard`; what is opened while it
+    /// drains is not kept.
     pub async fn client<F>(
         &self,
         key: &K,
@@ -211,15 +212,19 @@ where
         let mut shelves = self.shelves.borrow_mut();
         shelves.entry(key.clone()).or_default().opening.push(opening.clone());
         let (shelves, key, opened) = (self.shelves.clone(), key.clone(), opening.clone());
+        let owner = guard.clone();
         guard.spawn_local(async move {
             let outcome = connect.await;
             let outcome = outcome.map(|(client, about)| Rc::new(Pooled { client, about }));
             let outcome = outcome.map_err(Arc::new);
             let mut shelves = shelves.borrow_mut();
-            // Without its shelf it was forgotten meanwhile: it serves those who wait, no others.
+            // Without its shelf it was forgotten meanwhile, and an owner that drains would never
+            // forget it: it serves those who wait, no others.
             if let Some(shelf) = shelves.get_mut(&key) {
                 shelf.opening.retain(|opening| !Rc::ptr_eq(opening, &opened));
-                if let Ok(client) = &outcome {
+                if let Ok(client) = &outcome
+                    && !owner.is_draining()
+                {
                     shelf.ready.push(Ready { generation, client: client.clone() });
                 }
             }

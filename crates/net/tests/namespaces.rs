@@ -12,7 +12,10 @@ use ambit_net::namespace::{self, NetNs};
 use ambit_net::netlink::{Neighbour, NetlinkError, Route, RouteSocket, Rule};
 use ambit_net::procnet;
 use ambit_net::socket::{self, DialOptions, ListenOptions};
-use world::{CLIENT_V4, CLIENT_V6, PATIENCE, Pair, ask, lonely, serve_once, server_ips};
+use world::{
+    CLIENT_V4, CLIENT_V6, PATIENCE, Pair, ask, lonely, serve_once, server_ips,
+    where_proc_sys_is_read_only,
+};
 
 privileged_tests! {
     fn a_new_namespace_is_another_one_and_the_thread_comes_back() {
@@ -168,6 +171,26 @@ privileged_tests! {
         assert_eq!((forward(&one).trim(), forward(&other).trim()), ("1", "0"));
         let escape = one.run(|| namespace::set_sysctl("net/../../self/comm", "x")).unwrap();
         assert_eq!(escape.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    fn a_kernel_parameter_is_set_where_a_container_sees_it_read_only() {
+        let namespace = lonely();
+        let (set, plain, value) = where_proc_sys_is_read_only(|| {
+            let work = || {
+                let path = "/proc/sys/net/ipv4/tcp_migrate_req";
+                let plain = std::fs::write(path, "1").map_err(|error| error.kind());
+                let set = namespace::set_sysctl("net.ipv4.tcp_migrate_req", "1");
+                (set.map_err(|error| error.kind()), plain, std::fs::read_to_string(path).unwrap())
+            };
+            namespace.run(work).unwrap()
+        });
+        assert_eq!(plain, Err(ErrorKind::ReadOnlyFilesystem));
+        // Root of a user namespace alone has no right over the PID namespace.
+        if world::is_in_a_user_namespace() {
+            assert_eq!((set, value.trim()), (Err(ErrorKind::ReadOnlyFilesystem), "0"));
+        } else {
+            assert_eq!((set, value.trim()), (Ok(()), "1"));
+        }
     }
 
     fn a_dial_takes_the_address_of_somebody_else() {

@@ -17,7 +17,7 @@ use ambit_model::names::WorkloadName;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::namespace::remember_home;
 use ambit_net::pool::{Limits, Pool};
-use ambit_net::socket::{DialOptions, normalise};
+use ambit_net::socket::{DEFAULT_BACKLOG, DialOptions, normalise};
 use ambit_net::sys::process::raise_open_files_limit;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -293,6 +293,9 @@ fn pod_budget(threads: usize) -> usize {
 }
 
 /// Accepts connections until the guard drains, as many at a time as the budget allows.
+///
+/// What waits by then is accepted too: its clients were told that they are connected, and when the
+/// listener is closed the kernel resets them, unless `net.ipv4.tcp_migrate_req` is on.
 async fn accept_loop(
     listener: std::net::TcpListener,
     mut guard: Guard,
@@ -312,12 +315,12 @@ async fn accept_loop(
         }
         let within = tokio::select! {
             biased;
-            _ = &mut draining => return Ok(()),
+            _ = &mut draining => break,
             within = budget.clone().acquire_owned() => within.expect("it is never closed"),
         };
         let accepted = tokio::select! {
             biased;
-            _ = &mut draining => return Ok(()),
+            _ = &mut draining => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -335,10 +338,71 @@ async fn accept_loop(
             }
         }
     }
+    accept_waiting(&listener.into_std()?, &budget, each)
+}
+
+/// Accepts what waits now, as far as the budget allows: no more than the queue has room for, lest
+/// the listener never closes.
+pub(crate) fn accept_waiting(
+    listener: &std::net::TcpListener,
+    budget: &Arc<Semaphore>,
+    each: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit),
+) -> io::Result<()> {
+    for _ in 0..DEFAULT_BACKLOG {
+        let Ok(within) = budget.clone().try_acquire_owned() else { break };
+        // Of the kernel, because the runtime may not have heard yet of what came last.
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(true)?;
+                each(TcpStream::from_std(stream)?, normalise(peer), within);
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Whether the error says something about the connection only, not about the listener or us.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::io::Write as _;
+
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    /// Lets `waiting` connections wait at a listener that is to be closed, with room for `budget`.
+    async fn check(waiting: usize, budget: usize, expected: usize) {
+        let listener = std::net::TcpListener::bind("[::1]:0").expect("listening");
+        let address = listener.local_addr().expect("an address");
+        let connect = |_| std::net::TcpStream::connect(address).expect("queued by the kernel");
+        let mut clients: Vec<_> = (0..waiting).map(connect).collect();
+        let (drain, accepted) = (Drain::new(), RefCell::new(Vec::new()));
+        let (guard, budget) = (drain.guard(), Arc::new(Semaphore::new(budget)));
+        drain.start(None);
+        let each = |stream: TcpStream, _, within| accepted.borrow_mut().push((stream, within));
+        let name = WorkloadName::new("shop", "cart-1");
+        accept_loop(listener, guard, &name, budget, each).await.expect("closed in good order");
+        let accepted = accepted.into_inner();
+        assert_eq!(accepted.len(), expected);
+        for ((mut stream, _), client) in accepted.into_iter().zip(&mut clients) {
+            client.write_all(b"?").expect("not reset");
+            assert_eq!(stream.read_u8().await.expect("heard"), b'?');
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_when_a_listener_is_to_be_closed_is_accepted() {
+        check(0, 8, 0).await;
+        check(3, 8, 3).await;
+        check(3, 2, 2).await;
+    }
 }

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +23,14 @@ use ambit_net::conntrack::{Conntrack, Tuple};
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::nftables::Protocol;
 use ambit_net::socket::{normalise, original_destination};
+use futures::FutureExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
+use crate::dataplane::accept_waiting;
 use crate::pods::Pod;
 use crate::shared::Shared;
 use forward::Transport;
@@ -154,44 +157,76 @@ async fn serve_udp(
     socket.set_nonblocking(true)?;
     let socket = Rc::new(UdpSocket::from_std(socket)?);
     let local = socket.local_addr()?;
-    let tasks = guard.clone();
+    let datagrams = Datagrams { served, socket: socket.clone(), local, forwarded: Drain::new() };
     let mut draining = std::pin::pin!(guard.draining());
     let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
     loop {
         let received = tokio::select! {
             biased;
-            _ = &mut draining => return Ok(()),
+            _ = &mut draining => break,
             received = socket.recv_from(&mut buffer) => received,
         };
+        datagrams.take(received, &buffer).await;
+    }
+    // As long as an answer from upstream is to leave by this socket, it gets queries too, and
+    // nobody else gets those.
+    let unread = std::net::UdpSocket::from(socket.as_fd().try_clone_to_owned()?);
+    loop {
+        // Of the kernel, because the runtime may not have heard yet of what came last.
+        while let Ok(received) = unread.recv_from(&mut buffer) {
+            datagrams.take(Ok(received), &buffer).await;
+        }
+        if datagrams.forwarded.finished().now_or_never().is_some() {
+            return Ok(());
+        }
+        tokio::select! {
+            () = datagrams.forwarded.finished() => {}
+            received = socket.recv_from(&mut buffer) => datagrams.take(received, &buffer).await,
+        }
+    }
+}
+
+/// One socket for datagrams.
+struct Datagrams {
+    served: Rc<Served>,
+    socket: Rc<UdpSocket>,
+    local: SocketAddr,
+    /// Queries that are answered once a resolver has answered.
+    forwarded: Drain,
+}
+
+impl Datagrams {
+    /// Answers what was received, or begins to.
+    async fn take(&self, received: io::Result<(usize, SocketAddr)>, buffer: &[u8]) {
         let (length, peer) = match received {
             Ok(received) => received,
             Err(error) => {
                 // Such as a client that closed its socket before the answer came.
                 debug!(%error, "DNS socket");
-                tokio::time::sleep(ERROR_PAUSE).await;
-                continue;
+                return tokio::time::sleep(ERROR_PAUSE).await;
             }
         };
+        let (served, query) = (&self.served, &buffer[..length]);
         served.shared.metrics.dns_request();
-        let answer = match served.answer(&buffer[..length], Transport::Udp) {
-            Outcome::Ignore => continue,
+        let answer = match served.answer(query, Transport::Udp) {
+            Outcome::Ignore => return,
             Outcome::Answer(answer) => answer,
             Outcome::Forward => match served.forwarded.clone().try_acquire_owned() {
-                Ok(permit) => {
-                    let query = buffer[..length].to_vec();
-                    let (served, socket) = (served.clone(), socket.clone());
-                    tasks.spawn_local(async move {
-                        let original = || served.asked_over_udp(local, peer);
-                        let answer = served.forward(&query, Transport::Udp, original).await;
-                        send(&socket, &answer, peer).await;
-                        drop(permit);
-                    });
-                    continue;
-                }
-                Err(_) => served.refuse(&buffer[..length]),
+                Ok(permit) => return self.forward(query.to_vec(), peer, permit),
+                Err(_) => served.refuse(query),
             },
         };
-        send(&socket, &answer, peer).await;
+        send(&self.socket, &answer, peer).await;
+    }
+
+    fn forward(&self, query: Vec<u8>, peer: SocketAddr, permit: OwnedSemaphorePermit) {
+        let (served, socket, local) = (self.served.clone(), self.socket.clone(), self.local);
+        self.forwarded.guard().spawn_local(async move {
+            let original = || served.asked_over_udp(local, peer);
+            let answer = served.forward(&query, Transport::Udp, original).await;
+            send(&socket, &answer, peer).await;
+            drop(permit);
+        });
     }
 }
 
@@ -210,24 +245,27 @@ async fn serve_tcp(
     let listener = TcpListener::from_std(listener)?;
     let tasks = guard.clone();
     let mut draining = std::pin::pin!(guard.draining());
+    let each = |stream, _peer, permit: OwnedSemaphorePermit| {
+        let (served, mut guard) = (served.clone(), tasks.clone());
+        tasks.spawn_local(async move {
+            tokio::select! {
+                () = served.converse(stream) => {}
+                () = guard.overdue() => {}
+            }
+            drop(permit);
+        });
+    };
     loop {
         let accepted = tokio::select! {
             biased;
-            _ = &mut draining => return Ok(()),
+            _ = &mut draining => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             // Beyond the bound the connection is closed at once: the client asks again.
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let Ok(permit) = served.connections.clone().try_acquire_owned() else { continue };
-                let (served, mut guard) = (served.clone(), tasks.clone());
-                tasks.spawn_local(async move {
-                    tokio::select! {
-                        () = served.converse(stream) => {}
-                        _ = guard.draining() => {}
-                    }
-                    drop(permit);
-                });
+                each(stream, peer, permit);
             }
             Err(error) => {
                 debug!(%error, "DNS listener");
@@ -235,6 +273,7 @@ async fn serve_tcp(
             }
         }
     }
+    accept_waiting(&listener.into_std()?, &served.connections, each)
 }
 
 impl Served {

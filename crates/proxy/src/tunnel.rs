@@ -142,6 +142,9 @@ impl DialError {
     /// the next one may find its successor.
     fn is_cut(&self) -> bool {
         match self {
+            // It stood, in the queue of a listener that was closed; where nobody listens it is
+            // refused.
+            Self::Connect { cause, .. } => cause.kind() == io::ErrorKind::ConnectionReset,
             Self::Tls { cause: HandshakeError::Closed | HandshakeError::Io(_), .. } => true,
             Self::Hbone { cause, .. } => cause.transport().is_some(),
             Self::Pool(PoolError::Connect(error)) => error.is_cut(),
@@ -347,5 +350,49 @@ pub(crate) fn put(headers: &mut HeaderMap, name: http::HeaderName, value: &str) 
     match HeaderValue::from_str(value) {
         Ok(value) => drop(headers.insert(name, value)),
         Err(error) => tracing::debug!(%name, %error, "header left out"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_net::socket::tcp_dial;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Who is dialled.
+    #[derive(Clone, Copy)]
+    enum Listener {
+        Absent,
+        /// It has closed by the time the dialler looks.
+        Closing,
+    }
+
+    async fn check(listener: Listener, expected: bool) {
+        let listening = TcpListener::bind("[::1]:0").await.expect("listening");
+        let address = listening.local_addr().expect("an address");
+        let dial = || tcp_dial(address, &DialOptions::default()).expect("a socket");
+        let dialing = match listener {
+            Listener::Absent => {
+                drop(listening);
+                dial()
+            }
+            Listener::Closing => {
+                let dialing = dial();
+                drop(listening);
+                dialing
+            }
+        };
+        let cause = dialing.connected().await.expect_err("nobody accepts");
+        let error = DialError::Connect { address, cause };
+        assert_eq!(error.is_cut(), expected, "{error:?}");
+        let shared = DialError::Pool(PoolError::Connect(Arc::new(error)));
+        assert_eq!(shared.is_cut(), expected, "{shared:?}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_reset_by_a_closing_listener_is_tried_again() {
+        check(Listener::Closing, true).await;
+        check(Listener::Absent, false).await;
     }
 }

@@ -21,6 +21,7 @@ struct Unreachable;
 struct World {
     pool: Pool<&'static str, u32, Unreachable>,
     drain: Drain,
+    servers: Drain,
     opened: Rc<Cell<u32>>,
 }
 
@@ -28,19 +29,20 @@ impl World {
     fn new(tunnels_per_connection: usize) -> Self {
         let drain = Drain::new();
         let limits = Limits { tunnels_per_connection, idle: Duration::from_secs(60), waiters: 8 };
-        Self { pool: Pool::new(limits, drain.guard()), drain, opened: Rc::default() }
+        let pool = Pool::new(limits, drain.guard());
+        Self { pool, drain, servers: Drain::new(), opened: Rc::default() }
     }
 
     /// Connects after a moment, as a real network would.
     fn connect(&self) -> impl Future<Output = Result<(Client, u32), Unreachable>> + 'static {
         let (opened, guard) = (self.opened.clone(), self.drain.guard());
+        let serving = self.servers.guard();
         async move {
             opened.set(opened.get() + 1);
             let number = opened.get();
             sleep(Duration::from_millis(10)).await;
             let (near, far) = duplex(1 << 16);
-            let serving = guard.clone();
-            guard.spawn_local(async move {
+            serving.clone().spawn_local(async move {
                 let transport = Transport::new(far);
                 let activity = transport.activity();
                 let mut idle = Vec::new();
@@ -153,6 +155,21 @@ fn a_drained_pool_lets_everything_end() {
         let (_, tunnel) = world.tunnel("k", 1).await;
         world.pool.forget(|_| true);
         world.drain.start(None);
+        drop(tunnel);
+        world.drain.finished().await;
+    });
+}
+
+#[test]
+fn what_is_opened_while_the_owner_drains_ends_with_its_tunnels() {
+    in_simulated_time(async {
+        let world = World::new(100);
+        world.pool.forget(|_| true);
+        world.drain.start(None);
+        // The pool's own task has looked for the last time.
+        sleep(Duration::from_millis(1)).await;
+        let (_, tunnel) = world.tunnel("k", 1).await;
+        assert_eq!(world.pool.connections(), 0, "nobody is left who would forget it");
         drop(tunnel);
         world.drain.finished().await;
     });

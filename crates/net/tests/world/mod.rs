@@ -6,12 +6,14 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::RouteSocket;
+use ambit_net::sys::mount::{self, MountOptions};
 use ambit_net::sys::process::{self, Namespaces};
 
 /// Set in the process that runs inside the user namespace.
@@ -36,6 +38,25 @@ pub(crate) fn privileged(test: &str, body: impl FnOnce()) {
     let output = again.output().expect("user namespaces, or root, are needed for this test");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "inside: {output:?}");
+}
+
+/// Whether this process is root of a user namespace that [`privileged`] made, and of nothing else.
+pub(crate) fn is_in_a_user_namespace() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+/// Runs `work` where `/proc/sys` is as containers see it.
+pub(crate) fn where_proc_sys_is_read_only<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let thread = move || {
+        process::unshare(Namespaces::MOUNT).unwrap();
+        mount::make_private().unwrap();
+        let path = Path::new("/proc/sys");
+        mount::bind(path, path).unwrap();
+        let options = MountOptions { read_only: true, no_suid: true, no_dev: true, no_exec: true };
+        mount::remount_bind(path, options).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
 /// Declares tests that run [`privileged`].

@@ -15,6 +15,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Once;
 
 use ambit_net::namespace::{self, NetNs};
 use ambit_net::netlink::{NetlinkError, Route, RouteSocket};
@@ -266,19 +267,31 @@ fn ipv6_enabled() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6").is_ok_and(|v| v.trim() == "0")
 }
 
-/// Whether the parameter can be switched on and is not. Older kernels do not have it, and a
-/// container may see it read-only; capture works without.
+/// Whether the parameter can be switched on and is not. Older kernels do not have it; capture works
+/// without.
 fn parameter_is_off() -> bool {
     let path = Path::new("/proc/sys").join(MIGRATE_PARAMETER);
-    let writable = fs::OpenOptions::new().write(true).open(&path).is_ok();
-    writable && fs::read_to_string(&path).is_ok_and(|value| value.trim() == "0")
+    if !fs::read_to_string(path).is_ok_and(|value| value.trim() == "0") {
+        return false;
+    }
+    let opened = namespace::open_sysctl(MIGRATE_PARAMETER);
+    if let Err(error) = &opened {
+        // What is true of one pod is true of all, and of each look at them.
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| cannot_set(error));
+    }
+    opened.is_ok()
 }
 
 fn set_parameter() {
     if let Err(error) = namespace::set_sysctl(MIGRATE_PARAMETER, "1") {
-        tracing::warn!(%error, "{MIGRATE_PARAMETER} stays off: a proxy that restarts may reset \
-            connections that wait to be accepted");
+        cannot_set(&error);
     }
+}
+
+fn cannot_set(error: &io::Error) {
+    tracing::warn!(%error, "{MIGRATE_PARAMETER} stays off: a proxy that restarts may reset \
+        connections that wait to be accepted");
 }
 
 fn kernel(operation: &'static str) -> impl Fn(NetlinkError) -> CaptureError {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use ambit_net::conntrack::Conntrack;
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
 use ambit_net::socket::DialOptions;
+use ambit_net::sys::mount::{self, MountOptions};
+use ambit_net::sys::process::{self, Namespaces};
 
 use super::rules::{Extent, IpVersion, PROXY_MARK, TABLE, TRANSPARENT_MARK};
 use super::*;
@@ -368,6 +370,25 @@ async fn tampering_is_found_named_and_put_right() {
     assert_eq!(nftables.verify(&stranger).expect("verify"), [], "another's table is not touched");
     remove_all(&bed.pod).expect("remove");
     assert_eq!(nftables.verify(&stranger).expect("verify"), [], "another's table is not touched");
+}
+
+#[tokio::test]
+async fn the_parameter_is_set_where_a_container_sees_it_read_only() {
+    let bed = Testbed::new();
+    set_parameter(&bed.pod, MIGRATE_PARAMETER, "0");
+    let in_container = || {
+        process::unshare(Namespaces::MOUNT).expect("a mount namespace");
+        mount::make_private().expect("private");
+        let path = Path::new("/proc/sys");
+        mount::bind(path, path).expect("bound");
+        let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+        mount::remount_bind(path, read_only).expect("read-only");
+        program(&bed.pod, OPTIONS, Extent::Full).expect("program");
+    };
+    std::thread::scope(|scope| scope.spawn(in_container).join().expect("programmed"));
+    let path = Path::new("/proc/sys").join(MIGRATE_PARAMETER);
+    let value = bed.pod.run(|| fs::read_to_string(path)).expect("enter").expect("read");
+    assert_eq!(value.trim(), "1");
 }
 
 #[tokio::test]

@@ -189,3 +189,53 @@ async fn a_pod_that_is_gone_is_no_longer_served() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_waits_when_the_thread_is_to_stop_is_answered() {
+    in_thread(async {
+        let world = World::new().await;
+        let known = query("cart.", RecordType::A);
+        let (udp, mut tcp) = std::net::UdpSocket::bind("127.0.0.1:0")
+            .and_then(|udp| Ok((udp, std::net::TcpStream::connect(world.tcp)?)))
+            .expect("sockets");
+        let length = (known.len() as u16).to_be_bytes();
+        std::io::Write::write_all(&mut tcp, &[&length[..], &known].concat()).expect("sent");
+        udp.send_to(&known, world.udp).expect("sent");
+        // The thread has had no chance to read any of it.
+        assert!(world.commands.try_send(Command::Stop).is_ok());
+        for socket in [udp.set_nonblocking(true), tcp.set_nonblocking(true)] {
+            socket.expect("non-blocking");
+        }
+        let udp = UdpSocket::from_std(udp).expect("a socket");
+        let mut tcp = TcpStream::from_std(tcp).expect("a socket");
+        let patience = Duration::from_secs(10);
+        let answered = timeout(patience, udp.recv(&mut [0; 512])).await;
+        answered.expect("in time").expect("over UDP");
+        let answered = timeout(patience, tcp.read_u16()).await;
+        answered.expect("in time").expect("over TCP");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_socket_that_is_still_to_give_an_answer_takes_queries() {
+    in_thread(async {
+        let world = World::new().await;
+        let elsewhere = query("elsewhere.example.", RecordType::A);
+        let resolver = async {
+            let mut buffer = [0; 512];
+            let (length, peer) = world.upstream.recv_from(&mut buffer).await.expect("asked");
+            assert!(world.commands.try_send(Command::Stop).is_ok());
+            while world.commands.capacity() < world.commands.max_capacity() {
+                tokio::task::yield_now().await;
+            }
+            let late = world.ask_udp(&query("cart.", RecordType::A)).await;
+            assert_eq!(late.answers.len(), 1);
+            let answer = no_such_name(&buffer[..length]);
+            world.upstream.send_to(&answer, peer).await.expect("sent");
+        };
+        let (answer, ()) = tokio::join!(world.ask_udp(&elsewhere), resolver);
+        assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
+    })
+    .await;
+}

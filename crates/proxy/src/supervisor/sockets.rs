@@ -97,16 +97,22 @@ impl PodSockets {
         self.inode == netns.inode()
     }
 
-    /// Whether somebody else listens there too: another proxy, which gets what comes once these
-    /// are closed. Where that cannot be told now, nobody does.
+    /// Whether somebody else listens there too, on all ports: another proxy, which gets what comes
+    /// once these are closed. Where that cannot be told now, nobody does.
     pub(super) fn have_successor(&self) -> bool {
         let others = || -> io::Result<bool> {
             let inode = |fd: &Arc<OwnedFd>| Ok(File::from(fd.try_clone()?).metadata()?.ino());
             let own = self.threads.iter().flatten().map(|(_, fd)| inode(fd));
             let own = own.collect::<io::Result<BTreeSet<u64>>>()?;
             let netns = NetNs::from_fd(self.netns.try_clone()?)?;
-            let listening = netns.run(|| procnet::listeners(ListenerKind::Outbound.port()))??;
-            Ok(listening.iter().any(|inode| !own.contains(inode)))
+            // It opens them one after the other.
+            for kind in ListenerKind::ALL {
+                let listening = netns.run(|| procnet::listeners(kind.port()))??;
+                if listening.iter().all(|inode| own.contains(inode)) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         };
         others().unwrap_or_else(|error| {
             warn!(%error, "cannot look for another proxy's listeners in a pod");
@@ -132,8 +138,8 @@ impl PodSockets {
 type Opened = (Vec<Vec<(ListenerKind, Arc<OwnedFd>)>>, Vec<(DnsSocket, Arc<OwnedFd>)>);
 
 fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
-    // Without it, closing one of several listeners of a port resets what waits in its queue. A
-    // container may see this file read-only; hand-over then loses what is queued, nothing else.
+    // Without it, closing one of several listeners of a port resets what waits in its queue. Where
+    // it cannot be set, hand-over may lose what comes in the moment of the close, nothing else.
     if let Err(error) = set_sysctl("net.ipv4.tcp_migrate_req", "1") {
         debug!(%error, "net.ipv4.tcp_migrate_req cannot be set in the pod");
     }

@@ -10,6 +10,7 @@ use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::RouteSocket;
 use ambit_net::seqpacket::{Connection, Listener};
+use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_wire::proto::Any;
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
 use ambit_wire::proto::envoy::service::discovery::v3 as discovery;
@@ -537,4 +538,20 @@ async fn the_end_lets_connections_finish_and_keeps_the_view() {
     let handed = next.worker().await.handed().await;
     assert!(matches!(handed[..], [(ToWorker::View, _)]), "{handed:?}");
     std::fs::remove_dir_all(directory).expect("removed");
+}
+
+#[test]
+fn who_listens_on_some_of_the_ports_is_no_successor_yet() {
+    let netns = namespace();
+    let own = PodSockets::open(netns.try_clone().expect("a descriptor"), successors());
+    let own = own.expect("the pod's sockets");
+    let options = ListenOptions { reuse_port: true, v6only: false, ..ListenOptions::default() };
+    let mut others = Vec::new();
+    for kind in ListenerKind::ALL {
+        assert!(!own.have_successor(), "{kind:?} and what follows is missing");
+        let address = SocketAddr::new("::".parse().expect("an address"), kind.port());
+        let listener = netns.run(|| tcp_listener(address, &options));
+        others.push(listener.expect("entered").expect("listening"));
+    }
+    assert!(own.have_successor());
 }
