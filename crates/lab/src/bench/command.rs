@@ -22,6 +22,7 @@ use super::modes::{self, Mode};
 use super::peer;
 use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
 use super::{compare, keep as files, kube};
+use crate::tell;
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
@@ -117,17 +118,17 @@ async fn measure(args: &RunArgs, site: Site) -> Result<ExitCode> {
         logs: keep.join("logs"),
     };
     let start = Instant::now();
-    let tell = |line: fmt::Arguments<'_>| {
-        eprintln!("{:7.1}s {line}", start.elapsed().as_secs_f64());
+    let tell_time = |line: fmt::Arguments<'_>| {
+        tell(format_args!("{:7.1}s {line}", start.elapsed().as_secs_f64()));
     };
-    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell)?;
+    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell_time)?;
     let outcome = tokio::select! {
         outcome = engine.drive(&experiment, &modes) => outcome.map(|()| Ending::Complete),
         () = end_wished => Ok(Ending::Interrupted),
     };
     let ending = outcome.unwrap_or_else(|error| Ending::Failed(format!("{error:#}")));
     if ending != Ending::Complete {
-        tell(format_args!("taking everything down"));
+        tell_time(format_args!("taking everything down"));
     }
     let struck = engine.strike().await;
     let mut run = engine.finish(ending);
@@ -189,7 +190,7 @@ fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
         let mut reasons: Vec<String> = reasons.collect();
         match &run.ending {
             Ending::Interrupted => {
-                eprintln!("interrupted before anything was measured; nothing is kept");
+                tell(format_args!("interrupted before anything was measured; nothing is kept"));
                 return Ok(ExitCode::from(INTERRUPTED));
             }
             Ending::Failed(reason) => reasons.push(reason.clone()),
@@ -197,11 +198,13 @@ fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
         }
         bail!("nothing was measured: {}", reasons.join("; "));
     }
-    // Before it is kept: what an hour of load said is not lost with a full disk.
-    crate::load::print(&super::text(run))?;
+    // Before it is kept: what an hour of load said is not lost with a full disk; nor, what is kept,
+    // with the terminal.
+    let printed = crate::load::print(&super::text(run));
     let _empty = std::fs::remove_dir(keep.join("logs"));
     files::keep(run, keep)?;
-    eprintln!("kept in {}", keep.display());
+    tell(format_args!("kept in {}", keep.display()));
+    printed?;
     match &run.ending {
         Ending::Complete => Ok(ExitCode::SUCCESS),
         Ending::Interrupted => Ok(ExitCode::from(INTERRUPTED)),

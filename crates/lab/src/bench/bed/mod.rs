@@ -256,11 +256,11 @@ impl Scratch {
             let pid = name.to_str().and_then(|name| name.strip_prefix(SCRATCH));
             let is_dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
             if is_dead && entry.path() != self.0 {
-                eprintln!(
+                crate::tell(format_args!(
                     "warning: a run that was killed has left machines; end them with `ambit down \
                      --state` and each of {}/*, and remove that directory",
                     entry.path().display()
-                );
+                ));
             }
         }
         Ok(())
