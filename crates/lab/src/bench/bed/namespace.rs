@@ -247,13 +247,15 @@ impl Namespace {
         let after = self.used().await?;
         let mut usage = BTreeMap::new();
         if self.stage.is_cpu_told {
-            let mut proxies = Usage { processes: after.0.len(), ..Usage::default() };
+            let mut seconds = 0.0;
             for ((proxy, after), before) in self.stage.proxies.iter().zip(&after.0).zip(&before.0) {
                 if after < before {
                     bail!("{proxy} began anew during the load");
                 }
-                proxies.unsplit_seconds += after - before;
+                seconds += after - before;
             }
+            let unsplit_seconds = Some(seconds);
+            let proxies = Usage { processes: after.0.len(), unsplit_seconds, ..Usage::default() };
             usage.insert(PROXY.to_owned(), proxies);
         }
         for pod in self.namespace.pods().await? {
