@@ -26,7 +26,7 @@ pub use context::{Choice, Cluster, DEFAULT_MESH_NAMESPACE, kubeconfig_file};
 pub use departure::{Departure, DepartureError};
 pub use facts::{Facts, Stage};
 pub use findings::{Finding, Severity, findings};
-pub use measured::ReadyNode;
+pub use measured::{PROXY_CONTAINER, ReadyNode};
 pub use parts::{Part, PodName, Proxy};
 pub use temporary::{LivePod, TemporaryNamespace};
 pub use workloads::{LiveNode, LiveWorkloads};

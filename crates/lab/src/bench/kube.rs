@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ambit_cluster::{Cluster, PodName, Proxy, ReadyNode};
+use ambit_cluster::{Cluster, PROXY_CONTAINER, PodName, Proxy, ReadyNode};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -104,7 +104,8 @@ fn of_nodes(proxies: &[Proxy], nodes: &[ReadyNode]) -> Vec<PodName> {
 async fn version(cluster: &Cluster, proxies: &[PodName], image: &str) -> Result<String> {
     let proxy = proxies.first().context("there is a node with a proxy")?;
     let words = ["/ambit", "--version"].map(str::to_owned);
-    let said = cluster.exec(proxy, &words, VERSION_LIMIT).await.with_context(|| {
+    let said = cluster.exec(proxy, PROXY_CONTAINER, &words, VERSION_LIMIT).await;
+    let said = said.with_context(|| {
         format!(
             "the node proxies are not Ambit's, or cannot be entered: load and servers are of \
              their image, {image}; see docs/MIGRATION.md to put Ambit in their place"

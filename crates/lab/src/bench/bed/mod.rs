@@ -13,6 +13,7 @@ use ambit_net::sys::process::effective_uid;
 use anyhow::{Context, Result, bail};
 
 use super::experiment::Size;
+use super::guests::CLIENT_CONTAINER;
 use super::modes::Mode;
 use super::record::{MachineSize, Meanwhile, Memory, Usage};
 use super::roles::Roles;
@@ -75,7 +76,7 @@ impl Place {
         match self {
             Self::Here(_) => format!("ambit exec {pod} -- ambit {words}"),
             Self::Cluster(_) => format!(
-                "kubectl exec -n {} {pod} -- {} {words}",
+                "kubectl exec -n {} {pod} -c {CLIENT_CONTAINER} -- {} {words}",
                 namespace::namespace_of("MODE"),
                 namespace::PROGRAM
             ),

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::{KNOCKS, read_report};
 use crate::bench::experiment::{MESH_LABEL, Manifests, Size, http};
+use crate::bench::guests::CLIENT_CONTAINER;
 use crate::bench::modes::Mode;
 use crate::bench::record::{MachineSize, Usage};
 use crate::bench::roles::PROXY;
@@ -228,7 +229,8 @@ impl Namespace {
         let mut command = vec![PROGRAM.to_owned()];
         command.extend(words.iter().cloned());
         command.extend(["--quiet", "--output", "json"].map(Into::into));
-        let printed = self.stage.cluster.exec(&pod, &command, duration + GRACE).await?;
+        let printed = self.stage.cluster.exec(&pod, CLIENT_CONTAINER, &command, duration + GRACE);
+        let printed = printed.await?;
         read_report(&printed)
     }
 
