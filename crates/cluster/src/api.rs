@@ -148,13 +148,17 @@ impl crate::Cluster {
 
     /// Hands an object in, for the kinds that only answer: nothing is stored.
     pub(crate) async fn review(&self, path: &str, object: &Value) -> Result<Value, ClusterError> {
-        let body = object.to_string().into_bytes();
-        self.exchange(Method::POST, path, Form::Whole, body).await
+        self.post(path, object).await
     }
 
     /// Makes an object in the list of its kind.
     pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<(), ClusterError> {
-        self.review(path, object).await.map(|_| ())
+        self.post(path, object).await.map(|_| ())
+    }
+
+    async fn post(&self, path: &str, object: &Value) -> Result<Value, ClusterError> {
+        let body = object.to_string().into_bytes();
+        self.exchange(Method::POST, path, Form::Whole, body).await
     }
 
     /// Deletes an object, if it is still the same one: another of its name has another UID.
