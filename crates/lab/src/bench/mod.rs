@@ -46,6 +46,8 @@ pub mod manifest;
 mod metrics;
 mod modes;
 pub mod peer;
+#[cfg(test)]
+mod played;
 pub mod published;
 mod record;
 mod roles;

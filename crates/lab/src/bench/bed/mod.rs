@@ -9,14 +9,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ambit_cluster::TemporaryNamespace;
 use ambit_net::sys::process::effective_uid;
 use anyhow::{Context, Result, bail};
 
 use super::experiment::Size;
 use super::guests::CLIENT_CONTAINER;
-use super::modes::Mode;
+use super::modes::{self, Mode};
 use super::record::{MachineSize, Meanwhile, Memory, Usage};
 use super::roles::Roles;
+use super::words;
 use crate::load::{REPORT_VERSION, Report};
 
 pub(super) use machine::Machines;
@@ -80,6 +82,43 @@ impl Place {
                 namespace::namespace_of("MODE"),
                 namespace::PROGRAM
             ),
+        }
+    }
+
+    /// What to do about what a run leaves that cannot take it down any more.
+    pub(super) fn if_killed(&self) -> Option<String> {
+        match self {
+            // The next run says it.
+            Self::Here(_) => None,
+            Self::Cluster(stage) => Some(format!(
+                "`{} delete namespace -l {}` removes what it leaves, and nobody else's",
+                stage.cluster.kubectl(),
+                TemporaryNamespace::selector(&stage.run)
+            )),
+        }
+    }
+
+    /// What to do about what is left of these beds, if anything is.
+    pub(super) fn remedy<'a>(&self, beds: impl Iterator<Item = &'a Bed>) -> Option<String> {
+        let left: Vec<String> = beds.filter_map(Bed::left).collect();
+        let commands = match self {
+            _ if left.is_empty() => return None,
+            Self::Here(_) => {
+                left.iter().map(|root| format!("`ambit down --state {root}`")).collect()
+            }
+            Self::Cluster(stage) => {
+                vec![format!("`{} delete namespace {}`", stage.cluster.kubectl(), left.join(" "))]
+            }
+        };
+        Some(format!("do it with {}", words::listed(&commands)))
+    }
+
+    /// How many beds are taken down at the same time. A cluster's take their time without anybody's
+    /// help; machines would take it from each other, and how long one takes is in the record.
+    pub(super) fn down_at_once(&self) -> usize {
+        match self {
+            Self::Here(_) => 1,
+            Self::Cluster(_) => modes::MODES.len(),
         }
     }
 }
@@ -178,6 +217,14 @@ impl Bed {
         match self {
             Self::Machine(machine) => machine.down().await,
             Self::Namespace(namespace) => namespace.down().await,
+        }
+    }
+
+    /// What is left of it, by the name that its removal needs.
+    fn left(&self) -> Option<String> {
+        match self {
+            Self::Machine(machine) => machine.left(),
+            Self::Namespace(namespace) => namespace.left(),
         }
     }
 

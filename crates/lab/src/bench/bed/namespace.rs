@@ -275,8 +275,15 @@ impl Namespace {
     pub(super) async fn down(&mut self) -> Result<()> {
         let start = Instant::now();
         let deleted = self.namespace.delete().await;
-        self.size.down_seconds = start.elapsed().as_secs_f64();
-        deleted.with_context(|| format!("try `kubectl delete namespace {}`", self.name()))
+        // Of all attempts together.
+        self.size.down_seconds += start.elapsed().as_secs_f64();
+        let kubectl = self.stage.cluster.kubectl();
+        deleted.with_context(|| format!("try `{kubectl} delete namespace {}`", self.name()))
+    }
+
+    /// Its name, if it may be there.
+    pub(super) fn left(&self) -> Option<String> {
+        self.namespace.may_be_there().then(|| self.name().to_owned())
     }
 }
 
