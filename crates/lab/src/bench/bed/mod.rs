@@ -22,7 +22,7 @@ use super::words;
 use crate::load::{REPORT_VERSION, Report};
 
 pub(super) use machine::Machines;
-pub(super) use namespace::{Stage, cpu_seconds};
+pub(super) use namespace::{Stage, cpu_seconds, namespace_of};
 
 use machine::Machine;
 use namespace::Namespace;

@@ -90,7 +90,7 @@ impl Process {
 }
 
 /// What the namespace of a mode is called.
-pub(super) fn namespace_of(mode: &str) -> String {
+pub(in crate::bench) fn namespace_of(mode: &str) -> String {
     format!("{PREFIX}{}", mode.replace('+', "-"))
 }
 
