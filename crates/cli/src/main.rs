@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         command => commands::run(command),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("ambit: {error:#}");
+        ambit_lab::tell(format_args!("ambit: {error:#}"));
         ExitCode::from(FAILURE)
     })
 }

@@ -52,6 +52,14 @@ pub enum ClusterError {
         /// What the API server said.
         message: String,
     },
+    /// The API server will not do it as it was asked: nothing has changed.
+    #[error("the cluster does not take {what}: {message}")]
+    Rejected {
+        /// What was asked.
+        what: String,
+        /// What the API server said.
+        message: String,
+    },
     /// The API server answered with an error.
     #[error("the cluster does not answer {what}: {message}")]
     Answer {
@@ -122,6 +130,13 @@ pub enum ClusterError {
     Stays(String, Duration),
 }
 
+impl ClusterError {
+    /// Whether what was asked may be done all the same, or later: nobody has said that it was not.
+    pub(crate) fn leaves_open(&self) -> bool {
+        matches!(self, Self::Answer { .. } | Self::Unreachable(..) | Self::Timeout(..))
+    }
+}
+
 /// How a list is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -148,13 +163,17 @@ impl crate::Cluster {
 
     /// Hands an object in, for the kinds that only answer: nothing is stored.
     pub(crate) async fn review(&self, path: &str, object: &Value) -> Result<Value, ClusterError> {
-        let body = object.to_string().into_bytes();
-        self.exchange(Method::POST, path, Form::Whole, body).await
+        self.post(path, object).await
     }
 
     /// Makes an object in the list of its kind.
     pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<(), ClusterError> {
-        self.review(path, object).await.map(|_| ())
+        self.post(path, object).await.map(|_| ())
+    }
+
+    async fn post(&self, path: &str, object: &Value) -> Result<Value, ClusterError> {
+        let body = object.to_string().into_bytes();
+        self.exchange(Method::POST, path, Form::Whole, body).await
     }
 
     /// Deletes an object, if it is still the same one: another of its name has another UID.
@@ -226,22 +245,23 @@ impl crate::Cluster {
 /// The API server's error in our words.
 pub(crate) fn told(what: String, error: kube::Error) -> ClusterError {
     match error {
-        kube::Error::Api(status) => match status.code {
-            404 => ClusterError::Absent(what),
-            409 if status.reason == "AlreadyExists" => ClusterError::Exists(what),
-            401 | 403 => ClusterError::Refused { what, message: status.message },
-            _ => ClusterError::Answer { what, message: status.message },
-        },
+        kube::Error::Api(status) if status.reason == "AlreadyExists" => ClusterError::Exists(what),
+        kube::Error::Api(status) => answered(what, status.code, status.message),
         // Of what goes on as a WebSocket the server's words are lost.
         kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
-            let message = status.to_string();
-            match status.as_u16() {
-                404 => ClusterError::Absent(what),
-                401 | 403 => ClusterError::Refused { what, message },
-                _ => ClusterError::Answer { what, message },
-            }
+            answered(what, status.as_u16(), status.to_string())
         }
         other => ClusterError::Unreachable(what, Box::new(other)),
+    }
+}
+
+/// What an HTTP status says.
+fn answered(what: String, code: u16, message: String) -> ClusterError {
+    match code {
+        404 => ClusterError::Absent(what),
+        401 | 403 => ClusterError::Refused { what, message },
+        400..=499 => ClusterError::Rejected { what, message },
+        _ => ClusterError::Answer { what, message },
     }
 }
 
@@ -281,7 +301,9 @@ pub(crate) fn escape(text: &str) -> String {
 
 /// A cluster whose API server answers what a test says, by method and path with query.
 #[cfg(test)]
-pub(crate) fn playing(answer: fn(&Method, &str) -> (u16, Value)) -> crate::Cluster {
+pub(crate) fn playing(
+    answer: impl Fn(&Method, &str) -> (u16, Value) + Send + 'static,
+) -> crate::Cluster {
     use kube::client::Body;
 
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -314,6 +336,7 @@ mod tests {
                 "/list?limit=500&continue=a%20b" => (200, json!({"items": [3], "metadata": {}})),
                 "/forbidden?limit=500" => status(403, "you may not"),
                 "/broken?limit=500" => status(500, "no storage"),
+                "/busy?limit=500" => status(429, "later"),
                 "/endless?limit=500" | "/endless?limit=500&continue=x" => {
                     (200, json!({"items": [], "metadata": {"continue": "x"}}))
                 }
@@ -325,7 +348,8 @@ mod tests {
         assert_eq!(list("/list").await.unwrap(), [json!(1), json!(2), json!(3)]);
         let told = async |path| list(path).await.expect_err("it is an error").to_string();
         assert!(told("/forbidden").await.contains("refuses /forbidden: you may not"));
-        assert!(told("/broken").await.contains("no storage"));
+        assert!(told("/broken").await.contains("does not answer /broken: no storage"));
+        assert!(told("/busy").await.contains("does not take /busy: later"));
         assert!(told("/none").await.contains("has no /none"));
         assert!(told("/endless").await.contains("more than 200000 objects"));
     }

@@ -79,9 +79,26 @@ impl Cluster {
         &self.context
     }
 
+    /// `kubectl`, with the words that have it ask this cluster, whatever its current one is.
+    pub fn kubectl(&self) -> String {
+        match self.context.as_str() {
+            IN_CLUSTER => "kubectl".to_owned(),
+            context => format!("kubectl --context {}", quoted(context)),
+        }
+    }
+
     /// Where Ambit's parts run.
     pub fn mesh_namespace(&self) -> &str {
         &self.mesh_namespace
+    }
+}
+
+/// A word as a shell takes it: the contexts of EKS are ARNs, and others may hold anything.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
+    match word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
@@ -136,6 +153,14 @@ mod tests {
         check("a", Some("c"), Err("there are: a, b"));
         check("", None, Err("--context"));
         check("c", None, Err("`c`"));
+    }
+
+    #[test]
+    fn a_context_is_one_word_of_a_command() {
+        let check = |context: &str, expected: &str| assert_eq!(quoted(context), expected);
+        check("arn:aws:eks:eu-west-1:1:cluster/a", "arn:aws:eks:eu-west-1:1:cluster/a");
+        check("my cluster", "'my cluster'");
+        check("it's", r"'it'\''s'");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Commands in pods, run to their end as `kubectl exec` runs them.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -17,11 +18,13 @@ const OUTPUT_SIZE_MAX_BYTES: u64 = 64 << 20;
 const BUFFER_SIZE_BYTES: usize = 64 << 10;
 
 impl crate::Cluster {
-    /// Runs a command in a pod's first container to its end, and says what it printed. The API has
-    /// no way to end it: when nobody waits for it any more, it goes on in its pod.
+    /// Runs a command in a container of a pod to its end, and says what it printed. The container
+    /// is named, because the first one of a pod may be one that an admission webhook has put there.
+    /// The API has no way to end it: when nobody waits for it any more, it goes on in its pod.
     pub async fn exec(
         &self,
         pod: &PodName,
+        container: &str,
         command: &[String],
         limit: Duration,
     ) -> Result<String, ClusterError> {
@@ -33,6 +36,7 @@ impl crate::Cluster {
         let run = async {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
             let wanted = AttachParams {
+                container: Some(container.to_owned()),
                 max_stdout_buf_size: Some(BUFFER_SIZE_BYTES),
                 max_stderr_buf_size: Some(BUFFER_SIZE_BYTES),
                 ..AttachParams::default()
@@ -42,21 +46,46 @@ impl crate::Cluster {
                 process.map_err(|error| told(format!("a command in {pod}"), error))?;
             let (out, err) = (process.stdout(), process.stderr());
             let status = process.take_status();
-            // Both at once: who prints much to one of them would else wait for ever.
-            let (out, err) = tokio::try_join!(whole(out), whole(err)).map_err(&failed)?;
-            let status = match status {
-                Some(status) => status.await,
-                None => None,
-            };
-            match (status, process.join().await) {
-                (Some(status), _) => outcome(&status, out, &err).map_err(&failed),
-                (None, Err(error)) => Err(failed(in_full(&error))),
-                (None, Ok(())) => Err(failed("the connection ended before it did".to_owned())),
+            let status = async { status?.await };
+            match ended(out, err, status).await.map_err(&failed)? {
+                Some((status, out, err)) => outcome(&status, out, &err).map_err(&failed),
+                // What reads from the connection has ended, and knows why.
+                None => Err(failed(match process.join().await {
+                    Err(error) => in_full(&error),
+                    Ok(()) => "the connection ended before it did".to_owned(),
+                })),
             }
         };
         let outcome = tokio::time::timeout(limit, run).await;
         outcome.map_err(|_| failed(format!("it has not ended within {limit:?}")))?
     }
+}
+
+/// How a command ended and what it printed; nothing if the connection broke before it ended.
+async fn ended(
+    out: Option<impl AsyncRead + Unpin>,
+    err: Option<impl AsyncRead + Unpin>,
+    status: impl Future<Output = Option<Status>>,
+) -> Result<Option<(Status, String, String)>, String> {
+    // Both at once: who prints much to one of them would else wait for ever.
+    let mut printed = pin!(async { tokio::try_join!(whole(out), whole(err)) });
+    let mut status = pin!(status);
+    // Streams that are not told to end stay open when the connection breaks: only that there will
+    // be no status says so.
+    let (status, (out, err)) = tokio::select! {
+        status = &mut status => match status {
+            Some(status) => (status, printed.await?),
+            None => return Ok(None),
+        },
+        printed = &mut printed => {
+            let printed = printed?;
+            match status.await {
+                Some(status) => (status, printed),
+                None => return Ok(None),
+            }
+        }
+    };
+    Ok(Some((status, out, err)))
 }
 
 /// What a command printed, or why that does not count.
@@ -83,6 +112,8 @@ async fn whole(stream: Option<impl AsyncRead + Unpin>) -> Result<String, String>
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -101,6 +132,24 @@ mod tests {
         check("Failure", Some("exit status 1"), "one\ntwo\n\n", Err("two (exit status 1)"));
         check("Failure", Some("exit status 1"), "", Err("exit status 1"));
         check("Failure", None, "", Err("it failed"));
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_no_wait() {
+        let success = || Status { status: Some("Success".to_owned()), ..Status::default() };
+        // As when the connection breaks: nobody ends what is read.
+        let (out, mut open) = tokio::io::duplex(64);
+        open.write_all(b"half").await.unwrap();
+        let ended_by = |status| ended(Some(out), None::<&[u8]>, async move { status });
+        assert_eq!(ended_by(None).await, Ok(None));
+        drop(open);
+        let ended_by = |status| ended(Some(&b"out"[..]), Some(&b"err"[..]), async move { status });
+        let whole = Some((success(), "out".to_owned(), "err".to_owned()));
+        assert_eq!(ended_by(Some(success())).await, Ok(whole));
+        assert_eq!(ended_by(None).await, Ok(None));
+        let endless = Some(tokio::io::repeat(b'x'));
+        let ended = ended(endless, None::<&[u8]>, std::future::pending()).await;
+        assert!(ended.is_err_and(|it| it.contains("more than 64 MiB")));
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::access::{ASKED_AT_ONCE, Right};
 use crate::api::{ClusterError, Form, in_full};
 use crate::findings::is_ours;
 use crate::json::items;
@@ -365,25 +366,15 @@ impl Facts {
     ) {
         let namespace = cluster.mesh_namespace();
         let asked = wanted.iter().map(|(access, here)| async move {
-            let (resource, part) = access.resource.split_once('/').unwrap_or((access.resource, ""));
-            let mut spec = json!({"resourceAttributes": {"group": access.group,
-                "resource": resource, "subresource": part, "verb": access.verb,
-                "namespace": if *here { namespace } else { "" }}});
-            let kind = match access.account {
-                "" => "SelfSubjectAccessReview",
-                account => {
-                    spec["user"] = format!("system:serviceaccount:{namespace}:{account}").into();
-                    "SubjectAccessReview"
-                }
-            };
-            let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind,
-                "spec": spec});
-            let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_lowercase());
-            let answer = cluster.review(&path, &review).await?;
-            let allowed = answer.pointer("/status/allowed") == Some(&Value::Bool(true));
+            let &Access { account, group, resource, verb, .. } = access;
+            let user = format!("system:serviceaccount:{namespace}:{account}");
+            let namespace = if *here { namespace.to_owned() } else { String::new() };
+            let right = Right { verb, group, resource, namespace };
+            let user = Some(user).filter(|_| !account.is_empty());
+            let allowed = cluster.may(user, &right).await?;
             Ok::<_, ClusterError>(Access { allowed, ..access.clone() })
         });
-        let mut answers = futures::stream::iter(asked).buffered(READ_AT_ONCE);
+        let mut answers = futures::stream::iter(asked).buffered(ASKED_AT_ONCE);
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(access) => self.access.push(access),

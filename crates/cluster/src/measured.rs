@@ -8,7 +8,7 @@ use crate::parts::PROXY;
 use crate::workloads::{LiveNode, sort};
 
 /// What a proxy's container is called.
-const CONTAINER: &str = "istio-proxy";
+pub const PROXY_CONTAINER: &str = "istio-proxy";
 
 /// A node that takes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl crate::Cluster {
         };
         image(&set).ok_or_else(|| ClusterError::NoPart {
             namespace: namespace.to_owned(),
-            what: format!("DaemonSet {PROXY} with a container {CONTAINER}"),
+            what: format!("DaemonSet {PROXY} with a container {PROXY_CONTAINER}"),
             remedy: "install the chart, or name its namespace with --mesh-namespace".to_owned(),
         })
     }
@@ -77,7 +77,7 @@ fn takes_any(node: &&Value) -> bool {
 
 fn image(set: &Value) -> Option<String> {
     let mut containers = items(set, "/spec/template/spec/containers");
-    let container = containers.find(|it| text(it, "/name") == CONTAINER)?;
+    let container = containers.find(|it| text(it, "/name") == PROXY_CONTAINER)?;
     Some(text(container, "/image").to_owned()).filter(|image| !image.is_empty())
 }
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn the_proxies_image_is_that_of_their_container() {
         let containers = json!([{"name": "other", "image": "x"},
-            {"name": CONTAINER, "image": "ambit:1"}]);
+            {"name": PROXY_CONTAINER, "image": "ambit:1"}]);
         let set = json!({"spec": {"template": {"spec": {"containers": containers}}}});
         assert_eq!(image(&set).as_deref(), Some("ambit:1"));
         assert_eq!(image(&Value::Null), None);

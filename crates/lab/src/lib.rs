@@ -21,6 +21,8 @@
 //! enter namespaces, which a process with threads cannot.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -75,9 +77,15 @@ pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<E
     Some(exit(word, outcome))
 }
 
+/// Tells the user a line. That nobody hears it is no reason to stop half way: the terminal may be
+/// gone, or what read from a pipe, and `eprintln` would panic before what was started is ended.
+pub fn tell(line: fmt::Arguments<'_>) {
+    let _unheard = writeln!(std::io::stderr(), "{line}");
+}
+
 fn exit(word: &OsStr, outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        eprintln!("ambit {}: {error:#}", word.to_string_lossy());
+        tell(format_args!("ambit {}: {error:#}", word.to_string_lossy()));
         ExitCode::FAILURE
     })
 }
@@ -91,5 +99,36 @@ fn arguments<A: Parser>(name: &str, words: &[OsString]) -> anyhow::Result<Result
             error.print().context("print the usage")?;
             Ok(Err(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Set for a child of its own.
+    const CHILD: &str = "AMBIT_TEST_TELLS";
+
+    #[test]
+    fn telling_nobody_is_no_end() {
+        if std::env::var_os(CHILD).is_some() {
+            tell(format_args!("nobody reads this"));
+            return;
+        }
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let own = std::env::current_exe().unwrap();
+        let words = ["tests::telling_nobody_is_no_end", "--exact", "--nocapture"];
+        let child = Command::new(own)
+            .args(words)
+            .env(CHILD, "")
+            .stderr(writer)
+            .stdout(Stdio::piped())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
     }
 }

@@ -1,5 +1,7 @@
 //! `ambit up`, `ambit down` and `ambit demo`.
 
+#![deny(clippy::print_stderr, reason = "it panics where nobody listens, before machines are down")]
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -10,6 +12,7 @@ use ambit_control::manifest::{self, Typed};
 use ambit_lab::demo::{self, DemoConfig};
 use ambit_lab::image::ImageMap;
 use ambit_lab::machine::{self, Client, Progress, UpConfig};
+use ambit_lab::tell;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,15 +43,15 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         machine::down(&born.layout).await.context("take the half-started machine down")?;
         return Err(error);
     }
-    eprintln!(
+    tell(format_args!(
         "{:6.2}s up; state in {}",
         start.elapsed().as_secs_f64(),
         born.layout.root().display()
-    );
+    ));
     if args.detach {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("        Ctrl-C takes it down");
+    tell(format_args!("        Ctrl-C takes it down"));
     tokio::select! {
         () = interruptions.next() => {}
         () = gone(&client) => bail!("the machine has ended; see its logs"),
@@ -72,7 +75,7 @@ async fn fill(
     start: Instant,
 ) -> Result<()> {
     for warning in client.apply(objects, false).await?.warnings {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     client
         .wait_until_ready(READY_TIMEOUT, |missing| {
@@ -174,7 +177,7 @@ pub(super) async fn down(args: &StateArgs) -> Result<ExitCode> {
     let report = machine::down(&super::layout(args)).await?;
     let what = if report.ended { "down" } else { "what was left is removed" };
     let seconds = report.duration_ms as f64 / 1e3;
-    eprintln!("{what} in {seconds:.2} s; logs are in {}", report.logs.display());
+    tell(format_args!("{what} in {seconds:.2} s; logs are in {}", report.logs.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -190,7 +193,7 @@ pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode> {
         seconds: args.seconds,
         rate: args.rate,
     };
-    let report = demo::run(&config, |line| eprintln!("{line}")).await?;
+    let report = demo::run(&config, |line| tell(format_args!("{line}"))).await?;
     match args.output {
         Report::Text => super::print(&report.to_string())?,
         Report::Json => super::print_json(&report)?,

@@ -138,24 +138,43 @@ fn system_calls_are_counted_and_manifests_of_ones_own_are_measured() {
     drop(turn);
 }
 
-#[test]
-fn an_interrupted_run_keeps_what_it_has_and_leaves_nothing() {
-    let turn = Machine::none("bench-ctrl-c");
-    let keep = fresh("ctrl-c");
+/// A run that is interrupted when it has measured something; what it said from then on.
+fn interrupted(name: &str, is_heard: bool) -> Vec<String> {
+    let keep = fresh(name);
     let words = "path --only rps --modes none,ambient --repetitions 50 --duration 300ms";
     let mut child = start(words, &keep);
     let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
     let measured = lines.by_ref().map_while(Result::ok).find(|line| line.contains(" p50 "));
     assert!(measured.is_some(), "something is measured before the run ends");
+    let lines = is_heard.then_some(lines);
+    if !is_heard {
+        // As with `2>&1 | tee log`, which Ctrl-C ends first.
+        drop(child.stdout.take());
+    }
     let pid = i32::try_from(child.id()).expect("process ids are positive");
     kill(pid, Signal::Interrupt).expect("it runs");
-    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    let said: Vec<String> = lines.into_iter().flatten().map_while(Result::ok).collect();
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(130), "{said:?}");
     assert_gone(child.id());
     let run = run(&keep);
     assert_eq!(run.ending, Ending::Interrupted);
     assert!(!run.measurements.is_empty() && run.measurements.len() < 200);
+    said
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_it_has_and_leaves_nothing() {
+    let turn = Machine::none("bench-ctrl-c");
+    let said = interrupted("ctrl-c", true);
+    assert!(said.iter().any(|line| line.contains("taking everything down")), "{said:?}");
+    drop(turn);
+}
+
+#[test]
+fn an_interrupted_run_that_nobody_hears_leaves_nothing_either() {
+    let turn = Machine::none("bench-unheard");
+    interrupted("unheard", false);
     drop(turn);
 }
 

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{Report, listed, object};
 use crate::Facts;
+use crate::access::minor;
 use crate::facts::{List, Stage};
 use crate::json::{items, label, name, text};
 
@@ -47,10 +48,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
 
 fn version(facts: &Facts, report: &mut Report) {
     let Some(version) = &facts.version else { return };
-    // Some providers write the minor version as `30+`.
-    let minor = text(version, "/minor").trim_end_matches('+').parse();
-    if text(version, "/major") == "1" && minor.is_ok_and(|minor: u32| minor < KUBERNETES_MINOR_MIN)
-    {
+    if minor(version).is_some_and(|minor| minor < KUBERNETES_MINOR_MIN) {
         report.error("kubernetes-version", "the API server").says(
             format!(
                 "Kubernetes {} does not write the node into a pod's token; control could not tell \

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::{Command, ExitCode};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ambit_cluster::Cluster;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 
 use super::args::{BenchArgs, Other, RunArgs};
 use super::bed::{Machines, Place, Scratch};
@@ -22,9 +23,14 @@ use super::modes::{self, Mode};
 use super::peer;
 use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
 use super::{compare, keep as files, kube};
+use crate::tell;
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+/// What a second Ctrl-C is for.
+const AGAIN: &str = "once more, and what is there stays";
+/// What is said twice within it is said once: by timeout(1), by a shell to its jobs.
+const SECOND_THOUGHT: Duration = Duration::from_millis(500);
 /// Where runs are kept unless another place is named.
 const RUNS: &str = "bench/runs";
 /// The most runs of one experiment, machine and day.
@@ -97,7 +103,7 @@ pub(super) struct Order {
 
 async fn measure(args: &RunArgs, site: Site) -> Result<ExitCode> {
     // From the first moment on: nothing may be left.
-    let mut end_wished = pin!(end_wished()?);
+    let mut end_wished = pin!(end_wished(&ENDS)?);
     let order = match site {
         Site::Here { binary, own } => order(args, binary, own).await?,
         Site::Cluster(cluster) => tokio::select! {
@@ -117,38 +123,69 @@ async fn measure(args: &RunArgs, site: Site) -> Result<ExitCode> {
         logs: keep.join("logs"),
     };
     let start = Instant::now();
-    let tell = |line: fmt::Arguments<'_>| {
-        eprintln!("{:7.1}s {line}", start.elapsed().as_secs_f64());
+    let tell_time = |line: fmt::Arguments<'_>| {
+        tell(format_args!("{:7.1}s {line}", start.elapsed().as_secs_f64()));
     };
-    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell)?;
+    if let Some(remedy) = settings.place.if_killed() {
+        tell_time(format_args!("if this is killed: {remedy}"));
+    }
+    let mut engine = Engine::new(&settings, run, experiment.counts_calls, &tell_time)?;
     let outcome = tokio::select! {
         outcome = engine.drive(&experiment, &modes) => outcome.map(|()| Ending::Complete),
-        () = end_wished => Ok(Ending::Interrupted),
+        () = &mut end_wished => Ok(Ending::Interrupted),
     };
     let ending = outcome.unwrap_or_else(|error| Ending::Failed(format!("{error:#}")));
-    if ending != Ending::Complete {
-        tell(format_args!("taking everything down"));
+    match ending {
+        Ending::Complete => {}
+        Ending::Interrupted => tell_time(format_args!("taking everything down; {AGAIN}")),
+        Ending::Failed(_) => tell_time(format_args!("taking everything down")),
     }
-    let struck = engine.strike().await;
+    let first = (ending != Ending::Interrupted).then_some(end_wished);
+    let struck = tokio::select! {
+        struck = engine.strike() => struck,
+        () = insisted(first) => Ok(()),
+    };
+    let left = engine.left();
     let mut run = engine.finish(ending);
     run.condense();
     let code = conclude(&run, &keep);
+    if let Some(remedy) = left {
+        // The last words: nothing else says what is there still.
+        tell(format_args!("not everything was taken down: {remedy}"));
+    }
     struck?;
     code
 }
 
-/// Waits for SIGINT, SIGTERM or SIGHUP, from now on.
-fn end_wished() -> Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+/// What ends a run.
+const ENDS: [SignalKind; 3] =
+    [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+/// What ends it before everything is taken down. A terminal that hangs up is nobody who insists.
+const INSISTS: [SignalKind; 2] = [SignalKind::interrupt(), SignalKind::terminate()];
+
+/// Waits for one of these signals, from now on.
+fn end_wished(kinds: &[SignalKind]) -> Result<impl Future<Output = ()> + use<>> {
+    let listen = |kind: &SignalKind| signal(*kind).context("listen for signals");
+    let mut signals: Vec<_> = kinds.iter().map(listen).collect::<Result<_>>()?;
     Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
+        let received = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+        let _which = futures::future::select_all(received).await;
     })
+}
+
+/// Waits until somebody who knows that everything is being taken down wants no more of it. `first`
+/// is there if nobody has wished for the end yet.
+async fn insisted(first: Option<Pin<&mut impl Future<Output = ()>>>) {
+    if let Some(first) = first {
+        first.await;
+        tell(format_args!("taking everything down; {AGAIN}"));
+    }
+    sleep(SECOND_THOUGHT).await;
+    match end_wished(&INSISTS) {
+        Ok(second) => second.await,
+        // Then it is taken down to the end.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Checks the words against this host.
@@ -189,7 +226,7 @@ fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
         let mut reasons: Vec<String> = reasons.collect();
         match &run.ending {
             Ending::Interrupted => {
-                eprintln!("interrupted before anything was measured; nothing is kept");
+                tell(format_args!("interrupted before anything was measured; nothing is kept"));
                 return Ok(ExitCode::from(INTERRUPTED));
             }
             Ending::Failed(reason) => reasons.push(reason.clone()),
@@ -197,11 +234,13 @@ fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
         }
         bail!("nothing was measured: {}", reasons.join("; "));
     }
-    // Before it is kept: what an hour of load said is not lost with a full disk.
-    crate::load::print(&super::text(run))?;
+    // Before it is kept: what an hour of load said is not lost with a full disk; nor, what is kept,
+    // with the terminal.
+    let printed = crate::load::print(&super::text(run));
     let _empty = std::fs::remove_dir(keep.join("logs"));
     files::keep(run, keep)?;
-    eprintln!("kept in {}", keep.display());
+    tell(format_args!("kept in {}", keep.display()));
+    printed?;
     match &run.ending {
         Ending::Complete => Ok(ExitCode::SUCCESS),
         Ending::Interrupted => Ok(ExitCode::from(INTERRUPTED)),

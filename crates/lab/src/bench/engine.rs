@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use futures::StreamExt;
 
 use super::bed::{Bed, Place};
 use super::calls::Tracepoints;
@@ -204,15 +205,18 @@ impl<'a> Engine<'a> {
         let name = bed.mode().name;
         (self.tell)(format_args!("{name}: takes no part from here on: {error:#}"));
         let kept = bed.keep_logs();
-        // In the list until it is down: whoever is interrupted meanwhile goes on with it.
-        let down = bed.down().await;
-        let bed = self.beds.remove(position);
-        self.keep_size(&bed);
         let run = self.run.modes.iter_mut().find(|it| it.name == name);
         run.context("every mode is in the record")?.outcome =
             ModeOutcome::Failed(format!("{error:#}"));
+        // In the list until it is down: whoever is interrupted meanwhile, or cannot take it down
+        // now, goes on with it.
+        let down = bed.down().await.with_context(|| taking_down(name));
+        if down.is_ok() {
+            let bed = self.beds.remove(position);
+            self.keep_size(&bed);
+        }
         kept.with_context(|| format!("keep the logs of {name}"))?;
-        down.with_context(|| format!("take down what {name} was measured on"))
+        down
     }
 
     fn keep_size(&mut self, bed: &Bed) {
@@ -221,30 +225,47 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Takes everything down that is there.
+    /// Takes everything down that is there. What cannot be taken down stays in the list.
     pub(super) async fn strike(&mut self) -> Result<()> {
+        let at_once = self.settings.place.down_at_once();
+        // In the list until all of them are down, as above.
+        let downs = futures::stream::iter(self.beds.iter_mut().map(Bed::down)).buffered(at_once);
+        let downs: Vec<Result<()>> = downs.collect().await;
         let mut first_error = Ok(());
-        while let Some(bed) = self.beds.first_mut() {
-            // In the list until it is down, as above.
-            let down = bed.down().await;
-            let bed = self.beds.remove(0);
-            bed.forget_logs();
+        for (bed, down) in std::mem::take(&mut self.beds).into_iter().zip(downs) {
+            if down.is_err() {
+                first_error = first_error.and(down.with_context(|| taking_down(bed.mode().name)));
+                self.beds.push(bed);
+                continue;
+            }
+            if !self.has_failed(bed.mode()) {
+                bed.forget_logs();
+            }
             self.keep_size(&bed);
-            let name = bed.mode().name;
-            let down = down.with_context(|| format!("take down what {name} was measured on"));
-            first_error = first_error.and(down);
         }
         first_error
     }
 
+    /// What to do about what could not be taken down, if anything could not.
+    pub(super) fn left(&self) -> Option<String> {
+        self.settings.place.remedy(self.beds.iter())
+    }
+
     /// The record, with how it ended.
     pub(super) fn finish(mut self, ending: Ending) -> Run {
+        for bed in std::mem::take(&mut self.beds) {
+            self.keep_size(&bed);
+        }
         self.run.ending = ending;
         self.run.seconds = self.start.elapsed().as_secs_f64();
         let doubts = doubts::of_run(&self.run);
         self.run.warnings.extend(doubts);
         self.run
     }
+}
+
+fn taking_down(mode: &str) -> String {
+    format!("take down what {mode} was measured on")
 }
 
 /// Counts the roles' system calls in the middle of a load.
@@ -292,5 +313,112 @@ impl fmt::Display for Line<'_> {
             write!(f, "  {} of {} failed", load.failed, load.requests)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use ambit_cluster::Cluster;
+    use http::Method;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::bench::bed::Stage;
+    use crate::bench::experiment::Manifests;
+    use crate::bench::played::playing;
+    use crate::bench::{modes, testing};
+
+    /// The namespaces of a cluster, and whether somebody has asked for their end. They go when
+    /// nobody waits for the end of another first.
+    type Namespaces = Arc<Mutex<BTreeMap<String, (Value, bool)>>>;
+
+    /// A cluster that does not let go of namespaces whose name contains `held`.
+    async fn cluster(held: Arc<Mutex<&'static str>>) -> (Cluster, Namespaces) {
+        let namespaces = Namespaces::default();
+        let known = namespaces.clone();
+        let cluster = playing(move |method, path, object| {
+            let status = |code: u16| (code, json!({"kind": "Status", "code": code}));
+            let mut known = known.lock().unwrap();
+            let held = *held.lock().unwrap();
+            let is_free = |name: &str| held.is_empty() || !name.contains(held);
+            let path = path.split('?').next().unwrap_or_default();
+            let name = path.strip_prefix("/api/v1/namespaces/").unwrap_or_default();
+            match *method {
+                Method::POST => {
+                    let name = object["metadata"]["name"].as_str().unwrap();
+                    known.insert(name.to_owned(), (object.clone(), false));
+                    (201, object.clone())
+                }
+                Method::GET if name.ends_with("/pods") => (200, json!({"items": []})),
+                Method::GET => {
+                    if known.iter().all(|(name, (_, is_asked))| *is_asked || !is_free(name)) {
+                        known.retain(|name, _| !is_free(name));
+                    }
+                    known.get(name).map_or_else(|| status(404), |it| (200, it.0.clone()))
+                }
+                _ if !is_free(name) => status(403),
+                _ => {
+                    known.get_mut(name).unwrap().1 = true;
+                    (200, json!({}))
+                }
+            }
+        });
+        (cluster.await, namespaces)
+    }
+
+    fn size() -> Size {
+        let case = testing::run().cases.remove(0);
+        let load = Load { case, generators: vec!["client".to_owned()] };
+        Size {
+            namespaces: 1,
+            manifests: Manifests::Own(Vec::new()),
+            policies: String::new(),
+            cases: vec![load],
+            beside: None,
+            variant: None,
+            stranger: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn namespaces_are_deleted_together_and_stay_known_until_they_are_gone() {
+        let held = Arc::new(Mutex::new("ambient"));
+        let (cluster, namespaces) = cluster(held.clone()).await;
+        let stage =
+            Stage { cluster, run: "1-2".to_owned(), proxies: Vec::new(), is_cpu_told: false };
+        let settings = Settings {
+            place: Place::Cluster(stage),
+            repetitions: 1,
+            duration: Duration::ZERO,
+            warm_up: Duration::ZERO,
+            logs: PathBuf::new(),
+        };
+        let mut run = testing::run();
+        run.modes.iter_mut().for_each(|mode| mode.machines.clear());
+        let mut engine = Engine::new(&settings, run, false, &|_| ()).unwrap();
+        let names = ["none", "ambient"].map(str::to_owned);
+        let modes = modes::on_cluster(&names).unwrap();
+        engine.bring_up(0, &size(), &modes).await.unwrap();
+        assert_eq!(namespaces.lock().unwrap().len(), 2);
+        let all = "kubectl --context played delete namespace ambit-bench-none ambit-bench-ambient";
+        assert_eq!(engine.left(), Some(format!("do it with `{all}`")));
+
+        let limit = Duration::from_secs(60);
+        let refused = tokio::time::timeout(limit, engine.strike()).await.unwrap();
+        let refused = format!("{:#}", refused.unwrap_err());
+        assert!(refused.contains("take down what ambient was measured on"), "{refused}");
+        let one = "kubectl --context played delete namespace ambit-bench-ambient";
+        assert_eq!(engine.left(), Some(format!("do it with `{one}`")));
+
+        *held.lock().unwrap() = "";
+        engine.bring_up(0, &size(), &modes[..1]).await.unwrap();
+        tokio::time::timeout(limit, engine.strike()).await.unwrap().unwrap();
+        assert_eq!((engine.left(), namespaces.lock().unwrap().len()), (None, 0));
+        let run = engine.finish(Ending::Complete);
+        let machines: Vec<usize> = run.modes.iter().map(|mode| mode.machines.len()).collect();
+        assert_eq!(machines[..2], [2, 1]);
     }
 }

@@ -9,6 +9,8 @@ use super::experiment::{CLUSTER_CLIENT, CLUSTER_NEIGHBOUR, CLUSTER_SERVER, CLUST
 
 /// Whom the policy lets in, and who else there is: accounts of the same names as their pods.
 const SERVERS: &str = "server";
+/// The container of those who only call.
+pub(super) const CLIENT_CONTAINER: &str = "sleep";
 /// The user of all of them: none that a file of the image belongs to.
 const USER: u32 = 65532;
 /// HTTP, and a sink for streams.
@@ -22,7 +24,7 @@ pub(super) fn objects(image: &str, nodes: &[String]) -> Vec<Value> {
     servers.extend(nodes.get(1).map(|there| (CLUSTER_SERVER, there)));
     let accounts = [CLUSTER_CLIENT, CLUSTER_STRANGER, SERVERS].map(account);
     let clients = [CLUSTER_CLIENT, CLUSTER_STRANGER]
-        .map(|name| pod(name, name, here, &[container("sleep", image, &["sleep"], None)]));
+        .map(|name| pod(name, name, here, &[container(CLIENT_CONTAINER, image, &["sleep"], None)]));
     let servers = servers.into_iter().flat_map(|(name, node)| {
         let containers = PORTS.map(|(sample, port)| {
             let listen = format!("[::]:{port}");
@@ -135,6 +137,16 @@ mod tests {
         let both = [here[0], ("server", "n2"), here[1], here[2]];
         assert_eq!(pods(&["n1", "n2"]), named(both.to_vec()));
         assert!(pods(&[]).is_empty());
+    }
+
+    #[test]
+    fn who_calls_has_the_container_that_loads_run_in() {
+        let objects = objects("ambit:1", &["n1".to_owned()]);
+        for caller in [CLUSTER_CLIENT, CLUSTER_STRANGER] {
+            let is_caller = |it: &&Value| it["kind"] == "Pod" && it["metadata"]["name"] == caller;
+            let pod = objects.iter().find(is_caller).unwrap();
+            assert_eq!(pod["spec"]["containers"][0]["name"], CLIENT_CONTAINER);
+        }
     }
 
     #[test]

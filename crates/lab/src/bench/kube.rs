@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ambit_cluster::{Cluster, PodName, Proxy, ReadyNode};
+use ambit_cluster::{Cluster, PROXY_CONTAINER, PodName, Proxy, ReadyNode, Right};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::args::RunArgs;
-use super::bed::{Place, Stage, cpu_seconds};
+use super::bed::{Place, Stage, cpu_seconds, namespace_of};
 use super::command::Order;
 use super::experiment::{EXPERIMENTS, Experiment};
+use super::modes::Mode;
 use super::record::Host;
 use super::{guests, modes};
 use crate::plan::{parse_cpu, parse_memory};
@@ -34,6 +35,8 @@ pub(super) async fn order(args: &RunArgs, cluster: Cluster) -> Result<Order> {
     let modes = modes::on_cluster(&args.modes)?;
     // What is wrong with the words is said before anything is asked.
     Experiment::on_cluster(args, NODES_MAX, Vec::new(), &Value::Null)?;
+    let mut warnings = vec![SHARED.to_owned()];
+    warnings.extend(ensure_rights(&cluster, &modes).await?);
     let image = cluster.proxy_image().await?;
     let proxies = cluster.proxies().await?;
     let mut nodes = cluster.ready_nodes().await?;
@@ -46,7 +49,6 @@ pub(super) async fn order(args: &RunArgs, cluster: Cluster) -> Result<Order> {
         );
     };
     let host = host(first)?;
-    let mut warnings = vec![SHARED.to_owned()];
     warnings.extend(about(&nodes));
     let proxies = of_nodes(&proxies, &nodes);
     let version = version(&cluster, &proxies, &image).await?;
@@ -94,6 +96,74 @@ fn refuse(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
+/// Fails if the user lacks a right that the run needs; warns if that cannot be known. Many a role
+/// lets one look and not make, and half of a run is a pile of failed modes.
+async fn ensure_rights(cluster: &Cluster, modes: &[Mode]) -> Result<Option<String>> {
+    let asked = async {
+        let verbs = cluster.websocket_verbs().await?;
+        cluster.lacking(rights(cluster.mesh_namespace(), modes, verbs)).await
+    };
+    let lacking = match asked.await {
+        Ok(lacking) => lacking,
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            return Ok(Some(format!("which rights you have could not be asked: {error:#}")));
+        }
+    };
+    if lacking.is_empty() {
+        return Ok(None);
+    }
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for right in lacking {
+        let namespaces = places.entry(right.to_string()).or_default();
+        namespaces.extend(Some(right.namespace).filter(|it| !it.is_empty()));
+    }
+    let missing = places.into_iter().map(|(what, namespaces)| match namespaces.is_empty() {
+        true => what,
+        false => format!("{what} (in {})", namespaces.join(", ")),
+    });
+    bail!(
+        "you may not {}; ask for a role that allows it, docs/KUBERNETES.md lists all that a run \
+         needs",
+        missing.collect::<Vec<_>>().join("; ")
+    )
+}
+
+/// What a run asks of the API server.
+fn rights(mesh_namespace: &str, modes: &[Mode], websocket_verbs: &[&'static str]) -> Vec<Right> {
+    let right = |verb, group, resource, namespace: &str| Right {
+        verb,
+        group,
+        resource,
+        namespace: namespace.to_owned(),
+    };
+    let mut rights = vec![
+        right("list", "", "nodes", ""),
+        right("create", "", "namespaces", ""),
+        right("get", "apps", "daemonsets", mesh_namespace),
+        right("list", "", "pods", mesh_namespace),
+    ];
+    let websocket = |resource, namespace: &str| {
+        let rights = websocket_verbs.iter().map(|verb| right(verb, "", resource, namespace));
+        rights.collect::<Vec<_>>()
+    };
+    rights.extend(websocket("pods/exec", mesh_namespace));
+    rights.extend(websocket("pods/portforward", mesh_namespace));
+    for mode in modes {
+        let namespace = namespace_of(mode.name);
+        let own = |verb, resource| right(verb, "", resource, &namespace);
+        rights.extend([own("get", "namespaces"), own("delete", "namespaces")]);
+        rights.extend(["serviceaccounts", "services", "pods"].map(|it| own("create", it)));
+        rights.push(own("list", "pods"));
+        rights.extend(websocket("pods/exec", &namespace));
+        if mode.has_policies {
+            let group = "security.istio.io";
+            rights.push(right("create", group, "authorizationpolicies", &namespace));
+        }
+    }
+    rights
+}
+
 /// The proxies of these nodes.
 fn of_nodes(proxies: &[Proxy], nodes: &[ReadyNode]) -> Vec<PodName> {
     let is_meant = |proxy: &&Proxy| nodes.iter().any(|node| node.name == proxy.node);
@@ -104,7 +174,8 @@ fn of_nodes(proxies: &[Proxy], nodes: &[ReadyNode]) -> Vec<PodName> {
 async fn version(cluster: &Cluster, proxies: &[PodName], image: &str) -> Result<String> {
     let proxy = proxies.first().context("there is a node with a proxy")?;
     let words = ["/ambit", "--version"].map(str::to_owned);
-    let said = cluster.exec(proxy, &words, VERSION_LIMIT).await.with_context(|| {
+    let said = cluster.exec(proxy, PROXY_CONTAINER, &words, VERSION_LIMIT).await;
+    let said = said.with_context(|| {
         format!(
             "the node proxies are not Ambit's, or cannot be entered: load and servers are of \
              their image, {image}; see docs/MIGRATION.md to put Ambit in their place"
@@ -166,8 +237,10 @@ fn run_name() -> String {
 mod tests {
     use ambit_cluster::LiveNode;
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
+    use crate::bench::played::playing;
 
     #[derive(Parser)]
     struct Words {
@@ -212,6 +285,60 @@ mod tests {
         assert!(wrong("path --rate 5/s").contains("path has loads of its own"));
         assert!(wrong("path --namespaces 3").contains("--namespaces is for `tiered`"));
         assert!(wrong("path --only 10,000").contains("no case has that in its name"));
+    }
+
+    #[test]
+    fn a_run_needs_these_rights_and_no_others() {
+        let of = |modes: &str| -> Vec<String> {
+            let modes = modes::on_cluster(&args(&format!("path --modes {modes}")).modes).unwrap();
+            let rights = rights("mesh", &modes, &["get"]);
+            rights.iter().map(|it| format!("{it} {}", it.namespace)).collect()
+        };
+        let common = [
+            "list nodes ",
+            "create namespaces ",
+            "get daemonsets.apps mesh",
+            "list pods mesh",
+            "get pods/exec mesh",
+            "get pods/portforward mesh",
+        ];
+        let none = [
+            "get namespaces ambit-bench-none",
+            "delete namespaces ambit-bench-none",
+            "create serviceaccounts ambit-bench-none",
+            "create services ambit-bench-none",
+            "create pods ambit-bench-none",
+            "list pods ambit-bench-none",
+            "get pods/exec ambit-bench-none",
+        ];
+        assert_eq!(of("none"), [&common[..], &none].concat());
+        let policies = of("ambient+l4policy");
+        let last = "create authorizationpolicies.security.istio.io ambit-bench-ambient-l4policy";
+        assert_eq!(policies.last().map(String::as_str), Some(last));
+        assert_eq!(policies.len(), common.len() + none.len() + 1);
+    }
+
+    #[tokio::test]
+    async fn who_may_not_make_what_a_run_makes_is_told_before() {
+        let cluster = playing(|_, path, review| match path {
+            "/version" => (200, json!({"major": "1", "minor": "35"})),
+            _ => {
+                let asked = &review["spec"]["resourceAttributes"];
+                let is_denied = asked["verb"] == "create" && asked["resource"] != "services";
+                (201, json!({"status": {"allowed": !is_denied}}))
+            }
+        });
+        let cluster = cluster.await;
+        let modes = modes::on_cluster(&args("path --modes none,ambient").modes).unwrap();
+        let told = ensure_rights(&cluster, &modes).await.unwrap_err().to_string();
+        let both = "(in ambit-bench-none, ambit-bench-ambient)";
+        assert!(told.starts_with("you may not create namespaces; create pods (in"), "{told}");
+        assert!(told.contains(&format!("create serviceaccounts {both}")), "{told}");
+        assert!(told.contains("create pods/portforward (in istio-system);"), "{told}");
+        assert!(!told.contains("create services"), "{told}");
+        let silent = playing(|_, _, _| (500, json!({"kind": "Status", "code": 500}))).await;
+        let warning = ensure_rights(&silent, &modes).await.unwrap();
+        assert!(warning.is_some_and(|it| it.contains("could not be asked")));
     }
 
     #[test]

@@ -269,10 +269,10 @@ impl Metric {
             Max => Some(latency()?.max_us / 1e3),
             Failed => (load.requests > 0).then(|| failed_percent(load)),
             Cpu(role) => Some(usage(of, role)?.seconds() * 1e6 / answers?),
-            CpuUser(role) => Some(usage(of, role)?.user_seconds * 1e6 / answers?),
-            CpuSystem(role) => Some(usage(of, role)?.system_seconds * 1e6 / answers?),
+            CpuUser(role) => Some(split(of, role)?.user_seconds * 1e6 / answers?),
+            CpuSystem(role) => Some(split(of, role)?.system_seconds * 1e6 / answers?),
             CpuPerGigabyte(role) => Some(usage(of, role)?.seconds() / gigabytes?),
-            Wakeups(role) => Some(usage(of, role)?.voluntary_switches as f64 / answers?),
+            Wakeups(role) => Some(split(of, role)?.voluntary_switches as f64 / answers?),
             ReadsPerResponse => Some(load.reads_per_response).filter(|it| *it > 0.0 && !is_stream),
             Self::Calls(role, call) => Some(call.of(of.calls.get(role.name())?) as f64 / answers?),
             Memory(role) => Some(of.memory.get(role.name())?.rss_bytes as f64 / 1e6),
@@ -301,12 +301,19 @@ fn usage(of: &Measurement, role: Role) -> Option<Usage> {
     let sum = |mut sum: Usage, it: &Usage| {
         sum.user_seconds += it.user_seconds;
         sum.system_seconds += it.system_seconds;
-        sum.unsplit_seconds += it.unsplit_seconds;
+        if let Some(seconds) = it.unsplit_seconds {
+            *sum.unsplit_seconds.get_or_insert_default() += seconds;
+        }
         sum.voluntary_switches = sum.voluntary_switches.saturating_add(it.voluntary_switches);
         sum
     };
     let is_whole = of.usage.contains_key(Role::Application.name());
     is_whole.then(|| of.usage.values().fold(Usage::default(), sum))
+}
+
+/// The same, if user, kernel and wake-ups were told apart.
+fn split(of: &Measurement, role: Role) -> Option<Usage> {
+    usage(of, role).filter(|usage| usage.unsplit_seconds.is_none())
 }
 
 /// Nothing of a record that does not say what there was right before the load.
@@ -356,11 +363,31 @@ mod tests {
     #[test]
     fn a_part_of_the_sum_is_no_sum() {
         let mut measurement = testing::measurement("path", "ambient", 1);
-        let proxy = Usage { unsplit_seconds: 0.5, ..Usage::default() };
+        let proxy = Usage { unsplit_seconds: Some(0.5), ..Usage::default() };
         measurement.usage.insert("proxy".to_owned(), proxy);
         let value = |metric: Metric| metric.value(&measurement);
         assert_eq!(value(Cpu(Role::Proxy)), Some(50.0));
-        assert_eq!((value(CpuUser(Role::Proxy)), value(Cpu(Role::All))), (Some(0.0), None));
+        assert_eq!(value(Cpu(Role::All)), None);
+    }
+
+    #[test]
+    fn what_is_not_told_apart_is_no_zero() {
+        let mut measurement = testing::measurement("path", "ambient", 1);
+        let proxy = Usage { unsplit_seconds: Some(0.0), ..Usage::default() };
+        let application = Usage { user_seconds: 0.5, ..Usage::default() };
+        measurement.usage =
+            [("proxy".to_owned(), proxy), ("application".to_owned(), application)].into();
+        // What is read again is the same: a proxy that used nothing has no user time either.
+        let json = serde_json::to_string(&measurement).unwrap();
+        let measurement: Measurement = serde_json::from_str(&json).unwrap();
+        let value = |metric: Metric| metric.value(&measurement);
+        assert_eq!((value(Cpu(Role::Proxy)), value(Cpu(Role::All))), (Some(0.0), Some(50.0)));
+        for role in [Role::Proxy, Role::All] {
+            for metric in [CpuUser(role), CpuSystem(role), Wakeups(role)] {
+                assert_eq!(value(metric), None, "{metric:?}");
+            }
+        }
+        assert_eq!(value(CpuUser(Role::Application)), Some(50.0));
     }
 
     #[test]

@@ -22,6 +22,8 @@
 //! | `condense`, `keep` | histograms small enough to keep; the files of a run, written and read |
 //! | `cost` | what a request costs the node proxies, to plan with |
 
+#![deny(clippy::print_stderr, reason = "it panics where nobody listens; `crate::tell` does not")]
+
 mod args;
 mod bed;
 mod calls;
@@ -44,6 +46,8 @@ pub mod manifest;
 mod metrics;
 mod modes;
 pub mod peer;
+#[cfg(test)]
+mod played;
 pub mod published;
 mod record;
 mod roles;

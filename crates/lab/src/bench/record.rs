@@ -173,9 +173,10 @@ pub struct Usage {
     pub user_seconds: f64,
     /// In the kernel.
     pub system_seconds: f64,
-    /// Either, where only their sum is known: of proxies on a cluster.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub unsplit_seconds: f64,
+    /// Either, where only their sum is known: of proxies on a cluster. Then what stands beside it
+    /// was not measured, except for the processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsplit_seconds: Option<f64>,
     /// Context switches because a thread waited: as many wake-ups.
     pub voluntary_switches: u64,
     /// Context switches because a thread's time was up.
@@ -187,12 +188,8 @@ pub struct Usage {
 impl Usage {
     /// All of it.
     pub(super) fn seconds(&self) -> f64 {
-        self.user_seconds + self.system_seconds + self.unsplit_seconds
+        self.user_seconds + self.system_seconds + self.unsplit_seconds.unwrap_or_default()
     }
-}
-
-fn is_zero(seconds: &f64) -> bool {
-    *seconds == 0.0
 }
 
 /// The memory of a role, over all its processes.

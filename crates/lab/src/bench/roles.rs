@@ -131,7 +131,7 @@ impl Thread {
         Usage {
             user_seconds: ran * share,
             system_seconds: ran * (1.0 - share),
-            unsplit_seconds: 0.0,
+            unsplit_seconds: None,
             voluntary_switches: self.voluntary,
             involuntary_switches: self.involuntary,
             processes,

@@ -223,7 +223,7 @@ fn usage(seconds: f64, seed: u64) -> Usage {
     Usage {
         user_seconds: seconds * 0.25,
         system_seconds: seconds * 0.75,
-        unsplit_seconds: 0.0,
+        unsplit_seconds: None,
         voluntary_switches: (seconds * 30_000.0) as u64 + seed,
         involuntary_switches: 100,
         processes: 2,

@@ -2,6 +2,7 @@
 //! comes back with the versions it holds. When a resource came is written down, the resource is not
 //! kept.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -207,6 +208,8 @@ impl Follower {
         if groups.is_empty() {
             return Vec::new();
         }
+        // All of them may differ: a list would be walked for each name.
+        let groups: HashSet<u32> = groups.iter().copied().collect();
         let names = self.common.names.lock().expect("no holder panics");
         let versions = self.common.versions.lock().expect("no holder panics");
         let mut held = self.held[which].versions(&names, &versions);

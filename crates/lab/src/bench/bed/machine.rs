@@ -260,11 +260,13 @@ impl Machine {
 
     async fn stop(&mut self) -> Result<()> {
         let stopped = self.sidecars.take().map_or(Ok(()), Sidecars::stop);
-        if let Some(starting) = self.starting.take() {
+        // There until it has ended: whoever is interrupted meanwhile waits for its end again.
+        if let Some(starting) = &mut self.starting {
             // It takes down what it has started.
             let _ended = process::kill(starting.pid, Signal::Term);
-            let ended = timeout(DOWN_LIMIT, starting.output).await;
+            let ended = timeout(DOWN_LIMIT, &mut starting.output).await;
             let _its_words = ended.context("ambit up does not end")?;
+            self.starting = None;
         }
         let layout = self.client.layout();
         let start = Instant::now();
@@ -276,6 +278,12 @@ impl Machine {
             std::fs::remove_dir_all(layout.root()).context("remove its state directory")?;
         }
         stopped.context("end its sidecars")
+    }
+
+    /// Its state directory, if there is one still.
+    pub(super) fn left(&self) -> Option<String> {
+        let root = self.client.layout().root();
+        root.exists().then(|| root.display().to_string())
     }
 
     /// Keeps the logs of a machine that failed, beside those of its sidecars.

@@ -9,17 +9,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ambit_cluster::TemporaryNamespace;
 use ambit_net::sys::process::effective_uid;
 use anyhow::{Context, Result, bail};
 
 use super::experiment::Size;
-use super::modes::Mode;
+use super::guests::CLIENT_CONTAINER;
+use super::modes::{self, Mode};
 use super::record::{MachineSize, Meanwhile, Memory, Usage};
 use super::roles::Roles;
+use super::words;
 use crate::load::{REPORT_VERSION, Report};
 
 pub(super) use machine::Machines;
-pub(super) use namespace::{Stage, cpu_seconds};
+pub(super) use namespace::{Stage, cpu_seconds, namespace_of};
 
 use machine::Machine;
 use namespace::Namespace;
@@ -75,10 +78,47 @@ impl Place {
         match self {
             Self::Here(_) => format!("ambit exec {pod} -- ambit {words}"),
             Self::Cluster(_) => format!(
-                "kubectl exec -n {} {pod} -- {} {words}",
+                "kubectl exec -n {} {pod} -c {CLIENT_CONTAINER} -- {} {words}",
                 namespace::namespace_of("MODE"),
                 namespace::PROGRAM
             ),
+        }
+    }
+
+    /// What to do about what a run leaves that cannot take it down any more.
+    pub(super) fn if_killed(&self) -> Option<String> {
+        match self {
+            // The next run says it.
+            Self::Here(_) => None,
+            Self::Cluster(stage) => Some(format!(
+                "`{} delete namespace -l {}` removes what it leaves, and nobody else's",
+                stage.cluster.kubectl(),
+                TemporaryNamespace::selector(&stage.run)
+            )),
+        }
+    }
+
+    /// What to do about what is left of these beds, if anything is.
+    pub(super) fn remedy<'a>(&self, beds: impl Iterator<Item = &'a Bed>) -> Option<String> {
+        let left: Vec<String> = beds.filter_map(Bed::left).collect();
+        let commands = match self {
+            _ if left.is_empty() => return None,
+            Self::Here(_) => {
+                left.iter().map(|root| format!("`ambit down --state {root}`")).collect()
+            }
+            Self::Cluster(stage) => {
+                vec![format!("`{} delete namespace {}`", stage.cluster.kubectl(), left.join(" "))]
+            }
+        };
+        Some(format!("do it with {}", words::listed(&commands)))
+    }
+
+    /// How many beds are taken down at the same time. A cluster's take their time without anybody's
+    /// help; machines would take it from each other, and how long one takes is in the record.
+    pub(super) fn down_at_once(&self) -> usize {
+        match self {
+            Self::Here(_) => 1,
+            Self::Cluster(_) => modes::MODES.len(),
         }
     }
 }
@@ -180,6 +220,14 @@ impl Bed {
         }
     }
 
+    /// What is left of it, by the name that its removal needs.
+    fn left(&self) -> Option<String> {
+        match self {
+            Self::Machine(machine) => machine.left(),
+            Self::Namespace(namespace) => namespace.left(),
+        }
+    }
+
     /// Keeps the logs of one that failed.
     pub(super) fn keep_logs(&self) -> Result<()> {
         match self {
@@ -256,11 +304,11 @@ impl Scratch {
             let pid = name.to_str().and_then(|name| name.strip_prefix(SCRATCH));
             let is_dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
             if is_dead && entry.path() != self.0 {
-                eprintln!(
+                crate::tell(format_args!(
                     "warning: a run that was killed has left machines; end them with `ambit down \
                      --state` and each of {}/*, and remove that directory",
                     entry.path().display()
-                );
+                ));
             }
         }
         Ok(())

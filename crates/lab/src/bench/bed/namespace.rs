@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::{KNOCKS, read_report};
 use crate::bench::experiment::{MESH_LABEL, Manifests, Size, http};
+use crate::bench::guests::CLIENT_CONTAINER;
 use crate::bench::modes::Mode;
 use crate::bench::record::{MachineSize, Usage};
 use crate::bench::roles::PROXY;
@@ -34,6 +35,10 @@ const LOOK: Duration = Duration::from_millis(500);
 const GRACE: Duration = Duration::from_secs(60);
 /// What the proxies call the processor time that they have used.
 const CPU_SECONDS: &str = "process_cpu_seconds_total";
+/// What they call the moment at which the process began that says so.
+const BEGAN: &str = "process_start_time_seconds";
+/// That moment is told in whole seconds, and found anew each time from two clocks.
+const BEGAN_TOLERANCE_SECONDS: f64 = 1.0;
 /// What the proxies call the connections that they have opened.
 const OPENED: &str = "istio_tcp_connections_opened_total";
 
@@ -57,11 +62,35 @@ pub(in crate::bench) struct Namespace {
     namespace: TemporaryNamespace,
 }
 
-/// The processor time that each proxy has used so far, in seconds.
-pub(in crate::bench) struct Used(Vec<f64>);
+/// What the process of each proxy that moves bytes says of itself.
+pub(in crate::bench) struct Used(Vec<Process>);
+
+/// The process that a proxy serves its metrics from, which is the one that moves bytes.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    /// The processor time that it has used so far.
+    cpu_seconds: Option<f64>,
+    /// When it began.
+    began_seconds: Option<f64>,
+}
+
+impl Process {
+    fn of(metrics: &str) -> Self {
+        Self { cpu_seconds: cpu_seconds(metrics), began_seconds: value(metrics, BEGAN) }
+    }
+
+    /// Whether it has taken the place of an earlier one. By its processor time alone that could not
+    /// be told: it soon has used more than one that was idle.
+    fn succeeds(&self, earlier: &Self) -> bool {
+        let is_later = |(now, then): (f64, f64)| now > then + BEGAN_TOLERANCE_SECONDS;
+        let is_less = |(now, then): (f64, f64)| now < then;
+        self.began_seconds.zip(earlier.began_seconds).is_some_and(is_later)
+            || self.cpu_seconds.zip(earlier.cpu_seconds).is_some_and(is_less)
+    }
+}
 
 /// What the namespace of a mode is called.
-pub(super) fn namespace_of(mode: &str) -> String {
+pub(in crate::bench) fn namespace_of(mode: &str) -> String {
     format!("{PREFIX}{}", mode.replace('+', "-"))
 }
 
@@ -140,9 +169,17 @@ impl Namespace {
         }
         let client = size.cases.first().and_then(|load| load.generators.first());
         let client = client.context("every size has a load")?;
+        let before = self.carried().await?;
         for service in objects.iter().filter(|it| it["kind"] == "Service") {
             let host = service["metadata"]["name"].as_str().unwrap_or_default();
             self.await_carried(client, &http(host)).await?;
+        }
+        if !self.mode.has_mesh() && self.carried().await? > before {
+            bail!(
+                "the proxies have carried connections of {}, though its namespace has no label of \
+                 the mesh",
+                self.name()
+            );
         }
         match &size.stranger {
             Some((stranger, url)) if self.mode.has_policies => {
@@ -183,13 +220,12 @@ impl Namespace {
         }
     }
 
-    /// Connections of this namespace's clients that the proxies have counted as mutual TLS.
+    /// Connections of this namespace that the proxies have counted: in the mesh those of its
+    /// clients with mutual TLS, outside of it whatever they had to do with.
     async fn carried(&self) -> Result<f64> {
-        if !self.mode.has_mesh() {
-            return Ok(0.0);
-        }
         let counted = self.stage.metrics().await?;
-        Ok(counted.iter().map(|it| secured(it, self.name())).sum())
+        let of_mode = if self.mode.has_mesh() { secured } else { touched };
+        Ok(counted.iter().map(|it| of_mode(it, self.name())).sum())
     }
 
     /// Waits until the policies refuse whom they name nowhere.
@@ -228,32 +264,36 @@ impl Namespace {
         let mut command = vec![PROGRAM.to_owned()];
         command.extend(words.iter().cloned());
         command.extend(["--quiet", "--output", "json"].map(Into::into));
-        let printed = self.stage.cluster.exec(&pod, &command, duration + GRACE).await?;
+        let printed = self.stage.cluster.exec(&pod, CLIENT_CONTAINER, &command, duration + GRACE);
+        let printed = printed.await?;
         read_report(&printed)
     }
 
     /// What the proxies have used so far.
     pub(super) async fn used(&self) -> Result<Used> {
-        if !self.stage.is_cpu_told {
-            return Ok(Used(Vec::new()));
-        }
         let counted = self.stage.metrics().await?;
-        let told = counted.iter().map(|it| cpu_seconds(it)).collect::<Option<_>>();
-        Ok(Used(told.with_context(|| format!("a proxy serves no {CPU_SECONDS} any more"))?))
+        Ok(Used(counted.iter().map(|it| Process::of(it)).collect()))
     }
 
     /// What they have used since then, if nothing began anew.
     pub(super) async fn used_since(&self, before: &Used) -> Result<BTreeMap<String, Usage>> {
         let after = self.used().await?;
+        let mut seconds = 0.0;
+        for ((proxy, after), before) in self.stage.proxies.iter().zip(&after.0).zip(&before.0) {
+            if after.succeeds(before) {
+                bail!("{proxy} began anew during the load");
+            }
+            if self.stage.is_cpu_told {
+                let used = after.cpu_seconds.zip(before.cpu_seconds);
+                let used = used.map(|(after, before)| after - before);
+                seconds +=
+                    used.with_context(|| format!("{proxy} serves no {CPU_SECONDS} any more"))?;
+            }
+        }
         let mut usage = BTreeMap::new();
         if self.stage.is_cpu_told {
-            let mut proxies = Usage { processes: after.0.len(), ..Usage::default() };
-            for ((proxy, after), before) in self.stage.proxies.iter().zip(&after.0).zip(&before.0) {
-                if after < before {
-                    bail!("{proxy} began anew during the load");
-                }
-                proxies.unsplit_seconds += after - before;
-            }
+            let unsplit_seconds = Some(seconds);
+            let proxies = Usage { processes: after.0.len(), unsplit_seconds, ..Usage::default() };
             usage.insert(PROXY.to_owned(), proxies);
         }
         for pod in self.namespace.pods().await? {
@@ -271,8 +311,15 @@ impl Namespace {
     pub(super) async fn down(&mut self) -> Result<()> {
         let start = Instant::now();
         let deleted = self.namespace.delete().await;
-        self.size.down_seconds = start.elapsed().as_secs_f64();
-        deleted.with_context(|| format!("try `kubectl delete namespace {}`", self.name()))
+        // Of all attempts together.
+        self.size.down_seconds += start.elapsed().as_secs_f64();
+        let kubectl = self.stage.cluster.kubectl();
+        deleted.with_context(|| format!("try `{kubectl} delete namespace {}`", self.name()))
+    }
+
+    /// Its name, if it may be there.
+    pub(super) fn left(&self) -> Option<String> {
+        self.namespace.may_be_there().then(|| self.name().to_owned())
     }
 }
 
@@ -287,18 +334,31 @@ fn lateness(pod: &LivePod, is_in_mesh: bool) -> Option<String> {
 
 /// The processor time that a proxy has used, if it says so.
 pub(in crate::bench) fn cpu_seconds(metrics: &str) -> Option<f64> {
-    let values = |line: &str| line.strip_prefix(CPU_SECONDS)?.trim().parse().ok();
-    metrics.lines().find_map(values)
+    value(metrics, CPU_SECONDS)
+}
+
+/// The value of a metric without labels.
+fn value(metrics: &str, name: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 /// How many connections of clients of a namespace a proxy has opened with both ends proven.
 fn secured(metrics: &str, namespace: &str) -> f64 {
     let source = format!("source_workload_namespace=\"{namespace}\"");
-    let is_meant = |line: &&str| {
-        line.starts_with(OPENED)
-            && line.contains(&source)
-            && line.contains("connection_security_policy=\"mutual_tls\"")
-    };
+    opened(metrics, |line| {
+        line.contains(&source) && line.contains("connection_security_policy=\"mutual_tls\"")
+    })
+}
+
+/// How many connections from or to a namespace a proxy has opened, whatever it did with them.
+fn touched(metrics: &str, namespace: &str) -> f64 {
+    let ends =
+        ["source", "destination"].map(|end| format!("{end}_workload_namespace=\"{namespace}\""));
+    opened(metrics, |line| ends.iter().any(|end| line.contains(end)))
+}
+
+fn opened(metrics: &str, is_meant: impl Fn(&str) -> bool) -> f64 {
+    let is_meant = |line: &&str| line.starts_with(OPENED) && is_meant(line);
     let value = |line: &str| line.rsplit_once(' ')?.1.parse::<f64>().ok();
     metrics.lines().filter(is_meant).filter_map(value).sum()
 }
@@ -318,18 +378,21 @@ mod tests {
 
     #[test]
     fn proxies_say_what_they_used_and_carried() {
-        let line = |namespace: &str, security: &str, value: u32| {
+        let of = |end: &str, namespace: &str, security: &str, value: u32| {
             format!(
-                "{OPENED}{{reporter=\"source\",source_workload_namespace=\"{namespace}\",\
+                "{OPENED}{{reporter=\"{end}\",{end}_workload_namespace=\"{namespace}\",\
                  connection_security_policy=\"{security}\"}} {value}\n"
             )
         };
+        let line =
+            |namespace: &str, security: &str, value| of("source", namespace, security, value);
         let metrics = [
             "# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 12.34\n".to_owned(),
             line("bench", "mutual_tls", 3),
             line("bench", "unknown", 5),
             line("other", "mutual_tls", 7),
             line("bench", "mutual_tls", 4),
+            of("destination", "bench", "mutual_tls", 11),
             "# EOF\n".to_owned(),
         ]
         .concat();
@@ -337,6 +400,26 @@ mod tests {
         assert_eq!(cpu_seconds("process_cpu_seconds_total \n"), None);
         assert_eq!(secured(&metrics, "bench"), 7.0);
         assert_eq!(secured(&metrics, "none"), 0.0);
+        assert_eq!((touched(&metrics, "bench"), touched(&metrics, "none")), (23.0, 0.0));
+    }
+
+    #[test]
+    fn a_proxy_that_began_anew_is_known_by_when_it_began() {
+        let process = |cpu: &str, began: &str| {
+            Process::of(&format!("{CPU_SECONDS} {cpu}\n# UNIT x\n{BEGAN} {began}\n"))
+        };
+        let check = |before: [&str; 2], after: [&str; 2], expected: bool| {
+            let [before, after] = [before, after].map(|[cpu, began]| process(cpu, began));
+            assert_eq!(after.succeeds(&before), expected, "{before:?} {after:?}");
+        };
+        check(["2.5", "1700000000"], ["3.5", "1700000000"], false);
+        check(["2.5", "1700000000"], ["3.5", "1700000001"], false);
+        check(["2.5", "1700000001"], ["3.5", "1700000000"], false);
+        check(["2.5", "1700000000"], ["3.5", "1700000009"], true);
+        check(["2.5", "1700000000"], ["1.5", "1700000000"], true);
+        check(["2.5", ""], ["3.5", ""], false);
+        check(["2.5", ""], ["1.5", ""], true);
+        check(["", "1700000000"], ["", "1700000009"], true);
     }
 
     #[test]
