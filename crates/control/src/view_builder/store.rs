@@ -4,7 +4,6 @@
 //! that building asks. Nothing here builds anything, and an event never marks more than what its
 //! object can affect.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -119,15 +118,11 @@ impl Store {
     /// Changes what is known of a pod; of one of which nothing is known nothing is kept.
     fn change_pod(&mut self, mut name: ObjectName, change: impl FnOnce(&mut KnownPod)) {
         self.repeated.texts.share(&mut name.namespace);
-        let mut entry = match self.pods.entry(name) {
-            Entry::Occupied(entry) => entry,
-            Entry::Vacant(entry) => entry.insert_entry(Box::default()),
-        };
-        let pod = entry.get_mut();
+        let pod = self.pods.entry(name.clone()).or_default();
         change(pod);
         self.repeated.share(pod);
         if **pod == KnownPod::default() {
-            entry.remove();
+            self.pods.remove(&name);
         }
     }
 

@@ -68,8 +68,9 @@ struct Synced {
     resources: usize,
 }
 
-/// Starts the fleet on these threads, which are its own: changes are made by others, so that they do
-/// not wait until a thousand proxies have had their turn. Answers commands until there are no more.
+/// Starts the fleet on these threads, which are its own: changes are made by others, so that they
+/// do not wait until a thousand proxies have had their turn. Answers commands until there are no
+/// more.
 pub(super) async fn run(args: FleetArgs, threads: &Handle) -> Result<()> {
     let mut fleet = Fleet::start(args, threads).await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
