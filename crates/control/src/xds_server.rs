@@ -378,8 +378,17 @@ impl StreamTask {
 
     /// Sends all that is due, each time from the newest resources.
     async fn send(&mut self) -> Result<(), End> {
+        // Before it is put together: a thousand that wait hold a reference to each resource.
+        let takes_turn = self.turn.is_none() && self.stream.owes_first_answer();
+        if takes_turn {
+            let mut guard = self.discovery.guard.clone();
+            self.turn = tokio::select! {
+                turn = self.discovery.turns.take() => Some(turn),
+                _ = guard.draining() => return Err(End::Told(stopping())),
+            };
+        }
+        let mut sent_bytes = 0;
         loop {
-            let is_first = self.stream.owes_first_answer();
             let resources = self.resources.borrow_and_update().clone();
             let next = self.stream.next_response(&resources);
             let next = next.map_err(|error| End::Told(Status::aborted(chain(&error))))?;
@@ -394,16 +403,11 @@ impl StreamTask {
                 removed = response.removed_resources.len(),
                 "discovery response",
             );
-            // It only refers to what it says; the copies are made when it is sent.
-            let takes_turn = is_first && response.encoded_len() >= SMALL_ANSWER_BYTES;
-            if takes_turn && self.turn.is_none() {
-                let mut guard = self.discovery.guard.clone();
-                self.turn = tokio::select! {
-                    turn = self.discovery.turns.take() => Some(turn),
-                    _ = guard.draining() => return Err(End::Told(stopping())),
-                };
-            }
+            sent_bytes += response.encoded_len();
             self.hand_over(response).await?;
+        }
+        if takes_turn && sent_bytes < SMALL_ANSWER_BYTES {
+            self.turn = None;
         }
         if let Some(client) = &self.client {
             let progress = self.stream.progress();

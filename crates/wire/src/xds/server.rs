@@ -142,9 +142,11 @@ impl Stream {
         Ok(refused)
     }
 
-    /// Whether the client waits for all that it asked for first.
+    /// Whether the client waits for all that it asked for first, and not the server for what the
+    /// client holds.
     pub fn owes_first_answer(&self) -> bool {
-        self.subscriptions.values().any(|it| it.owes_answer)
+        let is_asked = |it: &Subscription| it.differing.as_ref().is_some_and(|it| it.is_sent);
+        self.subscriptions.values().any(|it| it.owes_answer && !is_asked(it))
     }
 
     /// Whether the client has acknowledged all that it was sent.
