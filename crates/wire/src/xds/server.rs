@@ -191,6 +191,9 @@ struct Subscription {
     sent: HashSet<Text>,
     /// Names and aliases to answer now, by what they stand for or by "does not exist".
     unanswered: BTreeSet<String>,
+    /// Names of resources that the client came with and that are gone. Apart from what is to be
+    /// answered, for such a name may by now be an alias of something else.
+    gone: BTreeSet<String>,
     /// Numbers of the changes that need not be sent, in order: the client came with the versions
     /// that they left.
     resumed: Vec<u64>,
@@ -224,6 +227,7 @@ impl Subscription {
             asked: HashSet::new(),
             sent: HashSet::new(),
             unanswered: BTreeSet::new(),
+            gone: BTreeSet::new(),
             resumed: Vec::new(),
             differing: None,
             position: set.sequence(),
@@ -266,7 +270,7 @@ impl Subscription {
     fn resume_everything(&mut self, held: &[HeldVersion], set: Served<'_>) {
         for (name, version) in held.iter().filter_map(HeldVersion::texts) {
             match set.entry(name) {
-                None => drop(self.unanswered.insert(name.to_owned())),
+                None => drop(self.gone.insert(name.to_owned())),
                 Some((_, entry)) if entry.version() == version => {
                     self.resumed.push(entry.sequence());
                 }
@@ -302,9 +306,10 @@ impl Subscription {
         let is_news = |name: &&str| held.get(name).copied() != set.version(name);
         // The groups are in order.
         let is_asked = |name: &&str| groups.binary_search(&grouping.group_of(name)).is_ok();
-        let known = set.names().map(|name| &**name).filter(is_asked);
-        let news = known.chain(held.keys().copied()).filter(is_news).map(str::to_owned);
-        self.unanswered.extend(news);
+        let known = set.names().map(|name| &**name).filter(is_asked).filter(is_news);
+        self.unanswered.extend(known.map(str::to_owned));
+        let gone = held.keys().filter(|name| set.version(name).is_none());
+        self.gone.extend(gone.map(ToString::to_string));
     }
 
     /// Takes the names that the client holds, and those it waits for, as asked for. A name it
@@ -319,11 +324,16 @@ impl Subscription {
             let found = set.resolve(asked);
             let news = found.iter().flat_map(|name| set.members(name)).filter(|it| !current(it));
             self.unanswered.extend(news.map(ToString::to_string));
-            if version.is_empty() || found.is_empty() || !found.iter().all(|it| current(it)) {
+            if version.is_empty() || !found.iter().all(|it| current(it)) {
                 self.unanswered.insert(asked.clone());
             }
             if !version.is_empty() {
                 self.sent.insert(asked.as_str().into());
+                // An alias came with the version of what it stands for.
+                let is_alias = found.iter().any(|name| held.get(&**name) == Some(version));
+                if !is_alias && set.entry(asked).is_none() {
+                    self.gone.insert(asked.clone());
+                }
             }
         }
         self.asked.extend(held.into_keys());
@@ -432,7 +442,7 @@ impl Subscription {
 
     /// Whether nothing that was asked for waits for its answer.
     fn is_answered(&self) -> bool {
-        self.unanswered.is_empty() && self.differing.is_none()
+        self.unanswered.is_empty() && self.gone.is_empty() && self.differing.is_none()
     }
 
     /// Answers first, then changes. The first request is answered even if there is nothing to say,
@@ -451,6 +461,7 @@ impl Subscription {
             let response = response.finish(PARTIAL.into());
             return Ok(Some(DeltaDiscoveryResponse { differing_groups: groups, ..response }));
         }
+        self.send_gone(set, &mut response);
         self.send_answers(set, &mut response);
         self.send_changes(set, &mut response);
         let complete = self.is_answered() && self.position >= self.start;
@@ -464,6 +475,17 @@ impl Subscription {
         let partial = self.owes_answer && !complete;
         self.owes_answer = partial;
         Ok(Some(response.finish(if partial { PARTIAL.into() } else { self.position.to_string() })))
+    }
+
+    /// What is back by now is among the changes.
+    fn send_gone(&mut self, set: Served<'_>, response: &mut Response) {
+        while !response.is_full() {
+            let Some(name) = self.gone.pop_first() else { return };
+            if set.entry(&name).is_none() {
+                self.sent.remove(name.as_str());
+                response.remove(name);
+            }
+        }
     }
 
     /// A name is resolved when it is answered, not when it was asked: it may be gone by then. What

@@ -7,7 +7,7 @@ use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Stream, StreamError};
 use proptest::prelude::*;
 
-use super::{Pair, policy, request, workload};
+use super::{Pair, policy, request, service, workload};
 
 #[test]
 fn a_reconnect_resumes_with_versions() {
@@ -75,6 +75,33 @@ fn a_reconnect_by_digests_names_what_may_differ_and_no_more() {
     assert_eq!(pair.take_log(), ["", "w8 w9", "w1000 w8 -w7"]);
     assert!(pair.client.is_complete());
     pair.check_equal();
+}
+
+#[test]
+fn what_is_gone_is_removed_even_if_its_name_is_an_alias_by_now() {
+    let cases = [
+        (Interest::Everything, false, ["", "-n/1.1.1.1"].as_slice()),
+        (Interest::Everything, true, &["", "", "-n/1.1.1.1"]),
+        (Interest::OnDemand, false, &["", "-n/1.1.1.1"]),
+    ];
+    for (interest, compares, expected) in cases {
+        let mut pair = Pair::new(interest);
+        let mut alias = workload("w", [1, 1, 1, 1]);
+        alias.network = "n".into();
+        pair.resources.put_workload(&alias);
+        pair.resources.put_service(&service("1.1.1.1", [2, 2, 2, 2]));
+        pair.connect();
+        pair.demand("n/1.1.1.1");
+        assert_eq!((pair.view.workloads().count(), pair.view.services().count()), (1, 1));
+        pair.take_log();
+        pair.resources = Resources::default();
+        pair.resources.put_workload(&alias);
+        pair.compares = compares;
+        pair.connect();
+        assert_eq!(pair.take_log(), expected, "{interest:?}, by digests: {compares}");
+        assert_eq!((pair.view.workloads().count(), pair.view.services().count()), (1, 0));
+        assert_eq!(pair.kept.len(), 1);
+    }
 }
 
 #[test]
