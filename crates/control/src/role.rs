@@ -21,7 +21,7 @@ use ambit_tls::token::{TokenError, TokenSigner};
 use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server as certificates;
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
-use tokio::runtime::{EnterGuard, Handle, Runtime};
+use tokio::runtime::{EnterGuard, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -57,10 +57,9 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 /// HTTP/2 PINGs, as istiod sends them.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long nothing is published after a publication, in times that it took.
-const PAUSE_SHARE: u32 = 2;
-/// The longest time between two publications, however many follow.
-const PACE_MAX: Duration = Duration::from_millis(400);
+/// The shortest time between two publications. Under churn each costs every connected proxy and
+/// this program its share, however little changed.
+const PACE: Duration = Duration::from_millis(100);
 /// Most threads that serve proxies: a thousand of them keep two busy under churn.
 const SERVING_THREADS_MAX: usize = 4;
 /// Calls at the same time on one connection: a proxy has one for discovery and, when its pods
@@ -221,28 +220,6 @@ impl Serving {
     fn enter(&self) -> EnterGuard<'_> {
         self.0.as_ref().expect("it is there until it is dropped").enter()
     }
-
-    fn handle(&self) -> Handle {
-        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
-    }
-}
-
-/// Lets a publication reach those who follow before the next: as long as it takes them, and then
-/// [`PAUSE_SHARE`] times as long, so that churn leaves most of the processor to what makes the
-/// changes. Publications that follow one another sooner delay each other.
-async fn pace(serving: &Handle) {
-    let started = Instant::now();
-    // A task that queues behind all that the publication woke, once for each of the tasks that a
-    // response passes: the stream's, the call's, the connection's.
-    let through = serving.spawn(async {
-        for _ in 0..3 {
-            tokio::task::yield_now().await;
-        }
-    });
-    // It ends early when the threads do.
-    let _ = tokio::time::timeout(PACE_MAX, through).await;
-    let pace = started.elapsed() * (1 + PAUSE_SHARE);
-    tokio::time::sleep_until(started + pace.min(PACE_MAX)).await;
 }
 
 impl Drop for Serving {
@@ -318,7 +295,7 @@ impl Control {
         let answers_marks = registry.answers_marks();
         let shared = cluster.as_ref().map(|cluster| cluster.authority.clone());
         let admin = serve_admin(&config, &parts, answers_marks, shared, &guard).await?;
-        let registry = watch_registry(registry, parts.world.clone(), &serving, &guard);
+        let registry = watch_registry(registry, parts.world.clone(), &guard);
         maintain(&parts, &guard);
         if let Some(cluster) = cluster {
             cluster.start(&parts, &config, &guard);
@@ -399,12 +376,10 @@ fn world(config: &Config, metrics: Arc<Metrics>) -> Result<World, RunError> {
 fn watch_registry(
     registry: Registry,
     world: Arc<World>,
-    serving: &Serving,
     guard: &Guard,
 ) -> tokio::task::JoinHandle<Result<(), RegistryError>> {
     let (sender, mut events) = mpsc::channel::<Batch>(EVENT_QUEUE);
     let marks = world.marks();
-    let serving = serving.handle();
     let mut drain = guard.clone();
     guard.spawn(async move {
         loop {
@@ -424,7 +399,7 @@ fn watch_registry(
             // The first change after a pause waits for nothing; churn waits so long and no longer.
             tokio::select! {
                 _ = drain.draining() => return,
-                () = pace(&serving) => {}
+                () = tokio::time::sleep(PACE) => {}
             }
         }
     });

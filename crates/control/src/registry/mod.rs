@@ -20,7 +20,7 @@ use self::kubernetes::KubernetesRegistry;
 use crate::manifest::{Kind, ObjectKey, Typed};
 
 /// Longest time from the first change of a batch to its processing.
-const GATHER_MAX: Duration = Duration::from_millis(20);
+const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
 const KINDS: [Kind; 8] = [
     Kind::Namespace,
