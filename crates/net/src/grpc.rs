@@ -29,8 +29,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a PING may stay unanswered before the connection is given up.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Flow-control windows: a full view arrives without stalls.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// The same, of all streams of a connection.
+pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Where a service of the control plane is, and how it is known.
 #[derive(Clone)]
@@ -95,9 +96,7 @@ pub enum ConnectError {
 
 /// Connects and returns a channel over that one connection.
 pub async fn connect(target: &Target) -> Result<Channel, ConnectError> {
-    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, open(target)).await;
-    let stream = connecting.map_err(|_| ConnectError::Timeout(target.uri.clone()))??;
-    let mut stream = Some(stream);
+    let mut stream = Some(open(target).await?);
     // The first call takes the connection made above; there is no second: a broken channel is its
     // owner's to replace, who must read a fresh token and back off.
     let connector = tower::service_fn(move |_: Uri| {
@@ -118,10 +117,16 @@ fn endpoint(uri: &Uri) -> Endpoint {
 }
 
 /// A transport of either kind.
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-async fn open(target: &Target) -> Result<Box<dyn Transport>, ConnectError> {
+/// Connects, for who speaks HTTP/2 himself.
+pub async fn open(target: &Target) -> Result<Box<dyn Transport>, ConnectError> {
+    let opened = tokio::time::timeout(CONNECT_TIMEOUT, transport(target)).await;
+    opened.map_err(|_| ConnectError::Timeout(target.uri.clone()))?
+}
+
+async fn transport(target: &Target) -> Result<Box<dyn Transport>, ConnectError> {
     let uri = &target.uri;
     let is_https = uri.scheme_str() == Some("https");
     if is_https != target.tls.is_some() {

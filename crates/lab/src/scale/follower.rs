@@ -7,27 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ambit_net::grpc::messages::{self, Limit};
-use ambit_net::grpc::{self, Target};
+use ambit_net::grpc::Target;
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
 };
+use ambit_wire::xds::backoff;
 use ambit_wire::xds::digest::{self, Grouping};
 use ambit_wire::xds::node::ProxyNode;
 use ambit_wire::xds::replies::Replies;
-use ambit_wire::xds::{DELTA_PATH, MAX_RESPONSE_BYTES, backoff};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use http::HeaderValue;
 use prost::Message as _;
-use tokio::sync::mpsc;
-use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
+use super::call::Call;
 use super::held::{Digests, Held, TYPES, Texts};
 use super::population::{self, MESH};
-
-/// Requests on their way, as in a proxy.
-const REQUESTS: usize = 256;
 
 /// What all proxies of a fleet share.
 pub(super) struct Common {
@@ -45,7 +41,7 @@ pub(super) struct Common {
 pub(super) struct Follower {
     common: Arc<Common>,
     node: Node,
-    authorization: AsciiMetadataValue,
+    authorization: HeaderValue,
     held: [Held; TYPES.len()],
     /// The last server compares digests, which were of these groups.
     server_compares: bool,
@@ -107,7 +103,7 @@ impl Follower {
             node: population::node_name(index),
             metadata: std::collections::BTreeMap::new(),
         };
-        let mut authorization: AsciiMetadataValue = format!("Bearer {token}").parse()?;
+        let mut authorization: HeaderValue = format!("Bearer {token}").parse()?;
         authorization.set_sensitive(true);
         Ok(Self {
             common,
@@ -140,16 +136,9 @@ impl Follower {
     }
 
     async fn stream(&mut self, began: Instant, worked: &mut bool) -> Result<()> {
-        let channel = grpc::connect(&self.common.target).await?;
-        let (requests, outgoing) = mpsc::channel(REQUESTS);
-        for request in self.opening() {
-            requests.try_send(request)?;
-        }
-        let mut metadata = MetadataMap::new();
-        metadata.insert("authorization", self.authorization.clone());
-        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
-        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
-        let (headers, mut responses) = call.await?;
+        let opening = self.opening();
+        let (headers, mut call) =
+            Call::open(&self.common.target, &self.authorization, opening).await?;
         let compares = digest::is_announced(&headers);
         if std::mem::replace(&mut self.server_compares, compares) && !compares {
             bail!("the control plane is of another kind than before");
@@ -162,7 +151,7 @@ impl Follower {
         let (mut answered, mut replies) = ([false; TYPES.len()], Replies::default());
         loop {
             for reply in replies.take_due(Instant::now()) {
-                requests.send(reply).await.context("the control plane takes no requests")?;
+                call.send(&reply)?;
             }
             let due = replies.due_at(Instant::now());
             let pause = async {
@@ -172,10 +161,9 @@ impl Follower {
                 }
             };
             tokio::select! {
-                response = responses.next() => {
-                    let response = response?.context("the control plane ended the stream")?;
+                response = call.next() => {
                     *worked = true;
-                    replies.add(self.take(response, &mut answered)?);
+                    replies.add(self.take(response?, &mut answered)?);
                 }
                 () = pause => {}
             }

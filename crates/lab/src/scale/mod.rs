@@ -9,6 +9,7 @@
 //! Nothing here judges what it measures.
 
 mod api;
+mod call;
 mod changes;
 mod fleet;
 mod follower;

@@ -76,7 +76,7 @@ impl Messages {
     }
 
     /// Reads the body of a response with these headers, which may tell already how the call ended.
-    fn of_response(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
+    pub fn of_response(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
         let it = Self::of_request(headers, body, limit)?;
         Ok(Self { owes_status: !headers.contains_key(Status::GRPC_STATUS), ..it })
     }
