@@ -58,11 +58,12 @@ impl Cluster {
         let script = |name: &str| Path::new("e2e/kubernetes").join(name);
         run(Command::new("bash").arg(script("pki.sh")).arg(&self.state).arg(&nodes))?;
         let log = fs::File::create(self.state.join("log/machine.log")).context("make a log")?;
+        // In a session of its own, which the kernel gives its share of the processors.
         let mut command = if keep {
             Command::new("setsid")
         } else {
             let mut command = Command::new("setpriv");
-            command.args(["--pdeathsig", "KILL"]);
+            command.args(["--pdeathsig", "KILL", "setsid"]);
             command
         };
         command.args(["unshare", "--pid", "--mount", "--ipc", "--net", "--fork"]);

@@ -16,9 +16,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, MESH, Namespace, until};
-use parts::{Fleet, Kwok, Part, Rollouts, populate};
+use parts::{Fleet, Kwok, Part, Rollouts, populate, prefer_api_server, stolen_seconds};
 
 const NODES: u32 = 1000;
+/// Proxies of a smaller fleet, for what a change costs grows with them; and their changes, each pod
+/// twice.
+const FEWER: u32 = 250;
+const FEWER_CHURN: (f64, u32) = (40.0, 2000);
 const NAMESPACES: u32 = 100;
 /// Services of the largest cluster; a smaller one has a tenth of its pods.
 const SERVICES_MAX: u32 = 5000;
@@ -47,7 +51,9 @@ fn a_thousand_nodes_are_told_what_changed() {
     Rollouts::deploy(&cluster, &namespace);
     namespace.enrol();
     sleep(SETTLE);
-    let mut rows = vec![json!({ "pods": 0, "rest": rest(&cluster) })];
+    let preferred = prefer_api_server(&cluster);
+    let empty = json!({ "pods": 0, "rest": rest(&cluster), "apiServerFirst": preferred });
+    let mut rows = vec![empty];
     let _kwok = Kwok::start(&cluster);
     let mut before = (0, 0);
     for pods in sizes {
@@ -76,8 +82,14 @@ fn one_size(cluster: &Cluster, namespace: &Namespace, size: Size, populated: Val
     until("one control is left", || cluster.pods(MESH, "app=istiod").len() == 1);
     sleep(SETTLE);
     let rest = rest(cluster);
-    let mut fleet = Fleet::start(cluster, size);
     let control = Part::control(cluster);
+    let mut fleet = Fleet::start(cluster, size, FEWER);
+    let synced = fleet.ask("sync");
+    let churn = changes(&mut fleet, &control, FEWER_CHURN);
+    let fewer = json!({ "proxies": FEWER, "sync": synced, "churn": churn });
+    drop(fleet);
+    sleep(SETTLE);
+    let mut fleet = Fleet::start(cluster, size, NODES);
     let before = control.usage();
     let synced = fleet.ask("sync");
     let with_fleet = control.usage().since(&before);
@@ -93,7 +105,7 @@ fn one_size(cluster: &Cluster, namespace: &Namespace, size: Size, populated: Val
     let after = Part::control(cluster).usage();
     json!({
         "pods": size.pods, "services": size.services, "nodes": NODES, "namespaces": NAMESPACES,
-        "populated": populated, "grown": grown, "rest": rest,
+        "populated": populated, "grown": grown, "rest": rest, "fewer": fewer,
         "sync": {"fleet": synced, "control": with_fleet}, "views": views,
         "quiet": quiet, "churn": churn, "rollouts": rollouts, "atEnd": at_end,
         "restart": {"servesAgainMs": killed, "fleet": returned, "control": after},
@@ -111,9 +123,10 @@ fn rest(cluster: &Cluster) -> Value {
 }
 
 fn changes(fleet: &mut Fleet, control: &Part, (rate, count): (f64, u32)) -> Value {
-    let before = control.usage();
+    let (before, stolen) = (control.usage(), stolen_seconds());
     let came = fleet.ask(&format!("changes {rate} {count}"));
-    json!({ "fleet": came, "control": control.usage().since(&before) })
+    let stolen = stolen_seconds() - stolen;
+    json!({ "fleet": came, "control": control.usage().since(&before), "stolenSeconds": stolen })
 }
 
 /// Kills control; answers how long it took until another one was ready.
