@@ -1,5 +1,7 @@
 //! Into the mesh and out of it, by a label and without a restart.
 
+use serde_json::Value;
+
 use crate::cluster::{Cluster, MESH, until};
 
 const REQUESTS: u32 = 50;
@@ -26,6 +28,10 @@ fn two_pods_talk_before_and_after_their_namespace_is_labelled() {
     assert_eq!(hbone_lines(), 0, "nothing is in the mesh yet");
     namespace.enrol();
     check("in the mesh");
+    for app in ["server", "client"] {
+        let parameter = migrates(&cluster, &cluster.pods("enrolled", &format!("app={app}"))[0]);
+        assert_eq!(parameter, "1", "{app}: a proxy that restarts leaves its queue to the next");
+    }
     until("the server's proxy logs every connection as HBONE", || {
         hbone_lines() >= REQUESTS as usize
     });
@@ -33,4 +39,17 @@ fn two_pods_talk_before_and_after_their_namespace_is_labelled() {
     namespace.release();
     check("out of the mesh again");
     assert_eq!(hbone_lines(), before, "nothing passes the mesh any more");
+}
+
+/// `net.ipv4.tcp_migrate_req` of a pod's network: its container's /proc/sys is read-only.
+fn migrates(cluster: &Cluster, pod: &Value) -> String {
+    let (node, uid) = (pod["spec"]["nodeName"].as_str(), pod["metadata"]["uid"].as_str());
+    let script = format!(
+        "of=$(grep -l {} /proc/[0-9]*/cgroup | head -1) && nsenter --net=${{of%/cgroup}}/ns/net \
+         cat /proc/sys/net/ipv4/tcp_migrate_req",
+        uid.unwrap()
+    );
+    let said = cluster.on_node(node.unwrap(), &["bash", "-c", &script]);
+    assert!(said.is_success, "{}", said.err);
+    said.out.trim().to_owned()
 }
