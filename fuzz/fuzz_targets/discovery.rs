@@ -23,7 +23,9 @@ use ambit_wire::xds::replies::{REPLY_PACE, Replies};
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::retained::Retained;
 use ambit_wire::xds::server::Stream;
-use ambit_wire::xds::{MAX_REQUEST_BYTES, MAX_REQUEST_FIELDS, MAX_RESPONSE_BYTES, ResourceType};
+use ambit_wire::xds::{
+    MAX_REQUEST_BYTES, MAX_REQUEST_FIELDS, MAX_RESPONSE_BYTES, NESTED_REQUEST_FIELDS, ResourceType,
+};
 use bytes::Bytes;
 use futures::{FutureExt as _, stream};
 use http::{HeaderMap, HeaderValue};
@@ -41,8 +43,12 @@ type Input<'a, 'b> = &'a mut Unstructured<'b>;
 const NAMES: [&str; 8] =
     ["*", "w0", "w1", "n/1.1.1.2", "n/p3", "n/1.1.1.1", "n/2.2.2.1", "nothing"];
 /// What a server reads, and what a client does, who trusts it to know how much there is.
-const REQUEST: Limit = Limit { bytes: MAX_REQUEST_BYTES, fields: MAX_REQUEST_FIELDS };
-const RESPONSE: Limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+const REQUEST: Limit = Limit {
+    bytes: MAX_REQUEST_BYTES,
+    fields: MAX_REQUEST_FIELDS,
+    nested: NESTED_REQUEST_FIELDS,
+};
+const RESPONSE: Limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
 /// How the call ended.
 const TRAILERS: [&str; 3] = ["grpc-status", "grpc-message", "grpc-status-details-bin"];
 

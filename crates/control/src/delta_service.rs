@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 
 use ambit_net::grpc::messages::{self, Limit, Messages};
 use ambit_wire::xds::digest::{RESUME_DIGESTS, RESUME_HEADER};
-use ambit_wire::xds::{DELTA_PATH, DISCOVERY_SERVICE, MAX_REQUEST_BYTES, MAX_REQUEST_FIELDS};
+use ambit_wire::xds::{
+    DELTA_PATH, DISCOVERY_SERVICE, MAX_REQUEST_BYTES, MAX_REQUEST_FIELDS, NESTED_REQUEST_FIELDS,
+};
 use http::HeaderValue;
 use tonic::Status;
 use tonic::body::Body;
@@ -51,7 +53,11 @@ async fn serve(
         let what = "only delta discovery is served; call DeltaAggregatedResources";
         return Err(Status::unimplemented(what));
     }
-    let limit = Limit { bytes: MAX_REQUEST_BYTES, fields: MAX_REQUEST_FIELDS };
+    let limit = Limit {
+        bytes: MAX_REQUEST_BYTES,
+        fields: MAX_REQUEST_FIELDS,
+        nested: NESTED_REQUEST_FIELDS,
+    };
     let requests = Messages::of_request(&parts.headers, body, limit)?;
     let remote = parts.extensions.get::<Remote>().map(|remote| remote.0);
     let responses = discovery.follow(parts.headers, requests, remote).await?;

@@ -189,11 +189,12 @@ impl Life {
         let front = tokio::time::timeout(limit, self.front.finished()).await;
         self.back.start(Some(Instant::now() + DRAIN_TIMEOUT));
         control.registry.abort();
-        drop(control);
         let back = tokio::time::timeout(DRAIN_TIMEOUT, self.back.finished()).await;
         if front.is_err() || back.is_err() {
             tracing::warn!("some connections did not end in {DRAIN_TIMEOUT:?}");
         }
+        // Connections to the API server that its threads opened were of use until here.
+        drop(control);
     }
 }
 

@@ -20,7 +20,6 @@ use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
 use ambit_wire::xds::ResourceType;
-use ambit_wire::xds::node::node_name;
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Progress, Stream};
 use http::HeaderMap;
@@ -43,8 +42,11 @@ const RESPONSE_QUEUE: usize = 2;
 const FIRST_ANSWERS: usize = 16;
 /// First answers smaller than this are not counted.
 const SMALL_ANSWER_BYTES: usize = 256 * 1024;
-/// How long a client may take to acknowledge its first answer before the next gets its turn.
+/// How long a client may take to acknowledge its first answer before the next gets its turn, and
+/// how much of it must come through in a second beyond that: the answers of those whose turn is
+/// over still take memory.
 const TURN: Duration = Duration::from_secs(2);
+const TURN_BYTES_PER_SECOND: u32 = 2 << 20;
 /// How long a client may leave a response untaken before it is given up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -87,6 +89,11 @@ impl Turns {
     }
 }
 
+/// How long the turn of an answer of this size is.
+fn turn_length(bytes: usize) -> Duration {
+    TURN + Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / TURN_BYTES_PER_SECOND
+}
+
 /// Ends when the turn is over, if there is one.
 async fn turn_over(turn: Option<Instant>) {
     match turn {
@@ -112,6 +119,13 @@ struct Client {
 }
 
 impl Client {
+    /// A client that has asked for something; whoever looks sees that it has not got it.
+    fn new(remote: Option<SocketAddr>, node: String, stream: &Stream) -> Self {
+        let id = stream.node().map(|told| told.id.to_string()).unwrap_or_default();
+        let (since, progress) = (SystemTime::now(), Mutex::new(stream.progress()));
+        Self { remote, id, node, since, progress }
+    }
+
     fn progress(&self) -> Vec<Progress> {
         self.progress.lock().expect("no holder of the lock panics").clone()
     }
@@ -271,6 +285,8 @@ impl StreamTask {
     async fn run(mut self, requests: Messages) {
         self.discovery.metrics.stream(1);
         let end = self.serve(requests).await;
+        // It has no more answers to give, and who is told why may never listen.
+        self.turn = None;
         self.discovery.metrics.stream(-1);
         self.discovery.clients.remove(self.key);
         let (remote, node) = (self.remote.map(|it| it.to_string()), self.node());
@@ -325,19 +341,14 @@ impl StreamTask {
             refused.map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
         if is_first {
             self.check_node()?;
-            let client = Arc::new(Client {
-                remote: self.remote,
-                id: self.stream.node().map(|node| node.id.clone()).unwrap_or_default(),
-                node: self.node(),
-                since: SystemTime::now(),
-                progress: Mutex::default(),
-            });
+            let client = Arc::new(Client::new(self.remote, self.node(), &self.stream));
             self.discovery.clients.add(self.key, client.clone());
             self.client = Some(client);
         }
         if self.stream.is_acknowledged() {
             self.turn = None;
         }
+        self.tell_progress();
         if let Some(rejection) = rejection {
             let kind = type_name(rejection.resource_type);
             self.discovery.metrics.rejected(kind);
@@ -352,9 +363,17 @@ impl StreamTask {
         Ok(())
     }
 
+    /// Writes down for people how far the client is.
+    fn tell_progress(&self) {
+        if let Some(client) = &self.client {
+            let progress = self.stream.progress();
+            *client.progress.lock().expect("no holder of the lock panics") = progress;
+        }
+    }
+
     /// A proxy may only speak for the node that its token is bound to.
     fn check_node(&self) -> Result<(), End> {
-        let told = self.stream.node().and_then(node_name).unwrap_or_default();
+        let told = self.stream.node().map_or("", |told| &*told.node);
         let proven = self.caller.as_ref().map_or("", |caller| &caller.node);
         if !told.is_empty() && !proven.is_empty() && told != proven {
             let what =
@@ -364,7 +383,7 @@ impl StreamTask {
         tracing::info!(
             remote = self.remote.map(|it| it.to_string()),
             node = self.node(),
-            proxy = self.stream.node().map(|node| node.id.as_str()),
+            proxy = self.stream.node().map(|node| &*node.id),
             "discovery client connected",
         );
         Ok(())
@@ -372,7 +391,7 @@ impl StreamTask {
 
     fn node(&self) -> String {
         let proven = self.caller.as_ref().map(|caller| caller.node.clone());
-        let told = || self.stream.node().and_then(node_name).map(str::to_owned);
+        let told = || self.stream.node().map(|told| told.node.to_string());
         proven.filter(|node| !node.is_empty()).or_else(told).unwrap_or_default()
     }
 
@@ -404,15 +423,15 @@ impl StreamTask {
                 "discovery response",
             );
             sent_bytes += response.encoded_len();
+            if let Some(turn) = self.turn.as_mut().filter(|_| takes_turn) {
+                turn.over_at = Instant::now() + turn_length(sent_bytes);
+            }
             self.hand_over(response).await?;
         }
         if takes_turn && sent_bytes < SMALL_ANSWER_BYTES {
             self.turn = None;
         }
-        if let Some(client) = &self.client {
-            let progress = self.stream.progress();
-            *client.progress.lock().expect("no holder of the lock panics") = progress;
-        }
+        self.tell_progress();
         Ok(())
     }
 
@@ -450,7 +469,23 @@ async fn token_expiry(expires_at: Option<SystemTime>) {
 
 #[cfg(test)]
 mod tests {
+    use ambit_model::workload::Workload;
+
     use super::*;
+
+    #[test]
+    fn who_waits_for_its_first_answer_is_behind() {
+        let mut resources = Resources::default();
+        resources.put_workload(&Workload::named("uid", "shop", "web"));
+        let mut stream = Stream::new();
+        let type_url = ResourceType::Address.url().to_owned();
+        let request = DeltaDiscoveryRequest { type_url, ..Default::default() };
+        stream.receive(request, &resources).expect("a known type");
+        let clients = Clients::default();
+        clients.add(0, Arc::new(Client::new(None, "n1".to_owned(), &stream)));
+        let expected = "n1: its proxy has not acknowledged the newest address resources";
+        assert_eq!(clients.behind(&resources), [expected]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn so_many_first_answers_are_under_way_and_no_more() {

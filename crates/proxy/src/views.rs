@@ -245,7 +245,7 @@ impl Views {
         control_plane::introduce(&mut metadata, discovery, token, &node.cluster_id)
             .map_err(StreamError::Connect)?;
         // The control plane is trusted to know how much there is.
-        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
         let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
         call.await.map_err(refused)
     }

@@ -33,11 +33,13 @@ pub use backoff::{BACKOFF_LIMIT, BACKOFF_START, backoff};
 
 /// Largest response, the view of half a million pods: the usual 4 MiB are exceeded by 10,000.
 pub const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
-/// Largest request: one that names [`server::MAX_SUBSCRIBED_NAMES`] resources with versions.
-pub const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
-/// Most fields of a request, of which each may name a resource: names asked for, names held, and
+/// Largest request: a proxy that starts anew names half a million resources with versions.
+pub const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
+/// Most fields of a request, of which each may name a resource: names held, names asked for, and
 /// what there is beside them.
-pub const MAX_REQUEST_FIELDS: usize = 2 * server::MAX_SUBSCRIBED_NAMES + 16;
+pub const MAX_REQUEST_FIELDS: usize = 1_000_016;
+/// The field of a request that is a message of several levels: who asks.
+pub const NESTED_REQUEST_FIELDS: &[u32] = &[1];
 
 /// The gRPC service of discovery.
 pub const DISCOVERY_SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";

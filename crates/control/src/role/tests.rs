@@ -258,11 +258,7 @@ impl Proxy {
         let request = DeltaDiscoveryRequest {
             type_url: response.type_url.clone(),
             response_nonce: response.nonce.clone(),
-            error_detail: error.map(|message| RpcStatus {
-                code: 3,
-                message: message.to_owned(),
-                ..RpcStatus::default()
-            }),
+            error_detail: error.map(|message| RpcStatus { code: 3, message: message.to_owned() }),
             ..DeltaDiscoveryRequest::default()
         };
         self.requests.send(request).await.unwrap();

@@ -52,7 +52,7 @@ impl Call {
         let response = driven(&mut connection, async { Ok(response.await?) }).await?;
         let (parts, body) = response.into_parts();
         ensure!(parts.status == StatusCode::OK, "the control plane answers {}", parts.status);
-        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
         let responses = Messages::of_response(&parts.headers, body_of(body), limit)?;
         Ok((parts.headers, Self { connection, requests, responses, _sender: sender }))
     }

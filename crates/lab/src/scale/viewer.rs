@@ -50,7 +50,7 @@ pub(super) async fn run(target: &ambit_net::grpc::Target, token: &str) -> Result
     }
     let mut metadata = MetadataMap::new();
     metadata.insert("authorization", format!("Bearer {token}").parse()?);
-    let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX };
+    let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
     let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
     let (_, mut responses) = call.await?;
     let accepted = Instant::now();

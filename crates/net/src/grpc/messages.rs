@@ -36,6 +36,9 @@ const STATUS_DETAILS: &str = "grpc-status-details-bin";
 /// The most that is reserved because a length announces it; the rest as it comes.
 const TRUSTED_BYTES: usize = 8 << 20;
 
+/// Most bytes of the messages in a message whose elements are not counted.
+pub const NESTED_BYTES_MAX: usize = 64 << 10;
+
 /// The messages of one direction, as they come. Whoever stops waiting for one loses nothing.
 #[derive(Debug)]
 pub struct Messages {
@@ -58,6 +61,9 @@ pub struct Limit {
     /// Its fields and elements of repeated fields, each of which takes memory however few its bytes
     /// are. Those of messages in it do not count.
     pub fields: usize,
+    /// Numbers of the fields that are messages with elements of their own: all of them together
+    /// take at most [`NESTED_BYTES_MAX`].
+    pub nested: &'static [u32],
 }
 
 impl Messages {
@@ -90,10 +96,8 @@ impl Messages {
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         let Some(message) = self.next_bytes().await? else { return Ok(None) };
         let broken = |error| Status::internal(format!("a message cannot be decoded: {error}"));
-        let limit = self.limit.fields;
-        if has_more_fields(&message, limit).map_err(broken)? {
-            let what = format!("a message of more than {limit} fields, which is the limit");
-            return Err(Status::out_of_range(what));
+        if let Some(excess) = excess(&message, self.limit).map_err(broken)? {
+            return Err(Status::out_of_range(excess));
         }
         M::decode(message).map(Some).map_err(broken)
     }
@@ -163,16 +167,28 @@ impl Messages {
     }
 }
 
-/// Whether a message has more fields than this. Reads no further than there.
-fn has_more_fields(mut message: &[u8], limit: usize) -> Result<bool, DecodeError> {
-    for _ in 0..limit {
-        if message.is_empty() {
-            return Ok(false);
+/// What a message has more of than it may. Reads no further than there.
+fn excess(mut message: &[u8], limit: Limit) -> Result<Option<String>, DecodeError> {
+    let (mut fields, mut nested) = (0, 0);
+    while !message.is_empty() {
+        fields += 1;
+        if fields > limit.fields {
+            let what =
+                format!("a message of more than {} fields, which is the limit", limit.fields);
+            return Ok(Some(what));
         }
+        let before = message.len();
         let (number, wire_type) = decode_key(&mut message)?;
         skip_field(wire_type, number, &mut message, DecodeContext::default())?;
+        if limit.nested.contains(&number) {
+            nested += before - message.len();
+        }
+        if nested > NESTED_BYTES_MAX {
+            let what = format!("more than {NESTED_BYTES_MAX} bytes in fields {:?}", limit.nested);
+            return Ok(Some(what));
+        }
     }
-    Ok(!message.is_empty())
+    Ok(None)
 }
 
 /// One message as it goes into the connection.
@@ -278,7 +294,7 @@ mod tests {
     use super::*;
 
     fn request(body: Body, bytes: usize) -> Messages {
-        let limit = Limit { bytes, fields: 10 };
+        let limit = Limit { bytes, fields: 10, nested: &[] };
         Messages::of_request(&HeaderMap::new(), body, limit).expect("plain")
     }
 
@@ -321,7 +337,7 @@ mod tests {
         }
         let mut headers = HeaderMap::new();
         headers.insert(ENCODING, HeaderValue::from_static("gzip"));
-        let limit = Limit { bytes: 100, fields: 10 };
+        let limit = Limit { bytes: 100, fields: 10, nested: &[] };
         assert!(Messages::of_request(&headers, body(&framed, 4), limit).is_err());
     }
 
@@ -335,7 +351,7 @@ mod tests {
             }
             drop(sender);
             let (parts, body) = response(receiver).into_parts();
-            let limit = Limit { bytes: 100, fields: 10 };
+            let limit = Limit { bytes: 100, fields: 10, nested: &[] };
             let mut messages = Messages::of_response(&parts.headers, body, limit).expect("plain");
             assert_eq!(messages.next::<String>().await.unwrap(), Some("first".to_owned()));
             match messages.next::<String>().await {
@@ -362,7 +378,7 @@ mod tests {
     #[tokio::test]
     async fn a_response_that_is_cut_off_has_not_ended_well() {
         let framed = framed(&"first".to_owned());
-        let limit = Limit { bytes: 100, fields: 10 };
+        let limit = Limit { bytes: 100, fields: 10, nested: &[] };
         let response = |headers| Messages::of_response(&headers, body(&framed, 4), limit);
         let mut cut = response(HeaderMap::new()).expect("plain");
         assert_eq!(cut.next::<String>().await.unwrap(), Some("first".to_owned()));
@@ -378,9 +394,17 @@ mod tests {
     #[test]
     fn fields_are_counted_before_they_take_memory() {
         let fields = [&b"\x0a\x00"[..], b"\x10\x05", b"\x2a\x02ab"].concat();
-        for (limit, expected) in [(2, true), (3, false), (4, false)] {
-            assert_eq!(has_more_fields(&fields, limit), Ok(expected), "{limit}");
+        let limit = |fields| Limit { bytes: 100, fields, nested: &[7] };
+        for (fields_max, expected) in [(2, true), (3, false), (4, false)] {
+            let excess = excess(&fields, limit(fields_max)).map(|excess| excess.is_some());
+            assert_eq!(excess, Ok(expected), "{fields_max}");
         }
-        assert!(has_more_fields(&fields[..3], 5).is_err(), "cut off");
+        assert!(excess(&fields[..3], limit(5)).is_err(), "cut off");
+        // Field 7, twice as often as fits: parts of one message add up to it.
+        let part = [&b"\x3a\xff\x7f"[..], &[0; 0x3fff]].concat();
+        for (parts, expected) in [(3, false), (5, true)] {
+            let excess = excess(&part.repeat(parts), limit(10)).map(|excess| excess.is_some());
+            assert_eq!(excess, Ok(expected), "{parts}");
+        }
     }
 }

@@ -419,5 +419,5 @@ fn error_detail(refused: &[Refusal]) -> Option<Status> {
         }
         message.push_str(&line);
     }
-    Some(Status { code: INVALID_ARGUMENT, message, details: Vec::new() })
+    Some(Status { code: INVALID_ARGUMENT, message })
 }

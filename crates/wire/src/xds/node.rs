@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ambit_model::Text;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
 use crate::proto::envoy::config::core::v3::Node;
+
+/// Longest text of an introduction that is kept.
+const MAX_TEXT_BYTES: usize = 1024;
 
 /// A node proxy's introduction.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +43,28 @@ impl From<ProxyNode> for Node {
     }
 }
 
-/// The node that a proxy says it serves. A claim: its token is what proves it.
-pub fn node_name(node: &Node) -> Option<&str> {
+/// What is kept of how a client introduces itself, which may be long. Claims: its token is what
+/// proves them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Its name for people.
+    pub id: Text,
+    /// The node that it says it serves; empty if it says nothing.
+    pub node: Text,
+}
+
+impl From<&Node> for Introduction {
+    fn from(node: &Node) -> Self {
+        Self { id: bounded(&node.id), node: bounded(node_name(node).unwrap_or_default()) }
+    }
+}
+
+/// Nothing that exists has a name that is cut here.
+fn bounded(text: &str) -> Text {
+    text[..text.floor_char_boundary(MAX_TEXT_BYTES)].into()
+}
+
+fn node_name(node: &Node) -> Option<&str> {
     match node.metadata.as_ref()?.fields.get("NODE_NAME")?.kind.as_ref()? {
         Kind::StringValue(name) => Some(name),
         _ => None,
@@ -61,7 +85,10 @@ mod tests {
             metadata: BTreeMap::new(),
         });
         let id = "ztunnel~10.0.0.1~ztunnel-1.istio-system~istio-system.svc.cluster.local";
-        assert_eq!((node.id.as_str(), node_name(&node)), (id, Some("node-1")));
-        assert_eq!(node_name(&Node::default()), None);
+        let told = Introduction { id: id.into(), node: "node-1".into() };
+        assert_eq!(Introduction::from(&node), told);
+        let long = Node { id: "é".repeat(MAX_TEXT_BYTES), ..Node::default() };
+        let told = Introduction::from(&long);
+        assert_eq!((told.id.len(), &*told.node), (MAX_TEXT_BYTES, ""));
     }
 }

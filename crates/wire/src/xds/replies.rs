@@ -2,8 +2,8 @@
 //!
 //! Under churn a control plane sends to every proxy several times a second, and half of what that
 //! costs both ends is the acknowledgements. A reply goes out at once after a pause, or when
-//! somebody waits for what it says; others are gathered for [`REPLY_PACE`]. Reads no clock and
-//! sends nothing: the driver asks when it is time.
+//! somebody waits for what it says; others stand for two responses, or wait for
+//! [`REPLY_PACE`]. Reads no clock and sends nothing: the driver asks when it is time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

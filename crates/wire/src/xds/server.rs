@@ -17,9 +17,9 @@ use ambit_model::Text;
 use bytes::Bytes;
 
 use super::digest::{self, Grouping};
+use super::node::Introduction;
 use super::resources::{Changed, Entry, Resources, Served};
 use super::{ResourceType, UnknownType, WILDCARD};
-use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
 };
@@ -91,7 +91,7 @@ pub struct Progress {
 /// One client's stream.
 #[derive(Debug, Default)]
 pub struct Stream {
-    node: Option<Node>,
+    node: Option<Introduction>,
     subscriptions: BTreeMap<ResourceType, Subscription>,
     last_nonce: u64,
 }
@@ -103,7 +103,7 @@ impl Stream {
     }
 
     /// Who is asking, once the first request has come.
-    pub fn node(&self) -> Option<&Node> {
+    pub fn node(&self) -> Option<&Introduction> {
         self.node.as_ref()
     }
 
@@ -128,7 +128,7 @@ impl Stream {
     ) -> Result<Option<Rejection>, StreamError> {
         let resource_type: ResourceType = request.type_url.parse()?;
         if self.node.is_none() {
-            self.node.clone_from(&request.node);
+            self.node = request.node.as_ref().map(Introduction::from);
         }
         let set = resources.of(resource_type);
         let Some(subscription) = self.subscriptions.get_mut(&resource_type) else {
