@@ -51,6 +51,9 @@ const RESOLVER_MEMORY: Duration = Duration::from_secs(30);
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// How long queries under way may take once the thread is to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Datagrams that are read at a time of a socket that is to close: more than wait in it, unless
+/// they keep coming.
+const UNREAD_MAX: usize = 1024;
 
 /// What the control thread asks of the DNS thread.
 pub(crate) enum Command {
@@ -171,17 +174,23 @@ async fn serve_udp(
     // As long as an answer from upstream is to leave by this socket, it gets queries too, and
     // nobody else gets those.
     let unread = std::net::UdpSocket::from(socket.as_fd().try_clone_to_owned()?);
+    let closes_at = Instant::now() + STOP_LIMIT;
     loop {
         // Of the kernel, because the runtime may not have heard yet of what came last.
-        while let Ok(received) = unread.recv_from(&mut buffer) {
+        for _ in 0..UNREAD_MAX {
+            let Ok(received) = unread.recv_from(&mut buffer) else { break };
             datagrams.take(Ok(received), &buffer).await;
         }
-        if datagrams.forwarded.finished().now_or_never().is_some() {
+        // The other pods' turn, however much comes of this one.
+        tokio::task::yield_now().await;
+        let is_answered = datagrams.forwarded.finished().now_or_never().is_some();
+        if is_answered || Instant::now() >= closes_at {
             return Ok(());
         }
         tokio::select! {
             () = datagrams.forwarded.finished() => {}
             received = socket.recv_from(&mut buffer) => datagrams.take(received, &buffer).await,
+            () = tokio::time::sleep_until(closes_at) => {}
         }
     }
 }

@@ -14,7 +14,10 @@ use ambit_wire::zds::proxy::{Enrolment, Event, Packet, SessionError};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
-/// Wait before the agent is tried again; it accepts five connections a second.
+/// How often an agent is looked for that is not there. Agents of Istio's capture pods first and
+/// name them then: until a proxy is connected their connections are refused.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Wait before an agent is tried again that ended the connection; it accepts five a second.
 const RECONNECT_START: Duration = Duration::from_millis(50);
 /// Longest wait: a restarted agent has new pods to hand over.
 const RECONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -54,24 +57,27 @@ enum AgentError {
 /// Follows the agent's words for as long as somebody listens.
 pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
     let mut enrolment = Enrolment::new();
-    let mut wait = RECONNECT_START;
+    let (mut wait, mut is_away) = (RECONNECT_START, false);
     loop {
         let ended = tokio::select! {
             ended = session(&path, &mut enrolment, &asked, &mut wait) => ended,
             // The connection closes at once, so that new pods go to another proxy.
             () = asked.closed() => AgentError::Ending,
         };
+        enrolment.disconnected();
+        let was_away = std::mem::replace(&mut is_away, matches!(ended, AgentError::Connect { .. }));
         match ended {
             AgentError::Ending => return,
             AgentError::Socket(PacketError::Closed) => info!("the node agent closed its socket"),
-            error @ AgentError::Connect { .. } if wait > RECONNECT_START => {
-                debug!(error = %chain(&error), "node agent");
-            }
+            error if is_away && was_away => debug!(error = %chain(&error), "node agent"),
             error => warn!(error = %chain(&error), "node agent; pods are served on meanwhile"),
         }
-        enrolment.disconnected();
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(RECONNECT_LIMIT);
+        if is_away {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        } else {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RECONNECT_LIMIT);
+        }
     }
 }
 
@@ -152,5 +158,29 @@ async fn ask(
             warn!("no worker holds the pod yet; its connections wait in its listeners' queues");
             Ok(Ok(()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_net::seqpacket::Listener;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_comes_late_is_found_at_once() {
+        let directory = std::env::temp_dir().join(format!("ambit-agent-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.join("agent.sock");
+        let (asked, _requests) = mpsc::channel(1);
+        let following = tokio::spawn(follow(path.clone(), asked));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let agent = Listener::bind(&path).expect("a socket");
+        let appeared = Instant::now();
+        agent.accept().await.expect("a proxy");
+        assert!(appeared.elapsed() <= LOOK_AGAIN, "{:?}", appeared.elapsed());
+        following.abort();
+        std::fs::remove_dir_all(&directory).expect("ours to remove");
     }
 }

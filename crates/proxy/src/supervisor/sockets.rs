@@ -151,6 +151,8 @@ fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
         backlog: DEFAULT_BACKLOG,
         v6only: false,
     };
+    // First: who listens on the other ports is taken for a successor on all of them.
+    let dns = if options.dns { open_dns(options, &listen)? } else { Vec::new() };
     let mut threads = Vec::with_capacity(options.threads);
     for _ in 0..options.threads {
         let open = |kind: ListenerKind| {
@@ -160,7 +162,6 @@ fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
         };
         threads.push(ListenerKind::ALL.into_iter().map(open).collect::<Result<_, _>>()?);
     }
-    let dns = if options.dns { open_dns(options, &listen)? } else { Vec::new() };
     Ok((threads, dns))
 }
 
