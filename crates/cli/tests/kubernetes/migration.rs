@@ -11,6 +11,11 @@ use crate::load::{Everyday, KEPT, LONG, Outcome};
 /// How long the load runs around a step, and longer than any takes.
 const STEP_S: u32 = 90;
 const REQUESTS: u32 = 20;
+/// What the load asks for, and opens, in a second.
+const REQUESTS_PER_SECOND: u64 = 200;
+const FRESH_PER_SECOND: u64 = 10;
+/// It admits the load and nobody else.
+const POLICY: &str = "only-load";
 
 /// What a step may cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,6 +24,9 @@ enum Cost {
     Nothing,
     /// Connections that were open, each once; new ones are served throughout.
     OpenConnections,
+    /// Connections that were open, and what comes within a second: istio-cni captures pods before
+    /// it names them to the proxy, which refuses their connections until then.
+    Recapture,
 }
 
 #[test]
@@ -55,11 +63,14 @@ fn from_istio_ambient_to_ambit_and_back_part_by_part() {
         mesh.ambit(&["control.enabled=false"]);
         mesh.istiod();
     });
-    step("back 2: istio-cni for Ambit's agent", Cost::OpenConnections, &|| {
+    step("back 2: istio-cni for Ambit's agent", Cost::Recapture, &|| {
+        // Pods come back one by one: the first would refuse those that are still outside.
+        cluster.ask(&["-n", namespace.name, "delete", "authorizationpolicy", POLICY]);
         must(&cluster.ambit(&["uninstall", "--grace", "20s"]));
         mesh.ambit(&["control.enabled=false", "node.enabled=false"]);
         mesh.istio_cni();
         namespace.await_captured();
+        migration.admit_the_load_alone();
     });
     step("back 1: ztunnel for Ambit's proxy", Cost::Nothing, &|| {
         mesh.uninstall("ambit");
@@ -80,7 +91,7 @@ impl Migration<'_> {
         let name = self.namespace.name;
         self.cluster.must_apply(&format!(
             "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: \
-             only-load, namespace: {name}}}\nspec: {{rules: [{{from: [{{source: {{principals: \
+             {POLICY}, namespace: {name}}}\nspec: {{rules: [{{from: [{{source: {{principals: \
              [cluster.local/ns/{name}/sa/load]}}}}]}}]}}\n"
         ));
         self.await_policy("before");
@@ -113,6 +124,11 @@ fn assert_cost(outcome: &Outcome, what: &str, cost: Cost) {
         Cost::OpenConnections => {
             assert_eq!(outcome.fresh.failed, 0, "{what}: {outcome:#?}");
             assert!(outcome.kept.failed <= KEPT as u64, "{what}: {outcome:#?}");
+            assert!(outcome.long.cut <= LONG as u64, "{what}: {outcome:#?}");
+        }
+        Cost::Recapture => {
+            assert!(outcome.fresh.failed <= FRESH_PER_SECOND, "{what}: {outcome:#?}");
+            assert!(outcome.kept.failed <= REQUESTS_PER_SECOND, "{what}: {outcome:#?}");
             assert!(outcome.long.cut <= LONG as u64, "{what}: {outcome:#?}");
         }
     }
