@@ -13,8 +13,8 @@ use imbl::{HashMap, OrdSet};
 pub enum Few<T: Ord> {
     /// Only this.
     One(T),
-    /// At least two.
-    More(OrdSet<T>),
+    /// At least two; boxed, because few are and all would take the room.
+    More(Box<OrdSet<T>>),
 }
 
 impl<T: Clone + Ord> Few<T> {
@@ -30,21 +30,24 @@ impl<T: Clone + Ord> Few<T> {
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let (one, more) = match self {
             Self::One(one) => (Some(one), None),
-            Self::More(all) => (None, Some(all)),
+            Self::More(all) => (None, Some(&**all)),
         };
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    fn add(&mut self, value: T) {
+    pub(crate) fn add(&mut self, value: T) {
         match self {
             Self::One(one) if *one == value => {}
-            Self::One(one) => *self = Self::More([one.clone(), value].into_iter().collect()),
+            Self::One(one) => {
+                let both: OrdSet<T> = [one.clone(), value].into_iter().collect();
+                *self = Self::More(Box::new(both));
+            }
             Self::More(all) => drop(all.insert(value)),
         }
     }
 
     /// Removes `value` unless it is the last; answers whether it is.
-    fn is_last(&mut self, value: &T) -> bool {
+    pub(crate) fn is_last(&mut self, value: &T) -> bool {
         match self {
             Self::One(one) => one == value,
             Self::More(all) => {

@@ -20,6 +20,7 @@ pub mod authorize;
 pub mod choice;
 pub mod few;
 pub mod identity;
+mod index;
 pub mod intern;
 pub mod names;
 pub mod plan;

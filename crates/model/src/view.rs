@@ -5,16 +5,15 @@
 //! writer clones, applies [`Change`]s and publishes. A view never decides anything by itself: the
 //! questions are asked in [`crate::plan`] and [`crate::authorize`].
 
-use std::cmp::Ordering;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
-use equivalent::Equivalent;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
-use crate::few::{Few, add, remove};
+use crate::index::Index;
 use crate::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use crate::policy::{Policy, PolicyScope};
 use crate::service::{Service, VirtualAddress};
@@ -40,14 +39,13 @@ pub enum Change {
 /// Everything a proxy knows about the mesh at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    workloads: Map<ByUid, ()>,
-    /// By the hash of an address; those that have another one may be among them.
-    workloads_by_address: Map<u64, Few<ByUid>>,
-    workloads_by_name: Map<ByName, ()>,
+    workloads: Index<Workload>,
+    workloads_by_address: Index<Workload>,
+    workloads_by_name: Index<Workload>,
     hasher: RandomState,
-    services: Map<ServiceName, Arc<Service>>,
-    services_by_address: Map<NetworkAddress, Few<ServiceName>>,
-    services_by_hostname: Map<Text, Few<ServiceName>>,
+    services: Index<Service>,
+    services_by_address: Index<Service>,
+    services_by_hostname: Index<Service>,
     service_blocks: Vector<(VirtualAddress, ServiceName)>,
     endpoints: Map<ServiceName, Endpoints>,
     policies: Map<PolicyName, Arc<Policy>>,
@@ -56,91 +54,86 @@ pub struct View {
     authorization_version: u64,
 }
 
-/// A workload that is known by its uid: an index of them repeats none of their names.
-#[derive(Clone, Debug)]
-struct ByUid(Arc<Workload>);
-
-impl PartialEq for ByUid {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.uid == other.0.uid
-    }
-}
-
-impl Eq for ByUid {}
-
-impl Ord for ByUid {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.uid.cmp(&other.0.uid)
-    }
-}
-
-impl PartialOrd for ByUid {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Hash for ByUid {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.uid.hash(state);
-    }
-}
-
-impl Equivalent<ByUid> for str {
-    fn equivalent(&self, key: &ByUid) -> bool {
-        *self == *key.0.uid
-    }
-}
-
-/// A workload that is known by its namespace and name.
-#[derive(Clone, Debug)]
-struct ByName(Arc<Workload>);
-
-impl PartialEq for ByName {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.0.namespace, &self.0.name) == (&other.0.namespace, &other.0.name)
-    }
-}
-
-impl Eq for ByName {}
-
-impl Hash for ByName {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.0.namespace, &self.0.name).hash(state);
-    }
-}
-
-impl Equivalent<ByName> for (&Text, &Text) {
-    fn equivalent(&self, key: &ByName) -> bool {
-        *self == (&key.0.namespace, &key.0.name)
-    }
-}
-
 /// The workloads behind one service, in the order of their uid.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
-    members: Vector<Arc<Workload>>,
+    members: Members,
     largest_capacity: u32,
+}
+
+/// Workloads in the order of their uid.
+#[derive(Clone, Debug)]
+enum Members {
+    /// At most [`FEW`], as most services have: a persistent vector takes room for 64.
+    Few(Arc<[Arc<Workload>]>),
+    /// More, of which a change copies no more than a part.
+    Many(Vector<Arc<Workload>>),
+}
+
+/// Most members that are copied when one of them changes.
+const FEW: usize = 32;
+
+impl Default for Members {
+    fn default() -> Self {
+        Self::Few(Arc::default())
+    }
+}
+
+impl Members {
+    /// Replaces those in this range, at most one, by this one, if it is given.
+    fn splice(&mut self, range: Range<usize>, workload: Option<&Arc<Workload>>) {
+        match self {
+            Self::Few(few) => {
+                let (before, after) = (&few[..range.start], &few[range.end..]);
+                let all = before.iter().chain(workload).chain(after).cloned();
+                let len = few.len() - range.len() + usize::from(workload.is_some());
+                *self =
+                    if len > FEW { Self::Many(all.collect()) } else { Self::Few(all.collect()) };
+            }
+            Self::Many(many) => {
+                match (range.is_empty(), workload) {
+                    (false, Some(workload)) => drop(many.set(range.start, workload.clone())),
+                    (false, None) => drop(many.remove(range.start)),
+                    (true, Some(workload)) => many.insert(range.start, workload.clone()),
+                    (true, None) => {}
+                }
+                // Not at once, or a member that comes and goes would copy all of them each time.
+                if many.len() <= FEW / 2 {
+                    *self = Self::Few(many.iter().cloned().collect());
+                }
+            }
+        }
+    }
 }
 
 impl Endpoints {
     /// How many there are, ready or not.
     pub fn len(&self) -> usize {
-        self.members.len()
+        match &self.members {
+            Members::Few(few) => few.len(),
+            Members::Many(many) => many.len(),
+        }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
+        self.len() == 0
     }
 
     /// All of them, in the order of their uid.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Workload>> {
-        self.members.iter()
+        let (few, many) = match &self.members {
+            Members::Few(few) => (Some(few.iter()), None),
+            Members::Many(many) => (None, Some(many.iter())),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
     pub(crate) fn nth(&self, index: usize) -> Option<&Arc<Workload>> {
-        self.members.get(index)
+        match &self.members {
+            Members::Few(few) => few.get(index),
+            Members::Many(many) => many.get(index),
+        }
     }
 
     /// An upper bound of its members' capacities.
@@ -148,22 +141,25 @@ impl Endpoints {
         self.largest_capacity
     }
 
-    fn position(&self, uid: &str) -> Result<usize, usize> {
-        self.members.binary_search_by(|member| (*member.uid).cmp(uid))
+    /// Where it is, or the empty range where it would be.
+    fn place(&self, uid: &str) -> Range<usize> {
+        let position = match &self.members {
+            Members::Few(few) => few.binary_search_by(|member| (*member.uid).cmp(uid)),
+            Members::Many(many) => many.binary_search_by(|member| (*member.uid).cmp(uid)),
+        };
+        match position {
+            Ok(at) => at..at + 1,
+            Err(at) => at..at,
+        }
     }
 
     fn put(&mut self, workload: &Arc<Workload>) {
         self.largest_capacity = self.largest_capacity.max(workload.capacity);
-        match self.position(&workload.uid) {
-            Ok(index) => drop(self.members.set(index, workload.clone())),
-            Err(index) => self.members.insert(index, workload.clone()),
-        }
+        self.members.splice(self.place(&workload.uid), Some(workload));
     }
 
     fn remove(&mut self, uid: &str) {
-        if let Ok(index) = self.position(uid) {
-            self.members.remove(index);
-        }
+        self.members.splice(self.place(uid), None);
     }
 }
 
@@ -181,22 +177,30 @@ impl View {
 
     /// The workload of this uid.
     pub fn workload(&self, uid: &str) -> Option<&Arc<Workload>> {
-        self.workloads.get_key_value(uid).map(|(ByUid(workload), ())| workload)
+        self.workloads.get(self.hasher.hash_one(uid)).find(|it| *it.uid == *uid)
     }
 
-    /// The workload of this name, as an agent names a pod.
+    /// The workload of this name, as an agent names a pod: of several a pod before entries that
+    /// somebody wrote, then the first by uid.
     pub fn workload_named(&self, name: &WorkloadName) -> Option<&Arc<Workload>> {
-        let key = (&name.namespace, &name.name);
-        self.workloads_by_name.get_key_value(&key).map(|(ByName(workload), ())| workload)
+        let WorkloadName { namespace, name } = name;
+        let candidates = || self.workloads_by_name.get(self.name_key(namespace, name));
+        let is_named = |it: &&Arc<Workload>| it.namespace == *namespace && it.name == *name;
+        let mut pods = candidates().filter(|it| it.is_pod());
+        pods.find(is_named).or_else(|| candidates().find(is_named))
     }
 
     /// The workload at this address. Workloads on their node's network have none of their own.
     pub fn workload_at(&self, network: &Text, ip: IpAddr) -> Option<&Arc<Workload>> {
-        let candidates = self.workloads_by_address.get(&self.address_key(network, ip))?;
+        let mut candidates = self.workloads_by_address.get(self.address_key(network, ip));
         let is_there = |workload: &&Arc<Workload>| {
             workload.network == *network && workload.addresses.contains(&ip)
         };
-        candidates.iter().map(|ByUid(workload)| workload).find(is_there)
+        candidates.find(is_there)
+    }
+
+    fn name_key(&self, namespace: &str, name: &str) -> u64 {
+        self.hasher.hash_one((namespace, name))
     }
 
     fn address_key(&self, network: &Text, ip: IpAddr) -> u64 {
@@ -205,20 +209,19 @@ impl View {
 
     /// The service of this name.
     pub fn service(&self, name: &ServiceName) -> Option<&Arc<Service>> {
-        self.services.get(name)
+        self.services.get(self.hasher.hash_one(name)).find(|it| it.key == *name)
     }
 
     /// The service at this virtual address, as seen from a namespace: its own before others', and
     /// never one that is private to another.
     pub fn service_at(&self, network: &Text, ip: IpAddr, from: &str) -> Option<&Arc<Service>> {
-        let key = NetworkAddress::new(network.clone(), ip);
-        let exact = self.services_by_address.get(&key);
-        let exact = exact.and_then(|names| self.visible(names.iter(), from));
+        let candidates = self.services_by_address.get(self.address_key(network, ip));
+        let exact = visible(candidates.filter(|it| is_at(it, network, ip)), from);
         exact.or_else(|| {
             let blocks = self.service_blocks.iter();
             let holding = blocks.filter(|(block, _)| holds(block, network, ip));
             let longest = holding.max_by_key(|(block, _)| block.prefix_len)?;
-            self.visible(std::iter::once(&longest.1), from)
+            visible(self.service(&longest.1).into_iter(), from)
         })
     }
 
@@ -235,18 +238,8 @@ impl View {
 
     /// The service with this hostname, as seen from a namespace.
     pub fn service_by_hostname(&self, hostname: &str, from: &str) -> Option<&Arc<Service>> {
-        let names = self.services_by_hostname.get(hostname)?;
-        self.visible(names.iter(), from)
-    }
-
-    fn visible<'a>(
-        &'a self,
-        names: impl Iterator<Item = &'a ServiceName>,
-        from: &str,
-    ) -> Option<&'a Arc<Service>> {
-        let services = names.filter_map(|name| self.services.get(name));
-        let seen = services.filter(|s| !s.namespace_only || &*s.key.namespace == from);
-        seen.max_by_key(|s| (&*s.key.namespace == from, s.canonical))
+        let candidates = self.services_by_hostname.get(self.hasher.hash_one(hostname));
+        visible(candidates.filter(|it| *it.key.hostname == *hostname), from)
     }
 
     /// The workloads behind a service.
@@ -272,12 +265,12 @@ impl View {
 
     /// All workloads, in no particular order.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
-        self.workloads.keys().map(|ByUid(workload)| workload)
+        self.workloads.iter()
     }
 
     /// All services, in no particular order.
     pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
-        self.services.values()
+        self.services.iter()
     }
 
     /// All policies, in no particular order.
@@ -301,27 +294,24 @@ impl View {
         if !workload.host_network {
             for ip in &workload.addresses {
                 let key = self.address_key(&workload.network, *ip);
-                add(&mut self.workloads_by_address, key, ByUid(workload.clone()));
+                self.workloads_by_address.add(key, &workload);
             }
         }
-        self.workloads_by_name.insert(ByName(workload.clone()), ());
+        self.workloads_by_name.add(self.name_key(&workload.namespace, &workload.name), &workload);
         for service in workload.services.keys() {
             self.endpoints.entry(service.clone()).or_default().put(&workload);
         }
-        self.workloads.insert(ByUid(workload), ());
+        self.workloads.add(self.hasher.hash_one(&*workload.uid), &workload);
     }
 
     /// Removes the traces of `old`, except the endpoints that its successor keeps.
     fn forget_workload(&mut self, old: &Arc<Workload>, successor: Option<&Workload>) {
         for ip in &old.addresses {
             let key = self.address_key(&old.network, *ip);
-            remove(&mut self.workloads_by_address, &key, &ByUid(old.clone()));
+            self.workloads_by_address.remove(key, old);
         }
-        let name = ByName(old.clone());
-        let found = self.workloads_by_name.get_key_value(&name);
-        if found.is_some_and(|(found, ())| found.0.uid == old.uid) {
-            self.workloads_by_name.remove(&name);
-        }
+        self.workloads_by_name.remove(self.name_key(&old.namespace, &old.name), old);
+        self.workloads.remove(self.hasher.hash_one(&*old.uid), old);
         for service in old.services.keys() {
             if successor.is_some_and(|next| next.services.contains_key(service)) {
                 continue;
@@ -335,7 +325,7 @@ impl View {
     }
 
     fn put_service(&mut self, service: Arc<Service>) {
-        let old = self.services.get(&service.key).cloned();
+        let old = self.service(&service.key).cloned();
         let waypoints = |it: &Service| (it.waypoint.clone(), it.weighted_waypoints.clone());
         if old.as_deref().map(waypoints).unwrap_or_default() != waypoints(&service) {
             self.authorization_version += 1;
@@ -346,30 +336,33 @@ impl View {
         for address in &service.addresses {
             match address.prefix_len {
                 None => {
-                    let key = address.address.clone();
-                    add(&mut self.services_by_address, key, service.key.clone());
+                    let NetworkAddress { network, ip } = &address.address;
+                    let key = self.address_key(network, *ip);
+                    self.services_by_address.add(key, &service);
                 }
                 Some(_) => self.service_blocks.push_back((address.clone(), service.key.clone())),
             }
         }
-        let hostname = service.key.hostname.clone();
-        add(&mut self.services_by_hostname, hostname, service.key.clone());
-        self.services.insert(service.key.clone(), service);
+        let hostname = self.hasher.hash_one(&*service.key.hostname);
+        self.services_by_hostname.add(hostname, &service);
+        self.services.add(self.hasher.hash_one(&service.key), &service);
     }
 
-    fn forget_service(&mut self, old: &Service) {
-        for address in &old.addresses {
-            remove(&mut self.services_by_address, &address.address, &old.key);
+    fn forget_service(&mut self, old: &Arc<Service>) {
+        for VirtualAddress { address, .. } in &old.addresses {
+            let key = self.address_key(&address.network, address.ip);
+            self.services_by_address.remove(key, old);
         }
         self.service_blocks.retain(|(_, name)| *name != old.key);
-        remove(&mut self.services_by_hostname, &old.key.hostname, &old.key);
+        self.services_by_hostname.remove(self.hasher.hash_one(&*old.key.hostname), old);
+        self.services.remove(self.hasher.hash_one(&old.key), old);
     }
 
     fn remove_address(&mut self, name: &str) {
-        if let Some((ByUid(old), ())) = self.workloads.remove_with_key(name) {
+        if let Some(old) = self.workload(name).cloned() {
             self.forget_workload(&old, None);
         } else if let Ok(name) = name.parse::<ServiceName>()
-            && let Some(old) = self.services.remove(&name)
+            && let Some(old) = self.service(&name).cloned()
         {
             self.forget_service(&old);
         }
@@ -417,7 +410,62 @@ fn concerns_authorization(old: Option<&Workload>, new: &Workload) -> bool {
     }
 }
 
+/// The service that one sees from a namespace.
+fn visible<'a>(
+    services: impl Iterator<Item = &'a Arc<Service>>,
+    from: &str,
+) -> Option<&'a Arc<Service>> {
+    let seen = services.filter(|s| !s.namespace_only || &*s.key.namespace == from);
+    seen.max_by_key(|s| (&*s.key.namespace == from, s.canonical))
+}
+
+/// Whether it has this very address.
+fn is_at(service: &Service, network: &Text, ip: IpAddr) -> bool {
+    let mut addresses = service.addresses.iter().filter(|it| it.prefix_len.is_none());
+    addresses.any(|it| it.address.ip == ip && it.address.network == *network)
+}
+
 fn holds(block: &VirtualAddress, network: &Text, ip: IpAddr) -> bool {
     let net = block.prefix_len.map(|len| ipnet::IpNet::new(block.address.ip, len));
     block.address.network == *network && matches!(net, Some(Ok(net)) if net.contains(&ip))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn endpoints_are_the_same_however_many_there_are() {
+        let (mut endpoints, mut expected) = (Endpoints::default(), BTreeMap::new());
+        let put = |endpoints: &mut Endpoints, expected: &mut BTreeMap<_, _>, at: u32, healthy| {
+            let mut workload = Workload::named(format!("uid-{at:03}"), "shop", "web");
+            workload.healthy = healthy;
+            let workload = Arc::new(workload);
+            endpoints.put(&workload);
+            expected.insert(workload.uid.clone(), workload);
+        };
+        let check = |endpoints: &Endpoints, expected: &BTreeMap<Text, Arc<Workload>>| {
+            let all: Vec<_> = endpoints.iter().cloned().collect();
+            assert_eq!(all, expected.values().cloned().collect::<Vec<_>>());
+            assert_eq!(endpoints.len(), all.len());
+            for (index, workload) in all.iter().enumerate() {
+                assert_eq!(endpoints.nth(index), Some(workload));
+            }
+            assert_eq!(endpoints.nth(all.len()), None);
+        };
+        // In an order that is neither, and each a second time.
+        for step in 0..200 {
+            put(&mut endpoints, &mut expected, step * 37 % 100, step >= 100);
+            check(&endpoints, &expected);
+        }
+        for step in 0..101 {
+            let uid: Text = format!("uid-{:03}", step * 61 % 101).into();
+            endpoints.remove(&uid);
+            expected.remove(&uid);
+            check(&endpoints, &expected);
+        }
+        assert!(endpoints.is_empty());
+    }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ambit_model::Text;
-use ambit_model::names::{PolicyName, ServiceName, WorkloadName};
+use ambit_model::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use ambit_model::policy::{Action, Policy, PolicyScope};
-use ambit_model::service::Service;
+use ambit_model::service::{Service, VirtualAddress};
 use ambit_model::view::{Change, View};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, Workload};
 use proptest::prelude::*;
@@ -100,6 +99,45 @@ fn drawn(index: usize, (uid, name, is_remote, ips, host_network, serves): &Drawn
     workload
 }
 
+#[test]
+fn an_entry_with_the_name_of_a_pod_does_not_take_its_place() {
+    let pod = Workload { node: "node-1".into(), ..server() };
+    for cluster in ["A", "Kubernetes", "Z"] {
+        let uid = format!("{cluster}/networking.istio.io/WorkloadEntry/app/server");
+        let entry = Workload::named(uid, "app", "server");
+        for both in [[&pod, &entry], [&entry, &pod]] {
+            let mut view = View::default();
+            both.into_iter().for_each(|it| view.apply(Change::Workload(it.clone())));
+            let found = view.workload_named(&WorkloadName::new("app", "server"));
+            assert_eq!(found.map(|it| &*it.uid), Some(&*pod.uid));
+        }
+    }
+}
+
+#[test]
+fn a_service_is_found_by_what_it_is_now() {
+    let named = |host: &str, ip: u8| {
+        let mut service = Service::named("app", host);
+        let address = NetworkAddress::new("", address(ip));
+        service.addresses = vec![VirtualAddress { address, prefix_len: None }];
+        service
+    };
+    let mut view = View::default();
+    let at = |view: &View, ip: u8| {
+        view.service_at(&"".into(), address(ip), "app").map(|it| it.key.hostname.to_string())
+    };
+    view.apply(Change::Service(named("web", 1)));
+    view.apply(Change::Service(named("api", 1)));
+    view.apply(Change::Service(named("web", 2)));
+    assert_eq!([at(&view, 1), at(&view, 2)], [Some("api".into()), Some("web".into())]);
+    assert_eq!(view.services().count(), 2);
+    view.apply(Change::RemoveAddress("app/web".into()));
+    assert_eq!([at(&view, 1), at(&view, 2)], [Some("api".into()), None]);
+    assert!(view.service_by_hostname("web", "app").is_none());
+    assert!(view.service_by_hostname("api", "app").is_some());
+    assert!(view.service(&ServiceName::new("app", "web")).is_none());
+}
+
 proptest! {
     #[test]
     fn what_is_found_is_what_a_search_of_all_finds(
@@ -135,8 +173,8 @@ proptest! {
             }
             for name in (0..4).map(|it| format!("pod-{it}")) {
                 let found = view.workload_named(&WorkloadName::new("app", &*name));
-                let is_current = |it: &Arc<Workload>| all.get(&it.uid) == Some(&**it);
-                prop_assert!(found.is_none_or(|it| is_current(it) && *it.name == *name));
+                let first = all.values().find(|it| *it.name == *name);
+                prop_assert_eq!(found.map(|it| &**it), first);
             }
             let serving = all.values().filter(|it| !it.services.is_empty());
             let endpoints = view.endpoints(&ServiceName::new("app", "web.app"));
