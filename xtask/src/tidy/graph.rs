@@ -1,16 +1,19 @@
-//! Checks on the dependency graph: crate edges, licences, and who may name rustls.
+//! Checks on the dependency graph: crate edges, licences, who may name rustls, and that whatever is
+//! named is used.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Which of our crates each crate may import.
 const EDGES: [(&str, &[&str]); 11] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
-    ("ambit-net", &["ambit-model", "ambit-wire", "ambit-tls"]),
+    ("ambit-net", &["ambit-tls"]),
     ("ambit-proxy", ROLE),
     ("ambit-waypoint", ROLE),
     ("ambit-control", ROLE),
@@ -45,6 +48,8 @@ const RESERVED: [(&str, &[&str]); 7] = [
     ("openssl", &[]),
     ("serde_yaml", &[]),
 ];
+/// Dependencies that only sources name which a build script writes.
+const USED_BY_GENERATED: [(&str, &str); 1] = [("ambit-wire", "tonic-prost")];
 /// What the model must never contain.
 const NOT_IN_MODEL: [&str; 6] = ["tokio", "prost", "tonic", "kube", "rand", "k8s-openapi"];
 
@@ -82,11 +87,13 @@ pub(super) fn check(wrong: &mut Vec<String>) -> Result<()> {
         let name = package["name"].as_str().unwrap_or_default();
         if package["source"].is_null() {
             check_edges(name, package, wrong);
+            check_used(name, package, packages, wrong)?;
         } else {
             licensed += 1;
             check_licence(name, package, wrong);
         }
     }
+    check_listed(wrong)?;
     println!("licences: {licensed} dependencies looked at");
     Ok(())
 }
@@ -111,6 +118,94 @@ fn check_edges(name: &str, package: &Value, wrong: &mut Vec<String>) {
     }
 }
 
+/// Every dependency is named by a source file of the package: each costs a reader and a build.
+fn check_used(
+    name: &str,
+    package: &Value,
+    packages: &[Value],
+    wrong: &mut Vec<String>,
+) -> Result<()> {
+    let manifest = package["manifest_path"].as_str().context("a package has a manifest")?;
+    let directory = Path::new(manifest).parent().context("a manifest lies in a directory")?;
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let listed = dependency["name"].as_str().context("a dependency has a name")?;
+        let known = dependency["rename"].as_str().unwrap_or_else(|| library(packages, listed));
+        let mut source = String::new();
+        match dependency["kind"].as_str() {
+            None => read_sources(&directory.join("src"), &mut source)?,
+            Some("build") => read_source(&directory.join("build.rs"), &mut source)?,
+            Some(_) => read_sources(directory, &mut source)?,
+        }
+        let is_generated = USED_BY_GENERATED.contains(&(name, listed));
+        if !is_generated && !names(&source, &known.replace('-', "_")) {
+            wrong.push(format!("{name} depends on {listed}, which none of its sources names"));
+        }
+    }
+    Ok(())
+}
+
+/// Whatever the workspace lists, one of its packages takes from there.
+fn check_listed(wrong: &mut Vec<String>) -> Result<()> {
+    let listed = fs::read_to_string("Cargo.toml").context("read Cargo.toml")?;
+    let mut packages = String::new();
+    for directory in fs::read_dir("crates").context("read crates")? {
+        let manifest = directory.context("read crates")?.path().join("Cargo.toml");
+        read_source(&manifest, &mut packages)?;
+    }
+    read_source(Path::new("xtask/Cargo.toml"), &mut packages)?;
+    let listed = listed.lines().skip_while(|line| *line != "[workspace.dependencies]").skip(1);
+    for line in listed.take_while(|line| !line.starts_with('[')) {
+        let Some((name, _)) = line.split_once(" = ") else { continue };
+        let is_taken =
+            |it: &str| it.starts_with(&format!("{name}.")) || it.starts_with(&format!("{name} "));
+        if !line.starts_with('#') && !packages.lines().any(is_taken) {
+            wrong.push(format!("Cargo.toml lists {name}, which no package takes"));
+        }
+    }
+    Ok(())
+}
+
+/// The name of a package's library, which need not be its own.
+fn library<'a>(packages: &'a [Value], package: &'a str) -> &'a str {
+    let package_of = packages.iter().find(|it| it["name"] == package);
+    let targets = package_of.and_then(|it| it["targets"].as_array()).into_iter().flatten();
+    let kinds = [json!(["lib"]), json!(["rlib"]), json!(["proc-macro"])];
+    let is_library = |target: &&Value| kinds.contains(&target["kind"]);
+    let named = targets.filter(is_library).find_map(|it| it["name"].as_str());
+    named.unwrap_or(package)
+}
+
+fn read_sources(directory: &Path, source: &mut String) -> Result<()> {
+    for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
+        let path = entry.context("read a directory")?.path();
+        if path.is_dir() && !path.ends_with("target") {
+            read_sources(&path, source)?;
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            read_source(&path, source)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_source(path: &Path, source: &mut String) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    source.push_str(&text);
+    Ok(())
+}
+
+/// Whether source text has a path that begins with this crate.
+fn names(text: &str, krate: &str) -> bool {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.into_iter().any(|line| {
+        line.match_indices(krate).any(|(at, _)| {
+            let (before, after) = (&line[..at], &line[at + krate.len()..]);
+            let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            let is_imported = before.ends_with("use ") && after.starts_with([';', ' ']);
+            !before.ends_with(is_part) && (after.starts_with("::") || is_imported)
+        })
+    })
+}
+
 fn check_licence(name: &str, package: &Value, wrong: &mut Vec<String>) {
     let licence = package["license"].as_str().unwrap_or_default();
     let excepted = FILE_COPYLEFT.contains(&(name, licence));
@@ -130,7 +225,17 @@ fn allowed(expression: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::allowed;
+    use super::{allowed, names};
+
+    #[test]
+    fn a_crate_is_named_by_a_path() {
+        assert!(names("use h2::client;", "h2"));
+        assert!(names("let it = slab::Slab::new();", "slab"));
+        assert!(names("use rand;", "rand"));
+        assert!(!names("use hyper_util::rt;", "hyper"));
+        assert!(!names("let bytes = 1;", "bytes"));
+        assert!(!names("    // see slab::Slab", "slab"));
+    }
 
     #[test]
     fn licence_expressions() {
