@@ -431,6 +431,7 @@ impl StreamTask {
         if takes_turn && sent_bytes < SMALL_ANSWER_BYTES {
             self.turn = None;
         }
+        // Also when nothing was sent: what is none of the client's business counts as acknowledged.
         self.tell_progress();
         Ok(())
     }
@@ -470,8 +471,40 @@ async fn token_expiry(expires_at: Option<SystemTime>) {
 #[cfg(test)]
 mod tests {
     use ambit_model::workload::Workload;
+    use ambit_net::drain::Drain;
+    use ambit_net::grpc::messages::{Limit, framed};
+    use http_body_util::Full;
+    use tonic::body::Body;
 
     use super::*;
+    use crate::manifest::{Kind, stored};
+    use crate::registry::{Event, PodStatus};
+    use crate::view_builder::{Mesh, Vips};
+
+    /// A world whose first answer is no small one.
+    fn world(metrics: &Arc<Metrics>) -> Arc<World> {
+        let mesh = Mesh {
+            cluster_id: "Kubernetes".into(),
+            trust_domain: "cluster.local".into(),
+            root_namespace: "istio-system".into(),
+            domain: "cluster.local".into(),
+        };
+        let path = std::env::temp_dir().join("ambit-discovery-none");
+        let world = World::new(mesh, Vips::default(), path, metrics.clone());
+        let pod = |index: u32| {
+            let (name, uid) = (format!("pod-{index}"), format!("uid-{index}"));
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []},
+                "metadata": {"namespace": "shop", "name": name, "uid": uid}});
+            let pod = stored(Kind::Pod, pod.to_string().as_bytes()).unwrap();
+            let address = std::net::Ipv4Addr::from_bits(0x0af4_0000 + index);
+            let (phase, pod_ips) = ("Running".into(), vec![address.into()]);
+            let status = PodStatus { uid: uid.into(), phase, pod_ips, ..PodStatus::default() };
+            let (namespace, name, status) = ("shop".into(), name.into(), Some(status));
+            [Event::Put(pod), Event::PodStatus { namespace, name, status }]
+        };
+        world.apply((0..4000).flat_map(pod).collect());
+        Arc::new(world)
+    }
 
     #[test]
     fn who_waits_for_its_first_answer_is_behind() {
@@ -498,5 +531,46 @@ mod tests {
         assert!(next.is_err(), "one more than there may be");
         drop(taken.pop());
         turns.take().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_ended_gives_its_turn_back() {
+        let drain = Drain::new();
+        let metrics = Arc::new(Metrics::new());
+        let discovery = Discovery {
+            world: world(&metrics),
+            callers: None,
+            trusted_accounts: Vec::new(),
+            clients: Arc::default(),
+            metrics,
+            turns: Turns::default(),
+            guard: drain.guard(),
+            spread: Duration::ZERO,
+        };
+        let ask = |type_url: &str| {
+            let type_url = type_url.to_owned();
+            framed(&DeltaDiscoveryRequest { type_url, ..DeltaDiscoveryRequest::default() })
+        };
+        // Two answers fill the queue, so that the reason why it ends waits for somebody to read it.
+        let types = [ResourceType::Authorization, ResourceType::Address].map(ResourceType::url);
+        let requests: Vec<u8> = types.into_iter().chain(["unknown"]).flat_map(ask).collect();
+        let mut unread = Vec::new();
+        for _ in 0..FIRST_ANSWERS {
+            let body = Body::new(Full::new(requests.clone().into()));
+            let limit = Limit { bytes: usize::MAX, fields: usize::MAX, nested: &[] };
+            let requests = Messages::of_request(&HeaderMap::new(), body, limit).unwrap();
+            unread.push(discovery.follow(HeaderMap::new(), requests, None).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let large = unread[0].try_recv().into_iter().chain(unread[0].try_recv());
+        let bytes: usize = large.map(|it| it.unwrap().encoded_len()).sum();
+        assert!(bytes >= SMALL_ANSWER_BYTES, "{bytes}: a small answer holds no turn");
+        let mut taken = Vec::new();
+        let turns = async {
+            for _ in 0..FIRST_ANSWERS {
+                taken.push(discovery.turns.take().await);
+            }
+        };
+        tokio::time::timeout(SEND_TIMEOUT / 2, turns).await.expect("all turns are free");
     }
 }

@@ -14,12 +14,11 @@ use ambit_wire::zds::proxy::{Enrolment, Event, Packet, SessionError};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
-/// How often an agent is looked for that is not there. Agents of Istio's capture pods first and
-/// name them then: until a proxy is connected their connections are refused.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Wait before an agent is tried again that ended the connection; it accepts five a second.
+/// How often an agent is looked for that is not there, and the first wait before one is tried again
+/// that ended the connection. Agents of Istio's capture pods first and name them then: until a
+/// proxy is connected their connections are refused.
 const RECONNECT_START: Duration = Duration::from_millis(50);
-/// Longest wait: a restarted agent has new pods to hand over.
+/// Longest wait for one that ends connections; it accepts five a second.
 const RECONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Within this time each request is answered, whether or not a worker holds the pod yet: its
 /// listeners exist and queue. The agent gives up after 5 s.
@@ -44,6 +43,8 @@ enum AgentError {
         #[source]
         source: std::io::Error,
     },
+    #[error("ask who the node agent is")]
+    Credentials(#[source] std::io::Error),
     #[error("the node agent's socket belongs to user {0}, who may not name pods here")]
     Stranger(u32),
     #[error("socket of the node agent")]
@@ -73,11 +74,10 @@ pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
             error => warn!(error = %chain(&error), "node agent; pods are served on meanwhile"),
         }
         if is_away {
-            tokio::time::sleep(LOOK_AGAIN).await;
-        } else {
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RECONNECT_LIMIT);
+            wait = RECONNECT_START;
         }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RECONNECT_LIMIT);
     }
 }
 
@@ -104,9 +104,9 @@ async fn converse(
     asked: &mpsc::Sender<Asked>,
     wait: &mut Duration,
 ) -> Result<std::convert::Infallible, AgentError> {
-    let connect = |source| AgentError::Connect { path: path.to_owned(), source };
-    let socket = Connection::connect(path).map_err(connect)?;
-    let agent = socket.peer_credentials().map_err(connect)?;
+    let socket = Connection::connect(path)
+        .map_err(|source| AgentError::Connect { path: path.to_owned(), source })?;
+    let agent = socket.peer_credentials().map_err(AgentError::Credentials)?;
     if agent.uid != 0 && agent.uid != effective_uid() {
         return Err(AgentError::Stranger(agent.uid));
     }
@@ -179,7 +179,7 @@ mod tests {
         let agent = Listener::bind(&path).expect("a socket");
         let appeared = Instant::now();
         agent.accept().await.expect("a proxy");
-        assert!(appeared.elapsed() <= LOOK_AGAIN, "{:?}", appeared.elapsed());
+        assert!(appeared.elapsed() <= RECONNECT_START, "{:?}", appeared.elapsed());
         following.abort();
         std::fs::remove_dir_all(&directory).expect("ours to remove");
     }
