@@ -1,11 +1,11 @@
 #!/bin/bash
-# machine.sh STATE NODES CGROUP: a whole Kubernetes cluster, as process 1 of namespaces of its own
-# (unshare --pid --mount --ipc --net --fork --kill-child --mount-proc). When it ends, the kernel
+# machine.sh STATE NODES CGROUP [large]: a whole Kubernetes cluster, as process 1 of namespaces of
+# its own (unshare --pid --mount --ipc --net --fork --kill-child --mount-proc). When it ends, the kernel
 # ends every process, mount and network namespace of the cluster: nothing else has to clean up.
 # This network namespace is the control plane's (10.66.0.1); each node has one (10.66.0.1N).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-state=$1 nodes=$2 cgroup=$3
+state=$1 nodes=$2 cgroup=$3 size=${4:-}
 
 # /mnt is the state directory whatever a node puts over the rest of its file tree.
 mount --bind "$state" /mnt
@@ -42,7 +42,14 @@ etcd --name cp --data-dir /mnt/etcd --unsafe-no-fsync \
   --initial-cluster cp=http://127.0.0.1:2380 \
   --auto-compaction-mode=periodic --auto-compaction-retention=10m > $log/etcd.log 2>&1 &
 
-kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=10.96.0.0/16 \
+# A thousand nodes share two processors with it: its collections of garbage would come every seven
+# seconds and keep one of them for a second.
+collection=()
+if [ "$size" = large ]; then
+  memory=$(awk '/^MemTotal/ {print int($2 * 2 / 5)}' /proc/meminfo)
+  collection=(env GOGC=1000 "GOMEMLIMIT=${memory}KiB")
+fi
+"${collection[@]}" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=10.96.0.0/16 \
   --advertise-address=10.66.0.1 --bind-address=0.0.0.0 --secure-port=6443 \
   --tls-cert-file=$pki/apiserver.crt --tls-private-key-file=$pki/apiserver.key \
   --client-ca-file=$pki/ca.crt --kubelet-certificate-authority=$pki/ca.crt \
@@ -58,12 +65,15 @@ kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=1
 # The controller manager and the scheduler exit for good if RBAC's first roles are not there yet.
 for _ in $(seq 600); do $admin get --raw /readyz > /dev/null 2>&1 && break; sleep 0.2; done
 
+# Endpoints are written for old clients alone: nothing here reads them, and they would be the third
+# write of each change of a pod.
 # The grace is longer than a test's absence of the API server: with the usual 50 s Kubernetes itself
 # takes every pod of every node for lost when the server comes back, mesh or no mesh.
 kube-controller-manager --kubeconfig=$cfg/controllers.kubeconfig \
   --authentication-kubeconfig=$cfg/controllers.kubeconfig \
   --authorization-kubeconfig=$cfg/controllers.kubeconfig \
   --leader-elect=false --use-service-account-credentials=true --root-ca-file=$pki/ca.crt \
+  --controllers='*,-endpoints-controller,-endpointslice-mirroring-controller' \
   --service-account-private-key-file=$pki/sa.key \
   --cluster-signing-cert-file=$pki/ca.crt --cluster-signing-key-file=$pki/ca.key \
   --bind-address=127.0.0.1 --allocate-node-cidrs=false --kube-api-qps=300 --kube-api-burst=600 \

@@ -117,7 +117,7 @@ fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Count
     if cluster.is_up() {
         timed("images to the nodes", || cluster.import_images())?;
     } else {
-        timed("cluster up", || cluster.up(wanted.mode != Mode::All))?;
+        timed("cluster up", || cluster.up(wanted.mode != Mode::All, wanted.scale.is_some()))?;
     }
     timed("chart", || cluster.install_chart(digest))?;
     if wanted.mode == Mode::Up {

@@ -48,8 +48,9 @@ impl Cluster {
         self.init().is_some()
     }
 
-    /// Starts it and waits until its nodes are ready. Unless it is to be kept, it dies with us.
-    pub(super) fn up(&self, keep: bool) -> Result<()> {
+    /// Starts it and waits until its nodes are ready. Unless it is to be kept, it dies with us. One
+    /// that is to hold a thousand nodes gives its API server more memory.
+    pub(super) fn up(&self, keep: bool, is_large: bool) -> Result<()> {
         self.clear(&[LOG])?;
         for directory in [LOG, "cfg"] {
             fs::create_dir_all(self.state.join(directory)).context("make the state directory")?;
@@ -70,7 +71,8 @@ impl Cluster {
         command.args(["--kill-child", "--mount-proc", "bash"]);
         let machine = fs::canonicalize(script("machine.sh")).context("find machine.sh")?;
         command.arg(machine).arg(&self.state).arg(&nodes);
-        command.arg(remains::cgroup_prefix(&self.state)).stdin(Stdio::null());
+        command.arg(remains::cgroup_prefix(&self.state)).args(is_large.then_some("large"));
+        command.stdin(Stdio::null());
         command.stderr(log.try_clone().context("share a log")?).stdout(log);
         let mut child = command.spawn().context("start the cluster's first process")?;
         let outer = child.id();

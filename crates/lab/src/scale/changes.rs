@@ -28,6 +28,8 @@ pub(super) struct Changed {
     per_second: f64,
     /// From the change to the API server's answer.
     answered: Spread,
+    /// From the change to its arrival at the first proxy.
+    first: Spread,
     /// From the change to its arrival at each proxy.
     each: Spread,
     /// From the change to its arrival at the last proxy.
@@ -71,11 +73,13 @@ pub(super) async fn run(fleet: &mut Fleet, per_second: f64, count: u32) -> Resul
         arrivals = self::arrivals(fleet, &changes);
     }
     fleet.common.records.store(false, Ordering::Relaxed);
+    let first = |of_change: &Vec<Duration>| of_change.iter().min().copied();
     let last = |of_change: &Vec<Duration>| of_change.iter().max().copied();
     Ok(Changed {
         per_second,
         answered: Spread::of(answered),
         missing: missing(fleet, &arrivals),
+        first: Spread::of(arrivals.iter().filter_map(first).collect()),
         all: Spread::of(arrivals.iter().filter_map(last).collect()),
         each: Spread::of(arrivals.into_iter().flatten().collect()),
         responses: fleet.common.responses.load(Ordering::Relaxed) - responses,

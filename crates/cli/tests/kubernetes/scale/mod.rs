@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, MESH, Namespace, until};
-use parts::{Fleet, Kwok, Part, Rollouts, populate, prefer_api_server, stolen_seconds};
+use parts::{Fleet, Kwok, Part, Rollouts, populate, prefer_nodes, stolen_seconds, weights};
 
 const NODES: u32 = 1000;
 /// Proxies of a smaller fleet, for what a change costs grows with them; and their changes, each pod
@@ -51,9 +51,8 @@ fn a_thousand_nodes_are_told_what_changed() {
     Rollouts::deploy(&cluster, &namespace);
     namespace.enrol();
     sleep(SETTLE);
-    let preferred = prefer_api_server(&cluster);
-    let empty = json!({ "pods": 0, "rest": rest(&cluster), "apiServerFirst": preferred });
-    let mut rows = vec![empty];
+    prefer_nodes(&cluster);
+    let mut rows = vec![json!({ "pods": 0, "rest": rest(&cluster) })];
     let _kwok = Kwok::start(&cluster);
     let mut before = (0, 0);
     for pods in sizes {
@@ -93,6 +92,8 @@ fn one_size(cluster: &Cluster, namespace: &Namespace, size: Size, populated: Val
     let before = control.usage();
     let synced = fleet.ask("sync");
     let with_fleet = control.usage().since(&before);
+    let weights = weights(cluster, &control, &fleet);
+    sleep(SETTLE);
     let views: Vec<Value> = (0..VIEWS).map(|_| fleet.ask("view")).collect();
     let quiet = changes(&mut fleet, &control, QUIET);
     let rollouts = Rollouts::start(cluster, namespace);
@@ -105,7 +106,7 @@ fn one_size(cluster: &Cluster, namespace: &Namespace, size: Size, populated: Val
     let after = Part::control(cluster).usage();
     json!({
         "pods": size.pods, "services": size.services, "nodes": NODES, "namespaces": NAMESPACES,
-        "populated": populated, "grown": grown, "rest": rest, "fewer": fewer,
+        "weights": weights, "populated": populated, "grown": grown, "rest": rest, "fewer": fewer,
         "sync": {"fleet": synced, "control": with_fleet}, "views": views,
         "quiet": quiet, "churn": churn, "rollouts": rollouts, "atEnd": at_end,
         "restart": {"servesAgainMs": killed, "fleet": returned, "control": after},

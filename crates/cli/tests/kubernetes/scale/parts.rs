@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -124,10 +125,34 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Lets the cluster's own control plane come first on the processors, which are its own elsewhere.
-/// Says whether the kernel can do that.
-pub(super) fn prefer_api_server(cluster: &Cluster) -> bool {
-    std::fs::write(format!("/proc/{}/autogroup", cluster.machine()), "-10").is_ok()
+/// Lets both nodes, where control and the load are, come before all else on the processors.
+/// Elsewhere they have machines of their own, and so has the API server.
+pub(super) fn prefer_nodes(cluster: &Cluster) {
+    for node in ["n1", "n2"] {
+        let (file, weight) = weight_of(cluster, node);
+        std::fs::write(file, weight).unwrap();
+    }
+}
+
+/// Where the kernel has the weight of a node's pods, and what comes first there.
+fn weight_of(cluster: &Cluster, node: &str) -> (PathBuf, &'static str) {
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", cluster.machine())).unwrap();
+    let mut words = command.trim_end_matches('\0').rsplit('\0');
+    let is_large = words.next() == Some("large");
+    assert!(is_large, "not started for a thousand nodes: cargo xtask e2e kubernetes --down first");
+    let groups = words.next().unwrap();
+    let version_1 = PathBuf::from(format!("/sys/fs/cgroup/cpu/{groups}-{node}/cpu.shares"));
+    match version_1.exists() {
+        true => (version_1, "10240"),
+        false => (format!("/sys/fs/cgroup/{groups}-{node}/cpu.weight").into(), "1000"),
+    }
+}
+
+/// What is preferred to what while one size is measured.
+pub(super) fn weights(cluster: &Cluster, control: &Part, fleet: &Fleet) -> Value {
+    let weight = std::fs::read_to_string(weight_of(cluster, &control.node).0).unwrap();
+    let fleet = std::fs::read_to_string(fleet.autogroup()).unwrap();
+    json!({"control": weight.trim(), "fleet": fleet.trim()})
 }
 
 /// Seconds of processor time that the host has kept from this machine.
@@ -212,12 +237,25 @@ impl Fleet {
         let address = control.address.unwrap();
         // Beside control, in its pod's network: the links and rules of two nodes between them would
         // cost the one machine twice what they cost in the middle of two.
-        let mut fleet = lab_scale(cluster, &control.process(), "fleet", size, proxies);
+        let in_pod = lab_scale(cluster, &control.process(), "fleet", size, proxies);
+        // A session of its own has a share of the processors of its own.
+        let mut fleet = Command::new("setsid");
+        fleet.arg(in_pod.get_program()).args(in_pod.get_args());
         fleet.arg("--server").arg(format!("https://{address}:15012")).arg("--roots").arg(path);
         fleet.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = fleet.spawn().unwrap();
         let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, commands, answers: BufReader::new(answers) }
+        let fleet = Self { child, commands, answers: BufReader::new(answers) };
+        let ours =
+            std::fs::read("/proc/self/autogroup").expect("a kernel with CONFIG_SCHED_AUTOGROUP");
+        until("the fleet has a session", || std::fs::read(fleet.autogroup()).unwrap() != ours);
+        std::fs::write(fleet.autogroup(), "-10").unwrap();
+        fleet
+    }
+
+    /// Where the kernel has its share of the processors.
+    fn autogroup(&self) -> String {
+        format!("/proc/{}/autogroup", self.child.id())
     }
 
     /// Gives a command.
