@@ -473,7 +473,11 @@ mod tests {
     use ambit_model::workload::Workload;
     use ambit_net::drain::Drain;
     use ambit_net::grpc::messages::{Limit, framed};
-    use http_body_util::Full;
+    use bytes::Bytes;
+    use futures::StreamExt as _;
+    use http_body_util::{Full, StreamBody};
+    use hyper::body::Frame;
+    use tokio_stream::wrappers::ReceiverStream;
     use tonic::body::Body;
 
     use super::*;
@@ -491,19 +495,39 @@ mod tests {
         };
         let path = std::env::temp_dir().join("ambit-discovery-none");
         let world = World::new(mesh, Vips::default(), path, metrics.clone());
-        let pod = |index: u32| {
-            let (name, uid) = (format!("pod-{index}"), format!("uid-{index}"));
-            let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []},
-                "metadata": {"namespace": "shop", "name": name, "uid": uid}});
-            let pod = stored(Kind::Pod, pod.to_string().as_bytes()).unwrap();
-            let address = std::net::Ipv4Addr::from_bits(0x0af4_0000 + index);
-            let (phase, pod_ips) = ("Running".into(), vec![address.into()]);
-            let status = PodStatus { uid: uid.into(), phase, pod_ips, ..PodStatus::default() };
-            let (namespace, name, status) = ("shop".into(), name.into(), Some(status));
-            [Event::Put(pod), Event::PodStatus { namespace, name, status }]
-        };
         world.apply((0..4000).flat_map(pod).collect());
         Arc::new(world)
+    }
+
+    fn pod(index: u32) -> [Event; 2] {
+        let (name, uid) = (format!("pod-{index}"), format!("uid-{index}"));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []},
+            "metadata": {"namespace": "shop", "name": name, "uid": uid}});
+        let pod = stored(Kind::Pod, pod.to_string().as_bytes()).unwrap();
+        let address = std::net::Ipv4Addr::from_bits(0x0af4_0000 + index);
+        let (phase, pod_ips) = ("Running".into(), vec![address.into()]);
+        let status = PodStatus { uid: uid.into(), phase, pod_ips, ..PodStatus::default() };
+        let (namespace, name, status) = ("shop".into(), name.into(), Some(status));
+        [Event::Put(pod), Event::PodStatus { namespace, name, status }]
+    }
+
+    fn discovery(drain: &Drain) -> Discovery {
+        let metrics = Arc::new(Metrics::new());
+        Discovery {
+            world: world(&metrics),
+            callers: None,
+            trusted_accounts: Vec::new(),
+            clients: Arc::default(),
+            metrics,
+            turns: Turns::default(),
+            guard: drain.guard(),
+            spread: Duration::ZERO,
+        }
+    }
+
+    fn messages(body: Body) -> Messages {
+        let limit = Limit { bytes: usize::MAX, fields: usize::MAX, nested: &[] };
+        Messages::of_request(&HeaderMap::new(), body, limit).unwrap()
     }
 
     #[test]
@@ -536,17 +560,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_is_ended_gives_its_turn_back() {
         let drain = Drain::new();
-        let metrics = Arc::new(Metrics::new());
-        let discovery = Discovery {
-            world: world(&metrics),
-            callers: None,
-            trusted_accounts: Vec::new(),
-            clients: Arc::default(),
-            metrics,
-            turns: Turns::default(),
-            guard: drain.guard(),
-            spread: Duration::ZERO,
-        };
+        let discovery = discovery(&drain);
         let ask = |type_url: &str| {
             let type_url = type_url.to_owned();
             framed(&DeltaDiscoveryRequest { type_url, ..DeltaDiscoveryRequest::default() })
@@ -556,9 +570,7 @@ mod tests {
         let requests: Vec<u8> = types.into_iter().chain(["unknown"]).flat_map(ask).collect();
         let mut unread = Vec::new();
         for _ in 0..FIRST_ANSWERS {
-            let body = Body::new(Full::new(requests.clone().into()));
-            let limit = Limit { bytes: usize::MAX, fields: usize::MAX, nested: &[] };
-            let requests = Messages::of_request(&HeaderMap::new(), body, limit).unwrap();
+            let requests = messages(Body::new(Full::new(requests.clone().into())));
             unread.push(discovery.follow(HeaderMap::new(), requests, None).await.unwrap());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -572,5 +584,38 @@ mod tests {
             }
         };
         tokio::time::timeout(SEND_TIMEOUT / 2, turns).await.expect("all turns are free");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asked_for_names_is_not_behind_when_others_change() {
+        let drain = Drain::new();
+        let discovery = discovery(&drain);
+        let (asks, asked) = mpsc::channel::<Bytes>(2);
+        let frames = ReceiverStream::new(asked).map(|it| Ok::<_, Status>(Frame::data(it)));
+        let requests = messages(Body::new(StreamBody::new(frames)));
+        let mut answers = discovery.follow(HeaderMap::new(), requests, None).await.unwrap();
+        let request = DeltaDiscoveryRequest {
+            type_url: ResourceType::Address.url().to_owned(),
+            resource_names_subscribe: vec!["*".to_owned(), "Kubernetes//Pod/shop/pod-1".to_owned()],
+            resource_names_unsubscribe: vec!["*".to_owned()],
+            ..DeltaDiscoveryRequest::default()
+        };
+        asks.send(framed(&request)).await.unwrap();
+        let answer = answers.recv().await.unwrap().unwrap();
+        assert_eq!(answer.resources.len(), 1);
+        let request = DeltaDiscoveryRequest {
+            type_url: answer.type_url,
+            response_nonce: answer.nonce,
+            ..DeltaDiscoveryRequest::default()
+        };
+        asks.send(framed(&request)).await.unwrap();
+        let behind = || discovery.clients.behind(&discovery.world.resources().borrow());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(behind(), Vec::<String>::new());
+        discovery.world.apply(pod(5000).into());
+        assert_eq!(behind().len(), 1, "it has not been looked at yet");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(behind(), Vec::<String>::new());
+        assert!(answers.try_recv().is_err(), "nothing of it concerns the client");
     }
 }
