@@ -49,7 +49,8 @@ if [ "$size" = large ]; then
   memory=$(awk '/^MemTotal/ {print int($2 * 2 / 5)}' /proc/meminfo)
   collection=(env GOGC=1000 "GOMEMLIMIT=${memory}KiB")
 fi
-"${collection[@]}" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=10.96.0.0/16 \
+"${collection[@]}" kube-apiserver \
+  --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=10.96.0.0/16 \
   --advertise-address=10.66.0.1 --bind-address=0.0.0.0 --secure-port=6443 \
   --tls-cert-file=$pki/apiserver.crt --tls-private-key-file=$pki/apiserver.key \
   --client-ca-file=$pki/ca.crt --kubelet-certificate-authority=$pki/ca.crt \

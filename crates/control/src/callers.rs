@@ -335,14 +335,8 @@ mod tests {
     use crate::view_builder::{Mesh, Vips};
 
     fn world() -> World {
-        let mesh = Mesh {
-            cluster_id: "Kubernetes".into(),
-            trust_domain: "cluster.local".into(),
-            root_namespace: "istio-system".into(),
-            domain: "cluster.local".into(),
-        };
         let path = std::env::temp_dir().join("ambit-callers-none");
-        let world = World::new(mesh, Vips::default(), path, Arc::new(Metrics::new()));
+        let world = World::new(Mesh::sample(), Vips::default(), path, Arc::new(Metrics::new()));
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "istio-system", "name": "ztunnel-1", "uid": "u1"},
             "spec": {"nodeName": "node-1", "containers": []}});

@@ -487,14 +487,8 @@ mod tests {
 
     /// A world whose first answer is no small one.
     fn world(metrics: &Arc<Metrics>) -> Arc<World> {
-        let mesh = Mesh {
-            cluster_id: "Kubernetes".into(),
-            trust_domain: "cluster.local".into(),
-            root_namespace: "istio-system".into(),
-            domain: "cluster.local".into(),
-        };
         let path = std::env::temp_dir().join("ambit-discovery-none");
-        let world = World::new(mesh, Vips::default(), path, metrics.clone());
+        let world = World::new(Mesh::sample(), Vips::default(), path, metrics.clone());
         world.apply((0..4000).flat_map(pod).collect());
         Arc::new(world)
     }

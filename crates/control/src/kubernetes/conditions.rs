@@ -257,15 +257,9 @@ mod tests {
     async fn a_policy_says_what_became_of_it_and_only_the_leader_writes() {
         let api = FakeApi::default();
         api.put(PATH, policy(1, &json!({"methods": ["GET"]})));
-        let mesh = Mesh {
-            cluster_id: "Kubernetes".into(),
-            trust_domain: "cluster.local".into(),
-            root_namespace: "istio-system".into(),
-            domain: "cluster.local".into(),
-        };
         let vips = std::env::temp_dir().join("ambit-conditions-none");
         let metrics = Arc::new(Metrics::new());
-        let world = Arc::new(World::new(mesh, Vips::default(), vips, metrics));
+        let world = Arc::new(World::new(Mesh::sample(), Vips::default(), vips, metrics));
         let mut registry = Registry::kubernetes(&api.client());
         registry.load(|events| world.apply(events)).await.unwrap();
         let (sender, mut batches) = mpsc::channel(8);

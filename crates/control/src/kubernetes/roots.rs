@@ -194,16 +194,11 @@ mod tests {
     #[tokio::test]
     async fn every_namespace_has_the_roots_and_only_what_differs_is_written() {
         let api = FakeApi::default();
-        let mesh = Mesh {
-            cluster_id: "Kubernetes".into(),
-            trust_domain: "cluster.local".into(),
-            root_namespace: "istio-system".into(),
-            domain: "cluster.local".into(),
-        };
         let directory = std::env::temp_dir().join(format!("ambit-roots-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         let metrics = Arc::new(Metrics::new());
-        let world = Arc::new(World::new(mesh, Vips::default(), directory.join("vips"), metrics));
+        let world =
+            Arc::new(World::new(Mesh::sample(), Vips::default(), directory.join("vips"), metrics));
         let now = SystemTime::now();
         let root = Authority::generate("cluster.local", now).unwrap();
         let life = Duration::from_secs(600);

@@ -46,6 +46,19 @@ pub(crate) struct Mesh {
     pub(crate) domain: Text,
 }
 
+#[cfg(test)]
+impl Mesh {
+    /// The mesh of an installation without settings.
+    pub(crate) fn sample() -> Self {
+        Self {
+            cluster_id: "Kubernetes".into(),
+            trust_domain: "cluster.local".into(),
+            root_namespace: "istio-system".into(),
+            domain: "cluster.local".into(),
+        }
+    }
+}
+
 /// What must be built again after some events.
 #[derive(Debug, Default)]
 struct Dirty {

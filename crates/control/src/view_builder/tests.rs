@@ -13,13 +13,7 @@ use crate::manifest::{Kind, ObjectKey, stored};
 use crate::registry::PodStatus;
 
 fn builder() -> Builder {
-    let mesh = Mesh {
-        cluster_id: "Kubernetes".into(),
-        trust_domain: "cluster.local".into(),
-        root_namespace: "istio-system".into(),
-        domain: "cluster.local".into(),
-    };
-    Builder::new(mesh, Vips::default())
+    Builder::new(Mesh::sample(), Vips::default())
 }
 
 fn put(kind: Kind, object: &Value) -> Event {
