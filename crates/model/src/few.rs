@@ -4,9 +4,8 @@
 //! workloads. Persistent like the maps it lives in. Never empty.
 
 use std::borrow::Borrow;
-use std::hash::Hash;
 
-use imbl::{HashMap, OrdSet};
+use imbl::{OrdMap, OrdSet};
 
 /// What is found by one key: nearly always one thing, for which a set would be too much memory.
 #[derive(Clone, Debug)]
@@ -35,7 +34,7 @@ impl<T: Clone + Ord> Few<T> {
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    pub(crate) fn add(&mut self, value: T) {
+    fn add(&mut self, value: T) {
         match self {
             Self::One(one) if *one == value => {}
             Self::One(one) => {
@@ -47,7 +46,7 @@ impl<T: Clone + Ord> Few<T> {
     }
 
     /// Removes `value` unless it is the last; answers whether it is.
-    pub(crate) fn is_last(&mut self, value: &T) -> bool {
+    fn is_last(&mut self, value: &T) -> bool {
         match self {
             Self::One(one) => one == value,
             Self::More(all) => {
@@ -63,22 +62,24 @@ impl<T: Clone + Ord> Few<T> {
 }
 
 /// Adds `value` to what is found by `key`.
-pub fn add<K, T>(map: &mut HashMap<K, Few<T>>, key: K, value: T)
+pub fn add<K, T>(map: &mut OrdMap<K, Few<T>>, key: K, value: T)
 where
-    K: Clone + Eq + Hash,
+    K: Clone + Ord,
     T: Clone + Ord,
 {
-    match map.get_mut(&key) {
-        Some(few) => few.add(value),
-        None => drop(map.insert(key, Few::One(value))),
+    // Looked for first: what is to be changed is copied on the way, also when it is not there.
+    if !map.contains_key(&key) {
+        drop(map.insert(key, Few::One(value)));
+    } else if let Some(few) = map.get_mut(&key) {
+        few.add(value);
     }
 }
 
 /// Removes `value` from what is found by `key`, and the key with the last of them.
-pub fn remove<K, Q, T>(map: &mut HashMap<K, Few<T>>, key: &Q, value: &T)
+pub fn remove<K, Q, T>(map: &mut OrdMap<K, Few<T>>, key: &Q, value: &T)
 where
-    K: Clone + Eq + Hash + Borrow<Q>,
-    Q: Eq + Hash + ?Sized,
+    K: Clone + Ord + Borrow<Q>,
+    Q: Ord + ?Sized,
     T: Clone + Ord,
 {
     if map.get_mut(key).is_some_and(|few| few.is_last(value)) {
@@ -92,8 +93,8 @@ mod tests {
 
     #[test]
     fn what_is_added_is_found_until_it_is_removed() {
-        let mut map: HashMap<&str, Few<u8>> = HashMap::new();
-        let found = |map: &HashMap<&str, Few<u8>>| {
+        let mut map: OrdMap<&str, Few<u8>> = OrdMap::new();
+        let found = |map: &OrdMap<&str, Few<u8>>| {
             map.get("k").map(|few| (few.iter().copied().collect::<Vec<_>>(), *few.first()))
         };
         for (value, expected) in [(2, vec![2]), (2, vec![2]), (1, vec![1, 2]), (3, vec![1, 2, 3])] {

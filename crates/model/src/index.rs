@@ -10,7 +10,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use crate::Text;
-use crate::few::Few;
+use crate::few::{self, Few};
 use crate::names::ServiceName;
 use crate::service::Service;
 use crate::workload::Workload;
@@ -60,21 +60,12 @@ impl<T: Named + Clone> Index<T> {
 
     /// Adds it, unless one of its name is there.
     pub(crate) fn add(&mut self, hash: u64, it: &Arc<T>) {
-        let it = Member(it.clone());
-        // Looked for first: what is to be changed is copied on the way, also when it is not there.
-        if !self.0.contains_key(&hash) {
-            drop(self.0.insert(hash, Few::One(it)));
-        } else if let Some(few) = self.0.get_mut(&hash) {
-            few.add(it);
-        }
+        few::add(&mut self.0, hash, Member(it.clone()));
     }
 
     /// Removes the one of this name.
     pub(crate) fn remove(&mut self, hash: u64, it: &Arc<T>) {
-        let it = Member(it.clone());
-        if self.0.get_mut(&hash).is_some_and(|few| few.is_last(&it)) {
-            self.0.remove(&hash);
-        }
+        few::remove(&mut self.0, &hash, &Member(it.clone()));
     }
 
     /// All, in no particular order.

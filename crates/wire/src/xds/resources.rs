@@ -96,7 +96,7 @@ struct ResourceSet {
     /// How many of them are workloads.
     workloads: usize,
     /// By alias, what it stands for: two pods share an address while one replaces the other.
-    aliases: HashMap<Text, Few<Text>>,
+    aliases: OrdMap<Text, Few<Text>>,
     /// By the name of a service, its workloads. The service need not be there.
     members: HashMap<Text, OrdSet<Text>>,
     /// The last change of each resource that is there, and of some that are gone. A number that is
