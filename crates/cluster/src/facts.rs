@@ -199,11 +199,12 @@ const CONTROL_ACCOUNT: &str = "istiod";
 const AGENT_ACCOUNT: &str = "istio-cni";
 /// What each part cannot do without: account, group, resource (or resource/part), verb, and whether
 /// it is asked for in the mesh's namespace only.
-const NEEDED: [(&str, &str, &str, &str, bool); 18] = [
+const NEEDED: [(&str, &str, &str, &str, bool); 19] = [
     (CONTROL_ACCOUNT, "", "namespaces", "watch", false),
     (CONTROL_ACCOUNT, "", "nodes", "watch", false),
     (CONTROL_ACCOUNT, "", "pods", "watch", false),
     (CONTROL_ACCOUNT, "", "services", "watch", false),
+    (CONTROL_ACCOUNT, "discovery.k8s.io", "endpointslices", "watch", false),
     (CONTROL_ACCOUNT, "security.istio.io", "authorizationpolicies", "watch", false),
     (CONTROL_ACCOUNT, "security.istio.io", "peerauthentications", "watch", false),
     (CONTROL_ACCOUNT, "networking.istio.io", "serviceentries", "watch", false),
@@ -434,7 +435,7 @@ fn pod(object: &Value) -> Value {
         "creationTimestamp",
         "deletionTimestamp",
     ];
-    let status = ["phase", "startTime", "conditions", "containerStatuses"];
+    let status = ["phase", "startTime", "podIPs", "conditions", "containerStatuses"];
     let mut spec = pick(&object["spec"], &["nodeName", "hostNetwork"]);
     for list in ["containers", "initContainers"] {
         spec[list] = items(object, &format!("/spec/{list}")).map(container).collect();

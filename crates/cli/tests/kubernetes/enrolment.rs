@@ -5,6 +5,8 @@ use serde_json::Value;
 use crate::cluster::{Cluster, MESH, until};
 
 const REQUESTS: u32 = 50;
+/// The API server's Service, which selects no pods.
+const API_SERVER: &str = "kubernetes.default";
 
 #[test]
 fn two_pods_talk_before_and_after_their_namespace_is_labelled() {
@@ -39,6 +41,30 @@ fn two_pods_talk_before_and_after_their_namespace_is_labelled() {
     namespace.release();
     check("out of the mesh again");
     assert_eq!(hbone_lines(), before, "nothing passes the mesh any more");
+}
+
+#[test]
+fn a_captured_pod_reaches_the_api_server() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("api-client");
+    namespace.run("client", "n1", &["sample", "sleep"]);
+    // Spoken to without TLS, the server says in plain words that it wants TLS: bytes that only it
+    // can have written.
+    let url = format!("http://{API_SERVER}:443/");
+    let answered = || {
+        let report = namespace.load("client", &url, REQUESTS);
+        (report.status_codes.get(&400).copied().unwrap_or(0), report.errors)
+    };
+    let (before, errors) = answered();
+    assert_eq!(before, u64::from(REQUESTS), "outside of the mesh: {errors:?}");
+    namespace.enrol();
+    let (meshed, errors) = answered();
+    assert_eq!(meshed, u64::from(REQUESTS), "in the mesh: {errors:?}");
+    until("the proxy says that it carried these connections", || {
+        let logs = cluster.logs(MESH, "app=ztunnel");
+        let is_ours = |line: &&str| line.contains("api-client") && line.contains(API_SERVER);
+        logs.lines().filter(is_ours).count() >= REQUESTS as usize
+    });
 }
 
 /// `net.ipv4.tcp_migrate_req` of a pod's network: its container's /proc/sys is read-only.

@@ -310,11 +310,7 @@ fn status(facts: &Facts, report: &mut Report) {
         };
         let place = format!("{kind} {}", text(policy, "/policy"));
         report.error("policy-not-accepted", place).says(
-            format!(
-                "is not enforced as written, and its workloads are held to its strictest reading: \
-                 {}",
-                text(policy, "/message")
-            ),
+            format!("is not enforced as written: {}", text(policy, "/message")),
             "see `ambit get policies --kube -o wide`",
         );
     }

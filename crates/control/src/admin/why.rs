@@ -467,7 +467,10 @@ fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
     use ambit_model::plan::Refusal;
     match refusal {
         Refusal::NoPort(..) => "use one of the service's ports, or add the port to the Service",
-        Refusal::NoEndpoint(_) => "start a pod that the service selects and that is ready",
+        Refusal::NoEndpoint(_) => {
+            "start a pod that the service selects and that is ready; the endpoints of one that \
+             selects none are listed in an EndpointSlice"
+        }
         Refusal::WaypointMissing { .. } => {
             "remove the label istio.io/use-waypoint; layer 7 is not available yet"
         }

@@ -34,12 +34,36 @@ struct State {
     history: Vec<(u64, String, Value)>,
     /// Versions before this one are forgotten.
     oldest: u64,
-    watchers: Vec<(String, Watcher)>,
+    watchers: Vec<(Wanted, Watcher)>,
     missing: BTreeSet<String>,
     reviews: BTreeMap<String, Value>,
     is_away: bool,
     /// Method and path of every request.
     requests: Vec<String>,
+}
+
+/// What a list or watch asks for.
+struct Wanted {
+    collection: String,
+    /// Objects with this label are left out; no other selector is understood.
+    without: Option<(String, String)>,
+}
+
+impl Wanted {
+    fn new(collection: &str, selector: Option<&str>) -> Self {
+        let selector =
+            selector.map(|it| it.replace("%2F", "/").replace("%21", "!").replace("%3D", "="));
+        let label = |selector: String| {
+            let (key, value) = selector.split_once("!=").expect("a selector that is understood");
+            (key.to_owned(), value.to_owned())
+        };
+        Self { collection: collection.to_owned(), without: selector.map(label) }
+    }
+
+    fn holds(&self, collection: &str, object: &Value) -> bool {
+        let has = |(key, value): &(String, String)| object["metadata"]["labels"][key] == **value;
+        self.collection == collection && !self.without.as_ref().is_some_and(has)
+    }
 }
 
 /// What a request is about.
@@ -149,13 +173,15 @@ impl FakeApi {
             return Ok(failure(404, "NotFound"));
         }
         if target.name.is_empty() && head.method == Method::GET {
+            let wanted = Wanted::new(&target.collection, query("labelSelector"));
             if query("watch") == Some("true") {
                 let from = query("resourceVersion").and_then(|it| it.parse().ok()).unwrap_or(0);
-                return Ok(state.watch(target.collection, from));
+                return Ok(state.watch(wanted, from));
             }
             let selector = query("fieldSelector").map(|it| it.replace("%3D", "="));
             return Ok(state.list(
                 &target,
+                &wanted,
                 selector.as_deref(),
                 query("limit").and_then(|it| it.parse().ok()).unwrap_or(usize::MAX),
                 query("continue").and_then(|it| it.parse().ok()).unwrap_or(0),
@@ -201,32 +227,40 @@ impl State {
 
     fn tell(&mut self, collection: &str, kind: &str, object: &Value) {
         let said = json!({ "type": kind, "object": object });
-        self.watchers.retain(|(of, watcher)| of != collection || watcher.send(line(&said)).is_ok());
+        self.watchers.retain(|(wanted, watcher)| {
+            !wanted.holds(collection, object) || watcher.send(line(&said)).is_ok()
+        });
         self.history.push((self.version, collection.to_owned(), said));
     }
 
-    fn watch(&mut self, collection: String, from: u64) -> Answered {
+    fn watch(&mut self, wanted: Wanted, from: u64) -> Answered {
         let (watcher, lines) = mpsc::unbounded_channel();
         if from + 1 < self.oldest {
             let object = json!({ "kind": "Status", "code": 410, "reason": "Expired",
                 "status": "Failure", "message": "too old resource version" });
             let _ = watcher.send(line(&json!({ "type": "ERROR", "object": object })));
         } else {
-            for (_, _, said) in
-                self.history.iter().filter(|(at, of, _)| *at > from && *of == collection)
-            {
+            let missed = self.history.iter().filter(|(at, _, _)| *at > from);
+            for (_, _, said) in missed.filter(|(_, of, said)| wanted.holds(of, &said["object"])) {
                 let _ = watcher.send(line(said));
             }
-            self.watchers.push((collection, watcher));
+            self.watchers.push((wanted, watcher));
         }
         let body = StreamBody::new(UnboundedReceiverStream::new(lines)).boxed_unsync();
         Response::new(body)
     }
 
-    fn list(&self, target: &Target, selector: Option<&str>, limit: usize, from: usize) -> Answered {
+    fn list(
+        &self,
+        target: &Target,
+        wanted: &Wanted,
+        selector: Option<&str>,
+        limit: usize,
+        from: usize,
+    ) -> Answered {
         let name = selector.and_then(|it| it.strip_prefix("metadata.name="));
-        let all = self.objects.iter().filter(|((collection, namespace, own), _)| {
-            *collection == target.collection
+        let all = self.objects.iter().filter(|((collection, namespace, own), object)| {
+            wanted.holds(collection, object)
                 && (target.namespace.is_empty() || *namespace == target.namespace)
                 && name.is_none_or(|name| name == own)
         });

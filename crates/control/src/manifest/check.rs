@@ -3,18 +3,20 @@
 //!
 //! A reference that a cluster would refuse or wait for for ever (a namespace, a service account) is
 //! an error; what works differently from what its author may expect is a warning: a policy that
-//! only layer 7 could enforce, with whom it cuts off; a Service that selects nothing. Nothing here
-//! may look at a single object's own syntax.
+//! only layer 7 could enforce, with whom it cuts off; a Service that selects nothing; a slice that
+//! nobody follows. Nothing here may look at a single object's own syntax.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{PodSpec, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::istio::{AuthorizationPolicy, Resolution, ServiceEntry, ServiceEntrySpec};
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
 use crate::view_builder::policy;
+use crate::view_builder::slices::SERVICE_NAME;
 
 /// The namespace whose policies hold everywhere, unless control is told otherwise.
 const ROOT_NAMESPACE: &str = "istio-system";
@@ -122,6 +124,7 @@ impl<'a> All<'a> {
         }
         match &object.typed {
             Typed::Service(service) => self.service(object, service, warnings),
+            Typed::EndpointSlice(slice) => self.slice(object, slice, warnings),
             Typed::AuthorizationPolicy(policy) => self.policy(object, policy, warnings),
             Typed::ServiceEntry(entry) => self.service_entry(object, entry, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
@@ -215,10 +218,7 @@ impl<'a> All<'a> {
     }
 
     fn service(&self, object: &Object, service: &Service, warnings: &mut Vec<Finding>) {
-        let Some(spec) = &service.spec else { return };
-        let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.is_empty()) else {
-            return;
-        };
+        let Some((spec, selector)) = service.spec.as_ref().zip(selector(service)) else { return };
         let pods = self.pods(Some(&object.key.namespace));
         let pods: Vec<Pods<'_>> =
             pods.into_iter().filter(|pods| selects(selector, pods.labels)).collect();
@@ -246,6 +246,42 @@ impl<'a> All<'a> {
         }
     }
 
+    /// A slice that leads nobody anywhere.
+    fn slice(&self, object: &Object, slice: &EndpointSlice, warnings: &mut Vec<Finding>) {
+        let label = format!("metadata.labels.{SERVICE_NAME}");
+        let labels = slice.metadata.labels.as_ref();
+        let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME)) else {
+            let what = "without this label the slice is of no Service";
+            return warnings.push(finding(object, label, what, "name the Service there"));
+        };
+        if slice.address_type == "FQDN" {
+            warnings.push(finding(
+                object,
+                "addressType",
+                "names are not looked up: connections there are refused",
+                "list IP addresses",
+            ));
+        }
+        let key = ObjectKey::new(Kind::Service, &object.key.namespace, name);
+        match self.objects.get(&key) {
+            Some(Typed::Service(service)) if selector(service).is_some() => {
+                warnings.push(finding(
+                    object,
+                    label,
+                    format!("the Service `{name}` has a selector: it leads to the pods it selects"),
+                    "remove the selector, or the slice",
+                ));
+            }
+            Some(_) => {}
+            None => warnings.push(finding(
+                object,
+                label,
+                format!("the Service `{name}` does not exist in this namespace"),
+                "add it, or correct the name",
+            )),
+        }
+    }
+
     /// A policy that is not enforced as it is written, and whom that concerns.
     fn policy(&self, object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
         let converted = policy::convert(policy, ROOT_NAMESPACE);
@@ -254,10 +290,8 @@ impl<'a> All<'a> {
         }
         let namespace = &*object.key.namespace;
         let scope = (namespace != ROOT_NAMESPACE).then_some(namespace);
-        let selector = policy.spec.selector.as_ref().map(|selector| &selector.match_labels);
         let held = self.pods(scope).into_iter().filter(|pods| !pods.is_owned);
-        let held =
-            held.filter(|pods| selector.is_none_or(|selector| selects(selector, pods.labels)));
+        let held = held.filter(|pods| self.holds_for(policy, pods));
         let held: BTreeSet<String> =
             held.map(|pods| format!("{}/{}", pods.namespace, pods.name)).collect();
         let held: Vec<&str> = held.iter().map(String::as_str).collect();
@@ -276,6 +310,22 @@ impl<'a> All<'a> {
             "write it with source and destination.port only, or attach it to a waypoint once \
              there is one",
         ));
+    }
+
+    /// Whether a policy holds for pods that are where it looks.
+    fn holds_for(&self, policy: &AuthorizationPolicy, pods: &Pods<'_>) -> bool {
+        let mut attached = policy::services(policy).peekable();
+        match &policy.spec.selector {
+            Some(selector) if selects(&selector.match_labels, pods.labels) => true,
+            None if attached.peek().is_none() => true,
+            _ => attached.any(|service| {
+                let key = ObjectKey::new(Kind::Service, &service.namespace, &service.name);
+                let Some(Typed::Service(object)) = self.objects.get(&key) else { return false };
+                let selector = object.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                *service.namespace == *pods.namespace
+                    && selector.is_some_and(|it| !it.is_empty() && selects(it, pods.labels))
+            }),
+        }
     }
 }
 
@@ -307,6 +357,11 @@ fn unresolved(spec: &ServiceEntrySpec, resolution: Resolution) -> Vec<&str> {
     }
     let addresses = spec.endpoints.iter().map(|endpoint| endpoint.address.as_str());
     addresses.filter(|address| address.parse::<IpAddr>().is_err()).collect()
+}
+
+/// The labels by which a Service selects pods, if it does.
+fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
+    service.spec.as_ref()?.selector.as_ref().filter(|selector| !selector.is_empty())
 }
 
 fn selects(selector: &BTreeMap<String, String>, labels: Option<&BTreeMap<String, String>>) -> bool {

@@ -103,6 +103,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::Service => Typed::Service(typed(json)?),
         Kind::Pod => Typed::Pod(typed(json)?),
         Kind::Deployment => Typed::Deployment(typed(json)?),
+        Kind::EndpointSlice => Typed::EndpointSlice(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
         Kind::ServiceEntry => Typed::ServiceEntry(typed(json)?),

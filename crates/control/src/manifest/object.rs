@@ -10,6 +10,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
 };
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
@@ -30,6 +31,7 @@ pub enum Kind {
     Service,
     Pod,
     Deployment,
+    EndpointSlice,
     AuthorizationPolicy,
     PeerAuthentication,
     ServiceEntry,
@@ -60,7 +62,7 @@ const fn names(
     KindNames { kind, name, plural, namespaced, api_versions }
 }
 
-const KINDS: [KindNames; 12] = [
+const KINDS: [KindNames; 13] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -69,6 +71,7 @@ const KINDS: [KindNames; 12] = [
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
+    names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
     names(
         Kind::AuthorizationPolicy,
         "AuthorizationPolicy",
@@ -179,6 +182,7 @@ pub enum Typed {
     Service(Arc<Service>),
     Pod(Arc<Pod>),
     Deployment(Arc<Deployment>),
+    EndpointSlice(Arc<EndpointSlice>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
@@ -197,6 +201,7 @@ impl Typed {
             Self::Service(_) => Kind::Service,
             Self::Pod(_) => Kind::Pod,
             Self::Deployment(_) => Kind::Deployment,
+            Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
@@ -215,6 +220,7 @@ impl Typed {
             Self::Service(object) => &object.metadata,
             Self::Pod(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,
+            Self::EndpointSlice(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::runtime::watcher;
@@ -107,6 +108,10 @@ impl KubernetesRegistry {
                 }
                 Kind::Service => {
                     watches.spawn(follower.run(every::<Service>(client), reduce::SERVICE));
+                }
+                Kind::EndpointSlice => {
+                    let slices = every::<EndpointSlice>(client);
+                    watches.spawn(follower.run(slices, reduce::ENDPOINT_SLICE));
                 }
                 Kind::Pod => {
                     let (pods, mut listed) = (every::<Pod>(client), others_listed.clone());
@@ -242,7 +247,8 @@ impl Follower {
     where
         K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
     {
-        let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_TIMEOUT_SECONDS);
+        let mut config = watcher::Config::default().page_size(PAGE).timeout(WATCH_TIMEOUT_SECONDS);
+        config.label_selector = reading.selector.map(str::to_owned);
         loop {
             let stream = pin!(watcher::watcher(api.clone(), config.clone()));
             match self.follow(stream, &reading).await {

@@ -22,10 +22,11 @@ use crate::manifest::{Kind, ObjectKey, Typed};
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
+    Kind::EndpointSlice,
     Kind::Pod,
     Kind::AuthorizationPolicy,
     Kind::PeerAuthentication,

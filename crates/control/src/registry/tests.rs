@@ -66,6 +66,32 @@ impl Bed {
         }
     }
 
+    /// A slice `a/db` with one endpoint.
+    fn put_slice(&self, address: &str) {
+        let object = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"namespace": "a", "name": "db",
+                "labels": {"kubernetes.io/service-name": "db"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": [address], "zone": "z"}],
+            "ports": [{"name": "sql", "port": 5432}],
+        });
+        match self {
+            Self::Files(root) => {
+                Self::write(root, "objects/endpointslices/a/db.json", &object.to_string());
+            }
+            Self::Kubernetes(api) => api.put(&slice_path("db"), object),
+        }
+    }
+
+    fn delete_slice(&self) {
+        match self {
+            Self::Files(root) => {
+                std::fs::remove_file(root.join("objects/endpointslices/a/db.json")).unwrap();
+            }
+            Self::Kubernetes(api) => api.delete(&slice_path("db")),
+        }
+    }
+
     /// A running, captured pod `a/web`.
     fn put_pod(&self) {
         let spec = json!({
@@ -197,6 +223,19 @@ async fn objects_come_change_and_go() {
 }
 
 #[tokio::test]
+async fn slices_come_change_and_go() {
+    for bed in Bed::all("slices") {
+        bed.put_slice("192.0.2.1");
+        let (mut running, initial) = Running::start(bed.open()).await;
+        assert_eq!(initial, ["+EndpointSlice a/db"]);
+        bed.put_slice("192.0.2.2");
+        running.sees(&["+EndpointSlice a/db"]).await;
+        bed.delete_slice();
+        running.sees(&["-EndpointSlice a/db"]).await;
+    }
+}
+
+#[tokio::test]
 async fn churn_does_not_hold_changes_back() {
     for bed in Bed::all("churn") {
         let (mut running, _) = Running::start(bed.open()).await;
@@ -210,6 +249,29 @@ async fn churn_does_not_hold_changes_back() {
         }
         assert!(batches >= 3, "only {batches} batches of {written} changes");
     }
+}
+
+fn slice_path(name: &str) -> String {
+    format!("/apis/discovery.k8s.io/v1/namespaces/a/endpointslices/{name}")
+}
+
+#[tokio::test]
+async fn slices_that_follow_selectors_are_not_asked_for() {
+    let api = FakeApi::default();
+    let slice = |author: &str, address: &str| {
+        json!({"metadata": {"labels": {"kubernetes.io/service-name": "db",
+                "endpointslice.kubernetes.io/managed-by": author}},
+            "addressType": "IPv4", "endpoints": [{"addresses": [address]}]})
+    };
+    let (controller, mirror) =
+        ("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io");
+    api.put(&slice_path("web"), slice(controller, "10.0.0.1"));
+    api.put(&slice_path("db"), slice(mirror, "192.0.2.1"));
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    assert_eq!(initial, ["+EndpointSlice a/db"]);
+    api.put(&slice_path("web"), slice(controller, "10.0.0.2"));
+    api.put(&slice_path("db"), slice(mirror, "192.0.2.2"));
+    running.sees(&["+EndpointSlice a/db"]).await;
 }
 
 fn policy(spec: &Value) -> Value {

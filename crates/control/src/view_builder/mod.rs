@@ -1,10 +1,10 @@
 //! From objects to the view that proxies get, one change at a time.
 //!
 //! [`Builder::apply`] takes events of the registry and answers with the changes of the view, and
-//! with nothing for whatever came out the same. It keeps indexes by namespace, label, node and
-//! owner, so that a changed object costs what depends on it and not the mesh. Names and meanings
-//! are istiod's, except where a policy would fail open (see [`policy`]). Nothing here reads a file
-//! or a clock, or speaks to anybody.
+//! with nothing for whatever came out the same. It keeps indexes by namespace, label, node, owner
+//! and listed address, so that a changed object costs what depends on it and not the mesh. Names
+//! and meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
+//! reads a file or a clock, or speaks to anybody.
 
 mod entries;
 mod peer_auth;
@@ -12,6 +12,7 @@ pub(crate) mod policy;
 pub(crate) mod records;
 mod selectors;
 mod services;
+pub(crate) mod slices;
 mod store;
 mod vips;
 mod workloads;
@@ -65,7 +66,16 @@ struct Dirty {
     members: BTreeSet<Member>,
     services: BTreeSet<ServiceName>,
     policies: BTreeSet<PolicyName>,
-    entries: BTreeSet<ObjectName>,
+    listings: BTreeSet<Listing>,
+}
+
+/// What lists endpoints by their addresses, each of which may be a workload of its own.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Listing {
+    /// A ServiceEntry.
+    Entry(ObjectName),
+    /// The EndpointSlices of a Service.
+    Slices(ObjectName),
 }
 
 /// The view, and all that it is made of.
@@ -76,7 +86,7 @@ pub(crate) struct Builder {
     view: View,
     interner: Interner,
     vips: Vips,
-    entry_workloads: BTreeMap<ObjectName, BTreeSet<Text>>,
+    listed_workloads: BTreeMap<Listing, BTreeSet<Text>>,
     conditions: BTreeMap<ObjectName, StatusCondition>,
 }
 
@@ -91,7 +101,7 @@ impl Builder {
             view,
             interner: Interner::default(),
             vips,
-            entry_workloads: BTreeMap::new(),
+            listed_workloads: BTreeMap::new(),
             conditions: BTreeMap::new(),
         }
     }
@@ -154,9 +164,7 @@ impl Builder {
             let uid = self.store.uid(&self.mesh, &member);
             changes.extend(self.workload_change(uid, self.member(&member)));
         }
-        for entry in dirty.entries {
-            changes.extend(self.entry_changes(&entry));
-        }
+        changes.extend(self.listing_changes(dirty.listings));
         changes.extend(removed);
         for change in &changes {
             self.view.apply(change.clone());
@@ -228,14 +236,14 @@ impl Builder {
         }
     }
 
-    /// The workload of a pod or WorkloadEntry, with what it serves and the policies that select it.
+    /// The workload of a pod or WorkloadEntry, with what it serves and what policies it is held to.
     fn member(&self, member: &Member) -> Option<Workload> {
         let (mut workload, serving) = match member {
             Member::Pod(name) => {
                 let (pod, state) = self.store.pod(name)?;
                 let node = self.store.node(&pod.node);
                 let workload = workloads::build(&self.mesh, name, pod, state, node)?;
-                (workload, self.store.served_by_pod(&self.mesh, name, pod))
+                (workload, self.store.served_by_pod(&self.mesh, name, pod, state))
             }
             Member::Entry(name) => {
                 let entry = self.store.workload_entry(name)?;
@@ -243,27 +251,45 @@ impl Builder {
                 (workload, self.store.served_by_entry(&self.mesh, name, entry))
             }
         };
+        workload.policies = self.store.policies_of(&self.mesh, member, serving.keys());
         workload.services = Arc::new(serving);
-        workload.policies = self.store.policies_of(&self.mesh, member);
         Some(workload)
     }
 
-    fn entry_changes(&mut self, name: &ObjectName) -> Vec<Change> {
+    /// What changes where these listings did. What one no longer lists goes last: a slice that
+    /// changes its Service moves its workloads from one listing to another.
+    fn listing_changes(&mut self, listings: BTreeSet<Listing>) -> Vec<Change> {
         let mut changes = Vec::new();
-        let built = match self.store.service_entry(name) {
-            Some(entry) => entries::endpoints(&self.mesh, name, entry),
-            None => Vec::new(),
-        };
-        let uids: BTreeSet<Text> = built.iter().map(|workload| workload.uid.clone()).collect();
-        let known = self.entry_workloads.remove(name).unwrap_or_default();
-        for workload in built {
-            changes.extend(self.workload_change(workload.uid.clone(), Some(workload)));
+        let (mut known, mut listed) = (BTreeSet::new(), BTreeSet::new());
+        for listing in listings {
+            let built = self.listed(&listing);
+            let uids: BTreeSet<Text> = built.iter().map(|workload| workload.uid.clone()).collect();
+            for workload in built {
+                changes.extend(self.workload_change(workload.uid.clone(), Some(workload)));
+            }
+            known.extend(self.listed_workloads.remove(&listing).unwrap_or_default());
+            listed.extend(uids.iter().cloned());
+            if !uids.is_empty() {
+                self.listed_workloads.insert(listing, uids);
+            }
         }
-        changes.extend(known.difference(&uids).cloned().map(Change::RemoveAddress));
-        if !uids.is_empty() {
-            self.entry_workloads.insert(name.clone(), uids);
-        }
+        changes.extend(known.difference(&listed).cloned().map(Change::RemoveAddress));
         changes
+    }
+
+    /// The workloads of a listing's own.
+    fn listed(&self, listing: &Listing) -> Vec<Workload> {
+        let built = match listing {
+            Listing::Entry(name) => {
+                let entry = self.store.service_entry(name);
+                entry.map(|entry| entries::endpoints(&self.mesh, name, entry))
+            }
+            Listing::Slices(service) => {
+                let listed = self.store.listed_outside_of_pods(service);
+                listed.map(|(service, listed)| slices::workloads(&self.mesh, service, &listed))
+            }
+        };
+        built.unwrap_or_default()
     }
 }
 

@@ -4,8 +4,10 @@
 //! ALLOW it never matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be
 //! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so that
 //! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
-//! the rule that the user wrote. Nothing here may ever make a policy match less of what it denies
-//! or more of what it allows.
+//! the rule that the user wrote. A policy that is attached to a Service binds a waypoint, and there
+//! is none: it holds for every connection to the Service's endpoints. One that is attached to
+//! anything else holds for nobody here; what names a waypoint is refused. Nothing here may ever
+//! make a policy match less of what it denies or more of what it allows.
 
 use ambit_model::Text;
 use ambit_model::names::PolicyName;
@@ -16,10 +18,11 @@ use serde::Serialize;
 
 use crate::manifest::istio::{
     self, AuthorizationPolicy, AuthorizationPolicySpec, Condition, Operation, PeerAuthentication,
-    Source, Values,
+    Source, TargetRef, Values,
 };
 use crate::manifest::validate::{names, security};
 use crate::manifest::{FieldPath, ObjectIssues};
+use crate::view_builder::records::ObjectName;
 
 /// Annotation that puts a policy on trial.
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -59,17 +62,27 @@ enum Reading {
 /// Converts `policy`.
 pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
     let spec = &policy.spec;
-    if is_attached(spec) {
-        let message = "it is attached to a waypoint or service, whose waypoint enforces it; none \
-                       exists, \
-                       so traffic that must pass one is refused";
-        return Converted { policy: None, condition: rejected("TargetNotFound", message) };
+    if !holds_for_somebody(policy) {
+        let message = format!(
+            "it is attached to {}, whose waypoint would enforce it, and there are no waypoints: \
+             nothing enforces it; a service that names a waypoint is refused",
+            others(policy)
+        );
+        return Converted { policy: None, condition: rejected("TargetNotFound", &message) };
     }
     if !is_sent(policy) {
         let message = "AUDIT needs a layer-7 proxy; nothing is logged and nothing is refused";
         return Converted { policy: None, condition: rejected("UnsupportedValue", message) };
     }
     let mut problems = problems(spec);
+    if services(policy).next().is_some() {
+        let problem = "there is no waypoint to enforce it for a Service, so that it holds for \
+                       every connection to the Service's endpoints";
+        problems.insert(0, problem.to_owned());
+    }
+    if targets(spec).count() > services(policy).count() {
+        problems.push(format!("nothing enforces it for {}", others(policy)));
+    }
     if let Some(unreadable) = &policy.unreadable {
         problems.insert(0, format!("it cannot be read ({unreadable})"));
     }
@@ -115,11 +128,42 @@ pub(crate) fn peer_authentication(policy: &PeerAuthentication) -> StatusConditio
 
 /// Whether proxies are sent anything for this policy; workloads may only name what is sent.
 pub(crate) fn is_sent(policy: &AuthorizationPolicy) -> bool {
-    !is_attached(&policy.spec) && policy.spec.action != istio::Action::Audit
+    holds_for_somebody(policy) && policy.spec.action != istio::Action::Audit
 }
 
-fn is_attached(spec: &AuthorizationPolicySpec) -> bool {
-    spec.target_ref.is_some() || spec.target_refs.as_ref().is_some_and(|refs| !refs.is_empty())
+/// The Services that the policy is attached to: those of its own namespace, as for Istio.
+pub(crate) fn services(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectName> {
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    let services = targets(&policy.spec).filter(move |target| is_service(target, namespace));
+    services.map(move |target| ObjectName::new(namespace, &target.name))
+}
+
+fn targets(spec: &AuthorizationPolicySpec) -> impl Iterator<Item = &TargetRef> {
+    spec.target_ref.iter().chain(spec.target_refs.iter().flatten())
+}
+
+fn is_service(target: &TargetRef, namespace: &str) -> bool {
+    ["", "core"].contains(&&*target.group)
+        && target.kind == "Service"
+        && target.namespace.as_deref().is_none_or(|of_target| of_target == namespace)
+}
+
+/// What the policy is attached to beside Services.
+fn others(policy: &AuthorizationPolicy) -> String {
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    let others = targets(&policy.spec).filter(|target| !is_service(target, namespace));
+    let others: Vec<String> = others.map(|it| format!("{} {}", it.kind, it.name)).collect();
+    others.join(", ")
+}
+
+/// Whether anything of the policy's is known here: not if only waypoints could be bound by it.
+fn holds_for_somebody(policy: &AuthorizationPolicy) -> bool {
+    let is_attached = targets(&policy.spec).next().is_some();
+    !is_attached || selects(&policy.spec) || services(policy).next().is_some()
+}
+
+fn selects(spec: &AuthorizationPolicySpec) -> bool {
+    spec.selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty())
 }
 
 /// Whether the policy is on trial.
@@ -130,9 +174,7 @@ fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
 
 /// Which workloads a policy holds for.
 pub(crate) fn scope(policy: &AuthorizationPolicy, root_namespace: &str) -> PolicyScope {
-    let selects =
-        policy.spec.selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
-    if selects {
+    if selects(&policy.spec) || targets(&policy.spec).next().is_some() {
         PolicyScope::WorkloadSelector
     } else if policy.metadata.namespace.as_deref() == Some(root_namespace) {
         PolicyScope::Global

@@ -97,16 +97,35 @@ fn service_port(port: &ServicePort) -> PortMapping {
 /// The ports on which a member with these named ports serves `record`; a name that it lacks serves
 /// nothing.
 pub(crate) fn member_ports(record: &ServiceRecord, named_ports: &NamedPorts) -> Vec<PortMapping> {
-    let Some(spec) = &record.object.spec else { return Vec::new() };
-    let resolved = tcp_ports(spec).filter_map(|port| {
-        let mapping = service_port(port);
-        let target_port = match &port.target_port {
-            Some(IntOrString::String(name)) => *named_ports.get(name)?,
-            _ => mapping.target_port,
-        };
-        Some(PortMapping { target_port, ..mapping })
-    });
-    resolved.collect()
+    served_ports(record, |port| match &port.target_port {
+        Some(IntOrString::String(name)) => named_ports.get(name).copied(),
+        _ => Some(service_port(port).target_port),
+    })
+}
+
+/// The ports on which an endpoint that is listed serves `record`; `target` says where, by the name
+/// of the service's port.
+pub(crate) fn listed_ports(
+    record: &ServiceRecord,
+    target: impl Fn(&str) -> Option<u16>,
+) -> Vec<PortMapping> {
+    served_ports(record, |port| target(port.name.as_deref().unwrap_or_default()))
+}
+
+fn served_ports(
+    record: &ServiceRecord,
+    target: impl Fn(&ServicePort) -> Option<u16>,
+) -> Vec<PortMapping> {
+    let ports = record.object.spec.iter().flat_map(tcp_ports);
+    let served = ports
+        .filter_map(|port| Some(PortMapping { target_port: target(port)?, ..service_port(port) }));
+    served.collect()
+}
+
+/// Whether `record` takes endpoints that are not ready.
+pub(crate) fn takes_unready(record: &ServiceRecord) -> bool {
+    let spec = record.object.spec.as_ref();
+    spec.and_then(|spec| spec.publish_not_ready_addresses).unwrap_or_default()
 }
 
 /// What a port speaks: its declared protocol, else the first word of its name.

@@ -5,6 +5,7 @@
 //! object can affect.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_model::Text;
@@ -19,8 +20,9 @@ use super::records::{
     entry_labels,
 };
 use super::selectors::{Labels, Members, Selectors};
+use super::slices::{Listed, SliceRecord, Slices};
 use super::workloads::{PodState, pod_uid};
-use super::{Dirty, Mesh, entries, policy, services};
+use super::{Dirty, Listing, Mesh, entries, policy, services, slices};
 use crate::manifest::istio::{
     AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry, WorkloadSelector,
 };
@@ -38,11 +40,14 @@ pub(crate) struct Store {
     members: Members<Member>,
     services: BTreeMap<ObjectName, ServiceRecord>,
     service_selectors: Selectors<ObjectName>,
+    slices: Slices,
     service_entries: BTreeMap<ObjectName, Arc<ServiceEntry>>,
     service_entry_selectors: Selectors<ObjectName>,
     hosts: BTreeMap<ServiceName, BTreeSet<ObjectName>>,
     policies: BTreeMap<ObjectName, Arc<AuthorizationPolicy>>,
     policy_selectors: Selectors<ObjectName>,
+    /// The policies that are attached to each Service.
+    attached_policies: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
     repeated: Repeated,
@@ -53,6 +58,12 @@ pub(crate) struct Store {
 struct KnownPod {
     object: Option<PodRecord>,
     state: PodState,
+}
+
+impl KnownPod {
+    fn own_addresses(&self) -> &[IpAddr] {
+        self.object.as_ref().map_or(&[], |object| self.state.own_addresses(object))
+    }
 }
 
 /// What pods have in common, kept once.
@@ -104,22 +115,29 @@ impl Store {
             Event::Delete(key) => self.delete(mesh, &key, dirty),
             Event::PodStatus { namespace, name, status } => {
                 let name = ObjectName { namespace, name };
-                self.change_pod(name.clone(), |pod| pod.state.status = status);
+                self.change_pod(name.clone(), dirty, |pod| pod.state.status = status);
                 dirty.members.insert(Member::Pod(name));
             }
             Event::Captured { namespace, name, uid } => {
                 let name = ObjectName { namespace, name };
-                self.change_pod(name.clone(), |pod| pod.state.captured = uid);
+                self.change_pod(name.clone(), dirty, |pod| pod.state.captured = uid);
                 dirty.members.insert(Member::Pod(name));
             }
         }
     }
 
     /// Changes what is known of a pod; of one of which nothing is known nothing is kept.
-    fn change_pod(&mut self, mut name: ObjectName, change: impl FnOnce(&mut KnownPod)) {
+    fn change_pod(
+        &mut self,
+        mut name: ObjectName,
+        dirty: &mut Dirty,
+        change: impl FnOnce(&mut KnownPod),
+    ) {
         self.repeated.texts.share(&mut name.namespace);
         let pod = self.pods.entry(name.clone()).or_default();
+        self.slices.mark(&name, pod.own_addresses(), dirty);
         change(pod);
+        self.slices.mark(&name, pod.own_addresses(), dirty);
         self.repeated.share(pod);
         if **pod == KnownPod::default() {
             self.pods.remove(&name);
@@ -137,6 +155,7 @@ impl Store {
             Typed::Service(object) => {
                 self.put_service(mesh, name, Some(ServiceRecord::new(&object)), dirty);
             }
+            Typed::EndpointSlice(object) => self.put_slice(name, SliceRecord::new(&object), dirty),
             Typed::ServiceEntry(object) => self.put_service_entry(name, Some(object), dirty),
             Typed::WorkloadEntry(object) => self.put_workload_entry(name, Some(object), dirty),
             Typed::AuthorizationPolicy(object) => {
@@ -160,6 +179,7 @@ impl Store {
             Kind::Node => self.put_node(&key.name, None, dirty),
             Kind::Pod => self.put_pod(name, None, dirty),
             Kind::Service => self.put_service(mesh, name, None, dirty),
+            Kind::EndpointSlice => self.put_slice(name, None, dirty),
             Kind::ServiceEntry => self.put_service_entry(name, None, dirty),
             Kind::WorkloadEntry => self.put_workload_entry(name, None, dirty),
             Kind::AuthorizationPolicy => self.put_policy(mesh, name, None, dirty),
@@ -204,7 +224,7 @@ impl Store {
                 self.pods_by_node.remove(&old.node);
             }
         }
-        self.change_pod(name.clone(), |pod| pod.object = record);
+        self.change_pod(name.clone(), dirty, |pod| pod.object = record);
         // From here on in the texts that are kept already.
         let known = self.pods.get_key_value(&name);
         match known.and_then(|(name, pod)| Some((name, pod.object.as_ref()?))) {
@@ -243,7 +263,38 @@ impl Store {
             None => self.service_selectors.remove(&name),
         }
         dirty.services.insert(services::service_name(mesh, &name));
+        self.slices.of_service(&name).for_each(|slice| self.mark_listed(slice, dirty));
         replace(&mut self.services, name, record);
+    }
+
+    fn put_slice(&mut self, name: ObjectName, slice: Option<SliceRecord>, dirty: &mut Dirty) {
+        if self.slices.slice(&name) == slice.as_ref() {
+            return;
+        }
+        let old = self.slices.put(name.clone(), slice);
+        for slice in old.iter().chain(self.slices.slice(&name)) {
+            self.mark_listed(slice, dirty);
+        }
+    }
+
+    /// Marks the endpoints of a slice, whether they are pods or not.
+    fn mark_listed(&self, slice: &SliceRecord, dirty: &mut Dirty) {
+        let addresses = slice.addresses().collect();
+        let found = self.pods_at(&slice.service.namespace, &addresses);
+        let pods = slice.pods().chain(found.map(|(name, _)| name.clone()));
+        dirty.members.extend(pods.map(Member::Pod));
+        dirty.listings.insert(Listing::Slices(slice.service.clone()));
+    }
+
+    /// The pods of a namespace that have one of these addresses to themselves.
+    fn pods_at<'a>(
+        &'a self,
+        namespace: &Text,
+        addresses: &'a BTreeSet<IpAddr>,
+    ) -> impl Iterator<Item = (&'a ObjectName, &'a KnownPod)> {
+        let pods = (!addresses.is_empty()).then(|| in_namespace(&self.pods, namespace));
+        let pods = pods.into_iter().flatten().map(|(name, pod)| (name, &**pod));
+        pods.filter(|(_, pod)| pod.own_addresses().iter().any(|ip| addresses.contains(ip)))
     }
 
     fn put_service_entry(
@@ -282,7 +333,7 @@ impl Store {
             }
             None => self.service_entry_selectors.remove(&name),
         }
-        dirty.entries.insert(name.clone());
+        dirty.listings.insert(Listing::Entry(name.clone()));
         replace(&mut self.service_entries, name, entry);
     }
 
@@ -321,6 +372,18 @@ impl Store {
                     self.members.select(&name.namespace, labels)
                 });
             }
+            policy::services(policy).for_each(|service| self.mark_endpoints(&service, dirty));
+        }
+        for service in old.iter().flat_map(|policy| policy::services(policy)) {
+            if let Some(attached) = self.attached_policies.get_mut(&service) {
+                attached.remove(&name);
+                if attached.is_empty() {
+                    self.attached_policies.remove(&service);
+                }
+            }
+        }
+        for service in policy.iter().flat_map(|policy| policy::services(policy)) {
+            self.attached_policies.entry(service).or_default().insert(name.clone());
         }
         let labels = policy.as_ref().and_then(|policy| selector(policy.spec.selector.as_ref()));
         match labels {
@@ -332,6 +395,16 @@ impl Store {
         }
         dirty.policies.insert(PolicyName::new(name.namespace.clone(), name.name.clone()));
         replace(&mut self.policies, name, policy);
+    }
+
+    /// Marks the endpoints of a Service.
+    fn mark_endpoints(&self, service: &ObjectName, dirty: &mut Dirty) {
+        let Some(record) = self.services.get(service) else { return };
+        if record.selector.is_empty() {
+            self.slices.of_service(service).for_each(|slice| self.mark_listed(slice, dirty));
+        } else {
+            dirty.members.extend(self.members.select(&service.namespace, &record.selector));
+        }
     }
 
     fn put_peer_authentication(
@@ -468,13 +541,42 @@ impl Store {
         mesh: &Mesh,
         name: &ObjectName,
         pod: &PodRecord,
+        state: &PodState,
     ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
         let mut served =
             self.kubernetes_services(mesh, &name.namespace, &pod.labels, &pod.named_ports);
+        for (service, listed) in self.slices.listed_for(name, state.own_addresses(pod)) {
+            let record = self.without_selector(service);
+            if let Some(ports) = record.and_then(|it| slices::member_ports(it, &listed)) {
+                served.insert(services::service_name(mesh, service), ports);
+            }
+        }
         for (host, entry) in self.entries_selecting(&name.namespace, &pod.labels) {
             served.entry(host).or_insert_with(|| entries::member_ports(&entry, None));
         }
         served
+    }
+
+    /// What slices list for a Service without a selector and is no pod.
+    pub(super) fn listed_outside_of_pods(
+        &self,
+        service: &ObjectName,
+    ) -> Option<(&ServiceRecord, Vec<Listed<'_>>)> {
+        let record = self.without_selector(service)?;
+        let mut listed = self.slices.listed(service);
+        let nameless = listed.iter().filter(|it| it.pod().is_none());
+        let addresses: BTreeSet<IpAddr> = nameless.map(Listed::address).collect();
+        let pods = self.pods_at(&service.namespace, &addresses);
+        let taken = pods.flat_map(|(_, pod)| pod.own_addresses());
+        let taken: BTreeSet<&IpAddr> = taken.filter(|ip| addresses.contains(*ip)).collect();
+        let is_pod = |name: &ObjectName| self.pod(name).is_some();
+        listed
+            .retain(|it| !taken.contains(&it.address()) && !it.pod().as_ref().is_some_and(is_pod));
+        Some((record, listed))
+    }
+
+    fn without_selector(&self, service: &ObjectName) -> Option<&ServiceRecord> {
+        self.services.get(service).filter(|record| record.selector.is_empty())
     }
 
     /// The services of which a WorkloadEntry is an endpoint.
@@ -535,18 +637,30 @@ impl Store {
         }
     }
 
-    /// The policies that a workload must name: those that select it, and that of its mutual TLS
-    /// mode.
-    pub(super) fn policies_of(&self, mesh: &Mesh, member: &Member) -> Vec<PolicyName> {
+    /// The policies that a workload must name: those that select it, those that are attached to the
+    /// services that it serves, and that of its mutual TLS mode.
+    pub(super) fn policies_of<'a>(
+        &self,
+        mesh: &Mesh,
+        member: &Member,
+        served: impl Iterator<Item = &'a ServiceName>,
+    ) -> Vec<PolicyName> {
         let Some(labels) = self.labels_of(member) else { return Vec::new() };
-        let mut names = BTreeSet::new();
-        for namespace in [member.namespace(), &mesh.root_namespace] {
-            for name in self.policy_selectors.selecting(namespace, &labels) {
-                if self.policies.get(&name).is_some_and(|policy| policy::is_sent(policy)) {
-                    names.insert(PolicyName::new(name.namespace, name.name));
-                }
-            }
+        let namespaces = [member.namespace(), &mesh.root_namespace];
+        let mut found: BTreeSet<ObjectName> = namespaces
+            .into_iter()
+            .flat_map(|namespace| self.policy_selectors.selecting(namespace, &labels))
+            .collect();
+        if !self.attached_policies.is_empty() {
+            let served = served.filter_map(|name| self.kubernetes_service(mesh, name));
+            let attached = served.filter_map(|(name, _)| self.attached_policies.get(name));
+            found.extend(attached.flatten().cloned());
         }
+        let is_sent =
+            |name: &ObjectName| self.policies.get(name).is_some_and(|it| policy::is_sent(it));
+        let sent = found.into_iter().filter(is_sent);
+        let mut names: BTreeSet<PolicyName> =
+            sent.map(|name| PolicyName::new(name.namespace, name.name)).collect();
         let effective = self.effective(mesh, member.namespace(), &labels);
         names.extend(effective.policy_name(&mesh.root_namespace));
         names.into_iter().collect()

@@ -7,6 +7,8 @@ use ambit_model::service::{Mode, Scope};
 use ambit_model::workload::{AppProtocol, GatewayDestination, Tunnel, WorkloadKind};
 use serde_json::{Value, json};
 
+mod endpoint_slices;
+
 use super::policy::Converted;
 use super::*;
 use crate::manifest::{Kind, ObjectKey, stored};
@@ -555,7 +557,7 @@ fn policies_that_are_not_sent_are_not_named() {
         policy(
             "shop",
             "attached",
-            &json!({"targetRefs": [{"kind": "Service", "name": "web"}], "rules": [{}]}),
+            &json!({"targetRefs": [{"kind": "Gateway", "name": "web"}], "rules": [{}]}),
         ),
     ]);
     assert_eq!(names(&changes), [""; 0]);
@@ -564,6 +566,90 @@ fn policies_that_are_not_sent_are_not_named() {
     assert_eq!((reason("audit"), reason("attached")), ("UnsupportedValue", "TargetNotFound"));
     builder.apply([delete(Kind::AuthorizationPolicy, "shop", "audit")]);
     assert_eq!(builder.condition(&ObjectName::new("shop", "audit")), None);
+}
+
+#[test]
+fn what_is_attached_to_a_service_holds_for_its_endpoints() {
+    let mut builder = builder();
+    builder.apply(pod("shop", "web", &json!({"app": "web"}), "10.0.0.2"));
+    builder.apply(pod("shop", "db", &json!({"app": "db"}), "10.0.0.3"));
+    let selecting =
+        |app: &str| service("shop", "front", &json!({"selector": {"app": app}, "ports": []}));
+    let attached = |action: &str, target: Value| {
+        let get = json!([{"to": [{"operation": {"methods": ["GET"]}}]}]);
+        let spec = json!({"action": action, "targetRefs": [target], "rules": get});
+        policy("shop", "p", &spec)
+    };
+    let front = || json!({"kind": "Service", "name": "front"});
+    let holds = |builder: &Builder, expected: [bool; 2]| {
+        let names = |pod: &str| workload(builder, pod).policies.len() == 1;
+        assert_eq!([names("web"), names("db")], expected);
+    };
+    // Whatever comes first, and whatever changes.
+    builder.apply([attached("DENY", front())]);
+    holds(&builder, [false, false]);
+    builder.apply([selecting("web")]);
+    holds(&builder, [true, false]);
+    let sent = builder.view().policy(&"shop/p".parse().unwrap()).unwrap();
+    assert_eq!((sent.scope, sent.action), (PolicyScope::WorkloadSelector, Action::Deny));
+    assert_eq!(sent.rules[0].clauses.len(), 0, "it always matches");
+    let condition = builder.condition(&ObjectName::new("shop", "p")).unwrap();
+    assert_eq!((condition.status, condition.reason), ("False", "UnsupportedValue"));
+    assert!(condition.message.contains("the Service's endpoints"), "{}", condition.message);
+    builder.apply([selecting("db")]);
+    holds(&builder, [false, true]);
+    builder.apply([attached("ALLOW", front())]);
+    holds(&builder, [false, true]);
+    let sent = builder.view().policy(&"shop/p".parse().unwrap()).unwrap();
+    assert_eq!(sent.rules[0].clauses[0].matches, [Match::default()], "it never matches");
+    // A Service of another namespace is not its author's to close; nobody else is known here.
+    for target in [
+        json!({"kind": "Service", "name": "front", "namespace": "bank"}),
+        json!({"group": "serving.knative.dev", "kind": "Service", "name": "front"}),
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "front"}),
+        json!({"group": "networking.istio.io", "kind": "ServiceEntry", "name": "front"}),
+    ] {
+        builder.apply([attached("DENY", front())]);
+        holds(&builder, [false, true]);
+        let named = format!("{} front", target["kind"].as_str().unwrap());
+        builder.apply([attached("DENY", target)]);
+        holds(&builder, [false, false]);
+        let condition = builder.condition(&ObjectName::new("shop", "p")).unwrap();
+        assert_eq!((condition.status, condition.reason), ("False", "TargetNotFound"));
+        assert!(condition.message.contains(&named), "{}", condition.message);
+        assert!(condition.message.contains("nothing enforces it"), "{}", condition.message);
+    }
+    builder.apply([attached("DENY", front())]);
+    builder.apply([delete(Kind::AuthorizationPolicy, "shop", "p")]);
+    holds(&builder, [false, false]);
+    // A Service whose endpoints are listed.
+    let slice = json!({
+        "metadata": meta("shop", "front-1", &json!({"kubernetes.io/service-name": "front"})),
+        "addressType": "IPv4", "ports": [],
+        "endpoints": [{"addresses": ["10.0.0.2"], "targetRef": {"kind": "Pod", "name": "web"}}],
+    });
+    let listing = service("shop", "front", &json!({"ports": [{"port": 80}]}));
+    builder.apply([listing, put(Kind::EndpointSlice, &slice)]);
+    holds(&builder, [false, false]);
+    builder.apply([attached("DENY", front())]);
+    holds(&builder, [true, false]);
+    builder.apply([delete(Kind::AuthorizationPolicy, "shop", "p"), selecting("db")]);
+    // The Service goes.
+    builder.apply([attached("DENY", front())]);
+    holds(&builder, [false, true]);
+    builder.apply([delete(Kind::Service, "shop", "front")]);
+    holds(&builder, [false, false]);
+}
+
+#[test]
+fn what_is_attached_to_a_service_and_a_waypoint_says_what_nothing_enforces() {
+    let front = json!({"kind": "Service", "name": "front"});
+    let gateway = json!({"kind": "Gateway", "name": "way"});
+    let (both, _) = converted(&json!({"action": "DENY", "targetRefs": [front, gateway]}));
+    assert!(both.policy.is_some());
+    assert!(both.condition.message.contains("nothing enforces it for Gateway way"));
+    let (old, _) = converted(&json!({"action": "DENY", "targetRef": front}));
+    assert!(old.policy.is_some() && !old.condition.message.contains("nothing enforces"));
 }
 
 #[test]

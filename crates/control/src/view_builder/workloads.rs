@@ -41,6 +41,12 @@ impl PodState {
         self.status_of(pod).is_none_or(|status| !is_terminal(&status.phase))
     }
 
+    /// The addresses that nobody else has while this incarnation of the pod runs.
+    pub(crate) fn own_addresses<'a>(&'a self, pod: &'a PodRecord) -> &'a [IpAddr] {
+        let runs = |status: &&PodStatus| !pod.host_network && !is_terminal(&status.phase);
+        self.status_of(pod).filter(runs).map_or(&[], |status| &status.pod_ips)
+    }
+
     /// Whether this incarnation of the pod is captured.
     pub(crate) fn is_captured(&self, pod: &PodRecord) -> bool {
         let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid && !uid.is_empty());

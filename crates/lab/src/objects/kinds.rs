@@ -33,6 +33,7 @@ const CORE: &[&str] = &["v1"];
 const SECURITY: &[&str] = &["security.istio.io/v1", "security.istio.io/v1beta1"];
 const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
+const DISCOVERY: &[&str] = &["discovery.k8s.io/v1"];
 const GATEWAY: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 
 /// Every kind, in the order in which one list of objects is admitted: what is referred to comes
@@ -44,6 +45,7 @@ pub const KINDS: &[Kind] = &[
     namespaced(CORE, "ConfigMap", "configmaps"),
     namespaced(CORE, "Secret", "secrets"),
     namespaced(CORE, "Service", "services"),
+    namespaced(DISCOVERY, "EndpointSlice", "endpointslices"),
     namespaced(SECURITY, "PeerAuthentication", "peerauthentications"),
     namespaced(SECURITY, "AuthorizationPolicy", "authorizationpolicies"),
     namespaced(NETWORKING, "ServiceEntry", "serviceentries"),

@@ -1,4 +1,4 @@
-//! Rules for Service, ConfigMap and Secret.
+//! Rules for Service, EndpointSlice, ConfigMap and Secret.
 //!
 //! A Service that Kubernetes would refuse is refused; one that Kubernetes accepts and the mesh
 //! cannot carry (ExternalName) is refused too, in words, because it would silently go around the
@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::names::{self, require};
@@ -130,6 +131,51 @@ fn service_port(port: &ServicePort, at: &Path, issues: &mut Issues) {
             require(issues, &at.field("targetPort"), names::port_name, name);
         }
         None => {}
+    }
+}
+
+/// Checks an EndpointSlice.
+pub(crate) fn endpoint_slice(slice: &EndpointSlice, issues: &mut Issues) {
+    let families = ["IPv4", "IPv6", "FQDN"];
+    one_of(Some(&slice.address_type), &families, &Path::at("addressType"), issues);
+    let at = Path::at("endpoints");
+    for (index, endpoint) in slice.endpoints.iter().flatten().enumerate() {
+        let at = at.index(index).field("addresses");
+        if endpoint.addresses.is_empty() {
+            issues.error(&at, "the endpoint has no address", "write one");
+        }
+        for (index, address) in endpoint.addresses.iter().enumerate() {
+            slice_address(&slice.address_type, address, &at.index(index), issues);
+        }
+    }
+    let (at, mut seen) = (Path::at("ports"), BTreeSet::new());
+    for (index, port) in slice.ports.iter().flatten().enumerate() {
+        let at = at.index(index);
+        let name = port.name.as_deref().unwrap_or_default();
+        if !seen.insert(name) {
+            let what = format!("two ports are called `{name}`");
+            issues.error(&at.field("name"), what, "give each the name of the Service's port");
+        }
+        if let Some(port) = port.port {
+            number(i64::from(port), &at.field("port"), issues);
+        }
+        one_of(port.protocol.as_deref(), &["TCP", "UDP", "SCTP"], &at.field("protocol"), issues);
+    }
+}
+
+fn slice_address(address_type: &str, address: &str, at: &Path, issues: &mut Issues) {
+    let ip: Result<IpAddr, _> = address.parse();
+    let fits = match address_type {
+        "IPv4" => ip.as_ref().is_ok_and(IpAddr::is_ipv4),
+        "IPv6" => ip.as_ref().is_ok_and(IpAddr::is_ipv6),
+        _ => true,
+    };
+    if !fits {
+        let what = format!("`{address}` is no {address_type} address");
+        issues.error(at, what, "correct it, or the addressType");
+    } else if ip.is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified()) {
+        let what = format!("`{address}` would lead every client to itself");
+        issues.error(at, what, "write an address that all clients can reach");
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::Service(object) => core::service(object, issues),
         Typed::Pod(object) => pods::pod(object, issues),
         Typed::Deployment(object) => pods::deployment(object, issues),
+        Typed::EndpointSlice(object) => core::endpoint_slice(object, issues),
         Typed::AuthorizationPolicy(object) => {
             security::authorization_policy(&object.spec, &spec, issues);
         }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Namespace, Node, Pod, PodCondition, PodSpec,
+    Container, ContainerStatus, Namespace, Node, ObjectReference, Pod, PodCondition, PodSpec,
     PodStatus as KubernetesPodStatus, Service,
 };
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use serde::de::DeserializeOwned;
@@ -22,9 +23,17 @@ use crate::manifest::istio::IstioObject;
 use crate::manifest::{Kind, Typed};
 use crate::registry::{Event, PodStatus};
 use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
+use crate::view_builder::slices::SERVICE_NAME;
+
+/// Slices of which the controller that follows selectors is not the author: its own, one at least
+/// for each Service, say nothing that pods do not say.
+const NOT_OF_SELECTORS: &str =
+    "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 
 /// How one kind is read.
 pub(super) struct Reading<K> {
+    /// The labels of what is asked for at all.
+    pub(super) selector: Option<&'static str>,
     /// Drops what nobody needs.
     pub(super) reduce: fn(&mut K),
     /// What is told of a reduced object; or what is wrong with it.
@@ -32,6 +41,7 @@ pub(super) struct Reading<K> {
 }
 
 pub(super) const NAMESPACE: Reading<Namespace> = Reading {
+    selector: None,
     reduce: |namespace| {
         *namespace = Namespace {
             metadata: kept(&mut namespace.metadata, &[TRAFFIC_DISTRIBUTION]),
@@ -42,6 +52,7 @@ pub(super) const NAMESPACE: Reading<Namespace> = Reading {
 };
 
 pub(super) const NODE: Reading<Node> = Reading {
+    selector: None,
     reduce: |node| {
         let mut metadata = kept(&mut node.metadata, &[]);
         if let Some(labels) = &mut metadata.labels {
@@ -53,6 +64,7 @@ pub(super) const NODE: Reading<Node> = Reading {
 };
 
 pub(super) const SERVICE: Reading<Service> = Reading {
+    selector: None,
     reduce: |service| {
         service.metadata = kept(&mut service.metadata, &[TRAFFIC_DISTRIBUTION]);
         service.status = None;
@@ -60,7 +72,14 @@ pub(super) const SERVICE: Reading<Service> = Reading {
     events: |service| Ok(vec![Event::Put(Typed::Service(Arc::new(service)))]),
 };
 
-pub(super) const POD: Reading<Pod> = Reading { reduce: reduce_pod, events: pod_events };
+pub(super) const ENDPOINT_SLICE: Reading<EndpointSlice> = Reading {
+    selector: Some(NOT_OF_SELECTORS),
+    reduce: reduce_slice,
+    events: |slice| Ok(vec![Event::Put(Typed::EndpointSlice(Arc::new(slice)))]),
+};
+
+pub(super) const POD: Reading<Pod> =
+    Reading { selector: None, reduce: reduce_pod, events: pod_events };
 
 /// The last-applied configuration and the like are longer than the object itself.
 fn kept(metadata: &mut ObjectMeta, annotations: &[&str]) -> ObjectMeta {
@@ -74,6 +93,40 @@ fn kept(metadata: &mut ObjectMeta, annotations: &[&str]) -> ObjectMeta {
         annotations: (!kept_annotations.is_empty()).then_some(kept_annotations),
         deletion_timestamp: metadata.deletion_timestamp.take(),
         ..ObjectMeta::default()
+    }
+}
+
+fn reduce_slice(slice: &mut EndpointSlice) {
+    let mut metadata = kept(&mut slice.metadata, &[]);
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| key == SERVICE_NAME);
+    }
+    let ports = slice.ports.take().into_iter().flatten();
+    let ports = ports.map(|port| EndpointPort { app_protocol: None, ..port });
+    *slice = EndpointSlice {
+        metadata,
+        address_type: std::mem::take(&mut slice.address_type),
+        endpoints: slice
+            .endpoints
+            .take()
+            .map(|all| all.into_iter().map(reduced_endpoint).collect()),
+        ports: Some(ports.collect()),
+    };
+}
+
+fn reduced_endpoint(endpoint: Endpoint) -> Endpoint {
+    let ready = endpoint.conditions.and_then(|conditions| conditions.ready);
+    let target = endpoint.target_ref.map(|target| ObjectReference {
+        kind: target.kind,
+        namespace: target.namespace,
+        name: target.name,
+        ..ObjectReference::default()
+    });
+    Endpoint {
+        addresses: endpoint.addresses,
+        conditions: Some(EndpointConditions { ready, ..EndpointConditions::default() }),
+        target_ref: target,
+        ..Endpoint::default()
     }
 }
 
@@ -183,7 +236,7 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         }
         _ => |_| Err("it is no kind of Istio's".to_owned()),
     };
-    Reading { reduce: reduce_istio, events }
+    Reading { selector: None, reduce: reduce_istio, events }
 }
 
 fn reduce_istio(object: &mut DynamicObject) {
