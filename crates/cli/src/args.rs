@@ -319,7 +319,7 @@ pub(crate) struct CheckArgs {
 pub(crate) struct UninstallArgs {
     /// How long connections through the mesh may stay open; then they are cut, and counted
     /// (0s to 3600s).
-    #[arg(long, default_value = "240s", value_name = "DURATION")]
+    #[arg(long, default_value = "200s", value_name = "DURATION")]
     pub(crate) grace: Grace,
     /// Goes on though policies refuse plain text, or nodes do not answer.
     #[arg(long)]
@@ -338,7 +338,7 @@ impl FromStr for Grace {
     fn from_str(text: &str) -> Result<Self, String> {
         let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
         let seconds = seconds.filter(|seconds| (0..=3600).contains(seconds));
-        let wrong = || format!("{text:?}: write 0s to 3600s, for example 240s");
+        let wrong = || format!("{text:?}: write 0s to 3600s, for example 200s");
         Ok(Self(Duration::from_secs(seconds.ok_or_else(wrong)?)))
     }
 }

@@ -4,8 +4,9 @@
 //! The order is an annotation of the agents' DaemonSet, each answer one of an agent's pod. First
 //! every pod is opened to plain connections, then all leave: so whoever leaves first still reaches
 //! those who leave last, whatever the policies say. Open connections go on until they end or the
-//! time is over. If an agent does not answer, the order is withdrawn and all stays as it was. This
-//! module alone changes something in a cluster, and that one annotation is all that it changes.
+//! time is over. If an agent does not answer, or who orders is told to stop, the order is withdrawn
+//! and all stays as it was. This module alone changes something in a cluster, and that one
+//! annotation is all that it changes.
 
 use std::time::{Duration, SystemTime};
 
@@ -66,6 +67,11 @@ pub enum DepartureError {
          check`, or force it"
     )]
     Captured(String),
+    /// Somebody did not wait for the end.
+    #[error(
+        "told to stop before every pod had left; all pods stay in the mesh, or come back to it"
+    )]
+    Stopped,
 }
 
 /// What an agent has answered to the order in force.
@@ -96,14 +102,18 @@ impl Answer {
 }
 
 impl Departure {
-    /// Takes all pods out of the mesh; answers how many connections were cut, counted at each end
-    /// that the mesh had.
+    /// Takes all pods out of the mesh, unless `stop` comes first; answers how many connections were
+    /// cut, counted at each end that the mesh had.
     pub async fn run(
         self,
         cluster: &Cluster,
         mut say: impl FnMut(&str),
+        stop: impl Future<Output = ()>,
     ) -> Result<usize, DepartureError> {
-        let left = self.leave(cluster, &mut say).await;
+        let left = tokio::select! {
+            left = self.leave(cluster, &mut say) => left,
+            () = stop => Err(DepartureError::Stopped),
+        };
         if left.is_err() {
             // The reason is the first error; that the order stays would be another.
             if let Err(error) = cluster.order(None).await {
@@ -293,15 +303,17 @@ mod tests {
         captured: bool,
         is_forced: bool,
     ) -> (Result<usize, String>, Vec<String>, String) {
-        play_from(None, answers, captured, is_forced).await
+        play_from(None, answers, captured, is_forced, Duration::MAX).await
     }
 
-    /// Plays a departure; answers its outcome, the beginnings of all orders, and what was said.
+    /// Plays a departure that is told to stop after that time; answers its outcome, the beginnings
+    /// of all orders, and what was said.
     async fn play_from(
         order: Option<String>,
         answers: [fn(&str) -> Option<&'static str>; 2],
         captured: bool,
         is_forced: bool,
+        stop: Duration,
     ) -> (Result<usize, String>, Vec<String>, String) {
         let played = Played { order, orders: Vec::new(), answers, captured };
         let played = Arc::new(Mutex::new(played));
@@ -320,7 +332,8 @@ mod tests {
         let cluster = Cluster::played(kube::Client::new(service, "default"));
         let departure = Departure { grace: Duration::from_secs(60), is_forced };
         let mut said = String::new();
-        let outcome = departure.run(&cluster, |words| said.push_str(words)).await;
+        let stop = tokio::time::sleep(stop);
+        let outcome = departure.run(&cluster, |words| said.push_str(words), stop).await;
         let orders = played.lock().expect("no panic").orders.clone();
         let begin = |it: Option<String>| {
             it.map_or("none".to_owned(), |it| it.split('/').next().unwrap_or_default().to_owned())
@@ -335,7 +348,8 @@ mod tests {
         assert_eq!((outcome, orders), (Ok(6), vec!["open".to_owned(), "leave".to_owned()]));
         // Those who have left are not called back.
         let order = Some("leave/2026-01-01T00:00:00Z".to_owned());
-        let (outcome, orders, _) = play_from(order, [obeys, obeys], false, false).await;
+        let (outcome, orders, _) =
+            play_from(order, [obeys, obeys], false, false, Duration::MAX).await;
         assert_eq!((outcome, orders), (Ok(6), vec!["leave".to_owned()]));
     }
 
@@ -350,6 +364,18 @@ mod tests {
         assert!(error.contains("90s: n2"), "{error}");
         assert!(said.contains("waiting for n2: 7 connections are open"), "{said}");
         assert_eq!(orders, ["open", "leave", "none"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn told_to_stop_it_withdraws_its_order() {
+        for (after, expected) in [(20, &["open", "none"][..]), (40, &["open", "leave", "none"])] {
+            let second: fn(&str) -> Option<&'static str> =
+                if after < 30 { |_| None } else { never_leaves };
+            let stop = Duration::from_secs(after);
+            let (outcome, orders, _) = play_from(None, [obeys, second], false, false, stop).await;
+            assert!(outcome.expect_err("stopped").contains("told to stop"));
+            assert_eq!(orders, expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

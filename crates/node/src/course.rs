@@ -1,5 +1,5 @@
 //! Whether the mesh stays on this node: the order that `ambit uninstall` writes on the agent's own
-//! DaemonSet, and the answer that the agent writes on its own pod.
+//! DaemonSet, the end of that DaemonSet, and the answer that the agent writes on its own pod.
 //!
 //! An order that cannot be read changes nothing, nor does losing sight of the server. Only words
 //! are exchanged here; what becomes of pods is the agent's doing.
@@ -109,12 +109,34 @@ pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
     });
 }
 
-/// Follows the DaemonSet's annotation; never comes back.
+/// Takes note of what the watch of the DaemonSet tells: what it orders, and whether it is deleted,
+/// or is being deleted. `is_listed`: the list under way has it.
+fn hear(
+    event: Event<PartialObjectMeta<DaemonSet>>,
+    is_listed: &mut bool,
+    course: &watch::Sender<Course>,
+    deleted: &watch::Sender<bool>,
+) {
+    match event {
+        Event::Apply(set) | Event::InitApply(set) => {
+            *is_listed = true;
+            deleted.send_replace(set.metadata.deletion_timestamp.is_some());
+            take(set.annotations().get(ANNOTATION).map(String::as_str), course);
+        }
+        Event::Init => *is_listed = false,
+        Event::InitDone if *is_listed => {}
+        // It went while nobody watched.
+        Event::InitDone | Event::Delete(_) => drop(deleted.send_replace(true)),
+    }
+}
+
+/// Follows the DaemonSet; never comes back.
 pub(crate) async fn follow(
     client: &Client,
     daemon_set: &DaemonSetName,
     node: &str,
     course: &watch::Sender<Course>,
+    deleted: &watch::Sender<bool>,
 ) {
     let sets: Api<PartialObjectMeta<DaemonSet>> =
         Api::namespaced(client.clone(), &daemon_set.namespace);
@@ -122,12 +144,10 @@ pub(crate) async fn follow(
         .timeout(WATCH_TIMEOUT_SECONDS)
         .fields(&format!("metadata.name={}", daemon_set.name));
     let mut events = watcher(sets, only).backoff(Reconnect::new(node)).boxed();
+    let mut is_listed = false;
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(set) | Event::InitApply(set)) => {
-                take(set.annotations().get(ANNOTATION).map(String::as_str), course);
-            }
-            Ok(Event::Init | Event::InitDone | Event::Delete(_)) => {}
+            Ok(event) => hear(event, &mut is_listed, course, deleted),
             Err(error) => {
                 tracing::debug!(%error, "the agent's DaemonSet cannot be watched; tried again");
             }
@@ -193,5 +213,40 @@ mod tests {
         course.send_replace(Course::End { until: Instant::now() });
         check(None, "end");
         check(Some("open/2"), "end");
+    }
+
+    #[test]
+    fn the_end_of_the_daemon_set_is_taken_note_of_and_its_return() {
+        let set = |metadata| {
+            serde_json::from_value::<PartialObjectMeta<DaemonSet>>(json!({"metadata": metadata}))
+                .expect("metadata")
+        };
+        let there = || set(json!({"name": "a", "annotations": {ANNOTATION: "open/1"}}));
+        let going = || set(json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
+        let check = |events: Vec<Event<PartialObjectMeta<DaemonSet>>>, expected: bool| {
+            let (course, _watched) = watch::channel(Course::Stay);
+            let (deleted, _watched) = watch::channel(false);
+            let told = format!("{events:?}");
+            let mut is_listed = false;
+            for event in events {
+                hear(event, &mut is_listed, &course, &deleted);
+            }
+            assert_eq!(*deleted.borrow(), expected, "{told}");
+        };
+        let listed = || vec![Event::Init, Event::InitApply(there()), Event::InitDone];
+        let then = |event| [listed(), vec![event]].concat();
+        check(Vec::new(), false);
+        check(listed(), false);
+        check(then(Event::Delete(there())), true);
+        check(then(Event::Apply(going())), true);
+        check(vec![Event::Init, Event::InitApply(going()), Event::InitDone], true);
+        // The watch starts over: a list that breaks off says nothing, a whole one without it does.
+        check(then(Event::Init), false);
+        check([listed(), vec![Event::Init, Event::Init]].concat(), false);
+        check([listed(), vec![Event::Init, Event::InitDone]].concat(), true);
+        check([listed(), listed()].concat(), false);
+        // Made anew.
+        check([then(Event::Delete(there())), vec![Event::Apply(there())]].concat(), false);
+        check([then(Event::Delete(there())), listed()].concat(), false);
     }
 }

@@ -5,8 +5,8 @@
 //! has no runtime of its own, reads its configuration from standard input and answers on standard
 //! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: the
 //! result of the plugin before it is passed on. A pod never starts because the agent is away, but
-//! for the mesh's own, without which a node would never come back: pods of its namespace with the
-//! names of its parts.
+//! for the mesh's own, without which a node would never come back, nor the mesh leave it: pods of
+//! its namespace with the names of its parts.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ pub(crate) const AGENT_TIMEOUT_SECONDS: u64 = 20;
 /// Longest that the configuration may have the agent waited for: runtimes give up after minutes.
 const AGENT_TIMEOUT_SECONDS_MAX: u64 = 120;
 /// How the names of the mesh's own pods begin, in the namespace of the mesh.
-const OWN_PODS: [&str; 2] = ["istiod-", "ztunnel-"];
+const OWN_PODS: [&str; 3] = ["istiod-", "ztunnel-", "ambit-uninstall-"];
 /// How long the agent is waited for when the pod is the mesh's own.
 const OWN_PATIENCE: Duration = Duration::from_secs(1);
 /// Wait before the agent is asked again; doubles.
@@ -514,9 +514,12 @@ mod tests {
         for (namespace, pod, starts) in [
             ("istio-system", "ztunnel-x7k2p", true),
             ("istio-system", "istiod-5d8f-abcde", true),
+            ("istio-system", "ambit-uninstall-k4x9z", true),
+            ("istio-system", "ambit-uninstaller", false),
             ("istio-system", "web", false),
             ("istio-system", "gateway-ztunnel-x", false),
             ("shop", "ztunnel-x7k2p", false),
+            ("shop", "ambit-uninstall-k4x9z", false),
         ] {
             let mut environment = environment("ADD");
             environment.arguments = format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod}");

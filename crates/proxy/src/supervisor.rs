@@ -60,7 +60,7 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
         let agent = tokio::spawn(agent::follow(config.zds_socket.clone(), asked));
         supervisor.serve(requests, words, wishes).await;
         agent.abort();
-        supervisor.kept.save_last().await;
+        supervisor.leave_disk().await;
         Ok(())
     })
 }
@@ -119,6 +119,8 @@ struct Supervisor {
     leave_by: Option<Instant>,
     /// When everything must have ended, once nothing new is accepted.
     end_by: Option<Instant>,
+    /// The agent had named no pod when the end began.
+    ended_idle: bool,
 }
 
 impl Supervisor {
@@ -143,6 +145,7 @@ impl Supervisor {
             enrolled: false,
             leave_by: None,
             end_by: None,
+            ended_idle: false,
         }
     }
 
@@ -179,6 +182,16 @@ impl Supervisor {
                 // The agent's connection closes with it: new pods go to another proxy.
                 requests = None;
             }
+        }
+    }
+
+    /// Leaves what the next proxy on this node starts from; nothing, where no pod was served any
+    /// more: the mesh may have left the node.
+    async fn leave_disk(&mut self) {
+        if self.ended_idle {
+            self.kept.clear_disk().await;
+        } else {
+            self.kept.save_last().await;
         }
     }
 
@@ -467,6 +480,7 @@ impl Supervisor {
         info!(?deadline, "ending: connections may finish until the deadline");
         self.end_by = Some(end_by);
         self.restart_at = None;
+        self.ended_idle = self.enrolled && self.pods.is_empty();
         self.pods.clear();
         self.operator = None;
         let deadline_ms = Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));

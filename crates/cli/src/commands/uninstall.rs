@@ -3,12 +3,22 @@
 use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, Departure, Facts, Severity, Stage, findings};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::UninstallArgs;
 
 /// Says what changes, refuses what somebody has forbidden, and takes the pods out.
 pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
+    // Before anything is ordered that would have to be withdrawn.
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
     let cluster = Cluster::connect(&args.kube.choice()).await?;
     let found = findings(&Facts::gather(&cluster, Stage::Leaving).await?);
     for finding in &found {
@@ -19,7 +29,8 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
         bail!("nothing was changed: {errors} of the findings forbid it; mend them, or force it");
     }
     let departure = Departure { grace: args.grace.0, is_forced: args.force };
-    let cut = departure.run(&cluster, |words| drop(super::print(&format!("{words}\n")))).await?;
+    let say = |words: &str| drop(super::print(&format!("{words}\n")));
+    let cut = departure.run(&cluster, say, stop).await?;
     super::print(&match cut {
         0 => "every pod has left the mesh; no connection was cut\n".to_owned(),
         cut => format!(

@@ -116,22 +116,48 @@ fn gone<'a>(
     Breakage { what, rule, names, remedy, break_it, mend }
 }
 
-#[test]
-fn what_users_break_is_named() {
-    let cluster = Cluster::open();
-    let namespace = cluster.namespace("broken");
-    namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
-    namespace.enrol();
-    until("all is well", || cluster.ambit(&["check"]).is_success);
-    for breakage in [
+/// NetworkPolicies that do not go together with the mesh, in a namespace of a server and a client.
+fn network_policies(cluster: &Cluster) -> Vec<Breakage<'_>> {
+    vec![
         made(
-            &cluster,
+            cluster,
             "a NetworkPolicy that closes the mesh's port",
             ("network-policy-hbone", "broken/narrow", "15008"),
             "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: narrow, \
              namespace: broken}\nspec: {podSelector: {matchLabels: {app: server}}, ingress: \
              [{ports: [{port: 8080}]}]}\n",
         ),
+        made(
+            cluster,
+            "a NetworkPolicy that keeps clients from the mesh's port",
+            ("network-policy-egress", "broken/out", "15008"),
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: out, \
+             namespace: broken}\nspec: {podSelector: {matchLabels: {app: client}}, policyTypes: \
+             [Egress], egress: [{to: [{podSelector: {matchLabels: {app: server}}}], ports: [{port: \
+             8080}]}]}\n",
+        ),
+        made(
+            cluster,
+            "a NetworkPolicy that joined connections pass by",
+            ("network-policy-same-node", "broken/wide", "proxy.sameNode=encrypt"),
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: wide, \
+             namespace: broken}\nspec: {podSelector: {}, ingress: [{}]}\n",
+        ),
+    ]
+}
+
+#[test]
+fn what_users_break_is_named() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("broken");
+    namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
+    namespace.run("client", "n1", &["sample", "sleep"]);
+    namespace.enrol();
+    until("all is well", || cluster.ambit(&["check"]).is_success);
+    for breakage in network_policies(&cluster) {
+        breakage.play(&cluster);
+    }
+    for breakage in [
         made(
             &cluster,
             "a Service that names a waypoint",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, MESH, until};
+use crate::cluster::{Cluster, MESH, must, until};
 
 #[test]
 fn every_part_of_the_chart_becomes_ready() {
@@ -50,6 +50,33 @@ fn policies_that_would_not_do_what_they_say_are_refused() {
     check("{}", Ok(""));
 }
 
+/// A policy on trial may say what it likes; it is looked at when the trial ends, however that is.
+#[test]
+fn a_trial_does_not_end_with_a_policy_that_would_have_been_refused() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("trial");
+    let apply = |annotations: &str, spec: &str| {
+        cluster.apply(&format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: tried, namespace: {}, annotations: {annotations}}}\nspec: {spec}\n",
+            namespace.name
+        ))
+    };
+    let trial = "{istio.io/dry-run: 'true'}";
+    let get = "{action: DENY, rules: [{to: [{operation: {methods: [GET]}}]}]}";
+    must(&apply(trial, get));
+    must(&apply("{istio.io/dry-run: 'true', note: a}", get));
+    let policy = ["-n", &namespace.name, "annotate", "authorizationpolicy", "tried"];
+    for end in [&["istio.io/dry-run-"][..], &["--overwrite", "istio.io/dry-run=false"]] {
+        let said = cluster.kubectl(&[&policy[..], end].concat());
+        assert!(!said.is_success, "{}", said.out);
+        assert!(said.err.contains("a DENY with conditions on layer 7"), "{}", said.err);
+    }
+    let said = apply("{}", get);
+    assert!(said.err.contains("a DENY with conditions on layer 7"), "{}{}", said.out, said.err);
+    must(&apply("{}", "{action: DENY, rules: [{to: [{operation: {ports: ['80']}}]}]}"));
+}
+
 /// The companions of NetworkPolicies: made as they are asked for, and enough for `ambit check`. The
 /// test cluster's network enforces none of them.
 #[test]
@@ -74,11 +101,15 @@ fn a_companion_opens_the_meshs_port_to_the_same_clients() {
     };
     let said = upgrade(
         r#"[{"namespace": "companion", "podSelector": {"matchLabels": {"app": "server"}},
-            "from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}]"#,
+            "from": [{"podSelector": {"matchLabels": {"app": "client"}}}]},
+            {"namespace": "companion", "podSelector": {"matchLabels": {"app": "client"}},
+            "to": []}]"#,
     );
     assert!(said.is_success, "{}{}", said.out, said.err);
-    let made = cluster.ask(&["-n", "companion", "get", "netpol", "ambit-hbone-0", "-o", "json"]);
-    let made: Value = serde_json::from_str(&made).unwrap();
+    let spec = |name: &str| {
+        let made = cluster.ask(&["-n", "companion", "get", "netpol", name, "-o", "json"]);
+        serde_json::from_str::<Value>(&made).unwrap()["spec"].clone()
+    };
     let expected = json!({
         "podSelector": {"matchLabels": {"app": "server"}},
         "policyTypes": ["Ingress"],
@@ -87,7 +118,13 @@ fn a_companion_opens_the_meshs_port_to_the_same_clients() {
             "ports": [{"protocol": "TCP", "port": 15008}],
         }],
     });
-    assert_eq!(made["spec"], expected);
+    assert_eq!(spec("ambit-hbone-0"), expected);
+    let expected = json!({
+        "podSelector": {"matchLabels": {"app": "client"}},
+        "policyTypes": ["Egress"],
+        "egress": [{"ports": [{"protocol": "TCP", "port": 15008}]}],
+    });
+    assert_eq!(spec("ambit-hbone-1"), expected);
     until("nothing is in the way", || !is_named());
     // What is no such companion is an error, and nothing changes.
     let said = upgrade(r#"[{"namespace": "companion", "podSelector": {}}]"#);

@@ -101,8 +101,8 @@ fn assert_nothing_is_left(cluster: &Cluster, originals: &[String]) {
             cluster.on_node(node, &["sh", "-c", &format!("cat {CNI}/*")]).out == *original
         });
         let left = format!(
-            "ls -A {CNI} /opt/cni/bin /var/run/istio-cni; nft list tables; for ns in /run/netns/*; \
-             do nsenter --net=$ns nft list tables; done"
+            "ls -A {CNI} /opt/cni/bin /var/run/istio-cni; ls -d /var/run/ambit/*; nft list tables; \
+             for ns in /run/netns/*; do nsenter --net=$ns nft list tables; done"
         );
         until(&format!("nothing is left on {node}"), || {
             let left = cluster.on_node(node, &["sh", "-c", &left]).out;

@@ -203,6 +203,20 @@ impl Kept {
             report(snapshot::save(&path, &self.snapshot()));
         }
     }
+
+    /// Removes what was written. Blocks on the disk; for the end of the process.
+    pub(super) async fn clear_disk(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        if let Some(saving) = disk.saving.take() {
+            report(saving.await.expect("writing a snapshot does not panic").1);
+        }
+        match std::fs::remove_file(&disk.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                warn!(%error, path = %disk.path.display(), "the snapshot cannot be removed");
+            }
+            _ => {}
+        }
+    }
 }
 
 fn report(outcome: Result<(), SnapshotError>) {

@@ -131,7 +131,7 @@ impl World {
             let agent = tokio::spawn(agent::follow(config.zds_socket.clone(), asked));
             supervisor.serve(requests, words, wished).await;
             agent.abort();
-            supervisor.kept.save_last().await;
+            supervisor.leave_disk().await;
         });
         Self { directory, agent, workers, wishes, running }
     }
@@ -537,6 +537,19 @@ async fn the_end_lets_connections_finish_and_keeps_the_view() {
     let mut next = World::in_directory(directory.clone());
     let handed = next.worker().await.handed().await;
     assert!(matches!(handed[..], [(ToWorker::View, _)]), "{handed:?}");
+    drop(next);
+    // Where the agent names no pod, the last proxy leaves nothing.
+    let mut last = World::in_directory(directory.clone());
+    let worker = last.ready_worker().await;
+    let agent = last.connected().await;
+    assert!(directory.join("snapshot").exists(), "an agent may still name pods");
+    agent.ask(Request::SnapshotSent, None).await.expect("complete");
+    last.wish(Wish::End).await;
+    while !matches!(worker.hear().await.0, ToWorker::StopAccepting { .. }) {}
+    worker.die();
+    let ended = tokio::time::timeout(PATIENCE, &mut last.running).await;
+    ended.expect("ends with its last worker").expect("without a panic");
+    assert!(!directory.join("snapshot").exists());
     std::fs::remove_dir_all(directory).expect("removed");
 }
 
