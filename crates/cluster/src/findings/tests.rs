@@ -197,6 +197,24 @@ fn policy(name: &str, ingress: Value) -> Value {
     )
 }
 
+fn egress(name: &str, rules: Value) -> Value {
+    let spec = json!({"podSelector": {"matchLabels": {"app": "client"}},
+        "policyTypes": ["Egress"], "egress": rules});
+    object("NetworkPolicy", "app", name, spec)
+}
+
+/// Has the proxies say how they connect pods of one node.
+fn same_node(cluster: &mut Cluster, values: &[&str]) {
+    let variables: Vec<Value> =
+        values.iter().map(|it| json!({"name": "AMBIT_SAME_NODE", "value": it})).collect();
+    let template = &mut cluster.the("DaemonSet", "ztunnel")["spec"]["template"];
+    template["spec"]["containers"][0]["env"] = json!(variables);
+}
+
+fn encrypt(cluster: &mut Cluster) {
+    same_node(cluster, &["encrypt"]);
+}
+
 /// What is found: severity, rule, and a part of the line that is printed.
 type Expected<'a> = &'a [(Severity, &'a str, &'a str)];
 
@@ -290,7 +308,12 @@ fn networks_that_get_in_the_way() {
 
 #[test]
 fn policies_that_close_the_port_of_the_mesh() {
-    let add = |policies: Vec<Value>| move |it: &mut Cluster| it.objects.extend(policies);
+    let add = |policies: Vec<Value>| {
+        move |it: &mut Cluster| {
+            encrypt(it);
+            it.objects.extend(policies);
+        }
+    };
     let client = json!([{"podSelector": {"matchLabels": {"app": "client"}}}]);
     let http = json!([{"port": 8080}]);
     let closed = (Error, "network-policy-hbone", "NetworkPolicy app/web: lets");
@@ -325,6 +348,103 @@ fn policies_that_close_the_port_of_the_mesh() {
     let outside = |it: &mut Cluster| {
         it.the("Namespace", "app")["metadata"]["labels"] = json!({});
         it.objects.push(policy("web", json!([{"ports": [{"port": 8080}]}])));
+    };
+    before(outside, &[]);
+}
+
+#[test]
+fn policies_that_keep_clients_from_the_port_of_the_mesh() {
+    // A client beside the server.
+    let add = |policies: Vec<Value>| {
+        move |it: &mut Cluster| {
+            encrypt(it);
+            let mut client = pod("app", "client-1", "n2", json!({"containers": []}));
+            client["metadata"]["labels"] = json!({"app": "client"});
+            it.the("Pod", "web-1")["status"]["podIPs"] = json!([{"ip": "10.1.0.7"}]);
+            it.objects.push(client);
+            it.objects.extend(policies);
+        }
+    };
+    let web = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
+    let to = |peers: &Value, ports: Value| json!([{"to": peers, "ports": ports}]);
+    let http = json!([{"port": 8080}]);
+    let narrow = || egress("web", to(&web, http.clone()));
+    let none = || egress("none", json!([]));
+    let closed = (Error, "network-policy-egress", "those of client-1 do not get there");
+
+    before(add(vec![none()]), &[]);
+    before(add(vec![none(), narrow()]), &[closed]);
+    before(add(vec![egress("web", to(&web, json!([])))]), &[]);
+    before(add(vec![egress("web", to(&web, json!([{"protocol": "UDP", "port": 53}])))]), &[]);
+    // Any policy of the client may let it out, whatever words it has for the server.
+    let check_companion = |peers: Value, expected: Expected| {
+        let companion = egress("mesh", to(&peers, json!([{"port": 15008}])));
+        before(add(vec![narrow(), companion]), expected);
+    };
+    check_companion(web.clone(), &[]);
+    check_companion(json!([]), &[]);
+    check_companion(json!([{"podSelector": {}}]), &[]);
+    check_companion(json!([{"podSelector": {"matchLabels": {"app": "other"}}}]), &[closed]);
+    let of_namespace = |mode: &str| {
+        let labels = json!({"istio.io/dataplane-mode": mode});
+        json!([{"namespaceSelector": {"matchLabels": labels}}])
+    };
+    check_companion(of_namespace("ambient"), &[]);
+    check_companion(of_namespace("none"), &[closed]);
+    let block = |cidr: &str, except: &str| json!([{"ipBlock": {"cidr": cidr, "except": [except]}}]);
+    check_companion(block("10.0.0.0/8", "10.2.0.0/16"), &[]);
+    check_companion(block("0.0.0.0/0", "169.254.169.254/32"), &[]);
+    check_companion(block("0.0.0.0/0", "10.0.0.0/8"), &[closed]);
+    check_companion(block("10.2.0.0/16", "10.2.3.0/24"), &[closed]);
+
+    // Who names no pods may mean others at that port.
+    let check_anybody = |port: u64, expected: Expected| {
+        for peers in [json!([]), json!([{"namespaceSelector": {}}]), json!([{"podSelector": {}}])] {
+            before(add(vec![egress("dns", to(&peers, json!([{"port": port}])))]), expected);
+        }
+    };
+    check_anybody(53, &[]);
+    check_anybody(8080, &[closed]);
+    before(add(vec![egress("out", to(&block("10.0.0.0/8", "10.2.0.0/16"), http.clone()))]), &[]);
+    // Another namespace's pods of the same labels.
+    let elsewhere = json!([{"namespaceSelector": {"matchLabels": {"a": "b"}},
+        "podSelector": {"matchLabels": {"app": "web"}}}]);
+    before(add(vec![egress("web", to(&elsewhere, http.clone()))]), &[]);
+}
+
+#[test]
+fn policies_that_joined_connections_pass_by() {
+    let wide = || policy("wide", json!([{}]));
+    let passed_by = (Warning, "network-policy-same-node", "NetworkPolicy app/wide: selects");
+    let check_running = |values: &'static [&'static str], expected: Expected| {
+        let with_policy = move |it: &mut Cluster| {
+            same_node(it, values);
+            it.objects.push(wide());
+        };
+        running(with_policy, expected);
+    };
+    check_running(&["join"], &[passed_by]);
+    check_running(&[], &[passed_by]);
+    check_running(&["encrypt"], &[]);
+    check_running(&["join", "encrypt"], &[]);
+    check_running(&["encrypt", "join"], &[passed_by]);
+    let out = |it: &mut Cluster| {
+        let mut policy = egress("wide", json!([{}]));
+        policy["spec"]["podSelector"] = json!({});
+        it.objects.push(policy);
+    };
+    running(out, &[(Warning, "network-policy-same-node", "proxy.sameNode=encrypt")]);
+    let of_nobody = |it: &mut Cluster| it.objects.push(egress("web", json!([{}])));
+    running(of_nobody, &[]);
+    // Before there is a proxy, the chart's default counts.
+    let nothing = |it: &mut Cluster| {
+        it.objects.retain(|it| namespace(it) != "istio-system");
+        it.objects.push(wide());
+    };
+    before(nothing, &[passed_by]);
+    let outside = |it: &mut Cluster| {
+        it.the("Namespace", "app")["metadata"]["labels"] = json!({});
+        it.objects.push(wide());
     };
     before(outside, &[]);
 }

@@ -64,8 +64,9 @@ fn expiry(facts: &Facts, root: &str, report: &mut Report) {
         return;
     };
     let left = end.saturating_sub(facts.now.as_second());
-    let remedy = "rotate the root (POST /ca/rotate of control's administration), or plug a new one \
-                  in as the Secret cacerts";
+    let remedy = "put the old and the new root into root-cert.pem of the Secret cacerts, its other \
+                  entries a certificate lifetime later, and take the old root out after another; \
+                  every replica of control follows within 30 seconds";
     let when = Timestamp::from_second(end).map(|it| it.to_string()).unwrap_or_default();
     if left <= 0 {
         let what = format!("the root ended at {when}: no connection is accepted");
