@@ -175,6 +175,10 @@ impl Supervisor {
                 _ = tick.tick() => {
                     self.leave_if_succeeded();
                     self.end_overdue();
+                    if self.ended_idle {
+                        // Connections that were cut may keep it for long.
+                        self.kept.clear_disk().await;
+                    }
                     self.kept.save_if_due().await;
                 }
             }
@@ -190,9 +194,8 @@ impl Supervisor {
     async fn leave_disk(&mut self) {
         if self.ended_idle {
             self.kept.clear_disk().await;
-        } else {
-            self.kept.save_last().await;
         }
+        self.kept.save_last().await;
     }
 
     fn answer(&mut self, asked: Asked) {

@@ -204,10 +204,11 @@ impl Kept {
         }
     }
 
-    /// Removes what was written. Blocks on the disk; for the end of the process.
+    /// Removes what was written, once, for another proxy may write there; nothing is written any
+    /// more. Blocks on the disk; for the end of the process.
     pub(super) async fn clear_disk(&mut self) {
-        let Some(disk) = &mut self.disk else { return };
-        if let Some(saving) = disk.saving.take() {
+        let Some(disk) = self.disk.take() else { return };
+        if let Some(saving) = disk.saving {
             report(saving.await.expect("writing a snapshot does not panic").1);
         }
         match std::fs::remove_file(&disk.path) {
