@@ -156,7 +156,10 @@ impl Departure {
             return;
         };
         let state = cluster::state_of(client, daemon_set).await;
-        let is_deleted = state == State::Refused && self.hears_of_deletion().await;
+        let is_deleted = match state {
+            State::Refused => self.hears_of_deletion().await,
+            _ => *self.deleted.borrow(),
+        };
         if is_removed(&state, is_deleted, self.wanted.borrow().is_away()) {
             self.wanted.send_replace(Course::End { until: Instant::now() + self.grace });
             // The agent ends by itself, before that.
@@ -190,10 +193,9 @@ fn is_removed(state: &State, is_deleted: bool, is_ordered: bool) -> bool {
     match state {
         State::There { .. } => false,
         State::Gone => true,
-        // Its permission may have been taken away with all the rest.
-        State::Refused => is_deleted || is_ordered,
-        // It was ordered to leave, and nobody says that it is to stay after all.
-        State::Unknown => is_ordered,
+        // Its permission may have been taken away with all the rest; or it was ordered to leave,
+        // and nobody says that it is to stay after all.
+        State::Refused | State::Unknown => is_deleted || is_ordered,
     }
 }
 
@@ -292,7 +294,7 @@ mod tests {
             (200, None, away(), false),
             // It cannot say.
             (500, None, Course::Stay, false),
-            (500, now, Course::Stay, false),
+            (500, now, Course::Stay, true),
             (500, None, away(), true),
         ] {
             let case = format!("{code} {told:?} {course:?}");

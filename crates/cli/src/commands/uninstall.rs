@@ -19,8 +19,13 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
             _ = interrupt.recv() => {}
         }
     };
+    tokio::pin!(stop);
     let cluster = Cluster::connect(&args.kube.choice()).await?;
-    let found = findings(&Facts::gather(&cluster, Stage::Leaving).await?);
+    let facts = tokio::select! {
+        facts = Facts::gather(&cluster, Stage::Leaving) => facts?,
+        () = &mut stop => bail!("told to stop; nothing was changed"),
+    };
+    let found = findings(&facts);
     for finding in &found {
         super::print(&format!("{finding}\n"))?;
     }

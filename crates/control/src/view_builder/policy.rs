@@ -5,9 +5,9 @@
 //! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so that
 //! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
 //! the rule that the user wrote. A policy that is attached to a Service binds a waypoint, and there
-//! is none: it holds for every connection to the Service's endpoints. One that is attached to
-//! anything else holds for nobody here; what names a waypoint is refused. Nothing here may ever
-//! make a policy match less of what it denies or more of what it allows.
+//! is none: a DENY holds for every connection to the Service's endpoints, an ALLOW for none. One
+//! that is attached to anything else holds for nobody here; what names a waypoint is refused.
+//! Nothing here may ever make a policy match less of what it denies or more of what it allows.
 
 use ambit_model::Text;
 use ambit_model::names::PolicyName;
@@ -74,11 +74,13 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
         let message = "AUDIT needs a layer-7 proxy; nothing is logged and nothing is refused";
         return Converted { policy: None, condition: rejected("UnsupportedValue", message) };
     }
+    let reading = match spec.action {
+        istio::Action::Allow | istio::Action::Audit => Reading::NeverMatches,
+        istio::Action::Deny | istio::Action::Custom => Reading::AlwaysMatches,
+    };
     let mut problems = problems(spec);
     if services(policy).next().is_some() {
-        let problem = "there is no waypoint to enforce it for a Service, so that it holds for \
-                       every connection to the Service's endpoints";
-        problems.insert(0, problem.to_owned());
+        problems.insert(0, without_waypoint(reading).to_owned());
     }
     if targets(spec).count() > services(policy).count() {
         problems.push(format!("nothing enforces it for {}", others(policy)));
@@ -86,10 +88,6 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
     if let Some(unreadable) = &policy.unreadable {
         problems.insert(0, format!("it cannot be read ({unreadable})"));
     }
-    let reading = match spec.action {
-        istio::Action::Allow | istio::Action::Audit => Reading::NeverMatches,
-        istio::Action::Deny | istio::Action::Custom => Reading::AlwaysMatches,
-    };
     if spec.action == istio::Action::Custom {
         problems.push("a layer-4 proxy cannot ask an external authoriser".to_owned());
     }
@@ -98,6 +96,10 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
         spec.rules.iter().flatten().map(|rule| convert_rule(rule, namespace, reading)).collect();
     if rules.is_empty() && spec.action == istio::Action::Custom {
         rules.push(Rule::default());
+    }
+    // Whether somebody comes through a Service is not for layer 4 to see.
+    if targets(spec).next().is_some() && reading == Reading::NeverMatches {
+        rules.clear();
     }
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     Converted {
@@ -112,6 +114,21 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
             dry_run: is_dry_run(policy),
         }),
         condition: verdict(problems, reading),
+    }
+}
+
+/// What becomes of a policy for the endpoints of the Service that it is attached to.
+fn without_waypoint(reading: Reading) -> &'static str {
+    match reading {
+        Reading::NeverMatches => {
+            "there is no waypoint to judge who comes through the Service: at the Service's \
+             endpoints it allows nothing"
+        }
+        Reading::AlwaysMatches => {
+            "there is no waypoint to judge who comes through the Service: it holds for every \
+             connection to those of the Service's endpoints that are captured pods of its \
+             namespace, and for no others"
+        }
     }
 }
 

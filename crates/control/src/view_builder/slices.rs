@@ -22,6 +22,9 @@ pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The type of address that is a name, which nobody looks up.
 const BY_NAME: &str = "FQDN";
 
+/// Most endpoints of a Service that are no pods, as many as an Endpoints object may have.
+const OUTSIDE_MAX: usize = 1000;
+
 /// An EndpointSlice of a Service.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SliceRecord {
@@ -235,16 +238,15 @@ fn together(service: &ServiceRecord, listed: &[Listed<'_>]) -> (bool, Vec<PortMa
     (is_ready, services::listed_ports(service, target))
 }
 
-/// The ports on which a pod that is listed so serves `service`; `None` if it does not.
-pub(super) fn member_ports(
-    service: &ServiceRecord,
-    listed: &[Listed<'_>],
-) -> Option<Vec<PortMapping>> {
+/// The ports on which a pod that is listed so serves `service`: none while it is not ready. It is
+/// an endpoint all the same, held to the policies and the waypoint of the Service.
+pub(super) fn member_ports(service: &ServiceRecord, listed: &[Listed<'_>]) -> Vec<PortMapping> {
     let (is_ready, ports) = together(service, listed);
-    (is_ready || services::takes_unready(service)).then_some(ports)
+    if is_ready || services::takes_unready(service) { ports } else { Vec::new() }
 }
 
-/// The workloads of endpoints that are no pods: one for each address, however often it is listed.
+/// The workloads of endpoints that are no pods: one for each address, however often it is listed,
+/// and the first [`OUTSIDE_MAX`] of a Service, for every proxy of the mesh gets them.
 pub(super) fn workloads(
     mesh: &Mesh,
     service: &ServiceRecord,
@@ -254,7 +256,7 @@ pub(super) fn workloads(
     for it in listed {
         by_address.entry(it.address()).or_default().push(*it);
     }
-    by_address.values().map(|listed| workload(mesh, service, listed)).collect()
+    by_address.values().take(OUTSIDE_MAX).map(|listed| workload(mesh, service, listed)).collect()
 }
 
 fn workload(mesh: &Mesh, service: &ServiceRecord, listed: &[Listed<'_>]) -> Workload {

@@ -263,7 +263,8 @@ impl Store {
             None => self.service_selectors.remove(&name),
         }
         dirty.services.insert(services::service_name(mesh, &name));
-        self.slices.of_service(&name).for_each(|slice| self.mark_listed(slice, dirty));
+        self.mark_listed(&name.namespace, self.slices.of_service(&name), dirty);
+        self.mark_of_entries(mesh, &name, dirty);
         replace(&mut self.services, name, record);
     }
 
@@ -272,18 +273,34 @@ impl Store {
             return;
         }
         let old = self.slices.put(name.clone(), slice);
-        for slice in old.iter().chain(self.slices.slice(&name)) {
-            self.mark_listed(slice, dirty);
-        }
+        let both = old.iter().chain(self.slices.slice(&name));
+        self.mark_listed(&name.namespace, both, dirty);
     }
 
-    /// Marks the endpoints of a slice, whether they are pods or not.
-    fn mark_listed(&self, slice: &SliceRecord, dirty: &mut Dirty) {
-        let addresses = slice.addresses().collect();
-        let found = self.pods_at(&slice.service.namespace, &addresses);
-        let pods = slice.pods().chain(found.map(|(name, _)| name.clone()));
-        dirty.members.extend(pods.map(Member::Pod));
-        dirty.listings.insert(Listing::Slices(slice.service.clone()));
+    /// Marks the endpoints of a namespace's slices, whether they are pods or not.
+    fn mark_listed<'a>(
+        &self,
+        namespace: &Text,
+        slices: impl Iterator<Item = &'a SliceRecord>,
+        dirty: &mut Dirty,
+    ) {
+        let mut addresses = BTreeSet::new();
+        for slice in slices {
+            addresses.extend(slice.addresses());
+            dirty.members.extend(slice.pods().map(Member::Pod));
+            dirty.listings.insert(Listing::Slices(slice.service.clone()));
+        }
+        let found = self.pods_at(namespace, &addresses);
+        dirty.members.extend(found.map(|(name, _)| Member::Pod(name.clone())));
+    }
+
+    /// Marks what ServiceEntries of a Service's own host select beside its endpoints.
+    fn mark_of_entries(&self, mesh: &Mesh, service: &ObjectName, dirty: &mut Dirty) {
+        let owners = self.hosts.get(&services::service_name(mesh, service)).into_iter().flatten();
+        let entries = owners.filter_map(|owner| self.service_entries.get(owner));
+        for selector in entries.filter_map(|entry| entry.spec.workload_selector.as_ref()) {
+            dirty.members.extend(self.members.select(&service.namespace, &selector.labels));
+        }
     }
 
     /// The pods of a namespace that have one of these addresses to themselves.
@@ -372,7 +389,7 @@ impl Store {
                     self.members.select(&name.namespace, labels)
                 });
             }
-            policy::services(policy).for_each(|service| self.mark_endpoints(&service, dirty));
+            policy::services(policy).for_each(|service| self.mark_endpoints(mesh, &service, dirty));
         }
         for service in old.iter().flat_map(|policy| policy::services(policy)) {
             if let Some(attached) = self.attached_policies.get_mut(&service) {
@@ -398,10 +415,11 @@ impl Store {
     }
 
     /// Marks the endpoints of a Service.
-    fn mark_endpoints(&self, service: &ObjectName, dirty: &mut Dirty) {
+    fn mark_endpoints(&self, mesh: &Mesh, service: &ObjectName, dirty: &mut Dirty) {
         let Some(record) = self.services.get(service) else { return };
+        self.mark_of_entries(mesh, service, dirty);
         if record.selector.is_empty() {
-            self.slices.of_service(service).for_each(|slice| self.mark_listed(slice, dirty));
+            self.mark_listed(&service.namespace, self.slices.of_service(service), dirty);
         } else {
             dirty.members.extend(self.members.select(&service.namespace, &record.selector));
         }
@@ -546,8 +564,8 @@ impl Store {
         let mut served =
             self.kubernetes_services(mesh, &name.namespace, &pod.labels, &pod.named_ports);
         for (service, listed) in self.slices.listed_for(name, state.own_addresses(pod)) {
-            let record = self.without_selector(service);
-            if let Some(ports) = record.and_then(|it| slices::member_ports(it, &listed)) {
+            if let Some(record) = self.without_selector(service) {
+                let ports = slices::member_ports(record, &listed);
                 served.insert(services::service_name(mesh, service), ports);
             }
         }

@@ -598,10 +598,6 @@ fn what_is_attached_to_a_service_holds_for_its_endpoints() {
     assert!(condition.message.contains("the Service's endpoints"), "{}", condition.message);
     builder.apply([selecting("db")]);
     holds(&builder, [false, true]);
-    builder.apply([attached("ALLOW", front())]);
-    holds(&builder, [false, true]);
-    let sent = builder.view().policy(&"shop/p".parse().unwrap()).unwrap();
-    assert_eq!(sent.rules[0].clauses[0].matches, [Match::default()], "it never matches");
     // A Service of another namespace is not its author's to close; nobody else is known here.
     for target in [
         json!({"kind": "Service", "name": "front", "namespace": "bank"}),
@@ -639,6 +635,47 @@ fn what_is_attached_to_a_service_holds_for_its_endpoints() {
     holds(&builder, [false, true]);
     builder.apply([delete(Kind::Service, "shop", "front")]);
     holds(&builder, [false, false]);
+}
+
+#[test]
+fn what_a_service_lets_in_is_not_let_into_all_of_its_endpoints() {
+    let front = json!({"kind": "Service", "name": "front"});
+    let cart = json!([{"from": [{"source": {"principals": ["cluster.local/ns/shop/sa/cart"]}}]}]);
+    let spec = |targets: Value| json!({"action": "ALLOW", "targetRefs": targets, "rules": cart});
+    let (attached, shape) = converted(&spec(json!([front])));
+    assert_eq!((attached.policy.unwrap().action, shape), (Action::Allow, vec![]));
+    assert!(attached.condition.message.contains("it allows nothing"));
+    let (_, shape) = converted(&spec(json!([])));
+    assert_eq!(shape.len(), 1, "attached to nothing it allows what it says");
+}
+
+#[test]
+fn what_is_attached_to_a_service_holds_for_whom_an_entry_of_its_host_selects() {
+    let entry = json!({"hosts": ["front.shop.svc.cluster.local"], "resolution": "STATIC",
+        "ports": [{"number": 80, "name": "http"}],
+        "workloadSelector": {"labels": {"app": "db"}}});
+    let entry = put(
+        Kind::ServiceEntry,
+        &json!({"metadata": meta("shop", "beside", &json!({})), "spec": entry}),
+    );
+    let deny = policy(
+        "shop",
+        "p",
+        &json!({"action": "DENY", "rules": [{}],
+            "targetRefs": [{"kind": "Service", "name": "front"}]}),
+    );
+    let front = service("shop", "front", &json!({"selector": {"app": "web"}, "ports": []}));
+    let events = [vec![entry], vec![deny], vec![front]];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut builder = builder();
+        builder.apply(pod("shop", "db", &json!({"app": "db"}), "10.0.0.3"));
+        for at in order {
+            builder.apply(events[at].clone());
+        }
+        assert_eq!(workload(&builder, "db").policies.len(), 1, "{order:?}");
+        builder.apply([delete(Kind::AuthorizationPolicy, "shop", "p")]);
+        assert_eq!(workload(&builder, "db").policies.len(), 0, "{order:?}");
+    }
 }
 
 #[test]

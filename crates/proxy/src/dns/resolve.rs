@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ambit_model::Text;
 use ambit_model::service::{IpFamilies, Service};
 use ambit_model::view::View;
+use ambit_model::workload::Workload;
 
 /// Addresses in one answer.
 const MAX_ADDRESSES: usize = 64;
@@ -95,9 +96,15 @@ pub(super) fn resolve(
 /// The addresses behind a headless service.
 fn endpoints(view: &View, asker: &Asker<'_>, service: &Service) -> Vec<IpAddr> {
     let Some(endpoints) = view.endpoints(&service.key) else { return Vec::new() };
+    // An endpoint that serves no port of the service does not serve it for now.
+    let serves = |workload: &Workload| {
+        let ports = workload.services.get(&service.key);
+        service.ports.is_empty() || ports.is_some_and(|ports| !ports.is_empty())
+    };
     let ready = endpoints.iter().filter(|workload| {
         (workload.healthy || service.load_balancing.allow_unhealthy)
             && workload.network == *asker.network
+            && serves(workload)
     });
     ready.flat_map(|workload| workload.addresses.iter().copied()).collect()
 }
@@ -158,7 +165,7 @@ mod tests {
     use ambit_model::names::NetworkAddress;
     use ambit_model::service::VirtualAddress;
     use ambit_model::view::Change;
-    use ambit_model::workload::{PortMapping, Workload};
+    use ambit_model::workload::{AppProtocol, PortMapping};
 
     use super::*;
 
@@ -179,15 +186,23 @@ mod tests {
         let ips = ips.iter().map(|ip| ip.parse().expect("an address"));
         workload.addresses = ips.collect::<Vec<_>>().into();
         workload.healthy = healthy;
-        let ports: Vec<PortMapping> = Vec::new();
         let key = ambit_model::names::ServiceName::new("shop", hostname);
-        workload.serve(key, ports);
+        workload.serve(key, ports(u16::from(name != "half-1")));
         Change::Workload(workload)
+    }
+
+    fn ports(count: u16) -> Vec<PortMapping> {
+        let app_protocol = AppProtocol::default();
+        let port = |at| PortMapping { service_port: at, target_port: at, app_protocol };
+        (1..=count).map(port).collect()
     }
 
     fn view() -> View {
         let mut view = View::default();
         let headless = "db.shop.svc.cluster.local";
+        let mut half = Service::named("shop", "half.shop.svc.cluster.local");
+        half.ports = ports(1);
+        let half = Change::Service(half);
         for change in [
             service("shop", "cart.shop.svc.cluster.local", &["10.96.0.1", "fd00::1"]),
             service("pay", "bank.pay.svc.cluster.local", &["10.96.0.2"]),
@@ -200,6 +215,9 @@ mod tests {
             workload("db-0", headless, &["10.244.1.1", "fd01::1"], true),
             workload("db-1", headless, &["10.244.1.2"], true),
             workload("db-2", headless, &["10.244.1.3"], false),
+            half,
+            workload("half-0", "half.shop.svc.cluster.local", &["10.244.2.1"], true),
+            workload("half-1", "half.shop.svc.cluster.local", &["10.244.2.2"], true),
         ] {
             view.apply(change);
         }
@@ -238,6 +256,7 @@ mod tests {
         check("bank.pay.svc.cluster.local", Ipv6, Some(&[]));
         check("db", Ipv4, Some(&["10.244.1.1", "10.244.1.2"]));
         check("db.shop.svc.cluster.local", Ipv6, Some(&["fd01::1"]));
+        check("half", Ipv4, Some(&["10.244.2.1"]));
         check("none.shop.svc.cluster.local", Ipv4, Some(&[]));
         check("api.example.com", Ipv4, Some(&["240.240.0.1"]));
         check("api.example.com", Ipv6, Some(&["2001:2::1"]));

@@ -173,7 +173,11 @@ impl Kept {
             disk.not_before = Instant::now() + (took * SAVE_SHARE).max(MIN_SAVE_INTERVAL);
             report(outcome);
         }
-        if !disk.dirty || !self.complete || Instant::now() < disk.not_before {
+        if !self.complete || Instant::now() < disk.not_before {
+            return;
+        }
+        // A proxy before this one that ended without pods may have removed it.
+        if !disk.dirty && disk.path.exists() {
             return;
         }
         disk.dirty = false;

@@ -26,7 +26,8 @@ use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
 use crate::view_builder::slices::SERVICE_NAME;
 
 /// Slices of which the controller that follows selectors is not the author: its own, one at least
-/// for each Service, say nothing that pods do not say.
+/// for each Service, say nothing that pods do not say. Those that it leaves behind when a Service
+/// loses its selector lead nowhere here.
 const NOT_OF_SELECTORS: &str =
     "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 

@@ -135,8 +135,11 @@ fn a_slice_can_leave_a_ready_pod_out() {
     builder.apply(pod("shop", "web", &json!({}), "10.0.0.2"));
     let mut unready = is_pod("web");
     unready["conditions"] = json!({"ready": false});
-    builder.apply([db(&two_ports()), slice("a", &json!([unready]))]);
-    assert_eq!(endpoints(&builder), [""; 0]);
+    let deny = json!({"action": "DENY", "targetRefs": [{"kind": "Service", "name": "db"}]});
+    builder.apply([db(&two_ports()), policy("shop", "p", &deny)]);
+    builder.apply([slice("a", &json!([unready]))]);
+    assert_eq!(endpoints(&builder), ["/Pod/shop/web hbone"], "it serves no port");
+    assert_eq!(workload(&builder, "web").policies.len(), 1, "whom it refuses stays out");
     let mut any = two_ports();
     any["publishNotReadyAddresses"] = true.into();
     builder.apply([db(&any)]);
