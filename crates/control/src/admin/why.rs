@@ -153,9 +153,10 @@ fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
     let service = view.service_meant(&network, target.address.ip(), "").cloned();
     let endpoint = service.as_ref().and_then(|service| {
         let mut ready = view.endpoints(&service.key)?.iter().filter(|workload| workload.healthy);
-        let endpoint = ready.next()?;
-        let mut ports = endpoint.services.get(&service.key)?.iter();
-        let port = ports.find(|port| port.service_port == target.address.port())?;
+        let (endpoint, port) = ready.find_map(|endpoint| {
+            let mut ports = endpoint.services.get(&service.key)?.iter();
+            Some((endpoint, ports.find(|port| port.service_port == target.address.port())?))
+        })?;
         let like = |ip: &&IpAddr| ip.is_ipv4() == target.address.is_ipv4();
         let ip = endpoint.addresses.iter().find(like)?;
         Some((endpoint.clone(), SocketAddr::new(*ip, port.target_port)))

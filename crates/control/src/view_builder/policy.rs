@@ -5,8 +5,9 @@
 //! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so that
 //! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
 //! the rule that the user wrote. A policy that is attached to a Service binds a waypoint, and there
-//! is none: a DENY holds for every connection to the Service's endpoints, an ALLOW for none. One
-//! that is attached to anything else holds for nobody here; what names a waypoint is refused.
+//! is none: at those of the Service's endpoints that are captured pods of its namespace a DENY
+//! holds for every connection, an ALLOW for none. One that is attached to anything else holds for
+//! nobody here; what names a waypoint is refused.
 //! Nothing here may ever make a policy match less of what it denies or more of what it allows.
 
 use ambit_model::Text;
@@ -121,8 +122,9 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
 fn without_waypoint(reading: Reading) -> &'static str {
     match reading {
         Reading::NeverMatches => {
-            "there is no waypoint to judge who comes through the Service: at the Service's \
-             endpoints it allows nothing"
+            "there is no waypoint to judge who comes through the Service: it allows nothing at \
+             those of the Service's endpoints that are captured pods of its namespace, and holds \
+             for no others"
         }
         Reading::AlwaysMatches => {
             "there is no waypoint to judge who comes through the Service: it holds for every \

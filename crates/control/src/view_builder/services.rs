@@ -53,7 +53,7 @@ pub(crate) fn build(
     Service {
         name: name.name.clone(),
         addresses: addresses(&spec),
-        ports: tcp_ports(&spec).map(service_port).collect(),
+        ports: tcp_ports(&spec).map(|port| own_port(record, port)).collect(),
         waypoint: waypoint(mesh, &name.namespace, &[&labels, &namespace.labels]),
         load_balancing: load_balancing(&spec, distribution.as_deref()),
         ip_families: ip_families(&spec),
@@ -80,6 +80,14 @@ pub(crate) fn virtual_address(ip: IpAddr) -> VirtualAddress {
 fn tcp_ports(spec: &ServiceSpec) -> impl Iterator<Item = &ServicePort> {
     let ports = spec.ports.iter().flatten();
     ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP")
+}
+
+/// A port of the service itself. Without a selector its slices alone say where it leads, each
+/// endpoint's for itself: one that does not list the port does not serve it.
+fn own_port(record: &ServiceRecord, port: &ServicePort) -> PortMapping {
+    let own = service_port(port);
+    let target_port = if record.selector.is_empty() { 0 } else { own.target_port };
+    PortMapping { target_port, ..own }
 }
 
 fn service_port(port: &ServicePort) -> PortMapping {

@@ -256,7 +256,12 @@ pub(super) fn workloads(
     for it in listed {
         by_address.entry(it.address()).or_default().push(*it);
     }
-    by_address.values().take(OUTSIDE_MAX).map(|listed| workload(mesh, service, listed)).collect()
+    let mut all: Vec<Workload> =
+        by_address.values().map(|listed| workload(mesh, service, listed)).collect();
+    // Those that are ready first.
+    all.sort_by_key(|workload| !workload.healthy);
+    all.truncate(OUTSIDE_MAX);
+    all
 }
 
 fn workload(mesh: &Mesh, service: &ServiceRecord, listed: &[Listed<'_>]) -> Workload {

@@ -182,7 +182,7 @@ fn a_service_becomes_a_service() {
         {"name": "grpc-a", "port": 80, "targetPort": "http"}, {"name": "b", "port": 81,
             "appProtocol": "kubernetes.io/h2c"},
         {"name": "c", "port": 53, "protocol": "UDP"},
-    ], "ipFamilies": ["IPv4", "IPv6"]}),
+    ], "ipFamilies": ["IPv4", "IPv6"], "selector": {"app": "web"}}),
         &|service| {
             let addresses: Vec<_> = service.addresses.iter().map(|it| it.address.clone()).collect();
             let expected =
@@ -198,6 +198,9 @@ fn a_service_becomes_a_service() {
             assert!(service.canonical && service.waypoint.is_none());
         },
     );
+    check(json!({"ports": [{"port": 81}]}), &|service| {
+        assert_eq!(service.ports[0].target_port, 0, "its slices alone say where it leads");
+    });
     check(
         json!({"clusterIP": "None", "ports": [{"port": 80}], "publishNotReadyAddresses": true}),
         &|service| {

@@ -96,15 +96,14 @@ pub(super) fn resolve(
 /// The addresses behind a headless service.
 fn endpoints(view: &View, asker: &Asker<'_>, service: &Service) -> Vec<IpAddr> {
     let Some(endpoints) = view.endpoints(&service.key) else { return Vec::new() };
-    // An endpoint that serves no port of the service does not serve it for now.
-    let serves = |workload: &Workload| {
-        let ports = workload.services.get(&service.key);
-        service.ports.is_empty() || ports.is_some_and(|ports| !ports.is_empty())
-    };
+    // An endpoint without ports among others with ports does not serve for now.
+    let has_ports =
+        |it: &Workload| it.services.get(&service.key).is_some_and(|ports| !ports.is_empty());
+    let all_alike = !endpoints.iter().any(|workload| has_ports(workload));
     let ready = endpoints.iter().filter(|workload| {
         (workload.healthy || service.load_balancing.allow_unhealthy)
             && workload.network == *asker.network
-            && serves(workload)
+            && (all_alike || has_ports(workload))
     });
     ready.flat_map(|workload| workload.addresses.iter().copied()).collect()
 }
@@ -187,7 +186,7 @@ mod tests {
         workload.addresses = ips.collect::<Vec<_>>().into();
         workload.healthy = healthy;
         let key = ambit_model::names::ServiceName::new("shop", hostname);
-        workload.serve(key, ports(u16::from(name != "half-1")));
+        workload.serve(key, ports(u16::from(!["half-1", "none-0"].contains(&name))));
         Change::Workload(workload)
     }
 
@@ -203,6 +202,10 @@ mod tests {
         let mut half = Service::named("shop", "half.shop.svc.cluster.local");
         half.ports = ports(1);
         let half = Change::Service(half);
+        // Its port leads to a name that no pod declares.
+        let mut unlike = Service::named("shop", "unlike.shop.svc.cluster.local");
+        unlike.ports = ports(1);
+        let unlike = Change::Service(unlike);
         for change in [
             service("shop", "cart.shop.svc.cluster.local", &["10.96.0.1", "fd00::1"]),
             service("pay", "bank.pay.svc.cluster.local", &["10.96.0.2"]),
@@ -218,6 +221,8 @@ mod tests {
             half,
             workload("half-0", "half.shop.svc.cluster.local", &["10.244.2.1"], true),
             workload("half-1", "half.shop.svc.cluster.local", &["10.244.2.2"], true),
+            unlike,
+            workload("none-0", "unlike.shop.svc.cluster.local", &["10.244.2.3"], true),
         ] {
             view.apply(change);
         }
@@ -257,6 +262,7 @@ mod tests {
         check("db", Ipv4, Some(&["10.244.1.1", "10.244.1.2"]));
         check("db.shop.svc.cluster.local", Ipv6, Some(&["fd01::1"]));
         check("half", Ipv4, Some(&["10.244.2.1"]));
+        check("unlike", Ipv4, Some(&["10.244.2.3"]));
         check("none.shop.svc.cluster.local", Ipv4, Some(&[]));
         check("api.example.com", Ipv4, Some(&["240.240.0.1"]));
         check("api.example.com", Ipv6, Some(&["2001:2::1"]));

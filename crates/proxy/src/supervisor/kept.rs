@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_net::memfd::Sealed;
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
@@ -96,11 +96,14 @@ impl Kept {
 
     fn take(&mut self, snapshot: Snapshot) {
         let (crl_pem, resources) = (snapshot.crl_pem.clone(), snapshot.resources.len());
+        let created = Duration::from_secs(u64::try_from(snapshot.created_unix).unwrap_or_default());
         match Retained::from_snapshot(snapshot) {
             Ok(retained) => {
                 self.retained = retained;
                 self.crl_pem = crl_pem;
                 self.complete = true;
+                // Written again, it is as old as it was.
+                self.confirmed = UNIX_EPOCH + created;
                 info!(resources, "starting from the snapshot on disk");
             }
             Err(error) => warn!(%error, "the snapshot is not used"),
@@ -173,11 +176,7 @@ impl Kept {
             disk.not_before = Instant::now() + (took * SAVE_SHARE).max(MIN_SAVE_INTERVAL);
             report(outcome);
         }
-        if !self.complete || Instant::now() < disk.not_before {
-            return;
-        }
-        // A proxy before this one that ended without pods may have removed it.
-        if !disk.dirty && disk.path.exists() {
+        if !disk.dirty || !self.complete || Instant::now() < disk.not_before {
             return;
         }
         disk.dirty = false;
@@ -231,5 +230,26 @@ fn report(outcome: Result<(), SnapshotError>) {
             error = format!("{error:#}"),
             "the snapshot is not written; the next change tries again"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_from_the_disk_is_as_old_as_it_was() {
+        let directory = std::env::temp_dir().join(format!("ambit-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.join("snapshot");
+        let now = SystemTime::now();
+        let created_unix = snapshot::unix_seconds(now) - 3600;
+        let written = Retained::default().snapshot(String::new(), created_unix);
+        snapshot::save(&path, &written).expect("written");
+        let max_age = Duration::from_secs(86_400);
+        let kept = Kept::load(&config::Snapshot::File { path, max_age }, now);
+        assert!(kept.complete);
+        assert_eq!(kept.snapshot().created_unix, created_unix);
+        std::fs::remove_dir_all(directory).expect("removed");
     }
 }

@@ -147,6 +147,20 @@ fn a_slice_can_leave_a_ready_pod_out() {
 }
 
 #[test]
+fn a_service_has_so_many_endpoints_outside_and_those_that_are_ready_first() {
+    let mut builder = builder();
+    let listed = |at: u32| {
+        let ip = std::net::Ipv4Addr::from_bits(0xc633_6400 + at);
+        json!({"addresses": [ip.to_string()], "conditions": {"ready": at >= 200}})
+    };
+    let all: Vec<Value> = (0..1100).map(listed).collect();
+    builder.apply([db(&two_ports()), slice("a", &json!(all))]);
+    let endpoints = endpoints(&builder);
+    let unready = endpoints.iter().filter(|it| it.contains("unready")).count();
+    assert_eq!((endpoints.len(), unready), (1000, 100));
+}
+
+#[test]
 fn only_pods_of_the_own_namespace_and_address_are_members() {
     let mut builder = builder();
     builder.apply(pod("bank", "till", &json!({}), "10.0.0.3"));
