@@ -271,7 +271,7 @@ fn parse_duration(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -282,7 +282,12 @@ mod tests {
     }
 
     fn parse(flags: &[&str]) -> Result<Args, String> {
-        let words = ["node", "--node-name", "node-1", "--registry", "files:/r"];
+        parse_from("files:/r", flags)
+    }
+
+    /// The arguments of an agent that reads its pods there.
+    pub(crate) fn parse_from(registry: &str, flags: &[&str]) -> Result<Args, String> {
+        let words = ["node", "--node-name", "node-1", "--registry", registry];
         let words = words.iter().chain(flags.iter());
         Command::try_parse_from(words).map(|c| c.args).map_err(|e| e.to_string())
     }

@@ -212,24 +212,16 @@ pub(crate) fn remove_sockets(paths: [&Path; 2]) {
 mod tests {
     use std::convert::Infallible;
 
-    use clap::Parser;
     use hyper::{Request, Response};
     use kube::client::Body;
     use serde_json::json;
 
     use super::*;
-    use crate::args::Args;
+    use crate::args::tests::parse_from;
     use crate::testbed::Directory;
 
-    #[derive(clap::Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn departure(flags: &[&str], client: Option<Client>) -> Departure {
-        let words = ["node", "--node-name=n1", "--registry=kubernetes"];
-        let args = Command::parse_from(words.iter().chain(flags)).args;
+        let args = parse_from("kubernetes", flags).expect("parses");
         Departure::new(&args.try_into().expect("valid"), client).expect("an executable")
     }
 

@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::istio::{AuthorizationPolicy, Resolution, ServiceEntry, ServiceEntrySpec};
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
 use crate::view_builder::policy;
-use crate::view_builder::slices::SERVICE_NAME;
+use crate::view_builder::slices::{BY_NAME, SERVICE_NAME};
 
 /// The namespace whose policies hold everywhere, unless control is told otherwise.
 const ROOT_NAMESPACE: &str = "istio-system";
@@ -254,7 +254,7 @@ impl<'a> All<'a> {
             let what = "without this label the slice is of no Service";
             return warnings.push(finding(object, label, what, "name the Service there"));
         };
-        if slice.address_type == "FQDN" {
+        if slice.address_type == BY_NAME {
             warnings.push(finding(
                 object,
                 "addressType",
@@ -321,9 +321,8 @@ impl<'a> All<'a> {
             _ => attached.any(|service| {
                 let key = ObjectKey::new(Kind::Service, &service.namespace, &service.name);
                 let Some(Typed::Service(object)) = self.objects.get(&key) else { return false };
-                let selector = object.spec.as_ref().and_then(|spec| spec.selector.as_ref());
                 *service.namespace == *pods.namespace
-                    && selector.is_some_and(|it| !it.is_empty() && selects(it, pods.labels))
+                    && selector(object).is_some_and(|it| selects(it, pods.labels))
             }),
         }
     }

@@ -20,7 +20,7 @@ use super::{Dirty, Listing, Mesh, services};
 /// The label that names the Service of a slice.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The type of address that is a name, which nobody looks up.
-const BY_NAME: &str = "FQDN";
+pub(crate) const BY_NAME: &str = "FQDN";
 
 /// Most endpoints of a Service that are no pods, as many as an Endpoints object may have.
 const OUTSIDE_MAX: usize = 1000;
