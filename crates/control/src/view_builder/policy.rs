@@ -6,8 +6,9 @@
 //! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
 //! the rule that the user wrote. A policy that is attached to a Service binds a waypoint, and there
 //! is none: at those of the Service's endpoints that are captured pods of its namespace a DENY
-//! holds for every connection, an ALLOW for none. One that is attached to anything else holds for
-//! nobody here; what names a waypoint is refused.
+//! holds for every connection, to whatever address and port, for those that it names are the
+//! Service's; an ALLOW holds for none. One that is attached to anything else holds for nobody here;
+//! what names a waypoint is refused.
 //! Nothing here may ever make a policy match less of what it denies or more of what it allows.
 
 use ambit_model::Text;
@@ -99,8 +100,11 @@ pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Con
         rules.push(Rule::default());
     }
     // Whether somebody comes through a Service is not for layer 4 to see.
-    if targets(spec).next().is_some() && reading == Reading::NeverMatches {
-        rules.clear();
+    if targets(spec).next().is_some() {
+        match reading {
+            Reading::NeverMatches => rules.clear(),
+            Reading::AlwaysMatches => rules.iter_mut().for_each(hold_at_every_destination),
+        }
     }
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     Converted {
@@ -129,7 +133,7 @@ fn without_waypoint(reading: Reading) -> &'static str {
         Reading::AlwaysMatches => {
             "there is no waypoint to judge who comes through the Service: it holds for every \
              connection to those of the Service's endpoints that are captured pods of its \
-             namespace, and for no others"
+             namespace, whatever addresses and ports it names, and for no others"
         }
     }
 }
@@ -316,6 +320,17 @@ fn convert_rule(rule: &istio::Rule, namespace: &str, reading: Reading) -> Rule {
         clauses.push(clause([convert_condition(condition, reading)], reading));
     }
     Rule { clauses: clauses.into_iter().flatten().collect() }
+}
+
+/// Takes the destination out of a DENY's rule: a match of which nothing is left holds always.
+fn hold_at_every_destination(rule: &mut Rule) {
+    for one in rule.clauses.iter_mut().flat_map(|clause| &mut clause.matches) {
+        one.destination_ips.clear();
+        one.not_destination_ips.clear();
+        one.destination_ports.clear();
+        one.not_destination_ports.clear();
+    }
+    rule.clauses.retain(|clause| clause.matches.iter().all(|one| *one != Match::default()));
 }
 
 fn unreadable(reading: Reading) -> Alternative {

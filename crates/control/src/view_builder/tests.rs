@@ -2,7 +2,7 @@
 
 use ambit_model::names::NetworkAddress;
 use ambit_model::plan::HBONE_PORT;
-use ambit_model::policy::{Action, Match, PolicyScope};
+use ambit_model::policy::{Action, Match, PolicyScope, Rule};
 use ambit_model::service::{Mode, Scope};
 use ambit_model::workload::{AppProtocol, GatewayDestination, Tunnel, WorkloadKind};
 use serde_json::{Value, json};
@@ -650,6 +650,33 @@ fn what_a_service_lets_in_is_not_let_into_all_of_its_endpoints() {
     assert!(attached.condition.message.contains("it allows nothing"));
     let (_, shape) = converted(&spec(json!([])));
     assert_eq!(shape.len(), 1, "attached to nothing it allows what it says");
+}
+
+#[test]
+fn a_deny_that_is_attached_to_a_service_holds_at_every_port_and_address_of_its_endpoints() {
+    let shape = |fields: Value| {
+        let mut spec = json!({"action": "DENY", "targetRefs": [{"kind": "Service", "name": "f"}]});
+        spec["rules"] = json!([fields]);
+        converted(&spec).0.policy.unwrap().rules[0].clone()
+    };
+    // The Service's port and address, where the pod has others.
+    for to in [json!({"ports": ["80"]}), json!({"notPorts": ["8080"]})] {
+        assert_eq!(shape(json!({"to": [{"operation": to}]})), Rule::default());
+    }
+    for (key, values, value) in [
+        ("destination.port", "values", "80"),
+        ("destination.ip", "values", "10.96.0.1"),
+        ("destination.ip", "notValues", "10.0.0.0/8"),
+    ] {
+        let mut condition = json!({ "key": key });
+        condition[values] = json!([value]);
+        assert_eq!(shape(json!({"when": [condition]})), Rule::default());
+    }
+    // Who comes is the same at both.
+    let from = json!([{"source": {"namespaces": ["evil"]}}]);
+    let alone = shape(json!({ "from": from }));
+    assert_ne!(alone, Rule::default());
+    assert_eq!(shape(json!({"from": from, "to": [{"operation": {"ports": ["80"]}}]})), alone);
 }
 
 #[test]
