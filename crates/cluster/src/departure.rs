@@ -5,9 +5,11 @@
 //! every pod is opened to plain connections, then all leave: so whoever leaves first still reaches
 //! those who leave last, whatever the policies say. Open connections go on until they end or the
 //! time is over. If an agent does not answer, or who orders is told to stop, the order is withdrawn
-//! and all stays as it was. This module alone changes something in a cluster, and that one
+//! and all stays as it was. Who orders may die before: the order to open names its own end, after
+//! which agents judge again. This module alone changes something in a cluster, and that one
 //! annotation is all that it changes.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -21,8 +23,8 @@ use crate::json::{annotation, name, namespace, owner, text};
 use crate::parts::AGENT;
 
 /// The annotation of the order and of the answers; the agent's names too.
-const ANNOTATION: &str = "ambit.io/departure";
-/// Begins the order to let plain connections in; something that makes it unique follows.
+pub(crate) const ANNOTATION: &str = "ambit.io/departure";
+/// Begins the order to let plain connections in; the moment follows at which that is over.
 const OPEN: &str = "open/";
 /// Begins the order to leave; the moment follows at which what is still open is cut.
 const LEAVE: &str = "leave/";
@@ -30,6 +32,11 @@ const LEAVE: &str = "leave/";
 const LOOK: Duration = Duration::from_millis(500);
 /// How long an agent may take to open its pods.
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
+/// How long pods stay open if nothing else is ordered: the limit, time for the next order to reach
+/// every node, and for clocks that differ.
+const OPEN_TIME: Duration = Duration::from_secs(120);
+/// How long the withdrawal of an order is tried.
+const WITHDRAW_LIMIT: Duration = Duration::from_secs(20);
 /// How long an agent may take beyond the time that open connections have.
 const LEAVE_MARGIN: Duration = Duration::from_secs(30);
 /// How long after a time was said the next one is.
@@ -116,13 +123,7 @@ impl Departure {
         };
         if left.is_err() {
             // The reason is the first error; that the order stays would be another.
-            if let Err(error) = cluster.order(None).await {
-                say(&format!(
-                    "the order cannot be withdrawn: {error}; remove the annotation \
-                    {ANNOTATION} of DaemonSet {}/{AGENT}",
-                    cluster.mesh_namespace()
-                ));
-            }
+            withdraw(cluster, &mut say).await;
         }
         left
     }
@@ -135,7 +136,7 @@ impl Departure {
         // Who has left already, by a command before this one, is not called back.
         if !cluster.standing_order().await?.starts_with(LEAVE) {
             say("every pod lets plain connections in");
-            let order = format!("{OPEN}{}", moment(Duration::ZERO));
+            let order = format!("{OPEN}{}", moment(OPEN_TIME));
             self.await_answers(cluster, &order, OPEN_LIMIT, say, |it| *it == Answer::Open).await?;
         }
         say(&format!("every pod leaves; open connections have {:?} to end", self.grace));
@@ -143,14 +144,15 @@ impl Departure {
         let limit = self.grace + LEAVE_MARGIN;
         let has_left = |it: &Answer| matches!(it, Answer::Left(_));
         let answers = self.await_answers(cluster, &order, limit, say, has_left).await?;
-        let captured = cluster.captured().await?;
+        let gone = answers.iter().filter(|it| has_left(&it.1)).map(|it| &*it.0).collect();
+        let captured = cluster.captured(&gone).await?;
         if !captured.is_empty() && !self.is_forced {
             return Err(DepartureError::Captured(listed(&captured)));
         }
         if !captured.is_empty() {
             say(&format!("still reported as captured: {}", listed(&captured)));
         }
-        Ok(answers.iter().map(|it| if let Answer::Left(cut) = it { *cut } else { 0 }).sum())
+        Ok(answers.iter().map(|it| if let Answer::Left(cut) = it.1 { cut } else { 0 }).sum())
     }
 
     /// Orders, and waits until every agent has answered as it should.
@@ -161,23 +163,34 @@ impl Departure {
         limit: Duration,
         say: &mut impl FnMut(&str),
         is_done: impl Fn(&Answer) -> bool,
-    ) -> Result<Vec<Answer>, DepartureError> {
+    ) -> Result<Vec<(String, Answer)>, DepartureError> {
         cluster.order(Some(order)).await?;
         let start = Instant::now();
         let mut said_at = start;
         loop {
-            let answers = cluster.answers(order).await?;
+            let answers = match cluster.answers(order).await {
+                // The API server restarts, say: the agents go on meanwhile.
+                Err(error) if error.leaves_open() && start.elapsed() < limit => {
+                    if said_at.elapsed() >= SAY_AGAIN {
+                        said_at = Instant::now();
+                        say(&format!("asked again: {error}"));
+                    }
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+                answers => answers?,
+            };
             let late: Vec<&str> =
                 answers.iter().filter(|it| !is_done(&it.1)).map(|it| &*it.0).collect();
             if late.is_empty() {
-                return Ok(answers.into_iter().map(|it| it.1).collect());
+                return Ok(answers);
             }
             if start.elapsed() >= limit {
                 if !self.is_forced {
                     return Err(DepartureError::Silent { nodes: listed(&late), within: limit });
                 }
                 say(&format!("no answer within {limit:?} of {}", listed(&late)));
-                return Ok(answers.into_iter().map(|it| it.1).collect());
+                return Ok(answers);
             }
             if said_at.elapsed() >= SAY_AGAIN {
                 said_at = Instant::now();
@@ -223,13 +236,46 @@ impl Cluster {
         Ok(pods.iter().filter(lives).map(answer).collect())
     }
 
-    /// The pods that are reported as captured.
-    async fn captured(&self) -> Result<Vec<String>, ClusterError> {
-        let pods = self.list("/api/v1/pods", Form::Metadata, |_| {}).await?;
-        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some("enabled");
+    /// The pods that are reported as captured, but those of nodes whose agent says that they have
+    /// left: anybody may write such a report on a pod of theirs.
+    async fn captured(&self, gone: &BTreeSet<&str>) -> Result<Vec<String>, ClusterError> {
+        let pods = self.list("/api/v1/pods", Form::Whole, keep_report).await?;
+        let is_captured = |pod: &&Value| {
+            annotation(pod, REDIRECTION) == Some("enabled")
+                && !gone.contains(text(pod, "/spec/nodeName"))
+        };
         let named = |pod: &Value| format!("{}/{}", namespace(pod), name(pod));
         Ok(pods.iter().filter(is_captured).map(named).collect())
     }
+}
+
+/// Withdraws the order, however long the API server is away within the limit.
+async fn withdraw(cluster: &Cluster, say: &mut impl FnMut(&str)) {
+    let start = Instant::now();
+    loop {
+        match cluster.order(None).await {
+            Ok(()) => return,
+            Err(error) if error.leaves_open() && start.elapsed() < WITHDRAW_LIMIT => {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => {
+                say(&format!(
+                    "the order cannot be withdrawn: {error}; remove the annotation \
+                    {ANNOTATION} of DaemonSet {}/{AGENT}",
+                    cluster.mesh_namespace()
+                ));
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps of a pod whose it is and what is reported of it.
+fn keep_report(pod: &mut Value) {
+    let metadata = &pod["metadata"];
+    let kept = json!({"namespace": metadata["namespace"], "name": metadata["name"],
+        "annotations": {REDIRECTION: annotation(pod, REDIRECTION)}});
+    *pod = json!({"metadata": kept, "spec": {"nodeName": pod["spec"]["nodeName"]}});
 }
 
 /// So long from now.
@@ -241,6 +287,7 @@ fn moment(later: Duration) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::{Arc, Mutex};
 
     use http::{Method, Request, Response};
@@ -257,9 +304,15 @@ mod tests {
         /// The answers of n1 and n2 to an order that begins like this.
         answers: [fn(&str) -> Option<&'static str>; 2],
         captured: bool,
+        /// From when to when the API server answers nothing.
+        away: Range<Instant>,
     }
 
     impl Played {
+        fn is_away(&self) -> bool {
+            self.away.contains(&Instant::now())
+        }
+
         fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Value {
             if method == Method::PATCH {
                 let patch: Value = serde_json::from_slice(body).expect("a patch is JSON");
@@ -275,8 +328,12 @@ mod tests {
                 let value = if self.captured { "enabled" } else { "other" };
                 let annotations = json!({ REDIRECTION: value });
                 let pod = json!({"metadata": {"namespace": "a", "name": "b",
-                    "annotations": annotations}});
-                return json!({"metadata": {}, "items": [pod]});
+                    "annotations": annotations}, "spec": {"nodeName": "n3"}});
+                // What an agent has left is nobody's, whatever is written on it.
+                let annotations = json!({ REDIRECTION: "enabled" });
+                let forged = json!({"metadata": {"namespace": "a", "name": "forged",
+                    "annotations": annotations}, "spec": {"nodeName": "n1"}});
+                return json!({"metadata": {}, "items": [pod, forged]});
             }
             let agent = |node: usize| {
                 let order = self.order.as_deref().unwrap_or_default();
@@ -306,8 +363,6 @@ mod tests {
         play_from(None, answers, captured, is_forced, Duration::MAX).await
     }
 
-    /// Plays a departure that is told to stop after that time; answers its outcome, the beginnings
-    /// of all orders, and what was said.
     async fn play_from(
         order: Option<String>,
         answers: [fn(&str) -> Option<&'static str>; 2],
@@ -315,7 +370,19 @@ mod tests {
         is_forced: bool,
         stop: Duration,
     ) -> (Result<usize, String>, Vec<String>, String) {
-        let played = Played { order, orders: Vec::new(), answers, captured };
+        let now = Instant::now();
+        let orders = Vec::new();
+        let played = Played { order, orders, answers, captured, away: now..now };
+        play_out(played, is_forced, stop).await
+    }
+
+    /// Plays a departure that is told to stop after that time; answers its outcome, the beginnings
+    /// of all orders, and what was said.
+    async fn play_out(
+        played: Played,
+        is_forced: bool,
+        stop: Duration,
+    ) -> (Result<usize, String>, Vec<String>, String) {
         let played = Arc::new(Mutex::new(played));
         let of_service = played.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -324,8 +391,11 @@ mod tests {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.expect("a body in memory is read");
                 let path = parts.uri.path_and_query().expect("a path is asked for").as_str();
-                let answer =
-                    played.lock().expect("no panic").answer(&parts.method, path, &body).to_string();
+                let mut played = played.lock().expect("no panic");
+                if played.is_away() {
+                    return Err(std::io::ErrorKind::ConnectionRefused.into());
+                }
+                let answer = played.answer(&parts.method, path, &body).to_string();
                 Ok::<_, std::io::Error>(Response::new(Body::from(answer.into_bytes())))
             }
         });
@@ -376,6 +446,31 @@ mod tests {
             assert!(outcome.expect_err("stopped").contains("told to stop"));
             assert_eq!(orders, expected);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_restarts_is_outlasted() {
+        let seconds = Duration::from_secs;
+        let away = |from: u64, to: u64, answers| {
+            let now = Instant::now();
+            let away = now + seconds(from)..now + seconds(to);
+            Played { order: None, orders: Vec::new(), answers, captured: false, away }
+        };
+        // While it is asked for answers; while the order is withdrawn; for longer than that.
+        let second: fn(&str) -> Option<&'static str> = never_leaves;
+        let (outcome, orders, said) =
+            play_out(away(5, 45, [obeys, second]), false, Duration::MAX).await;
+        assert!(outcome.expect_err("n2 never leaves").contains("90s: n2"));
+        assert_eq!(orders, ["open", "leave", "none"]);
+        assert!(said.contains("asked again"), "{said}");
+        let (_, orders, said) = play_out(away(20, 35, [obeys, second]), false, seconds(20)).await;
+        assert_eq!(
+            (orders, said.contains("withdrawn")),
+            (vec!["open".to_owned(), "leave".to_owned(), "none".to_owned()], false)
+        );
+        let (_, orders, said) = play_out(away(20, 60, [obeys, second]), false, seconds(20)).await;
+        assert_eq!(orders, ["open", "leave"]);
+        assert!(said.contains("cannot be withdrawn"), "{said}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -177,6 +177,17 @@ impl Agent {
                 let view = self.registry.view.borrow().clone();
                 self.replan(&view);
             }
+            if let Course::Open { until, .. } = self.course
+                && until <= now()
+            {
+                tracing::error!(
+                    "the time is over for which pods were to let plain connections in, and nothing \
+                     else was ordered: they are judged again"
+                );
+                self.course = Course::Stay;
+                let view = self.registry.view.borrow().clone();
+                self.replan(&view);
+            }
             self.advance();
             match self.course {
                 Course::End { until } if self.is_out() || until <= now() => break,
@@ -235,7 +246,7 @@ impl Agent {
     fn tell_progress(&self) {
         let told = match &self.course {
             Course::Stay | Course::End { .. } => return,
-            Course::Open(order) => {
+            Course::Open { order, .. } => {
                 if !self.pods.values().all(|pod| pod.enrolment.admits_plain()) {
                     return;
                 }
@@ -462,7 +473,7 @@ impl Agent {
         for planned in plan.values_mut() {
             let Intent::Wished { wish, .. } = &mut planned.intent else { continue };
             match (&self.course, &mut *wish) {
-                (Course::Open(_), Wish::Capture(options)) => options.bypass_inbound = true,
+                (Course::Open { .. }, Wish::Capture(options)) => options.bypass_inbound = true,
                 (Course::Leave { .. } | Course::End { .. }, _) => *wish = Wish::Release,
                 _ => {}
             }
@@ -600,7 +611,7 @@ impl Agent {
         let waiting = self.pods.values().flat_map(|pod| &pod.waiting).map(|w| w.deadline);
         let end = match self.course {
             Course::Leave { until, .. } if self.cut.is_none() => Some(until),
-            Course::End { until } => Some(until),
+            Course::Open { until, .. } | Course::End { until } => Some(until),
             _ => None,
         };
         let others = [self.reopen_at, self.node_side_at, end].into_iter().flatten();

@@ -74,11 +74,13 @@ pub(crate) enum State {
 /// not for an upgrade or a restart, and what it is ordered.
 pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> State {
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
-    match tokio::time::timeout(ANSWER_TIMEOUT, sets.get_metadata_opt(&daemon_set.name)).await {
-        Ok(Ok(Some(mut found))) if found.metadata.deletion_timestamp.is_none() => {
+    match tokio::time::timeout(ANSWER_TIMEOUT, sets.get_metadata(&daemon_set.name)).await {
+        Ok(Ok(mut found)) if found.metadata.deletion_timestamp.is_none() => {
             State::There { order: found.annotations_mut().remove(course::ANNOTATION) }
         }
         Ok(Ok(_)) => State::Gone,
+        // Said by the server; 404 alone may be what stands before it.
+        Ok(Err(kube::Error::Api(status))) if status.reason == "NotFound" => State::Gone,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => State::Refused,
         Ok(Err(error)) => {
             tracing::warn!(%error, "cannot ask for the agent's DaemonSet; nothing is removed");

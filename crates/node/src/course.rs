@@ -27,12 +27,14 @@ use crate::registry::kubernetes::{Reconnect, WATCH_TIMEOUT_SECONDS};
 /// The annotation of the DaemonSet that orders, and that of the agent's pod that answers; the
 /// command's names too.
 pub(crate) const ANNOTATION: &str = "ambit.io/departure";
-/// Begins an order to let plain connections in.
+/// Begins an order to let plain connections in; the moment follows at which that is over.
 const OPEN: &str = "open/";
 /// Begins an order to leave; the moment follows at which what is still open is cut.
 const LEAVE: &str = "leave/";
 /// Longest time that an order may leave to open connections.
 const GRACE_MAX: Duration = Duration::from_secs(3600);
+/// Longest time that an order may let plain connections in. Pods leave right after it, or not.
+const OPEN_MAX: Duration = Duration::from_secs(600);
 
 /// An order as it was written, which tells it from every other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +52,8 @@ pub(crate) enum Course {
     /// It stays: pods are in it as their labels say.
     Stay,
     /// It will leave all nodes: plain connections are let in unjudged, so that whoever leaves
-    /// first still reaches those who leave last.
-    Open(Order),
+    /// first still reaches those who leave last. Until then: whoever ordered it may be dead.
+    Open { order: Order, until: Instant },
     /// Pods leave; connections through the mesh go on until then. The agent stays and answers.
     Leave { order: Order, until: Instant },
     /// Pods leave, and the agent ends with the last of them. It waits for nobody who reads reports.
@@ -62,13 +64,17 @@ impl Course {
     /// The course that an order sets.
     fn parse(text: &str, at: Timestamp, now: Instant) -> Option<Self> {
         let order = Order(text.into());
-        if text.strip_prefix(OPEN).is_some_and(|id| !id.is_empty()) {
-            return Some(Self::Open(order));
+        let until = |moment: &str, max: Duration| {
+            let moment: Timestamp = moment.parse().ok()?;
+            let left = moment.as_millisecond().saturating_sub(at.as_millisecond());
+            let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
+            Some(now + left.min(max))
+        };
+        if let Some(moment) = text.strip_prefix(OPEN) {
+            return Some(Self::Open { order, until: until(moment, OPEN_MAX)? });
         }
-        let deadline: Timestamp = text.strip_prefix(LEAVE)?.parse().ok()?;
-        let left = deadline.as_millisecond().saturating_sub(at.as_millisecond());
-        let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
-        Some(Self::Leave { order, until: now + left.min(GRACE_MAX) })
+        let until = until(text.strip_prefix(LEAVE)?, GRACE_MAX)?;
+        Some(Self::Leave { order, until })
     }
 
     /// Whether pods are to leave.
@@ -78,7 +84,7 @@ impl Course {
 
     fn order(&self) -> Option<&Order> {
         match self {
-            Self::Open(order) | Self::Leave { order, .. } => Some(order),
+            Self::Open { order, .. } | Self::Leave { order, .. } => Some(order),
             Self::Stay | Self::End { .. } => None,
         }
     }
@@ -188,31 +194,32 @@ mod tests {
     #[test]
     fn orders_are_taken_and_what_is_none_changes_nothing() {
         let (course, _watched) = watch::channel(Course::Stay);
+        let minutes =
+            |until: Instant| until.saturating_duration_since(Instant::now()).as_secs().div_ceil(60);
         let check = |text: Option<&str>, expected: &str| {
             take(text, &course);
             let found = match &*course.borrow() {
                 Course::Stay => "stay".to_owned(),
-                Course::Open(order) => format!("open {order}"),
-                Course::Leave { order, until } => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    format!("leave {order} {}", left.as_secs().div_ceil(60))
-                }
+                Course::Open { order, until } => format!("open {order} {}", minutes(*until)),
+                Course::Leave { order, until } => format!("leave {order} {}", minutes(*until)),
                 Course::End { .. } => "end".to_owned(),
             };
             assert_eq!(found, expected, "{text:?}");
         };
         check(None, "stay");
-        for wrong in ["", "open/", "leave/soon", "leave/", "go"] {
+        for wrong in ["", "open/", "open/1", "leave/soon", "leave/", "go"] {
             check(Some(wrong), "stay");
         }
-        check(Some("open/1"), "open open/1");
+        check(Some("open/2000-01-01T00:00:00Z"), "open open/2000-01-01T00:00:00Z 0");
+        // Nor does one keep pods open for longer than ten minutes.
+        check(Some("open/2999-01-01T00:00:00Z"), "open open/2999-01-01T00:00:00Z 10");
         check(Some("leave/2000-01-01T00:00:00Z"), "leave leave/2000-01-01T00:00:00Z 0");
         // No order keeps a node waiting for longer than an hour.
         check(Some("leave/2999-01-01T00:00:00Z"), "leave leave/2999-01-01T00:00:00Z 60");
         check(None, "stay");
         course.send_replace(Course::End { until: Instant::now() });
         check(None, "end");
-        check(Some("open/2"), "end");
+        check(Some("open/2999-01-01T00:00:00Z"), "end");
     }
 
     #[test]

@@ -226,7 +226,7 @@ mod tests {
     }
 
     /// A server that answers everything so.
-    fn server(code: u16) -> Client {
+    fn server(code: u16, reason: &'static str) -> Client {
         let service = tower::service_fn(move |_: Request<Body>| {
             let metadata = json!({"name": "istio-cni-node", "namespace": "istio-system"});
             let body = match code {
@@ -234,7 +234,7 @@ mod tests {
                     "metadata": metadata}),
                 _ => json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "code": code,
                     "status": "Failure", "message": "refused by the test",
-                    "reason": if code == 404 { "NotFound" } else { "" }}),
+                    "reason": reason}),
             };
             let response =
                 Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
@@ -245,9 +245,13 @@ mod tests {
 
     /// What an agent does that is stopped while the server answers with `code`: whether it takes
     /// the mesh off its node. `told`: when its watch tells that the DaemonSet is deleted.
-    async fn leaves(code: u16, told: Option<Duration>, course: Course) -> bool {
+    async fn leaves(
+        (code, reason): (u16, &'static str),
+        told: Option<Duration>,
+        course: Course,
+    ) -> bool {
         let flags = ["--daemonset=istio-system/istio-cni-node"];
-        let departure = departure(&flags, Some(server(code)));
+        let departure = departure(&flags, Some(server(code, reason)));
         departure.wanted.send_replace(course);
         let watching = async {
             if let Some(after) = told {
@@ -269,28 +273,30 @@ mod tests {
             course::take(Some("leave/2999-01-01T00:00:00Z"), &course);
             course.borrow().clone()
         };
-        for (code, told, course, expected) in [
+        for (answer, told, course, expected) in [
             // A pod that was deleted by force; its node; a broken Role.
-            (401, None, Course::Stay, false),
-            (403, None, Course::Stay, false),
-            (403, too_late, Course::Stay, false),
+            ((401, ""), None, Course::Stay, false),
+            ((403, ""), None, Course::Stay, false),
+            ((403, ""), too_late, Course::Stay, false),
             // `helm uninstall`: its permission has gone after its DaemonSet.
-            (401, now, Course::Stay, true),
-            (403, now, Course::Stay, true),
-            (403, late, Course::Stay, true),
-            (403, None, away(), true),
+            ((401, ""), now, Course::Stay, true),
+            ((403, ""), now, Course::Stay, true),
+            ((403, ""), late, Course::Stay, true),
+            ((403, ""), None, away(), true),
             // The server says.
-            (404, None, Course::Stay, true),
-            (200, None, Course::Stay, false),
-            (200, now, Course::Stay, false),
-            (200, None, away(), false),
+            ((404, "NotFound"), None, Course::Stay, true),
+            // A balancer before it says.
+            ((404, ""), None, Course::Stay, false),
+            ((200, ""), None, Course::Stay, false),
+            ((200, ""), now, Course::Stay, false),
+            ((200, ""), None, away(), false),
             // It cannot say.
-            (500, None, Course::Stay, false),
-            (500, now, Course::Stay, true),
-            (500, None, away(), true),
+            ((500, ""), None, Course::Stay, false),
+            ((500, ""), now, Course::Stay, true),
+            ((500, ""), None, away(), true),
         ] {
-            let case = format!("{code} {told:?} {course:?}");
-            assert_eq!(leaves(code, told, course).await, expected, "{case}");
+            let case = format!("{answer:?} {told:?} {course:?}");
+            assert_eq!(leaves(answer, told, course).await, expected, "{case}");
         }
     }
 

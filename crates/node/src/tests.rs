@@ -16,6 +16,7 @@ use ambit_net::nftables::{Family, Nftables};
 use ambit_net::socket::DialOptions;
 use ambit_net::sys::process::{Signal, kill};
 use clap::Parser;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
@@ -334,10 +335,18 @@ async fn ordered_to_leave_it_lets_plain_connections_in_first_and_says_how_far_it
     assert_eq!(proxy.accept(2).await, [format!("+{UID}"), "snapshot".to_owned()]);
     world.reported(true).await;
     let mut during = world.open().await;
-    agent.order("open/1");
-    agent.says("open/1 open").await;
+    agent.order("open/2999-01-01T00:00:00Z");
+    agent.says("open/2999-01-01T00:00:00Z open").await;
     assert!(world.is_reported(), "it is still in the mesh");
     world.check_new("outbound", "app").await;
+    // Whoever ordered it is never heard of again.
+    let end = Timestamp::now() + Duration::from_secs(1);
+    agent.order(&format!("open/{end}"));
+    let (pod, began) = (SocketAddr::new(both()[0].pod_second, APP), Instant::now());
+    while who_answers(&world.bed.node, pod, 0).await != "inbound" {
+        assert!(began.elapsed() < PATIENCE, "its time is over, and it is open");
+    }
+    world.check_new("outbound", "inbound").await;
     agent.order("leave/2999-01-01T00:00:00Z");
     world.reported(false).await;
     world.check_new("remote", "app").await;
