@@ -4,7 +4,7 @@
 //! A list that cannot be read is unknown, which is told, and never taken for an empty one. What no
 //! rule looks at is dropped as it comes, so that a cluster of many pods fits into memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use futures::StreamExt;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::access::{ASKED_AT_ONCE, Right};
 use crate::api::{ClusterError, Form, in_full};
 use crate::findings::is_ours;
-use crate::json::items;
+use crate::json::{items, text};
 use crate::parts::{AGENT, CONTROL, proxies};
 
 /// Lists that are read at the same time.
@@ -23,6 +23,16 @@ const READ_AT_ONCE: usize = 6;
 const PROXIES_ASKED_MAX: usize = 64;
 /// The ConfigMap that hands the root out.
 pub(crate) const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
+
+/// The definitions that the chart brings.
+pub(crate) const DEFINITIONS: [&str; 4] = [
+    "authorizationpolicies.security.istio.io",
+    "peerauthentications.security.istio.io",
+    "serviceentries.networking.istio.io",
+    "workloadentries.networking.istio.io",
+];
+/// The version of them that is read.
+const VERSION: &str = "v1";
 
 /// When a cluster is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +240,8 @@ pub struct Facts {
     /// The API server's `/version`.
     pub(crate) version: Option<Value>,
     lists: BTreeMap<List, Vec<Value>>,
+    /// Definitions of kinds that are served in other versions only than Ambit reads, and which.
+    pub(crate) outdated: Vec<(String, String)>,
     /// What could not be read, and why.
     pub(crate) unknown: Vec<(String, String)>,
     pub(crate) access: Vec<Access>,
@@ -250,6 +262,7 @@ impl Facts {
             now,
             version: None,
             lists: BTreeMap::new(),
+            outdated: Vec::new(),
             unknown: Vec::new(),
             access: Vec::new(),
             cilium: None,
@@ -280,6 +293,7 @@ impl Facts {
         let mut facts = Self::new(stage, cluster.mesh_namespace(), now);
         facts.version = Some(version);
         facts.read_lists(cluster).await;
+        facts.read_versions(cluster).await;
         match stage {
             Stage::Before => {
                 facts.read_cilium(cluster).await;
@@ -312,6 +326,19 @@ impl Facts {
                 // A cluster without the kind has no object of it.
                 Err(ClusterError::Absent(_)) => self.add(list, Vec::new()),
                 Err(error) => self.unknown.push((list.name().to_owned(), in_full(&error))),
+            }
+        }
+    }
+
+    async fn read_versions(&mut self, cluster: &crate::Cluster) {
+        let groups: BTreeSet<&str> =
+            DEFINITIONS.iter().filter_map(|it| it.split_once('.')).map(|it| it.1).collect();
+        for group in groups {
+            match outdated(cluster, group).await {
+                Ok(outdated) => self.outdated.extend(outdated),
+                // A cluster without the group has no object of it.
+                Err(ClusterError::Absent(_)) => {}
+                Err(error) => self.unknown.push((format!("versions of {group}"), in_full(&error))),
             }
         }
     }
@@ -406,6 +433,27 @@ impl Facts {
     }
 }
 
+/// The definitions of a group that serve other versions than is read, and those versions.
+async fn outdated(
+    cluster: &crate::Cluster,
+    group: &str,
+) -> Result<Vec<(String, String)>, ClusterError> {
+    let mut served: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let described = cluster.read(&format!("/apis/{group}")).await?;
+    for version in items(&described, "/versions").map(|it| text(it, "/version")) {
+        let resources = cluster.read(&format!("/apis/{group}/{version}")).await?;
+        for resource in items(&resources, "/resources") {
+            let definition = format!("{}.{group}", text(resource, "/name"));
+            served.entry(definition).or_default().push(version.to_owned());
+        }
+    }
+    let is_outdated = |(definition, versions): &(String, Vec<String>)| {
+        DEFINITIONS.contains(&&**definition) && !versions.iter().any(|it| it == VERSION)
+    };
+    let outdated = served.into_iter().filter(is_outdated);
+    Ok(outdated.map(|(definition, versions)| (definition, versions.join(", "))).collect())
+}
+
 /// Drops what no rule looks at.
 fn trim(list: List, object: &mut Value) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -481,6 +529,18 @@ mod tests {
                     (200, json!({"data": {"cni-exclusive": "true"}}))
                 }
                 (_, "/api/v1/nodes") => (200, json!({"items": []})),
+                (_, "/apis/security.istio.io") => {
+                    (200, json!({"versions": [{"version": "v1"}, {"version": "v1beta1"}]}))
+                }
+                (_, "/apis/security.istio.io/v1") => {
+                    (200, json!({"resources": [{"name": "authorizationpolicies"}]}))
+                }
+                (_, "/apis/security.istio.io/v1beta1") => {
+                    let names = ["authorizationpolicies", "peerauthentications", "others"];
+                    let resources: Vec<Value> =
+                        names.iter().map(|it| json!({ "name": it })).collect();
+                    (200, json!({ "resources": resources }))
+                }
                 _ => (404, json!({"kind": "Status", "code": 404})),
             }
         }
@@ -489,9 +549,14 @@ mod tests {
         assert_eq!(facts.list(List::Pods), None);
         assert_eq!(facts.list(List::NetworkPolicies), Some(&[][..]));
         assert_eq!(facts.unknown.len(), 1, "{:?}", facts.unknown);
+        let outdated = ("peerauthentications.security.istio.io".to_owned(), "v1beta1".to_owned());
+        assert_eq!(facts.outdated, [outdated]);
         assert_eq!(facts.access.len(), INSTALLED.len());
         let rules: Vec<_> = findings(&facts).iter().map(|it| it.rule).collect();
-        assert_eq!(rules, ["cilium-exclusive", "permissions", "not-looked-at", "cni-plugin"]);
+        assert_eq!(
+            rules,
+            ["old-definition", "cilium-exclusive", "permissions", "not-looked-at", "cni-plugin"]
+        );
 
         let facts = Facts::gather(&cluster, Stage::Running).await.unwrap();
         let silent = facts.control.expect("control was asked").expect_err("it is not there");

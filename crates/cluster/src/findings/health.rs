@@ -8,8 +8,11 @@ use serde_json::Value;
 use super::platform::linux_nodes;
 use super::{Report, listed, object};
 use crate::Facts;
-use crate::facts::List;
-use crate::json::{condition, is_ready, items, label, name, namespace, number, owner, text};
+use crate::departure;
+use crate::facts::{DEFINITIONS, List};
+use crate::json::{
+    annotation, condition, is_ready, items, label, name, namespace, number, owner, text,
+};
 use crate::parts::{AGENT, CONTROL, PROXY, is_control};
 
 /// The Lease of the replica that does what must be done once.
@@ -35,16 +38,10 @@ const WAITS_IN_VAIN: [&str; 8] = [
     "CreateContainerError",
     "RunContainerError",
 ];
-/// The definitions that the chart brings.
-pub(super) const DEFINITIONS: [&str; 4] = [
-    "authorizationpolicies.security.istio.io",
-    "peerauthentications.security.istio.io",
-    "serviceentries.networking.istio.io",
-    "workloadentries.networking.istio.io",
-];
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     definitions(facts, report);
+    orders(facts, report);
     permissions(facts, report);
     nodes(facts, report);
     control(facts, report);
@@ -97,6 +94,23 @@ fn definitions(facts: &Facts, report: &mut Report) {
                 "kubectl apply -f deploy/chart/crds/ (Helm installs definitions once and never \
                  again)",
             );
+    }
+}
+
+/// An order to leave that somebody has given and not withdrawn.
+fn orders(facts: &Facts, report: &mut Report) {
+    let agents = facts.known(List::DaemonSets).iter();
+    for set in agents.filter(|it| namespace(it) == facts.mesh_namespace && name(it) == AGENT) {
+        let Some(order) = annotation(set, departure::ANNOTATION) else { continue };
+        report.error("departing", object("DaemonSet", set)).says(
+            format!("orders every pod out of the mesh ({order})"),
+            format!(
+                "wait for the uninstalling to end, or withdraw what one has left behind: kubectl \
+                 -n {} annotate daemonset/{AGENT} {}-",
+                facts.mesh_namespace,
+                departure::ANNOTATION
+            ),
+        );
     }
 }
 

@@ -51,10 +51,14 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     agents(facts, report);
 }
 
+/// Whether it refuses plain text; what control cannot read does too.
 fn is_strict(policy: &Value) -> bool {
-    let ports = policy["spec"]["portLevelMtls"].as_object().into_iter().flatten();
-    let mut modes = ports.map(|(_, port)| text(port, "/mode"));
-    text(policy, "/spec/mtls/mode") == "STRICT" || modes.any(|mode| mode == "STRICT")
+    let refuses = |mtls: &Value| match &mtls["mode"] {
+        Value::Null => false,
+        mode => !mode.as_str().is_some_and(|it| ["UNSET", "DISABLE", "PERMISSIVE"].contains(&it)),
+    };
+    let mut ports = policy["spec"]["portLevelMtls"].as_object().into_iter().flatten();
+    refuses(&policy["spec"]["mtls"]) || ports.any(|(_, port)| refuses(port))
 }
 
 fn names_identities(policy: &Value) -> bool {

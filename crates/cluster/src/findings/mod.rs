@@ -127,6 +127,13 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     for (what, why) in &facts.unknown {
         report.add(unknown, "not-looked-at", what.clone()).says(why.clone(), "");
     }
+    for (definition, versions) in &facts.outdated {
+        report.error("old-definition", format!("CustomResourceDefinition {definition}")).says(
+            format!("is served as {versions} only: its objects cannot be read, and control waits"),
+            "kubectl apply --server-side --force-conflicts -f deploy/chart/crds/ (Helm leaves \
+             definitions that it finds as they are)",
+        );
+    }
     if facts.stage == Stage::Leaving {
         leaving::check(facts, &mut report);
     } else {

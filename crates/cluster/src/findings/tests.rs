@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 
 use super::Severity::{self, Error, Info, Warning};
 use super::findings;
-use super::health::DEFINITIONS;
 use crate::Facts;
-use crate::facts::{Access, List, Stage};
+use crate::facts::{Access, DEFINITIONS, List, Stage};
 use crate::json::{name, namespace};
 
 const ROOT: &str = include_str!("root.pem");
@@ -37,6 +36,7 @@ struct Cluster {
     version: Value,
     now: String,
     denied: Vec<&'static str>,
+    outdated: Vec<(String, String)>,
     cilium: Option<Value>,
     control: Result<Value, String>,
     certificate: Value,
@@ -102,6 +102,7 @@ impl Cluster {
             version: json!({"major": "1", "minor": "36+", "gitVersion": "v1.36.3"}),
             now: NOW.to_owned(),
             denied: Vec::new(),
+            outdated: Vec::new(),
             cilium: None,
             control: Ok(control),
             certificate,
@@ -132,6 +133,7 @@ impl Cluster {
         let access =
             |resource| Access { account, group: "", resource, verb: "create", allowed: false };
         facts.access = self.denied.into_iter().map(access).collect();
+        facts.outdated = self.outdated;
         facts.cilium = self.cilium;
         if stage == Stage::Running {
             facts.control = Some(self.control);
@@ -548,6 +550,14 @@ fn parts_that_are_missing_or_not_ready() {
         it.remove("CustomResourceDefinition", "", "peerauthentications.security.istio.io");
     };
     running(no_definition, &[(Error, "no-definition", "peerauthentications.security.istio.io")]);
+    let order = |it: &mut Cluster| {
+        let annotations = json!({"ambit.io/departure": "open/2026-06-01T12:00:00Z"});
+        it.the("DaemonSet", "istio-cni-node")["metadata"]["annotations"] = annotations;
+    };
+    running(
+        order,
+        &[(Error, "departing", "annotate daemonset/istio-cni-node ambit.io/departure-")],
+    );
     let denied = |it: &mut Cluster| it.denied = vec!["pods", "nodes"];
     running(denied, &[(Error, "part-permissions", "may not create pods, create nodes")]);
     let mixed = |it: &mut Cluster| {
@@ -710,6 +720,19 @@ fn what_changes_when_the_mesh_leaves() {
     leaving(&add("PeerAuthentication", strict), &[refuses]);
     let port = json!({"mtls": {"mode": "PERMISSIVE"}, "portLevelMtls": {"80": {"mode": "STRICT"}}});
     leaving(&add("PeerAuthentication", port), &[refuses]);
+    // What cannot be read is held to be strict.
+    let newer = json!({"mtls": {"mode": "STRICTER"}});
+    leaving(&add("PeerAuthentication", newer), &[refuses]);
+    for mode in [json!({}), json!({"mtls": {"mode": "UNSET"}}), json!({"mtls": {}})] {
+        leaving(&add("PeerAuthentication", mode), &[]);
+    }
+    let outdated = |it: &mut Cluster| {
+        let definition = "peerauthentications.security.istio.io".to_owned();
+        it.outdated = vec![(definition, "v1beta1".to_owned())];
+    };
+    let found = [(Error, "old-definition", "is served as v1beta1 only")];
+    leaving(&outdated, &found);
+    running(outdated, &found);
     // Where nobody is in the mesh any more, nothing is refused.
     let has_left = |it: &mut Cluster| {
         it.objects.push(object(

@@ -36,6 +36,8 @@ struct State {
     oldest: u64,
     watchers: Vec<(Wanted, Watcher)>,
     missing: BTreeSet<String>,
+    /// What discovery tells: group with version, and a resource.
+    served: Option<(String, String)>,
     reviews: BTreeMap<String, Value>,
     is_away: bool,
     /// Method and path of every request.
@@ -135,6 +137,12 @@ impl FakeApi {
         }
     }
 
+    /// What it tells of who asks which versions it has, as in `security.istio.io/v1beta1` and
+    /// `peerauthentications`; nothing if nobody says.
+    pub(crate) fn serve_as(&self, version: &str, resource: &str) {
+        self.state().served = Some((version.to_owned(), resource.to_owned()));
+    }
+
     /// What it says of a token: the status of a TokenReview.
     pub(crate) fn review(&self, token: &str, status: Value) {
         self.state().reviews.insert(token.to_owned(), status);
@@ -157,6 +165,9 @@ impl FakeApi {
         state.requests.push(format!("{} {}", head.method, head.uri.path()));
         if state.is_away {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        if let Some(answer) = state.discover(head.uri.path()) {
+            return Ok(answer);
         }
         let target = target(head.uri.path());
         if target.collection.ends_with("/tokenreviews") {
@@ -192,6 +203,29 @@ impl FakeApi {
 }
 
 impl State {
+    /// Answers who asks which kinds there are.
+    fn discover(&self, path: &str) -> Option<Answered> {
+        let served = self.served.as_ref();
+        if path == "/apis" {
+            let group = |(version, _): &(String, String)| {
+                let (group, number) = version.split_once('/').expect("a group and a version");
+                let version = json!({"groupVersion": version, "version": number});
+                json!({"name": group, "versions": [version], "preferredVersion": version})
+            };
+            let groups: Vec<Value> = served.map(group).into_iter().collect();
+            return Some(answer(
+                StatusCode::OK,
+                &json!({"kind": "APIGroupList", "groups": groups}),
+            ));
+        }
+        let (version, resource) = served.filter(|it| path == format!("/apis/{}", it.0))?;
+        let resource = json!({"name": resource, "singularName": "", "namespaced": true,
+            "kind": "Any", "verbs": []});
+        let list = json!({"kind": "APIResourceList", "groupVersion": version,
+            "resources": [resource]});
+        Some(answer(StatusCode::OK, &list))
+    }
+
     fn put(&mut self, target: &Target, mut object: Value) {
         let key = target.key();
         let before = self.objects.get(&key);

@@ -5,8 +5,9 @@
 //! fingerprint, so that a list read anew tells what vanished meanwhile and a heartbeat tells
 //! nothing. A policy that cannot be read is held to its strictest reading ([`strictest`]); of
 //! another kind the last version that could be read stays. Changes are gathered for a moment that
-//! churn cannot extend. While the API server is away, what is known stays. A kind that the cluster
-//! does not have is empty, and looked for again.
+//! churn cannot extend. While the API server is away, what is known stays. A kind of Istio's that
+//! the cluster does not have is empty, and looked for again; that it has it in other versions only
+//! than is read here is an error, for its objects are not to be taken for none.
 //!
 //! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
 //! waits for a policy to hold looks at its status.
@@ -37,7 +38,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::reduce::Reading;
 use super::{Batch, Event, GATHER_MAX, KINDS, RegistryError};
-use crate::kubernetes::ApiError;
+use crate::kubernetes::{ApiError, answer};
 use crate::manifest::{Kind, ObjectKey};
 
 /// Most events in one batch.
@@ -86,6 +87,7 @@ impl KubernetesRegistry {
         let failing = Arc::new(AtomicUsize::new(0));
         let follower = |kind| Follower {
             kind,
+            client: client.clone(),
             sender: sender.clone(),
             listed: listed.clone(),
             failing: failing.clone(),
@@ -204,6 +206,25 @@ pub(crate) fn istio(kind: Kind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind_of, kind.plural())
 }
 
+/// Whether a kind is there by a definition, and not by the API server itself.
+fn is_defined(kind: Kind) -> bool {
+    kind.api_versions()[0].contains(".istio.io/")
+}
+
+/// Group and version in which the API server has a kind of Istio's, whichever that is.
+async fn served(client: &Client, kind: Kind) -> kube::Result<Option<String>> {
+    let wanted = istio(kind);
+    let groups = client.list_api_groups().await?.groups;
+    let group = groups.into_iter().find(|group| group.name == wanted.group);
+    for version in group.into_iter().flat_map(|group| group.versions) {
+        let resources = client.list_api_group_resources(&version.group_version).await?.resources;
+        if resources.iter().any(|it| it.name == wanted.plural) {
+            return Ok(Some(version.group_version));
+        }
+    }
+    Ok(None)
+}
+
 /// Why the registry's task has nobody to tell any more.
 struct Unheard;
 
@@ -224,6 +245,7 @@ impl From<Unheard> for Restart {
 /// Follows one kind.
 struct Follower {
     kind: Kind,
+    client: Client,
     sender: mpsc::Sender<Told>,
     /// How many kinds were listed.
     listed: watch::Sender<usize>,
@@ -391,8 +413,24 @@ impl Follower {
                 sleep(PAUSE_MIN).await;
                 return Ok(Some(Restart::Anew));
             }
-            ApiError::Refused(status) if status.is_not_found() => {
-                self.is_missing().await?;
+            // Of a cluster's own kinds it is no answer, but a failure of what stands before it.
+            ApiError::Refused(status) if status.is_not_found() && is_defined(kind) => {
+                match answer(served(&self.client, kind)).await {
+                    Ok(None) => {
+                        self.is_missing().await?;
+                        return Ok(Some(Restart::Anew));
+                    }
+                    Ok(Some(version)) if self.says("version") => tracing::error!(
+                        %kind,
+                        wanted = kind.api_versions()[0],
+                        served = version,
+                        "this kind is served in other versions only than is read; apply the \
+                         definitions of the chart",
+                    ),
+                    Ok(Some(_)) => {}
+                    Err(error) => tracing::debug!(%kind, %error, "the versions cannot be read"),
+                }
+                sleep(PAUSE_MAX).await;
                 return Ok(Some(Restart::Anew));
             }
             ApiError::Refused(_) if self.says("refused") => {
