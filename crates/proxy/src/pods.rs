@@ -27,10 +27,11 @@ pub(crate) struct Pod {
 
 impl Pod {
     /// What the view says of this pod. A description under its name but of another service account
-    /// is that of an earlier pod: nothing of it, its policies least of all, holds for this one.
+    /// is that of an earlier pod, and one without a node was written by somebody for something
+    /// else: nothing of it, its policies least of all, holds for this one.
     pub(crate) fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
         let described = view.workload_named(&self.name);
-        described.filter(|it| it.service_account == self.identity.service_account)
+        described.filter(|it| it.is_pod() && it.service_account == self.identity.service_account)
     }
 }
 

@@ -275,9 +275,15 @@ in_namespaces! {
             pair.publish(&[]);
             assert!(pair.client.ask(server).is_err(), "{place:?}: who connects is not described");
             pair.client.workload = client;
-            pair.server.workload.service_account = "earlier".into();
+            let account =
+                std::mem::replace(&mut pair.server.workload.service_account, "earlier".into());
             pair.publish(&[]);
             assert!(stranger.ask(server).is_err(), "{place:?}: what is reached is not described");
+            // An entry that somebody wrote, of the pod's name and account.
+            pair.server.workload.service_account = account;
+            pair.server.workload.node = "".into();
+            pair.publish(&[]);
+            assert!(stranger.ask(server).is_err(), "{place:?}: an entry describes no pod");
         }
     }
 

@@ -128,6 +128,7 @@ impl World {
         workload.addresses = vec![v4.parse().unwrap(), v6.parse().unwrap()].into();
         workload.service_account = service_account.into();
         workload.workload_name = name.into();
+        workload.node = "node".into();
         let (v4, v6) = (v4.parse().unwrap(), v6.parse().unwrap());
         PodBox { netns, v4, v6, workload, uid: format!("uid-{name}") }
     }

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_net::memfd::Sealed;
@@ -63,6 +64,16 @@ struct Disk {
     dirty: bool,
     not_before: Instant,
     saving: Option<JoinHandle<(Duration, Result<(), SnapshotError>)>>,
+    /// What was there after this process read or wrote it last.
+    seen: Arc<Mutex<Option<Stamp>>>,
+}
+
+/// Tells a file from one that was put in its place: inode and time of writing.
+type Stamp = (u64, SystemTime);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.modified().ok()?))
 }
 
 impl Kept {
@@ -82,6 +93,7 @@ impl Kept {
             dirty: false,
             not_before: Instant::now(),
             saving: None,
+            seen: Arc::new(Mutex::new(stamp(path))),
         });
         match snapshot::load(path, *max_age, now) {
             Ok(Some(snapshot)) => kept.take(snapshot),
@@ -184,9 +196,11 @@ impl Kept {
         // Compressed as it is: to open it takes a while.
         let (retained, crl_pem) = (self.retained.clone(), self.crl_pem.clone());
         let created = snapshot::unix_seconds(self.confirmed);
+        let seen = disk.seen.clone();
         let saving = tokio::task::spawn_blocking(move || {
             let start = std::time::Instant::now();
             let outcome = snapshot::save(&path, &retained.snapshot(crl_pem, created));
+            *seen.lock().expect("no holder panics") = stamp(&path);
             (start.elapsed(), outcome)
         });
         if let Some(disk) = &mut self.disk {
@@ -207,12 +221,16 @@ impl Kept {
         }
     }
 
-    /// Removes what was written, once, for another proxy may write there; nothing is written any
-    /// more. Blocks on the disk; for the end of the process.
+    /// Removes what was written, but not what another proxy has put in its place; nothing is
+    /// written any more. Blocks on the disk; for the end of the process.
     pub(super) async fn clear_disk(&mut self) {
         let Some(disk) = self.disk.take() else { return };
         if let Some(saving) = disk.saving {
             report(saving.await.expect("writing a snapshot does not panic").1);
+        }
+        let seen = *disk.seen.lock().expect("no holder panics");
+        if stamp(&disk.path) != seen {
+            return;
         }
         match std::fs::remove_file(&disk.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -250,6 +268,31 @@ mod tests {
         let kept = Kept::load(&config::Snapshot::File { path, max_age }, now);
         assert!(kept.complete);
         assert_eq!(kept.snapshot().created_unix, created_unix);
+        std::fs::remove_dir_all(directory).expect("removed");
+    }
+
+    #[tokio::test]
+    async fn a_successors_file_outlives_the_end_of_the_one_before() {
+        let directory = std::env::temp_dir().join(format!("ambit-follow-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.join("snapshot");
+        let now = SystemTime::now();
+        let written = Retained::default().snapshot(String::new(), snapshot::unix_seconds(now));
+        let settings =
+            config::Snapshot::File { path: path.clone(), max_age: Duration::from_secs(86_400) };
+        for is_followed in [false, true] {
+            snapshot::save(&path, &written).expect("written");
+            let mut kept = Kept::load(&settings, now);
+            kept.mark_dirty();
+            kept.save_if_due().await;
+            // Waits for what is being written.
+            kept.save_last().await;
+            if is_followed {
+                snapshot::save(&path, &written).expect("written");
+            }
+            kept.clear_disk().await;
+            assert_eq!(path.exists(), is_followed);
+        }
         std::fs::remove_dir_all(directory).expect("removed");
     }
 }
