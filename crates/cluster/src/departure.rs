@@ -9,7 +9,6 @@
 //! which agents judge again. This module alone changes something in a cluster, and that one
 //! annotation is all that it changes.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -35,8 +34,9 @@ const OPEN_LIMIT: Duration = Duration::from_secs(30);
 /// How long pods stay open if nothing else is ordered: the limit, time for the next order to reach
 /// every node, and for clocks that differ.
 const OPEN_TIME: Duration = Duration::from_secs(120);
-/// How long the withdrawal of an order is tried.
-const WITHDRAW_LIMIT: Duration = Duration::from_secs(20);
+/// How long an API server that restarts is asked again. What an order's answers need is asked for
+/// as long as the agents have.
+const ASK_LIMIT: Duration = Duration::from_secs(20);
 /// How long an agent may take beyond the time that open connections have.
 const LEAVE_MARGIN: Duration = Duration::from_secs(30);
 /// How long after a time was said the next one is.
@@ -60,7 +60,8 @@ pub enum DepartureError {
     /// Agents did not do what they were told in time.
     #[error(
         "the agents of these nodes have not answered within {within:?}: {nodes}; their pods stay \
-         in the mesh, and so do all others; see `ambit logs --kube node/NODE`, or force it"
+         in the mesh, and so do all others; see `ambit logs --kube node/NODE` and whether their \
+         clocks agree with the one here, or force it"
     )]
     Silent {
         /// The first few nodes.
@@ -123,7 +124,15 @@ impl Departure {
         };
         if left.is_err() {
             // The reason is the first error; that the order stays would be another.
-            withdraw(cluster, &mut say).await;
+            // A server that restarts may refuse for a while what it allows.
+            let is_passing = |error: &_| !matches!(error, ClusterError::Absent(_));
+            if let Err(error) = patiently(is_passing, || cluster.order(None)).await {
+                say(&format!(
+                    "the order cannot be withdrawn: {error}; remove the annotation \
+                    {ANNOTATION} of DaemonSet {}/{AGENT}",
+                    cluster.mesh_namespace()
+                ));
+            }
         }
         left
     }
@@ -134,7 +143,8 @@ impl Departure {
         say: &mut impl FnMut(&str),
     ) -> Result<usize, DepartureError> {
         // Who has left already, by a command before this one, is not called back.
-        if !cluster.standing_order().await?.starts_with(LEAVE) {
+        let standing = patiently(may_pass, || cluster.standing_order()).await?;
+        if !standing.starts_with(LEAVE) {
             say("every pod lets plain connections in");
             let order = format!("{OPEN}{}", moment(OPEN_TIME));
             self.await_answers(cluster, &order, OPEN_LIMIT, say, |it| *it == Answer::Open).await?;
@@ -144,15 +154,14 @@ impl Departure {
         let limit = self.grace + LEAVE_MARGIN;
         let has_left = |it: &Answer| matches!(it, Answer::Left(_));
         let answers = self.await_answers(cluster, &order, limit, say, has_left).await?;
-        let gone = answers.iter().filter(|it| has_left(&it.1)).map(|it| &*it.0).collect();
-        let captured = cluster.captured(&gone).await?;
+        let captured = patiently(may_pass, || cluster.captured()).await?;
         if !captured.is_empty() && !self.is_forced {
             return Err(DepartureError::Captured(listed(&captured)));
         }
         if !captured.is_empty() {
             say(&format!("still reported as captured: {}", listed(&captured)));
         }
-        Ok(answers.iter().map(|it| if let Answer::Left(cut) = it.1 { cut } else { 0 }).sum())
+        Ok(answers.iter().map(|it| if let Answer::Left(cut) = it { *cut } else { 0 }).sum())
     }
 
     /// Orders, and waits until every agent has answered as it should.
@@ -163,14 +172,14 @@ impl Departure {
         limit: Duration,
         say: &mut impl FnMut(&str),
         is_done: impl Fn(&Answer) -> bool,
-    ) -> Result<Vec<(String, Answer)>, DepartureError> {
-        cluster.order(Some(order)).await?;
+    ) -> Result<Vec<Answer>, DepartureError> {
+        patiently(may_pass, || cluster.order(Some(order))).await?;
         let start = Instant::now();
         let mut said_at = start;
         loop {
             let answers = match cluster.answers(order).await {
                 // The API server restarts, say: the agents go on meanwhile.
-                Err(error) if error.leaves_open() && start.elapsed() < limit => {
+                Err(error) if may_pass(&error) && start.elapsed() < limit => {
                     if said_at.elapsed() >= SAY_AGAIN {
                         said_at = Instant::now();
                         say(&format!("asked again: {error}"));
@@ -183,14 +192,14 @@ impl Departure {
             let late: Vec<&str> =
                 answers.iter().filter(|it| !is_done(&it.1)).map(|it| &*it.0).collect();
             if late.is_empty() {
-                return Ok(answers);
+                return Ok(answers.into_iter().map(|it| it.1).collect());
             }
             if start.elapsed() >= limit {
                 if !self.is_forced {
                     return Err(DepartureError::Silent { nodes: listed(&late), within: limit });
                 }
                 say(&format!("no answer within {limit:?} of {}", listed(&late)));
-                return Ok(answers);
+                return Ok(answers.into_iter().map(|it| it.1).collect());
             }
             if said_at.elapsed() >= SAY_AGAIN {
                 said_at = Instant::now();
@@ -236,46 +245,34 @@ impl Cluster {
         Ok(pods.iter().filter(lives).map(answer).collect())
     }
 
-    /// The pods that are reported as captured, but those of nodes whose agent says that they have
-    /// left: anybody may write such a report on a pod of theirs.
-    async fn captured(&self, gone: &BTreeSet<&str>) -> Result<Vec<String>, ClusterError> {
-        let pods = self.list("/api/v1/pods", Form::Whole, keep_report).await?;
-        let is_captured = |pod: &&Value| {
-            annotation(pod, REDIRECTION) == Some("enabled")
-                && !gone.contains(text(pod, "/spec/nodeName"))
-        };
+    /// The pods that are reported as captured.
+    async fn captured(&self) -> Result<Vec<String>, ClusterError> {
+        let pods = self.list("/api/v1/pods", Form::Metadata, |_| {}).await?;
+        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some("enabled");
         let named = |pod: &Value| format!("{}/{}", namespace(pod), name(pod));
         Ok(pods.iter().filter(is_captured).map(named).collect())
     }
 }
 
-/// Withdraws the order, however long the API server is away within the limit.
-async fn withdraw(cluster: &Cluster, say: &mut impl FnMut(&str)) {
-    let start = Instant::now();
-    loop {
-        match cluster.order(None).await {
-            Ok(()) => return,
-            Err(error) if error.leaves_open() && start.elapsed() < WITHDRAW_LIMIT => {
-                tokio::time::sleep(LOOK).await;
-            }
-            Err(error) => {
-                say(&format!(
-                    "the order cannot be withdrawn: {error}; remove the annotation \
-                    {ANNOTATION} of DaemonSet {}/{AGENT}",
-                    cluster.mesh_namespace()
-                ));
-                return;
-            }
-        }
-    }
+/// Whether asking again may help.
+fn may_pass(error: &ClusterError) -> bool {
+    !matches!(error, ClusterError::Absent(_) | ClusterError::Refused { .. })
 }
 
-/// Keeps of a pod whose it is and what is reported of it.
-fn keep_report(pod: &mut Value) {
-    let metadata = &pod["metadata"];
-    let kept = json!({"namespace": metadata["namespace"], "name": metadata["name"],
-        "annotations": {REDIRECTION: annotation(pod, REDIRECTION)}});
-    *pod = json!({"metadata": kept, "spec": {"nodeName": pod["spec"]["nodeName"]}});
+/// Asks again, for a while, after errors that may pass.
+async fn patiently<T>(
+    is_passing: impl Fn(&ClusterError) -> bool,
+    ask: impl AsyncFn() -> Result<T, ClusterError>,
+) -> Result<T, ClusterError> {
+    let start = Instant::now();
+    loop {
+        match ask().await {
+            Err(error) if is_passing(&error) && start.elapsed() < ASK_LIMIT => {
+                tokio::time::sleep(LOOK).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// So long from now.
@@ -328,12 +325,8 @@ mod tests {
                 let value = if self.captured { "enabled" } else { "other" };
                 let annotations = json!({ REDIRECTION: value });
                 let pod = json!({"metadata": {"namespace": "a", "name": "b",
-                    "annotations": annotations}, "spec": {"nodeName": "n3"}});
-                // What an agent has left is nobody's, whatever is written on it.
-                let annotations = json!({ REDIRECTION: "enabled" });
-                let forged = json!({"metadata": {"namespace": "a", "name": "forged",
-                    "annotations": annotations}, "spec": {"nodeName": "n1"}});
-                return json!({"metadata": {}, "items": [pod, forged]});
+                    "annotations": annotations}});
+                return json!({"metadata": {}, "items": [pod]});
             }
             let agent = |node: usize| {
                 let order = self.order.as_deref().unwrap_or_default();

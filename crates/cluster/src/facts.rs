@@ -4,7 +4,7 @@
 //! A list that cannot be read is unknown, which is told, and never taken for an empty one. What no
 //! rule looks at is dropped as it comes, so that a cluster of many pods fits into memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use futures::StreamExt;
@@ -31,8 +31,10 @@ pub(crate) const DEFINITIONS: [&str; 4] = [
     "serviceentries.networking.istio.io",
     "workloadentries.networking.istio.io",
 ];
-/// The version of them that is read.
+/// The version of them that is read, and their groups.
 const VERSION: &str = "v1";
+const SECURITY: &str = "security.istio.io";
+const NETWORKING: &str = "networking.istio.io";
 
 /// When a cluster is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,8 +333,10 @@ impl Facts {
     }
 
     async fn read_versions(&mut self, cluster: &crate::Cluster) {
-        let groups: BTreeSet<&str> =
-            DEFINITIONS.iter().filter_map(|it| it.split_once('.')).map(|it| it.1).collect();
+        let groups = match self.stage {
+            Stage::Before | Stage::Running => &[SECURITY, NETWORKING][..],
+            Stage::Leaving => &[SECURITY],
+        };
         for group in groups {
             match outdated(cluster, group).await {
                 Ok(outdated) => self.outdated.extend(outdated),

@@ -177,14 +177,7 @@ impl Agent {
                 let view = self.registry.view.borrow().clone();
                 self.replan(&view);
             }
-            if let Course::Open { until, .. } = self.course
-                && until <= now()
-            {
-                tracing::error!(
-                    "the time is over for which pods were to let plain connections in, and nothing \
-                     else was ordered: they are judged again"
-                );
-                self.course = Course::Stay;
+            if self.close_when_over() {
                 let view = self.registry.view.borrow().clone();
                 self.replan(&view);
             }
@@ -215,10 +208,24 @@ impl Agent {
 
     fn change_course(&mut self) {
         self.course = self.courses.borrow_and_update().clone();
+        self.close_when_over();
         self.cut = None;
         if let Course::End { .. } = self.course {
             self.workshop.leave();
         }
+    }
+
+    /// Stays after all if pods are to let plain connections in and the time for that is over.
+    fn close_when_over(&mut self) -> bool {
+        let is_over = matches!(self.course, Course::Open { until, .. } if until <= now());
+        if is_over {
+            tracing::error!(
+                "the time is over for which pods were to let plain connections in, and nothing \
+                 else was ordered: they are judged. If the order is new, clocks do not agree"
+            );
+            self.course = Course::Stay;
+        }
+        is_over
     }
 
     fn is_out(&self) -> bool {

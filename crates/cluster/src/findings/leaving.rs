@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{REDIRECTION, Report, listed, object};
+use super::{REDIRECTION, Report, listed, object, outdated};
 use crate::Facts;
 use crate::facts::List;
 use crate::json::{annotation, is_ready, items, name, namespace, owner, text};
@@ -25,6 +25,9 @@ const IDENTITY_FIELDS: [&str; 6] = [
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let is_captured = |pod: &Value| annotation(pod, REDIRECTION) == Some("enabled");
     let has_members = facts.known(List::Pods).iter().any(is_captured);
+    // Among them may be one that is STRICT.
+    let unread = facts.outdated.iter().filter(|it| it.0.starts_with("peerauthentications."));
+    unread.filter(|_| has_members).for_each(|it| outdated(it, report));
     let strict = facts.known(List::PeerAuthentications).iter().filter(|it| is_strict(it));
     for policy in strict.filter(|_| has_members) {
         report.error("strict", object("PeerAuthentication", policy)).says(
@@ -74,8 +77,10 @@ fn names_identities(policy: &Value) -> bool {
 fn agents(facts: &Facts, report: &mut Report) {
     let mut captured: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in facts.known(List::Pods) {
-        if annotation(pod, REDIRECTION) == Some("enabled") {
-            *captured.entry(text(pod, "/spec/nodeName")).or_default() += 1;
+        let node = text(pod, "/spec/nodeName");
+        // What is on no node yet is not captured, whatever is written on it.
+        if annotation(pod, REDIRECTION) == Some("enabled") && !node.is_empty() {
+            *captured.entry(node).or_default() += 1;
         }
     }
     let has_agent = |node: &str| {

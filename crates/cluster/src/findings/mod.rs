@@ -127,16 +127,10 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     for (what, why) in &facts.unknown {
         report.add(unknown, "not-looked-at", what.clone()).says(why.clone(), "");
     }
-    for (definition, versions) in &facts.outdated {
-        report.error("old-definition", format!("CustomResourceDefinition {definition}")).says(
-            format!("is served as {versions} only: its objects cannot be read, and control waits"),
-            "kubectl apply --server-side --force-conflicts -f deploy/chart/crds/ (Helm leaves \
-             definitions that it finds as they are)",
-        );
-    }
     if facts.stage == Stage::Leaving {
         leaving::check(facts, &mut report);
     } else {
+        facts.outdated.iter().for_each(|it| outdated(it, &mut report));
         platform::check(facts, &mut report);
         istio::check(facts, &mut report);
         network_policy::check(facts, &mut report);
@@ -149,6 +143,15 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = bounded(report.0);
     findings.sort_by_key(|finding| finding.severity);
     findings
+}
+
+/// A definition whose objects cannot be read.
+fn outdated((definition, versions): &(String, String), report: &mut Report) {
+    report.error("old-definition", format!("CustomResourceDefinition {definition}")).says(
+        format!("is served as {versions} only: its objects cannot be read, and control waits"),
+        "kubectl apply --server-side --force-conflicts -f deploy/chart/crds/ (Helm leaves \
+         definitions that it finds as they are)",
+    );
 }
 
 /// Keeps of each rule as many findings as a person reads, and counts the rest.

@@ -742,6 +742,7 @@ fn what_changes_when_the_mesh_leaves() {
             json!({"mtls": {"mode":
             "STRICT"}}),
         ));
+        outdated(it);
         it.the("Pod", "web-1")["metadata"]["annotations"] = json!({});
     };
     leaving(&has_left, &[]);

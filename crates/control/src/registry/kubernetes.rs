@@ -420,6 +420,8 @@ impl Follower {
                         self.is_missing().await?;
                         return Ok(Some(Restart::Anew));
                     }
+                    // Defined just now, or not any more.
+                    Ok(Some(version)) if version == kind.api_versions()[0] => {}
                     Ok(Some(version)) if self.says("version") => tracing::error!(
                         %kind,
                         wanted = kind.api_versions()[0],
@@ -428,7 +430,12 @@ impl Follower {
                          definitions of the chart",
                     ),
                     Ok(Some(_)) => {}
-                    Err(error) => tracing::debug!(%kind, %error, "the versions cannot be read"),
+                    Err(error) if self.says("discovery") => tracing::warn!(
+                        %kind,
+                        %error,
+                        "whether the cluster has this kind cannot be told; asking again",
+                    ),
+                    Err(_) => {}
                 }
                 sleep(PAUSE_MAX).await;
                 return Ok(Some(Restart::Anew));
