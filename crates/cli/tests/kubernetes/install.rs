@@ -46,7 +46,10 @@ fn policies_that_would_not_do_what_they_say_are_refused() {
     check(&format!("{{{target}, selector: {{matchLabels: {{a: b}}}}}}"), Err("only one of"));
     check(&to("ports: [http]").replace("rules", "{rules").replace("}]}]", "}]}]}"), Err("ports"));
     check(&format!("{{action: DENY, {ports}}}"), Ok(""));
-    check(&format!("{{action: ALLOW, {hosts}}}"), Ok("never matches at layer 4"));
+    let never = Ok("never matches at a node proxy");
+    check(&format!("{{action: ALLOW, {hosts}}}"), never);
+    check("{rules: [{from: [{source: {requestPrincipals: ['*']}}]}]}", never);
+    check("{rules: [{when: [{key: 'request.headers[x]', values: [z]}]}]}", never);
     check("{}", Ok(""));
 }
 
