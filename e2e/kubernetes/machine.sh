@@ -43,11 +43,11 @@ etcd --name cp --data-dir /mnt/etcd --unsafe-no-fsync \
   --auto-compaction-mode=periodic --auto-compaction-retention=10m > $log/etcd.log 2>&1 &
 
 # A thousand nodes share two processors with it: its collections of garbage would come every seven
-# seconds and keep one of them for a second.
+# seconds and keep one of them for a second. It collects when its share of the memory is full.
 collection=()
 if [ "$size" = large ]; then
   memory=$(awk '/^MemTotal/ {print int($2 * 2 / 5)}' /proc/meminfo)
-  collection=(env GOGC=1000 "GOMEMLIMIT=${memory}KiB")
+  collection=(env GOGC=off "GOMEMLIMIT=${memory}KiB")
 fi
 "${collection[@]}" kube-apiserver \
   --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range=10.96.0.0/16 \
