@@ -92,7 +92,7 @@ impl List {
 
     fn path(self, mesh_namespace: &str) -> String {
         let admission = "/apis/admissionregistration.k8s.io/v1";
-        let security = "/apis/security.istio.io/v1";
+        let security = format!("/apis/{SECURITY}/{VERSION}");
         match self {
             Self::Nodes => "/api/v1/nodes".to_owned(),
             Self::Namespaces => "/api/v1/namespaces".to_owned(),

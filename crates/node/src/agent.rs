@@ -172,12 +172,11 @@ impl Agent {
     /// nothing is left, or until the moment given.
     pub(crate) async fn run(mut self, mut announced: mpsc::Receiver<Announced>) {
         loop {
-            if self.courses.has_changed().unwrap_or(false) {
+            let is_ordered = self.courses.has_changed().unwrap_or(false);
+            if is_ordered {
                 self.change_course();
-                let view = self.registry.view.borrow().clone();
-                self.replan(&view);
             }
-            if self.close_when_over() {
+            if is_ordered || self.close_when_over() {
                 let view = self.registry.view.borrow().clone();
                 self.replan(&view);
             }
