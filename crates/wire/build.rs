@@ -4,13 +4,14 @@ use std::error::Error;
 use std::path::Path;
 
 /// Every file that is compiled; imports are found under `proto`.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "istio/workload.proto",
     "istio/authorization.proto",
     "istio/zds.proto",
     "istio/citadel.proto",
     "envoy/discovery.proto",
     "ambit/snapshot.proto",
+    "kubernetes/pods.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -20,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .bytes(".istio")
         .bytes(".ambit")
+        .bytes(".kubernetes")
         .bytes(".envoy.service.discovery.v3.HeldVersion")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryRequest")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryResponse")

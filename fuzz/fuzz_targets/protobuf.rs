@@ -1,16 +1,23 @@
-//! Discovery resources and policies from a control plane, and enrolments from a node agent: no
-//! bytes may panic, and what converts must convert back to something equal.
+//! Discovery resources and policies from a control plane, enrolments from a node agent, and lists
+//! of pods from an API server: no bytes may panic, and what converts must convert back to something
+//! equal.
 #![no_main]
 
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_wire::convert::policy;
+use ambit_wire::kubernetes;
 use ambit_wire::proto::istio::{security, workload};
 use ambit_wire::zds;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
 fuzz_target!(|bytes: &[u8]| {
+    let mut pods = kubernetes::PodListReader::default();
+    for piece in bytes.chunks(7) {
+        pods.feed(piece);
+        while let Ok(Some(_)) = pods.next_part() {}
+    }
     if let Ok(request) = zds::decode_request(bytes) {
         let again = zds::encode_request(&request).map(|bytes| zds::decode_request(&bytes));
         // What came in pieces may be too long for a packet once it is put together.

@@ -17,11 +17,13 @@
 //! | [`xds::node`] | who asks: `ProxyNode` |
 //! | [`ca`] | certificate requests |
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
+//! | [`kubernetes`] | lists of pods in the API server's own encoding |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
 
 pub mod ca;
 pub mod convert;
 pub mod hbone;
+pub mod kubernetes;
 pub mod proto;
 pub mod xds;
 pub mod zds;

@@ -72,6 +72,11 @@ pub mod google {
     }
 }
 
+/// What is read of the Kubernetes API server's own encoding.
+pub mod kubernetes {
+    tonic::include_proto!("kubernetes");
+}
+
 /// This project's own messages.
 pub mod ambit {
     /// `ambit.snapshot`: the last accepted view, as the supervisor keeps it.

@@ -1,17 +1,19 @@
 //! The registry of a cluster: the API server, watched.
 //!
-//! Each kind has a task that lists it in pages and then watches it. An object is reduced to what
-//! the view needs before anything is kept of it ([`reduce`]); what stays here is its key and a
-//! fingerprint, so that a list read anew tells what vanished meanwhile and a heartbeat tells
-//! nothing. A policy that cannot be read is held to its strictest reading ([`strictest`]); of
-//! another kind the last version that could be read stays. Changes are gathered for a moment that
-//! churn cannot extend. While the API server is away, what is known stays. A kind of Istio's that
-//! the cluster does not have is empty, and looked for again; that it has it in other versions only
-//! than is read here is an error, for its objects are not to be taken for none.
+//! Each kind has a task that lists it in pages and then watches it; the list of all pods comes at
+//! once and in protobuf ([`pages`]). An object is reduced to what the view needs before anything
+//! is kept of it ([`reduce`]); what stays here is its key and a fingerprint, so that a list read
+//! anew tells what vanished meanwhile and a heartbeat tells nothing. A policy that cannot be read
+//! is held to its strictest reading ([`strictest`]); of another kind the last version that could
+//! be read stays. Changes are gathered for a moment that churn cannot extend. While the API server
+//! is away, what is known stays. A kind of Istio's that the cluster does not have is empty, and
+//! looked for again; that it has it in other versions only than is read here is an error, for its
+//! objects are not to be taken for none.
 //!
 //! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
 //! waits for a policy to hold looks at its status.
 
+mod pages;
 mod reduce;
 mod strictest;
 
@@ -116,7 +118,8 @@ impl KubernetesRegistry {
                     watches.spawn(follower.run(slices, reduce::ENDPOINT_SLICE));
                 }
                 Kind::Pod => {
-                    let (pods, mut listed) = (every::<Pod>(client), others_listed.clone());
+                    let pods = every::<Pod>(&pages::client(client.clone()));
+                    let mut listed = others_listed.clone();
                     // Last, so that each pod's workload is built once and not for every service
                     // and policy that comes after it.
                     watches.spawn(async move {
