@@ -94,6 +94,14 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the address was reached, and nobody listens there.
+    pub fn is_refused(&self) -> bool {
+        let Self::Connect { source, .. } = self else { return false };
+        source.kind() == io::ErrorKind::ConnectionRefused
+    }
+}
+
 /// Connects and returns a channel over that one connection.
 pub async fn connect(target: &Target) -> Result<Channel, ConnectError> {
     let mut stream = Some(open(target).await?);
@@ -228,9 +236,11 @@ mod tests {
     async fn failures_name_the_step() {
         let error = refused(target("http://127.0.0.1:1", None)).await;
         assert!(matches!(error, ConnectError::Connect { .. }), "{error}");
+        assert!(error.is_refused());
         let error = refused(target("http://[::1]:1", None)).await;
         assert!(matches!(error, ConnectError::Connect { .. }), "{error}");
         let error = refused(target("http://name.invalid:1", None)).await;
         assert!(matches!(error, ConnectError::Resolve { .. }), "{error}");
+        assert!(!error.is_refused());
     }
 }

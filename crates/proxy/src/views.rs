@@ -18,7 +18,7 @@ use ambit_wire::proto::envoy::service::discovery::v3::{
 use ambit_wire::xds::client::{Client, Demand as Answer, Interest, Received};
 use ambit_wire::xds::digest;
 use ambit_wire::xds::replies::Replies;
-use ambit_wire::xds::{DELTA_PATH, MAX_RESPONSE_BYTES, ResourceType, backoff};
+use ambit_wire::xds::{Backoff, DELTA_PATH, MAX_RESPONSE_BYTES, ResourceType};
 use http::HeaderMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -38,6 +38,8 @@ const DEMANDS: usize = 1024;
 const DEMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// While connected, how often the supervisor is told that the view is still in force.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is said that the control plane is away, however often it is asked.
+const AWAY_INTERVAL: Duration = Duration::from_secs(15);
 /// Refused resources that are logged one by one.
 const MAX_LOGGED_REFUSALS: usize = 5;
 
@@ -54,6 +56,13 @@ enum StreamError {
     Stuck,
     #[error("another kind of control plane than before")]
     OtherServer,
+}
+
+impl StreamError {
+    /// Whether nobody listens where the control plane should.
+    fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(ControlPlaneError::Connect(error)) if error.is_refused())
+    }
 }
 
 /// One name that a connection needs.
@@ -161,7 +170,8 @@ impl Views {
 
     /// Follows the control plane for as long as the worker lives.
     pub(crate) async fn run(mut self) {
-        let mut failures = 0;
+        let mut backoff = Backoff::default();
+        let mut warned: Option<Instant> = None;
         loop {
             let mut worked = false;
             let error = match self.stream(&mut worked).await {
@@ -175,14 +185,18 @@ impl Views {
             };
             self.shared.metrics.discovery_ended(reason);
             if worked {
-                failures = 0;
+                backoff.worked();
+                warned = None;
             }
-            let wait = backoff(failures);
-            failures += 1;
-            let error = anyhow::Error::new(error);
-            match (worked, failures) {
-                (true, _) => info!(error = format!("{error:#}"), "connecting anew"),
-                _ => warn!(error = format!("{error:#}"), ?wait, "the last view stays in force"),
+            let wait = backoff.wait(error.is_refused(), rand::random());
+            let error = format!("{:#}", anyhow::Error::new(error));
+            if worked {
+                info!(error, "connecting anew");
+            } else if warned.is_none_or(|warned| warned.elapsed() >= AWAY_INTERVAL) {
+                warned = Some(Instant::now());
+                warn!(error, ?wait, "the last view stays in force");
+            } else {
+                debug!(error, ?wait, "the control plane is still away");
             }
             tokio::time::sleep(wait).await;
         }

@@ -29,7 +29,7 @@ pub mod resources;
 pub mod retained;
 pub mod server;
 
-pub use backoff::{BACKOFF_LIMIT, BACKOFF_START, backoff};
+pub use backoff::Backoff;
 
 /// Largest response, the view of half a million pods: the usual 4 MiB are exceeded by 10,000.
 pub const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! The registry of a cluster: the API server, watched.
 //!
 //! Each kind has a task that lists it in pages and then watches it; the list of all pods comes at
-//! once and in protobuf ([`pages`]). An object is reduced to what the view needs before anything
+//! once and in protobuf ([`pods`]). An object is reduced to what the view needs before anything
 //! is kept of it ([`reduce`]); what stays here is its key and a fingerprint, so that a list read
 //! anew tells what vanished meanwhile and a heartbeat tells nothing. A policy that cannot be read
 //! is held to its strictest reading ([`strictest`]); of another kind the last version that could
@@ -13,20 +13,19 @@
 //! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
 //! waits for a policy to hold looks at its status.
 
-mod pages;
+mod pods;
 mod reduce;
 mod strictest;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use futures::stream::{BoxStream, StreamExt};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
@@ -99,10 +98,11 @@ impl KubernetesRegistry {
             is_listed: false,
             problem: None,
             looks: 0,
+            others: None,
         };
         let mut watches = JoinSet::new();
         for kind in KINDS {
-            let follower = follower(kind);
+            let mut follower = follower(kind);
             match kind {
                 Kind::Namespace => {
                     watches.spawn(follower.run(every::<Namespace>(client), reduce::NAMESPACE));
@@ -118,20 +118,15 @@ impl KubernetesRegistry {
                     watches.spawn(follower.run(slices, reduce::ENDPOINT_SLICE));
                 }
                 Kind::Pod => {
-                    let pods = every::<Pod>(&pages::client(client.clone()));
-                    let mut listed = others_listed.clone();
-                    // Last, so that each pod's workload is built once and not for every service
-                    // and policy that comes after it.
-                    watches.spawn(async move {
-                        if listed.wait_for(|listed| *listed == KINDS.len() - 1).await.is_ok() {
-                            follower.run(pods, reduce::POD).await;
-                        }
-                    });
+                    follower.others = Some(others_listed.clone());
+                    let client = client.clone();
+                    let pods = move |config| pods::watcher(&client, config);
+                    watches.spawn(follower.run(pods, reduce::POD));
                 }
                 _ => {
                     let resource = istio(kind);
                     let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-                    watches.spawn(follower.run(api, reduce::istio(kind)));
+                    watches.spawn(follower.run(watched(api), reduce::istio(kind)));
                 }
             }
         }
@@ -194,11 +189,19 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-fn every<K>(client: &Client) -> Api<K>
+/// Watches all objects of a kind.
+fn every<K>(client: &Client) -> impl Fn(watcher::Config) -> Watched<K> + use<K>
 where
-    K: Resource<DynamicType = ()>,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    Api::all(client.clone())
+    watched(Api::all(client.clone()))
+}
+
+fn watched<K>(api: Api<K>) -> impl Fn(watcher::Config) -> Watched<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    move |config| watcher::watcher(api.clone(), config).boxed()
 }
 
 /// Where the API server keeps a kind of Istio's.
@@ -245,6 +248,9 @@ impl From<Unheard> for Restart {
     }
 }
 
+/// What a watcher tells.
+type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
+
 /// Follows one kind.
 struct Follower {
     kind: Kind,
@@ -265,29 +271,26 @@ struct Follower {
     problem: Option<&'static str>,
     /// How often the kind was looked for in vain.
     looks: usize,
+    /// How many kinds were listed, for the one that is told last.
+    others: Option<watch::Receiver<usize>>,
 }
 
 impl Follower {
-    async fn run<K>(mut self, api: Api<K>, reading: Reading<K>)
+    async fn run<K>(mut self, watch: impl Fn(watcher::Config) -> Watched<K>, reading: Reading<K>)
     where
-        K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
+        K: Resource + Serialize,
     {
         let mut config = watcher::Config::default().page_size(PAGE).timeout(WATCH_TIMEOUT_SECONDS);
         config.label_selector = reading.selector.map(str::to_owned);
         loop {
-            let stream = pin!(watcher::watcher(api.clone(), config.clone()));
-            match self.follow(stream, &reading).await {
+            match self.follow(watch(config.clone()), &reading).await {
                 Restart::Anew => {}
                 Restart::Unheard => return,
             }
         }
     }
 
-    async fn follow<K>(
-        &mut self,
-        mut stream: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
-        reading: &Reading<K>,
-    ) -> Restart
+    async fn follow<K>(&mut self, mut stream: Watched<K>, reading: &Reading<K>) -> Restart
     where
         K: Resource + Serialize,
     {
@@ -337,6 +340,9 @@ impl Follower {
     where
         K: Resource + Serialize,
     {
+        if !matches!(event, watcher::Event::Init) {
+            self.await_others().await?;
+        }
         match event {
             watcher::Event::Init => {
                 self.seen = Some(HashSet::new());
@@ -358,6 +364,15 @@ impl Follower {
             watcher::Event::Apply(object) => self.put(object, reading).await,
             watcher::Event::Delete(object) => self.forget(vec![key(self.kind, &object)]).await,
         }
+    }
+
+    /// Waits until all other kinds were listed, if this one is to be told after them: so a pod's
+    /// workload is built once, and not again for every service and policy that comes after it. Its
+    /// list is on its way meanwhile.
+    async fn await_others(&mut self) -> Result<(), Unheard> {
+        let Some(mut listed) = self.others.take() else { return Ok(()) };
+        let is_last = |listed: &usize| *listed == KINDS.len() - 1;
+        listed.wait_for(is_last).await.map(drop).map_err(|_| Unheard)
     }
 
     async fn put<K>(&mut self, mut object: K, reading: &Reading<K>) -> Result<(), Unheard>
@@ -389,7 +404,7 @@ impl Follower {
     async fn forget(&mut self, keys: Vec<ObjectKey>) -> Result<(), Unheard> {
         for key in keys {
             if self.known.remove(&key).is_some() {
-                self.tell(Told::Events(gone(key))).await?;
+                self.tell(Told::Events(vec![Event::Delete(key)])).await?;
             }
         }
         Ok(())
@@ -527,37 +542,12 @@ fn key<K: Resource>(kind: Kind, object: &K) -> ObjectKey {
     ObjectKey::new(kind, namespace, &object.name_any())
 }
 
-/// What is told of an object that is gone.
-fn gone(key: ObjectKey) -> Vec<Event> {
-    let mut events = Vec::new();
-    if key.kind == Kind::Pod {
-        let (namespace, name) = (key.namespace.clone(), key.name.clone());
-        events.push(Event::PodStatus {
-            namespace: namespace.clone(),
-            name: name.clone(),
-            status: None,
-        });
-        events.push(Event::Captured { namespace, name, uid: None });
-    }
-    events.push(Event::Delete(key));
-    events
-}
-
 /// A number that differs when the contents do. Keyed at random, so that nobody can write an object
 /// whose change goes unseen.
 fn fingerprint<K: Serialize>(hashing: &RandomState, object: &K) -> u64 {
-    struct Into<H>(H);
-    impl<H: Hasher> std::io::Write for Into<H> {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.write(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut hasher = Into(hashing.build_hasher());
-    serde_json::to_writer(&mut hasher, object).expect("an API object is JSON, hashing cannot fail");
-    hasher.0.finish()
+    let mut json = Vec::with_capacity(1024);
+    serde_json::to_writer(&mut json, object).expect("an API object is JSON");
+    let mut hasher = hashing.build_hasher();
+    hasher.write(&json);
+    hasher.finish()
 }

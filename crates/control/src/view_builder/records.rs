@@ -132,12 +132,13 @@ fn own_status(pod: &Pod) -> Option<PodStatus> {
     if pod_ips.is_empty() {
         pod_ips.extend(status.pod_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
     }
+    let restarts = status.container_statuses.iter().flatten().map(|it| it.restart_count);
     Some(PodStatus {
         uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
         phase: status.phase.as_deref().unwrap_or_default().into(),
         pod_ips,
         ready: ready.any(|condition| condition.status == "True"),
-        restarts: 0,
+        restarts: u32::try_from(restarts.sum::<i32>()).unwrap_or_default(),
         reason: status.reason.as_deref().map(Text::from),
     })
 }
@@ -246,4 +247,46 @@ pub(crate) fn entry_labels(entry: &WorkloadEntry) -> Labels {
     let mut labels = entry.metadata.labels.clone().unwrap_or_default();
     labels.extend(entry.spec.labels.clone());
     labels
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_of_a_cluster_holds_its_state() {
+        let pod = json!({
+            "metadata": {"namespace": "a", "name": "web", "uid": "u1",
+                "annotations": {"ambient.istio.io/redirection": "enabled"}},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "reason": "r",
+                "podIPs": [{"ip": "10.0.0.1"}, {"ip": "2001:db8::1"}],
+                "conditions": [{"type": "Initialized", "status": "True"},
+                    {"type": "Ready", "status": "True"}],
+                "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true,
+                    "restartCount": 2}, {"name": "d", "image": "", "imageID": "", "ready": true,
+                    "restartCount": 1}]},
+        });
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        let record = PodRecord::new(&pod);
+        let expected = PodStatus {
+            uid: "u1".into(),
+            phase: "Running".into(),
+            pod_ips: vec!["10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+            ready: true,
+            restarts: 3,
+            reason: Some("r".into()),
+        };
+        assert_eq!(record.own_status, Some(expected));
+        assert!(record.is_annotated_captured);
+        let status = pod.status.as_mut().unwrap();
+        status.pod_ips = None;
+        status.conditions.as_mut().unwrap()[1].status = "False".into();
+        pod.metadata.annotations = None;
+        let record = PodRecord::new(&pod);
+        let status = record.own_status.unwrap();
+        assert_eq!(status.pod_ips, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+        assert!(!status.ready && !record.is_annotated_captured);
+    }
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ambit_net::grpc::Target;
+use ambit_net::grpc::{ConnectError, Target};
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
 };
-use ambit_wire::xds::backoff;
+use ambit_wire::xds::Backoff;
 use ambit_wire::xds::digest::{self, Grouping};
 use ambit_wire::xds::node::ProxyNode;
 use ambit_wire::xds::replies::Replies;
@@ -118,20 +118,21 @@ impl Follower {
 
     /// Follows for as long as the fleet lives, as a proxy does.
     pub(super) async fn run(mut self) {
-        let mut failures = 0;
+        let mut backoff = Backoff::default();
         loop {
             let began = Instant::now();
             let mut worked = false;
             // Why it ended is the control plane's to say; when, is what is measured.
-            drop(self.stream(began, &mut worked).await);
+            let ended = self.stream(began, &mut worked).await;
+            let refused = ended.err().and_then(|error| error.downcast::<ConnectError>().ok());
             if worked {
-                failures = 0;
+                backoff.worked();
                 let ended = Some(Instant::now());
                 *self.told.stream.lock().expect("no holder panics") =
                     Stream { ended, ..Stream::default() };
             }
-            tokio::time::sleep(backoff(failures)).await;
-            failures += 1;
+            let is_refused = refused.is_some_and(|error| error.is_refused());
+            tokio::time::sleep(backoff.wait(is_refused, rand::random())).await;
         }
     }
 

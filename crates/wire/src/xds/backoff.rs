@@ -1,35 +1,71 @@
-//! When to try again. Pure: the caller counts the attempts and does the waiting.
+//! When to try again. Pure: the caller does the waiting.
 
 use std::time::Duration;
 
 /// Wait before the first new attempt.
-pub const BACKOFF_START: Duration = Duration::from_millis(10);
-/// Longest wait between attempts.
-pub const BACKOFF_LIMIT: Duration = Duration::from_secs(15);
+const START: Duration = Duration::from_millis(10);
+/// Longest wait while nobody listens: asking costs next to nothing, and a control plane that is
+/// started again is found at once.
+const UNHEARD_LIMIT: Duration = Duration::from_secs(1);
+/// Longest wait after any other failure, which costs the control plane something.
+const LIMIT: Duration = Duration::from_secs(15);
 
-/// Wait after `failures` attempts in a row have failed; count from 0 again once one succeeded.
+/// Waits between attempts to reach a control plane.
 ///
-/// A connection that ended after it had worked counts as no failure: control planes close
-/// connections at a maximum age, and their clients should be back at once.
-pub fn backoff(failures: u32) -> Duration {
-    let factor = 2_u32.saturating_pow(failures);
-    BACKOFF_START.saturating_mul(factor).min(BACKOFF_LIMIT)
+/// They double up to a limit. A connection that ended after it had worked counts as no failure:
+/// control planes close connections at a maximum age, and their clients should be back at once.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    unheard: u32,
+    failed: u32,
+}
+
+impl Backoff {
+    /// Begins anew, for a connection that worked.
+    pub fn worked(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Wait after an attempt that failed, because nobody listens or for another reason. A `chance`
+    /// from 0 to 1 takes up to half of it away, so that those who lost a control plane together do
+    /// not all come back at once.
+    pub fn wait(&mut self, is_refused: bool, chance: f64) -> Duration {
+        let (count, limit) = match is_refused {
+            true => (&mut self.unheard, UNHEARD_LIMIT),
+            false => (&mut self.failed, LIMIT),
+        };
+        let factor = 2_u32.saturating_pow(*count);
+        *count = count.saturating_add(1);
+        START.saturating_mul(factor).min(limit).mul_f64(1.0 - chance.clamp(0.0, 1.0) / 2.0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn waits(backoff: &mut Backoff, is_refused: bool, chance: f64) -> Vec<u128> {
+        (0..13).map(|_| backoff.wait(is_refused, chance).as_millis()).collect()
+    }
+
     #[test]
     fn waits_double_up_to_the_limit() {
-        let check = |failures, expected_ms| {
-            assert_eq!(backoff(failures), Duration::from_millis(expected_ms), "{failures}");
-        };
-        check(0, 10);
-        check(1, 20);
-        check(5, 320);
-        check(10, 10_240);
-        check(11, 15_000);
-        check(u32::MAX, 15_000);
+        let failed = [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10_240, 15_000, 15_000];
+        let unheard = [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000, 1000, 1000];
+        let mut backoff = Backoff::default();
+        // What nobody heard says nothing about who answers then.
+        assert_eq!(waits(&mut backoff, true, 0.0), unheard);
+        assert_eq!(waits(&mut backoff, false, 0.0), failed);
+        backoff.worked();
+        assert_eq!(backoff.wait(true, 0.0), START);
+        assert_eq!(backoff.wait(false, 0.0), START);
+    }
+
+    #[test]
+    fn chance_takes_up_to_half_away() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.wait(false, 1.0), Duration::from_millis(5));
+        assert_eq!(waits(&mut backoff, false, 1.0)[12], 7500);
+        assert_eq!(backoff.wait(false, 0.5), Duration::from_millis(11_250));
     }
 }

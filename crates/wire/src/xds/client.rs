@@ -2,7 +2,7 @@
 //!
 //! The driver owns the connection. On every new stream it sends what [`Client::connected`] returns,
 //! then feeds each response to [`Client::receive`], applies the changes to its view and *then*
-//! sends the reply; between attempts it waits for [`super::backoff`].
+//! sends the reply; between attempts it waits for [`super::Backoff`].
 //!
 //! Good resources of a response are taken even when others are refused; the reply then names each
 //! refused one. A refused resource leaves its previous version in force and is not remembered, so

@@ -4,13 +4,11 @@
 //! hundred bytes. Everything else is dropped before an object is compared, queued or kept. Nothing
 //! here may judge an object.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ambit_model::Text;
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Namespace, Node, ObjectReference, Pod, PodCondition, PodSpec,
-    PodStatus as KubernetesPodStatus, Service,
+    PodStatus, Service,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -21,7 +19,7 @@ use serde_json::Value;
 use super::strictest;
 use crate::manifest::istio::IstioObject;
 use crate::manifest::{Kind, Typed};
-use crate::registry::{Event, PodStatus};
+use crate::registry::Event;
 use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
 use crate::view_builder::slices::SERVICE_NAME;
 
@@ -156,7 +154,7 @@ fn reduce_pod(pod: &mut Pod) {
     };
 }
 
-fn reduced_status(status: KubernetesPodStatus) -> KubernetesPodStatus {
+fn reduced_status(status: PodStatus) -> PodStatus {
     let ready = status.conditions.into_iter().flatten().find(|it| it.type_ == "Ready");
     let ready = ready.map(|it| PodCondition {
         type_: it.type_,
@@ -168,54 +166,22 @@ fn reduced_status(status: KubernetesPodStatus) -> KubernetesPodStatus {
         restart_count: it.restart_count,
         ..ContainerStatus::default()
     });
-    KubernetesPodStatus {
+    PodStatus {
         phase: status.phase,
         reason: status.reason,
         pod_ip: status.pod_ip,
         pod_ips: status.pod_ips,
         conditions: ready.map(|ready| vec![ready]),
         container_statuses: Some(restarts.collect()),
-        ..KubernetesPodStatus::default()
+        ..PodStatus::default()
     }
 }
 
-/// The pod, what its node says of it, and whether it is captured: each as its own event, as for
-/// pods of one machine.
-fn pod_events(mut pod: Pod) -> Result<Vec<Event>, String> {
-    let metadata = &mut pod.metadata;
-    let uid = metadata.uid.clone().ok_or("it has no uid")?;
-    let annotations = metadata.annotations.take().unwrap_or_default();
-    let is_captured = annotations.get(REDIRECTION).is_some_and(|value| value == "enabled");
-    let namespace: Arc<str> = metadata.namespace.as_deref().unwrap_or_default().into();
-    let name: Arc<str> = metadata.name.as_deref().unwrap_or_default().into();
-    let status = pod.status.take().unwrap_or_default();
-    let captured = is_captured.then(|| uid.as_str().into());
-    Ok(vec![
-        Event::Put(Typed::Pod(Arc::new(pod))),
-        Event::PodStatus {
-            namespace: namespace.clone(),
-            name: name.clone(),
-            status: Some(told_status(uid.into(), status)),
-        },
-        Event::Captured { namespace, name, uid: captured },
-    ])
-}
-
-fn told_status(uid: Text, status: KubernetesPodStatus) -> PodStatus {
-    let ips = status.pod_ips.into_iter().flatten().map(|ip| ip.ip);
-    let mut pod_ips: Vec<_> = ips.filter_map(|ip| ip.parse().ok()).collect();
-    if pod_ips.is_empty() {
-        pod_ips.extend(status.pod_ip.and_then(|ip| ip.parse::<IpAddr>().ok()));
-    }
-    let restarts = status.container_statuses.into_iter().flatten().map(|it| it.restart_count);
-    PodStatus {
-        uid,
-        phase: status.phase.unwrap_or_default().into(),
-        pod_ips,
-        ready: status.conditions.into_iter().flatten().any(|it| it.status == "True"),
-        restarts: u32::try_from(restarts.sum::<i32>()).unwrap_or_default(),
-        reason: status.reason.map(Text::from),
-    }
+/// The pod with what its node says of it. Without a uid it cannot be told from the next of its
+/// name.
+fn pod_events(pod: Pod) -> Result<Vec<Event>, String> {
+    pod.metadata.uid.as_ref().ok_or("it has no uid")?;
+    Ok(vec![Event::Put(Typed::Pod(Arc::new(pod)))])
 }
 
 /// How a kind of Istio's is read.

@@ -1,17 +1,19 @@
-//! Lists of pods, cheaply.
+//! All pods, listed cheaply.
 //!
 //! What the start of a control plane waits for in a large cluster is the list of its pods. In pages
 //! of JSON each costs the API server a read of its store, and both ends three kilobytes or more for
 //! the few hundred bytes that a view is made of. So the list is asked for at once, which the API
 //! server answers from its memory, and in protobuf, of which what nobody needs is skipped.
-//! [`client`] makes a client that does so below a watcher: the watcher asks for pages and gets
-//! them, as the JSON that is left, while the list is still coming. Everything else goes through as
-//! it is: watches, refusals, and the answer of whoever serves no protobuf.
+//!
+//! [`watcher`] is kube's, with a client that does so below it: the watcher gets an empty list, with
+//! the version of the one that was read, and what was read goes past it. Everything else goes
+//! through as it is: watches, refusals, and the answer of whoever serves no protobuf.
 
 use std::sync::Arc;
 
 use ambit_wire::kubernetes::{MEDIA_TYPE, Part, PodListReader};
 use ambit_wire::proto::kubernetes as message;
+use futures::stream::{self, StreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -19,75 +21,91 @@ use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, ContainerStatus, Pod, PodCondition, PodIP, PodSpec, PodStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
 use kube::client::Body;
-use tokio::sync::{Mutex, mpsc};
+use kube::runtime::watcher::{self, Config, Event};
+use kube::{Api, Client};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{PAGE, reduce};
+use super::{PAGE, Watched};
 
 /// Where the API server has all pods.
 const PODS: &str = "/api/v1/pods";
-/// What a watcher is told to continue with. The list itself has no such places.
-const MORE: &str = "more";
-/// Pages that are ready before they are asked for.
-const READY: usize = 2;
+/// Pages that are ready before they are asked for: as many as come while other kinds are listed.
+const READY: usize = 16;
 
-/// A client whose lists of all pods come in protobuf.
-pub(super) fn client(below: Client) -> Client {
-    let pages = Arc::new(Pages { below, coming: Mutex::default() });
-    let service = tower::service_fn(move |request| pages.clone().answer(request));
-    Client::new(service, "default")
+/// What [`watcher::watcher`] tells of all pods.
+pub(super) fn watcher(client: &Client, config: Config) -> Watched<Pod> {
+    let (sender, pages) = mpsc::channel(READY);
+    let lists = Arc::new(Lists { below: client.clone(), pages: sender });
+    let service = tower::service_fn(move |request| lists.clone().answer(request));
+    let events = watcher::watcher(Api::all(Client::new(service, "default")), config).boxed();
+    let told = Told { events, held: None, pages, page: Vec::new().into_iter() };
+    stream::unfold(told, |mut told| async { Some((told.next().await?, told)) }).boxed()
 }
 
-struct Pages {
+/// What is told of the pods.
+struct Told {
+    /// What the watcher tells: everything but the lists that were read here.
+    events: Watched<Pod>,
+    /// What it told and is told on when all pods that were read before are.
+    held: Option<watcher::Result<Event<Pod>>>,
+    pages: mpsc::Receiver<Vec<Pod>>,
+    page: std::vec::IntoIter<Pod>,
+}
+
+impl Told {
+    async fn next(&mut self) -> Option<watcher::Result<Event<Pod>>> {
+        loop {
+            if let Some(pod) = self.page.next() {
+                return Some(Ok(Event::InitApply(pod)));
+            }
+            if let Ok(page) = self.pages.try_recv() {
+                self.page = page.into_iter();
+            } else if let Some(held) = self.held.take() {
+                return Some(held);
+            } else {
+                tokio::select! {
+                    Some(page) = self.pages.recv() => self.page = page.into_iter(),
+                    event = self.events.next() => self.held = Some(event?),
+                }
+            }
+        }
+    }
+}
+
+/// Answers for the API server.
+struct Lists {
     below: Client,
-    /// The rest of the list that is being read.
-    coming: Mutex<Option<Coming>>,
+    /// Takes what the lists hold.
+    pages: mpsc::Sender<Vec<Pod>>,
 }
 
-/// A list that is being read.
-struct Coming {
-    pages: mpsc::Receiver<kube::Result<Vec<u8>>>,
-    /// Reads it, as long as somebody wants it.
-    _reader: JoinSet<()>,
-}
-
-impl Pages {
+impl Lists {
     async fn answer(self: Arc<Self>, request: Request<Body>) -> kube::Result<Response<Body>> {
         let query = request.uri().query().unwrap_or_default();
-        let has = |pair: &str| query.split('&').any(|it| it == pair);
-        if request.uri().path() != PODS || has("watch=true") {
+        if request.uri().path() != PODS || query.split('&').any(|pair| pair == "watch=true") {
             return self.below.send(request).await;
         }
-        let mut coming = self.coming.lock().await;
-        if !has(&format!("continue={MORE}")) {
-            *coming = None;
-            let response = self.list().await?;
-            if !is_protobuf(&response) {
-                return Ok(response);
-            }
-            if !response.status().is_success() {
-                // A refusal that the watcher can read.
-                return self.below.send(request).await;
-            }
-            *coming = Some(Coming::read(response.into_body()));
-        }
-        let page = match coming.as_mut() {
-            Some(coming) => coming.pages.recv().await,
-            None => None,
-        };
-        // Without a page the reader was stopped; whatever has begun is begun again.
-        page.unwrap_or_else(|| Err(cut("the list was given up")))
-            .map(|page| Response::new(page.into()))
-    }
-
-    async fn list(&self) -> kube::Result<Response<Body>> {
         let accepted = format!("{MEDIA_TYPE}, application/json");
-        let request = Request::get(PODS).header(ACCEPT, accepted).body(Body::empty());
-        self.below.send(request.map_err(kube::Error::HttpError)?).await
+        let list = Request::get(PODS).header(ACCEPT, accepted).body(Body::empty());
+        let response = self.below.send(list.map_err(kube::Error::HttpError)?).await?;
+        if !is_protobuf(&response) {
+            return Ok(response);
+        }
+        if !response.status().is_success() {
+            // A refusal that the watcher can read.
+            return self.below.send(request).await;
+        }
+        // On its own, so that it goes on while what it read waits; given up with the request.
+        let mut reader = JoinSet::new();
+        reader.spawn(read(response.into_body(), self.pages.clone()));
+        let metadata = reader.join_next().await.expect("a task was spawned").map_err(cut)??;
+        let list = List::<Pod> { metadata, items: Vec::new() };
+        let list = serde_json::to_vec(&list).map_err(kube::Error::SerdeError)?;
+        Ok(Response::new(list.into()))
     }
 }
 
@@ -101,53 +119,27 @@ fn cut(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> kube::Error 
     kube::Error::Service(why.into())
 }
 
-impl Coming {
-    fn read(body: Body) -> Self {
-        let (sender, pages) = mpsc::channel(READY);
-        let mut reader = JoinSet::new();
-        reader.spawn(async move {
-            if let Err(error) = read(body, &sender).await {
-                // Nobody may want it any more.
-                let _unwanted = sender.send(Err(error)).await;
-            }
-        });
-        Self { pages, _reader: reader }
-    }
-}
-
-/// Reads a list and sends its pages.
-async fn read(mut body: Body, pages: &mpsc::Sender<kube::Result<Vec<u8>>>) -> kube::Result<()> {
+/// Reads a list and sends its pods; answers with what else it says.
+async fn read(mut body: Body, pages: mpsc::Sender<Vec<Pod>>) -> kube::Result<ListMeta> {
     let mut reader = PodListReader::default();
-    let mut page = List::<Pod>::default();
+    let mut list = ListMeta::default();
+    let mut page = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(bytes) = frame?.into_data() else { continue };
         reader.feed(&bytes);
         while let Some(part) = reader.next_part().map_err(cut)? {
             match part {
-                Part::Metadata(metadata) => {
-                    page.metadata.resource_version = text(metadata.resource_version);
-                }
-                Part::Pod(it) => {
-                    let mut pod = pod(*it);
-                    (reduce::POD.reduce)(&mut pod);
-                    page.items.push(pod);
-                }
+                Part::Metadata(metadata) => list.resource_version = text(metadata.resource_version),
+                Part::Pod(it) => page.push(pod(*it)),
             }
-            if page.items.len() == PAGE as usize {
-                page.metadata.continue_ = Some(MORE.to_owned());
-                send(&page, pages).await?;
-                page.items.clear();
-                page.metadata.continue_ = None;
+            if page.len() == PAGE as usize {
+                pages.send(std::mem::take(&mut page)).await.map_err(cut)?;
             }
         }
     }
     reader.end().map_err(cut)?;
-    send(&page, pages).await
-}
-
-async fn send(page: &List<Pod>, pages: &mpsc::Sender<kube::Result<Vec<u8>>>) -> kube::Result<()> {
-    let json = serde_json::to_vec(page).map_err(kube::Error::SerdeError)?;
-    pages.send(Ok(json)).await.map_err(cut)
+    pages.send(page).await.map_err(cut)?;
+    Ok(list)
 }
 
 /// An empty text is none: JSON leaves it out.
@@ -242,13 +234,12 @@ fn status(status: message::PodStatus) -> PodStatus {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use futures::{StreamExt, TryStreamExt};
+    use futures::TryStreamExt;
     use http::StatusCode;
-    use kube::Api;
-    use kube::runtime::watcher;
     use prost::Message;
     use serde_json::json;
 
+    use super::super::reduce;
     use super::*;
 
     /// An API server that gives `answer` for the request of this number, and its client.
@@ -261,7 +252,7 @@ mod tests {
             let (answer, number) = (answer.clone(), counter.fetch_add(1, Ordering::Relaxed));
             async move { Ok::<_, kube::Error>(answer(number, &request)) }
         });
-        (client(Client::new(service, "default")), asked)
+        (Client::new(service, "default"), asked)
     }
 
     fn protobuf(status: StatusCode, kind: &str, object: &impl Message) -> Response<Body> {
@@ -287,15 +278,14 @@ mod tests {
 
     /// What a watcher tells until the list is told, or the first error.
     async fn listed(client: &Client) -> watcher::Result<Vec<String>> {
-        let config = watcher::Config::default().page_size(PAGE);
-        let events = watcher::watcher(Api::<Pod>::all(client.clone()), config);
-        let told = events.try_take_while(|event| {
-            let is_over = matches!(event, watcher::Event::InitDone);
+        let config = Config::default().page_size(PAGE);
+        let told = watcher(client, config).try_take_while(|event| {
+            let is_over = matches!(event, Event::InitDone);
             async move { Ok(!is_over) }
         });
         let names = told.try_filter_map(|event| async move {
             Ok(match event {
-                watcher::Event::InitApply(pod) => pod.metadata.name,
+                Event::InitApply(pod) => pod.metadata.name,
                 _ => None,
             })
         });
@@ -326,10 +316,9 @@ mod tests {
             let event = format!("{}\n", json!({"type": "ADDED", "object": pod}));
             Response::new(event.into_bytes().into())
         });
-        let config = watcher::Config::default().page_size(PAGE);
-        let events = watcher::watcher(Api::<Pod>::all(client), config);
-        let told = events.take(4).try_collect::<Vec<_>>().await.unwrap();
-        let Some(watcher::Event::Apply(pod)) = told.last() else { panic!("{told:?}") };
+        let config = Config::default().page_size(PAGE);
+        let told = watcher(&client, config).take(4).try_collect::<Vec<_>>().await.unwrap();
+        let Some(Event::Apply(pod)) = told.last() else { panic!("{told:?}") };
         assert_eq!(pod.metadata.name.as_deref(), Some("new"));
     }
 
