@@ -95,7 +95,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the address was reached, and nobody listens there.
+    /// Whether the last of its addresses was reached, and nobody listens there.
     pub fn is_refused(&self) -> bool {
         let Self::Connect { source, .. } = self else { return false };
         source.kind() == io::ErrorKind::ConnectionRefused

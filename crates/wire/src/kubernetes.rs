@@ -207,7 +207,8 @@ mod tests {
         let metadata = ListMeta { resource_version: "7".into() };
         let items = (0..pods).map(|n| {
             let name = format!("web-{n}").repeat(n * 9 + 1);
-            Pod { metadata: Some(ObjectMeta { name, ..Default::default() }), ..Default::default() }
+            let metadata = ObjectMeta { name: name.into(), ..Default::default() };
+            Pod { metadata: Some(metadata), ..Default::default() }
         });
         PodList { metadata: Some(metadata), items: items.collect() }
     }

@@ -308,8 +308,8 @@ impl Follower {
             };
             let taken = match next {
                 Some(Ok(event)) => {
-                    // The beginning of a list says nothing about the API server.
-                    if !matches!(event, watcher::Event::Init) {
+                    // The beginning of a list says nothing about its end.
+                    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
                         self.works();
                         pause = PAUSE_MIN;
                     }

@@ -132,13 +132,13 @@ fn own_status(pod: &Pod) -> Option<PodStatus> {
     if pod_ips.is_empty() {
         pod_ips.extend(status.pod_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
     }
-    let restarts = status.container_statuses.iter().flatten().map(|it| it.restart_count);
+    let restarts = status.container_statuses.iter().flatten().map(|it| i64::from(it.restart_count));
     Some(PodStatus {
         uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
         phase: status.phase.as_deref().unwrap_or_default().into(),
         pod_ips,
         ready: ready.any(|condition| condition.status == "True"),
-        restarts: u32::try_from(restarts.sum::<i32>()).unwrap_or_default(),
+        restarts: u32::try_from(restarts.sum::<i64>()).unwrap_or_default(),
         reason: status.reason.as_deref().map(Text::from),
     })
 }

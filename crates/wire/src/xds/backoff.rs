@@ -7,6 +7,8 @@ const START: Duration = Duration::from_millis(10);
 /// Longest wait while nobody listens: asking costs next to nothing, and a control plane that is
 /// started again is found at once.
 const UNHEARD_LIMIT: Duration = Duration::from_secs(1);
+/// As many refusals count as failures when somebody listens again.
+const UNHEARD_PATIENCE: u32 = 6;
 /// Longest wait after any other failure, which costs the control plane something.
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -30,6 +32,10 @@ impl Backoff {
     /// from 0 to 1 takes up to half of it away, so that those who lost a control plane together do
     /// not all come back at once.
     pub fn wait(&mut self, is_refused: bool, chance: f64) -> Duration {
+        if !is_refused {
+            // Those who were refused for long come in numbers, and are to be patient then.
+            self.failed = self.failed.max(self.unheard.min(UNHEARD_PATIENCE));
+        }
         let (count, limit) = match is_refused {
             true => (&mut self.unheard, UNHEARD_LIMIT),
             false => (&mut self.failed, LIMIT),
@@ -53,12 +59,18 @@ mod tests {
         let failed = [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10_240, 15_000, 15_000];
         let unheard = [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000, 1000, 1000];
         let mut backoff = Backoff::default();
-        // What nobody heard says nothing about who answers then.
-        assert_eq!(waits(&mut backoff, true, 0.0), unheard);
         assert_eq!(waits(&mut backoff, false, 0.0), failed);
+        assert_eq!(waits(&mut backoff, true, 0.0), unheard);
         backoff.worked();
-        assert_eq!(backoff.wait(true, 0.0), START);
+        backoff.wait(true, 0.0);
+        assert_eq!(waits(&mut backoff, false, 0.0)[..2], [20, 40]);
+        waits(&mut backoff, true, 0.0);
+        backoff.worked();
+        waits(&mut backoff, true, 0.0);
+        assert_eq!(waits(&mut backoff, false, 0.0)[..3], [640, 1280, 2560]);
+        backoff.worked();
         assert_eq!(backoff.wait(false, 0.0), START);
+        assert_eq!(backoff.wait(true, 0.0), START);
     }
 
     #[test]

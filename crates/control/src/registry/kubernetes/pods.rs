@@ -3,15 +3,16 @@
 //! What the start of a control plane waits for in a large cluster is the list of its pods. In pages
 //! of JSON each costs the API server a read of its store, and both ends three kilobytes or more for
 //! the few hundred bytes that a view is made of. So the list is asked for at once, which the API
-//! server answers from its memory, and in protobuf, of which what nobody needs is skipped.
+//! server answers from its memory (before Kubernetes 1.31, or without an etcd that tells progress,
+//! from its store), and in protobuf, of which what nobody needs is skipped.
 //!
 //! [`watcher`] is kube's, with a client that does so below it: the watcher gets an empty list, with
 //! the version of the one that was read, and what was read goes past it. Everything else goes
-//! through as it is: watches, refusals, and the answer of whoever serves no protobuf.
+//! through as it is: watches, refusals, and the lists of whoever serves no protobuf.
 
 use std::sync::Arc;
 
-use ambit_wire::kubernetes::{MEDIA_TYPE, Part, PodListReader};
+use ambit_wire::kubernetes::{MEDIA_TYPE, Part, PodListError, PodListReader};
 use ambit_wire::proto::kubernetes as message;
 use futures::stream::{self, StreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
@@ -29,11 +30,11 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{PAGE, Watched};
+use super::{PAGE, Watched, reduce};
 
-/// Where the API server has all pods.
+/// Where the API server has all pods. A selector in a list would be lost here: pods have none.
 const PODS: &str = "/api/v1/pods";
-/// Pages that are ready before they are asked for: as many as come while other kinds are listed.
+/// Pages that wait while other kinds are listed.
 const READY: usize = 16;
 
 /// What [`watcher::watcher`] tells of all pods.
@@ -42,12 +43,12 @@ pub(super) fn watcher(client: &Client, config: Config) -> Watched<Pod> {
     let lists = Arc::new(Lists { below: client.clone(), pages: sender });
     let service = tower::service_fn(move |request| lists.clone().answer(request));
     let events = watcher::watcher(Api::all(Client::new(service, "default")), config).boxed();
-    let told = Told { events, held: None, pages, page: Vec::new().into_iter() };
+    let told = Merged { events, held: None, pages, page: Vec::new().into_iter() };
     stream::unfold(told, |mut told| async { Some((told.next().await?, told)) }).boxed()
 }
 
 /// What is told of the pods.
-struct Told {
+struct Merged {
     /// What the watcher tells: everything but the lists that were read here.
     events: Watched<Pod>,
     /// What it told and is told on when all pods that were read before are.
@@ -56,7 +57,7 @@ struct Told {
     page: std::vec::IntoIter<Pod>,
 }
 
-impl Told {
+impl Merged {
     async fn next(&mut self) -> Option<watcher::Result<Event<Pod>>> {
         loop {
             if let Some(pod) = self.page.next() {
@@ -86,18 +87,18 @@ struct Lists {
 impl Lists {
     async fn answer(self: Arc<Self>, request: Request<Body>) -> kube::Result<Response<Body>> {
         let query = request.uri().query().unwrap_or_default();
-        if request.uri().path() != PODS || query.split('&').any(|pair| pair == "watch=true") {
+        let begins_list = |pair: &str| pair != "watch=true" && !pair.starts_with("continue=");
+        if request.uri().path() != PODS || !query.split('&').all(begins_list) {
             return self.below.send(request).await;
         }
         let accepted = format!("{MEDIA_TYPE}, application/json");
         let list = Request::get(PODS).header(ACCEPT, accepted).body(Body::empty());
         let response = self.below.send(list.map_err(kube::Error::HttpError)?).await?;
-        if !is_protobuf(&response) {
-            return Ok(response);
-        }
-        if !response.status().is_success() {
-            // A refusal that the watcher can read.
-            return self.below.send(request).await;
+        match (is_protobuf(&response), response.status().is_success()) {
+            (true, true) => {}
+            (false, false) => return Ok(response),
+            // A refusal that the watcher cannot read, or more at once than it asks for.
+            (true, false) | (false, true) => return self.below.send(request).await,
         }
         // On its own, so that it goes on while what it read waits; given up with the request.
         let mut reader = JoinSet::new();
@@ -119,6 +120,14 @@ fn cut(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> kube::Error 
     kube::Error::Service(why.into())
 }
 
+/// What is wrong with a list.
+fn unreadable(error: PodListError) -> kube::Error {
+    match error {
+        PodListError::Cut => cut(error),
+        _ => kube::Error::SerdeError(serde::de::Error::custom(error)),
+    }
+}
+
 /// Reads a list and sends its pods; answers with what else it says.
 async fn read(mut body: Body, pages: mpsc::Sender<Vec<Pod>>) -> kube::Result<ListMeta> {
     let mut reader = PodListReader::default();
@@ -127,24 +136,35 @@ async fn read(mut body: Body, pages: mpsc::Sender<Vec<Pod>>) -> kube::Result<Lis
     while let Some(frame) = body.frame().await {
         let Ok(bytes) = frame?.into_data() else { continue };
         reader.feed(&bytes);
-        while let Some(part) = reader.next_part().map_err(cut)? {
+        while let Some(part) = reader.next_part().map_err(unreadable)? {
             match part {
-                Part::Metadata(metadata) => list.resource_version = text(metadata.resource_version),
-                Part::Pod(it) => page.push(pod(*it)),
+                Part::Metadata(metadata) => {
+                    list.resource_version = some(metadata.resource_version.as_bytes());
+                }
+                Part::Pod(it) => {
+                    let mut pod = pod(*it);
+                    (reduce::POD.reduce)(&mut pod);
+                    page.push(pod);
+                }
             }
             if page.len() == PAGE as usize {
                 pages.send(std::mem::take(&mut page)).await.map_err(cut)?;
             }
         }
     }
-    reader.end().map_err(cut)?;
+    reader.end().map_err(unreadable)?;
     pages.send(page).await.map_err(cut)?;
     Ok(list)
 }
 
+/// What is no UTF-8 is replaced, as it is in the API server's JSON.
+fn text(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
 /// An empty text is none: JSON leaves it out.
-fn text(text: String) -> Option<String> {
-    (!text.is_empty()).then_some(text)
+fn some(bytes: &[u8]) -> Option<String> {
+    (!bytes.is_empty()).then(|| text(bytes))
 }
 
 fn pod(pod: message::Pod) -> Pod {
@@ -158,15 +178,16 @@ fn pod(pod: message::Pod) -> Pod {
 fn metadata(metadata: message::ObjectMeta) -> ObjectMeta {
     let deleted = metadata.deletion_timestamp;
     let deleted = deleted.map(|it| Timestamp::new(it.seconds, it.nanos).unwrap_or_default());
+    let annotations = metadata.annotations.iter().map(|it| (text(&it.key), text(&it.value)));
     let owners = metadata.owner_references.into_iter().map(owner).collect::<Vec<_>>();
     ObjectMeta {
-        name: text(metadata.name),
-        namespace: text(metadata.namespace),
-        uid: text(metadata.uid),
-        resource_version: text(metadata.resource_version),
+        name: some(&metadata.name),
+        namespace: some(&metadata.namespace),
+        uid: some(&metadata.uid),
+        resource_version: some(&metadata.resource_version),
         deletion_timestamp: deleted.map(Time),
         labels: (!metadata.labels.is_empty()).then_some(metadata.labels),
-        annotations: (!metadata.annotations.is_empty()).then_some(metadata.annotations),
+        annotations: Some(annotations.collect()),
         owner_references: (!owners.is_empty()).then_some(owners),
         ..ObjectMeta::default()
     }
@@ -174,10 +195,10 @@ fn metadata(metadata: message::ObjectMeta) -> ObjectMeta {
 
 fn owner(owner: message::OwnerReference) -> OwnerReference {
     OwnerReference {
-        kind: owner.kind,
-        name: owner.name,
-        uid: owner.uid,
-        api_version: owner.api_version,
+        kind: text(&owner.kind),
+        name: text(&owner.name),
+        uid: text(&owner.uid),
+        api_version: text(&owner.api_version),
         controller: owner.controller,
         block_owner_deletion: owner.block_owner_deletion,
     }
@@ -185,14 +206,14 @@ fn owner(owner: message::OwnerReference) -> OwnerReference {
 
 fn spec(spec: message::PodSpec) -> PodSpec {
     let containers = spec.containers.into_iter().map(|container| Container {
-        name: container.name,
+        name: text(&container.name),
         ports: Some(container.ports.into_iter().map(port).collect()),
         ..Container::default()
     });
     PodSpec {
         containers: containers.collect(),
-        service_account_name: text(spec.service_account_name),
-        node_name: text(spec.node_name),
+        service_account_name: some(&spec.service_account_name),
+        node_name: some(&spec.node_name),
         host_network: spec.host_network.then_some(true),
         ..PodSpec::default()
     }
@@ -200,29 +221,29 @@ fn spec(spec: message::PodSpec) -> PodSpec {
 
 fn port(port: message::ContainerPort) -> ContainerPort {
     ContainerPort {
-        name: text(port.name),
+        name: some(&port.name),
         host_port: (port.host_port != 0).then_some(port.host_port),
         container_port: port.container_port,
-        protocol: text(port.protocol),
-        host_ip: text(port.host_ip),
+        protocol: some(&port.protocol),
+        host_ip: some(&port.host_ip),
     }
 }
 
 fn status(status: message::PodStatus) -> PodStatus {
     let conditions = status.conditions.into_iter().map(|condition| PodCondition {
-        type_: condition.r#type,
-        status: condition.status,
+        type_: text(&condition.r#type),
+        status: text(&condition.status),
         ..PodCondition::default()
     });
     let containers = status.container_statuses.into_iter().map(|container| ContainerStatus {
         restart_count: container.restart_count,
         ..ContainerStatus::default()
     });
-    let ips = status.pod_ips.into_iter().map(|it| PodIP { ip: it.ip }).collect::<Vec<_>>();
+    let ips = status.pod_ips.into_iter().map(|it| PodIP { ip: text(&it.ip) }).collect::<Vec<_>>();
     PodStatus {
-        phase: text(status.phase),
-        reason: text(status.reason),
-        pod_ip: text(status.pod_ip),
+        phase: some(&status.phase),
+        reason: some(&status.reason),
+        pod_ip: some(&status.pod_ip),
         pod_ips: (!ips.is_empty()).then_some(ips),
         conditions: Some(conditions.collect()),
         container_statuses: Some(containers.collect()),
@@ -239,7 +260,6 @@ mod tests {
     use prost::Message;
     use serde_json::json;
 
-    use super::super::reduce;
     use super::*;
 
     /// An API server that gives `answer` for the request of this number, and its client.
@@ -270,7 +290,10 @@ mod tests {
     fn list_of(pods: usize) -> message::PodList {
         let metadata = message::ListMeta { resource_version: "7".into() };
         let items = (0..pods).map(|n| message::Pod {
-            metadata: Some(message::ObjectMeta { name: format!("web-{n}"), ..Default::default() }),
+            metadata: Some(message::ObjectMeta {
+                name: format!("web-{n}").into(),
+                ..Default::default()
+            }),
             ..Default::default()
         });
         message::PodList { metadata: Some(metadata), items: items.collect() }
@@ -334,6 +357,51 @@ mod tests {
             });
             let error = listed(&client).await.unwrap_err();
             assert!(matches!(error, watcher::Error::InitialListFailed(_)), "{end}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_no_utf8_leaves_the_others() {
+        let mut list = list_of(3);
+        let metadata = list.items[1].metadata.as_mut().unwrap();
+        metadata.annotations = vec![annotation("x", b"\xff")];
+        metadata.owner_references =
+            vec![message::OwnerReference { kind: (&b"\xff"[..]).into(), ..Default::default() }];
+        let reason = (&b"\xc3("[..]).into();
+        list.items[1].status = Some(message::PodStatus { reason, ..Default::default() });
+        let (client, _) = api_server(move |_, _| protobuf(StatusCode::OK, "PodList", &list));
+        assert_eq!(listed(&client).await.unwrap(), ["web-0", "web-1", "web-2"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_list_is_unreadable_and_nobody_is_away() {
+        let (client, _) = api_server(|_, _| protobuf(StatusCode::OK, "NodeList", &list_of(1)));
+        let error = listed(&client).await.unwrap_err();
+        let watcher::Error::InitialListFailed(kube::Error::SerdeError(_)) = error else {
+            panic!("{error}")
+        };
+    }
+
+    /// The whole list failed once, and comes in pages now; or it never comes in protobuf.
+    #[tokio::test]
+    async fn a_list_in_pages_stays_in_pages() {
+        for first in [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::OK] {
+            let (client, asked) = api_server(move |number, request| {
+                let query = request.uri().query().unwrap_or_default();
+                let (name, more) = match number {
+                    0 if first.is_success() => ("all", None),
+                    0 => return protobuf(first, "Status", &list_of(0)),
+                    1 => ("web-0", Some("more")),
+                    _ => ("web-1", None),
+                };
+                assert_eq!(number > 0, query.contains("limit=500"), "{query}");
+                assert_eq!(number == 2, query.contains("continue=more"), "{query}");
+                let metadata = json!({"resourceVersion": "7", "continue": more});
+                let list = json!({"metadata": metadata, "items": [{"metadata": {"name": name}}]});
+                Response::new(list.to_string().into_bytes().into())
+            });
+            assert_eq!(listed(&client).await.unwrap(), ["web-0", "web-1"]);
+            assert_eq!(asked.load(Ordering::Relaxed), 3);
         }
     }
 
@@ -408,12 +476,20 @@ mod tests {
         assert_eq!(reduced(pod(bare)), reduced(nothing));
     }
 
+    fn annotation(key: &'static str, value: &'static [u8]) -> message::Annotation {
+        message::Annotation { key: key.into(), value: value.into() }
+    }
+
     /// The pod of the test above.
     fn sample() -> message::Pod {
         let text = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
         };
-        let owner = |kind: &str, name: &str, uid: &str, api: &str, is: Option<bool>| {
+        let owner = |kind: &'static str,
+                     name: &'static str,
+                     uid: &'static str,
+                     api: &'static str,
+                     is: Option<bool>| {
             message::OwnerReference {
                 kind: kind.into(),
                 name: name.into(),
@@ -431,11 +507,11 @@ mod tests {
             host_ip: "192.0.2.1".into(),
         };
         let bare = message::ContainerPort { container_port: 9090, ..Default::default() };
-        let condition = |kind: &str, status: &str| message::PodCondition {
+        let condition = |kind: &'static str, status: &'static str| message::PodCondition {
             r#type: kind.into(),
             status: status.into(),
         };
-        let ip = |ip: &str| message::PodIp { ip: ip.into() };
+        let ip = |ip: &'static str| message::PodIp { ip: ip.into() };
         message::Pod {
             metadata: Some(message::ObjectMeta {
                 name: "web-0".into(),
@@ -444,7 +520,10 @@ mod tests {
                 resource_version: "7".into(),
                 deletion_timestamp: Some(message::Time { seconds: 1_767_225_630, nanos: 0 }),
                 labels: text(&[("app", "web")]),
-                annotations: text(&[("ambient.istio.io/redirection", "enabled"), ("other", "x")]),
+                annotations: vec![
+                    annotation("ambient.istio.io/redirection", b"enabled"),
+                    annotation("other", b"x"),
+                ],
                 owner_references: vec![
                     owner("Node", "n1", "1", "v1", None),
                     owner("ReplicaSet", "web", "2", "apps/v1", Some(true)),
