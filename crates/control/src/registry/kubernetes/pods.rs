@@ -142,6 +142,7 @@ async fn read(mut body: Body, pages: mpsc::Sender<Vec<Pod>>) -> kube::Result<Lis
                     list.resource_version = some(metadata.resource_version.as_bytes());
                 }
                 Part::Pod(it) => {
+                    // Already here, for pages may wait, and an annotation may be long.
                     let mut pod = pod(*it);
                     (reduce::POD.reduce)(&mut pod);
                     page.push(pod);
@@ -254,6 +255,7 @@ fn status(status: message::PodStatus) -> PodStatus {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use futures::TryStreamExt;
     use http::StatusCode;
@@ -292,6 +294,7 @@ mod tests {
         let items = (0..pods).map(|n| message::Pod {
             metadata: Some(message::ObjectMeta {
                 name: format!("web-{n}").into(),
+                uid: format!("u{n}").into(),
                 ..Default::default()
             }),
             ..Default::default()
@@ -385,6 +388,37 @@ mod tests {
         let watcher::Error::InitialListFailed(kube::Error::SerdeError(_)) = error else {
             panic!("{error}")
         };
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_keeps_failing_on_its_way_is_asked_for_ever_less() {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let counter = lists.clone();
+        let whole = protobuf(StatusCode::OK, "PodList", &list_of(1200));
+        let whole = whole.into_body().collect_bytes().await.unwrap();
+        let (client, _) = api_server(move |_, request| {
+            let response = Response::builder();
+            if request.uri().query().unwrap_or_default().contains("watch=true") {
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                return response.status(status).body(Vec::new().into()).unwrap();
+            }
+            if request.uri().path() != PODS {
+                let empty = json!({"metadata": {"resourceVersion": "7"}, "items": []});
+                return response.body(empty.to_string().into_bytes().into()).unwrap();
+            }
+            counter.fetch_add(1, Ordering::Relaxed);
+            let cut = whole.slice(..whole.len() - 1).to_vec();
+            response.header(CONTENT_TYPE, MEDIA_TYPE).body(cut.into()).unwrap()
+        });
+        let mut registry = super::super::KubernetesRegistry::open(&client);
+        let mut told = 0;
+        let loading = registry.load(|events| told += events.len());
+        let ended = tokio::time::timeout(Duration::from_secs(20), loading).await;
+        assert!(ended.is_err(), "a list that was cut is not all");
+        // After 0.1 s, 0.2, 0.4 and so on up to five.
+        assert!((5..=10).contains(&lists.load(Ordering::Relaxed)), "{lists:?}");
+        // What came whole was told, once: two pages.
+        assert_eq!(told, 1000);
     }
 
     /// The whole list failed once, and comes in pages now; or it never comes in protobuf.
