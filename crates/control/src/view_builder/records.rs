@@ -82,8 +82,8 @@ pub(crate) struct PodRecord {
     pub(crate) kind: WorkloadKind,
     /// The name of its owner.
     pub(crate) owner: Text,
-    /// Whether the pod object itself says that it is captured, as the node agent of a cluster writes
-    /// it, Ambit's and istio-cni.
+    /// Whether the pod object itself says that it is captured, as a cluster's node agent writes it,
+    /// Ambit's or istio-cni.
     pub(crate) is_annotated_captured: bool,
     /// What the pod object itself says of its state, as a kubelet writes it.
     pub(crate) own_status: Option<PodStatus>,
