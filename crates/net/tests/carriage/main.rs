@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
 mod copy;
+mod floods;
 mod hbone;
 mod pool;
 

@@ -1,0 +1,205 @@
+//! Floods of HTTP/2 frames by a peer that passed TLS: each ends its own connection, or costs
+//! nothing that grows.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ambit_net::drain::Drain;
+use ambit_net::hbone::{Connect, HboneError, MAX_SERVER_STREAMS, Settings, Transport, serve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::timeout;
+
+use crate::{on_one_thread, tcp_pair};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Frame types (RFC 9113 section 6) and flags.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+const UNKNOWN: u8 = 0xbe;
+const END_HEADERS: u8 = 4;
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+/// What a flood sends at most. A connection that survives all of it must not have grown by it.
+const FLOOD_BYTES: usize = 8 << 20;
+/// A peer that is closed is closed long before.
+const CLOSED_WITHIN: Duration = Duration::from_secs(10);
+/// What a connection may hold for a peer that reads no answers: buffers, not the flood.
+const HELD_BYTES: usize = 2 << 20;
+/// Growth of the whole process that is no sign of a leak: other tests run beside this one.
+const NOISE_BYTES: usize = 4 << 20;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// CONNECT 127.0.0.1:1 as an HPACK block of literals without indexing (RFC 7541 section 6.2.2).
+fn connect(stream: u32) -> Vec<u8> {
+    let mut block = vec![0x02, 7];
+    block.extend(b"CONNECT");
+    block.extend([0x01, 11]);
+    block.extend(b"127.0.0.1:1");
+    frame(HEADERS, END_HEADERS, stream, &block)
+}
+
+/// Pieces of one flood, numbered from 0; none may leave the connection's state behind.
+type Flood = Box<dyn FnMut(u32) -> Vec<u8>>;
+
+/// A server, and a peer that may send anything.
+struct Victim {
+    peer: TcpStream,
+    /// Tunnels that were asked of the server.
+    asked: Rc<Cell<usize>>,
+    served: JoinHandle<Result<(), HboneError>>,
+}
+
+impl Victim {
+    /// `keep`: tunnels stay open, unanswered; else each is refused at once.
+    async fn new(keep: bool) -> Self {
+        let (mut peer, far) = tcp_pair().await;
+        let asked = Rc::new(Cell::new(0));
+        let counted = asked.clone();
+        let served = spawn_local(async move {
+            let transport = Transport::new(far);
+            let activity = transport.activity();
+            let mut kept = Vec::new();
+            let each = |connect: Connect| {
+                counted.set(counted.get() + 1);
+                if keep {
+                    kept.push(connect);
+                }
+            };
+            let drain = Drain::new();
+            serve(transport, activity, &Settings::default(), &drain.guard(), each).await
+        });
+        peer.write_all(PREFACE).await.unwrap();
+        peer.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+        Self { peer, asked, served }
+    }
+
+    /// Sends pieces until they are enough, or nobody takes more; says how many bytes were taken.
+    async fn flood(&mut self, mut piece: Flood) -> usize {
+        let mut sent = 0;
+        let mut number = 0;
+        while sent < FLOOD_BYTES {
+            let mut burst = Vec::new();
+            while burst.len() < 16 << 10 {
+                burst.extend(piece(number));
+                number += 1;
+            }
+            match timeout(Duration::from_secs(1), self.peer.write_all(&burst)).await {
+                Ok(Ok(())) => sent += burst.len(),
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+        sent
+    }
+}
+
+/// The peer is closed, and asked for no more tunnels than it may have.
+fn check_closed(what: &str, keep: bool, opening: &'static [u32], piece: fn(u32) -> Vec<u8>) {
+    on_one_thread(async {
+        let mut victim = Victim::new(keep).await;
+        for stream in opening {
+            victim.peer.write_all(&connect(*stream)).await.unwrap();
+        }
+        victim.flood(Box::new(piece)).await;
+        let ended = timeout(CLOSED_WITHIN, &mut victim.served).await;
+        let ended = ended.unwrap_or_else(|_| panic!("{what}: goes on")).unwrap();
+        assert!(matches!(ended, Err(HboneError::Broken(_))), "{what}: {ended:?}");
+        assert!(victim.asked.get() <= MAX_SERVER_STREAMS as usize, "{what}: {:?}", victim.asked);
+    });
+}
+
+#[test]
+fn floods_that_cost_are_closed() {
+    check_closed("rapid reset", false, &[], |number| {
+        let stream = 2 * number + 1;
+        [connect(stream), frame(RST_STREAM, 0, stream, &CANCEL)].concat()
+    });
+    check_closed("CONTINUATION without an end", false, &[], |number| match number {
+        0 => frame(HEADERS, 0, 1, &[0x02, 7]),
+        _ => frame(CONTINUATION, 0, 1, &[0; 1024]),
+    });
+    check_closed("empty CONTINUATION without an end", false, &[], |number| match number {
+        0 => frame(HEADERS, 0, 1, &[0x02, 7]),
+        _ => frame(CONTINUATION, 0, 1, &[]),
+    });
+    check_closed("empty DATA", true, &[1], |_| frame(DATA, 0, 1, &[]));
+    check_closed("more streams than allowed", true, &[], |number| connect(2 * number + 1));
+    check_closed("DATA beyond the window", true, &[1], |_| frame(DATA, 0, 1, &[0; 16 << 10]));
+    check_closed("DATA of no stream", true, &[], |_| frame(DATA, 0, 0, &[0]));
+    check_closed("a window beyond its limit", true, &[1], |_| {
+        frame(WINDOW_UPDATE, 0, 0, &0x7fff_ffff_u32.to_be_bytes())
+    });
+}
+
+/// Bytes of this process that lie in memory.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+#[test]
+fn floods_that_ask_for_answers_are_read_no_faster_than_the_answers_are() {
+    for (what, piece) in [
+        ("PING", frame(PING, 0, 0, &[7; 8])),
+        ("SETTINGS", frame(SETTINGS, 0, 0, &[])),
+        ("SETTINGS with values", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff].repeat(100))),
+    ] {
+        on_one_thread(async {
+            let mut victim = Victim::new(true).await;
+            let before = resident_bytes();
+            // The peer reads nothing. What it could send is in the kernel's buffers, or was taken
+            // without being kept.
+            victim.flood(Box::new(move |_| piece.clone())).await;
+            let grown = resident_bytes().saturating_sub(before);
+            assert!(grown <= HELD_BYTES + NOISE_BYTES, "{what}: {grown} bytes more");
+            victim.served.abort();
+        });
+    }
+}
+
+#[test]
+fn floods_that_say_nothing_leave_nothing() {
+    for (what, piece) in [
+        ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 1])),
+        ("unknown frames", frame(UNKNOWN, 0xff, 1, &[0; 64])),
+        ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 1, &1_u32.to_be_bytes())),
+    ] {
+        on_one_thread(async {
+            let mut victim = Victim::new(true).await;
+            victim.peer.write_all(&connect(1)).await.unwrap();
+            let before = resident_bytes();
+            let sent = victim.flood(Box::new(move |_| piece.clone())).await;
+            assert!(sent >= FLOOD_BYTES, "{what}: {sent} bytes were taken");
+            let grown = resident_bytes().saturating_sub(before);
+            assert!(grown <= HELD_BYTES + NOISE_BYTES, "{what}: {grown} bytes more");
+            // The connection still works: a PING is answered with its own bytes.
+            let ping = frame(PING, 0, 0, b"are you?");
+            victim.peer.write_all(&ping).await.unwrap();
+            let mut heard: Vec<u8> = Vec::new();
+            while !heard.windows(8).any(|window| window == b"are you?") {
+                let mut some = [0; 1024];
+                let read = victim.peer.read(&mut some).await.unwrap();
+                assert!(read > 0, "{what}: closed");
+                heard.extend(&some[..read]);
+            }
+            victim.served.abort();
+        });
+    }
+}
