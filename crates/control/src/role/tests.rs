@@ -1,5 +1,7 @@
 //! The control plane as its clients see it: real sockets on loopback, real TLS, real tokens.
 
+mod held;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
