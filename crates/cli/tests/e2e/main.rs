@@ -16,6 +16,7 @@ mod bookinfo;
 mod certificates;
 mod disturbance;
 mod enrolment;
+mod held;
 mod inputs;
 mod lifecycle;
 mod load;
