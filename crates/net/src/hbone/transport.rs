@@ -1,5 +1,6 @@
 //! The socket below TLS, and the note it takes of arriving bytes for the keepalive.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
@@ -24,12 +25,19 @@ impl Activity {
 pub struct Transport<IO> {
     io: IO,
     activity: Activity,
+    held: Option<Box<dyn Any>>,
 }
 
 impl<IO> Transport<IO> {
     /// Takes over a connected stream.
     pub fn new(io: IO) -> Self {
-        Self { io, activity: Activity::default() }
+        Self { io, activity: Activity::default(), held: None }
+    }
+
+    /// Keeps this until the stream is closed, such as the permission to have it open.
+    pub fn holding(mut self, what: impl Any) -> Self {
+        self.held = Some(Box::new(what));
+        self
     }
 
     /// Where the arrival of bytes is noted.
