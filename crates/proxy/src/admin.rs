@@ -26,6 +26,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tracing::{debug, info};
 
+use crate::descriptors::Told;
 use crate::handover::FromWorker;
 use crate::link::Link;
 use crate::logging::Levels;
@@ -38,6 +39,8 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Shares that are used up and shown with readiness; `/shares` has all.
+const MAX_SHARES_SHOWN: usize = 8;
 /// Pause after a listener failed.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,6 +54,7 @@ ambit proxy
 GET  /config_dump                 the view, settings and certificates (keys are never shown)
 GET  /connections                 the live connections, also of workers that finish theirs, and how
                                   many workers are left out
+GET  /shares                      who has the descriptors, and which shares are used up
 GET  /certificates                the certificates of this node's pods
 GET  /process                     this process, and whether it is ready
 GET  /logging                     the log levels
@@ -204,6 +208,7 @@ impl Admin {
                 Ok(connections) => json(&connections),
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             },
+            "/shares" => json(&self.shares()),
             "/process" => json(&ProcessInfo { pid: std::process::id(), ready: self.is_ready() }),
             "/logging" => self.logging(method, query),
             "/debug/pprof/profile" => profile::processor(query).await,
@@ -222,21 +227,37 @@ impl Admin {
         }
     }
 
+    /// A share that is used up concerns its pod and leaves the node ready: a greedy pod must not
+    /// take it out of service. That no pod can be taken on concerns the node.
     fn is_ready(&self) -> bool {
-        self.enrolled.load(Ordering::Relaxed) && *self.shared.view_complete.borrow()
+        self.enrolled.load(Ordering::Relaxed)
+            && *self.shared.view_complete.borrow()
+            && self.shared.descriptors.fits_another_pod()
+    }
+
+    fn shares(&self) -> Told {
+        let pods = self.shared.pods.load();
+        Told::of(&self.shared.descriptors, pods.iter().map(|pod| &pod.shares))
     }
 
     fn readiness(&self) -> Answer {
+        let shares = self.shares();
+        let used_up = shares.used_up.iter().take(MAX_SHARES_SHOWN);
+        let used_up: String = used_up.map(|it| format!("share used up: {it}\n")).collect();
         if self.is_ready() {
-            return text(StatusCode::OK, "ready\n");
+            return text(StatusCode::OK, format!("ready\n{used_up}"));
         }
         let mut missing = String::new();
+        if !shares.fits_another_pod {
+            missing.push_str("not ready: too few descriptors are left for one more pod\n");
+        }
         if !self.enrolled.load(Ordering::Relaxed) {
             missing.push_str("not ready: the node agent has not named all pods\n");
         }
         if !*self.shared.view_complete.borrow() {
             missing.push_str("not ready: the control plane has not sent the whole view\n");
         }
+        missing.push_str(&used_up);
         text(StatusCode::SERVICE_UNAVAILABLE, missing)
     }
 

@@ -1,50 +1,41 @@
 //! One data-plane thread: its pods, their listeners, and everything it owns for itself.
 //!
 //! A connection lives and dies on the thread that accepted it. Nothing here knows what is done
-//! with a connection: that is told in `outbound`, `inbound` and `plaintext`. The thread never
-//! closes a listener for want of resources, it waits.
+//! with a connection: that is told in `outbound`, `inbound` and `plaintext`.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
-use ambit_model::names::WorkloadName;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::namespace::remember_home;
 use ambit_net::pool::{Limits, Pool};
-use ambit_net::socket::{DEFAULT_BACKLOG, DialOptions, normalise};
-use ambit_net::sys::process::raise_open_files_limit;
-use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use ambit_net::socket::{DialOptions, normalise, original_destination};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
 
+use crate::accept::{Entrance, accept_loop};
 use crate::certificates::Credentials;
 use crate::choice::Balance;
 use crate::connections::{ConnectionInfo, Connections};
+use crate::descriptors::{Crowded, Direction, Permit, Source};
 use crate::handshakes::Handshakes;
+use crate::metrics::Reporter;
 use crate::pods::Pod;
-use crate::record::Tally;
+use crate::record::{Record, Tally};
 use crate::shared::Shared;
 use crate::tunnel::{DialError, PoolKey, TunnelPeer};
 use crate::{inbound, outbound, plaintext};
 
-/// The part of all file descriptors that the connections of one pod may take, so that one that
-/// opens too many stops itself and not the others of its node.
-const POD_SHARE_OF_DESCRIPTORS: usize = 4;
 /// Connections that may wait for an HBONE connection to one destination.
 const MAX_POOL_WAITERS: usize = 4096;
 /// How often the remaining connections of a pod that is gone are cut.
 const CUT_INTERVAL: Duration = Duration::from_millis(100);
-/// The usual limit of file descriptors, where the process' own cannot be read.
-const USUAL_DESCRIPTORS: u64 = 1024;
-/// First and last pause of an accept loop that cannot accept.
-const ACCEPT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 /// What the control thread asks of a data-plane thread.
 pub(crate) enum Command {
@@ -87,8 +78,6 @@ pub(crate) struct DataPlane {
     pub(crate) balance: Balance,
     pub(crate) tally: Tally,
     trust: watch::Receiver<u64>,
-    /// Connections that one pod may have on this thread.
-    pod_budget: usize,
 }
 
 /// A pod as one thread serves it.
@@ -97,8 +86,6 @@ pub(crate) struct Served {
     /// Everything that runs for the pod.
     pub(crate) drain: Drain,
     pub(crate) handshakes: Handshakes,
-    /// What is left of the connections it may have; more wait in the kernel.
-    pub(crate) budget: Arc<Semaphore>,
 }
 
 /// Serves pods until [`Command::StopAccepting`] was given, or the sender is gone, and every
@@ -130,7 +117,6 @@ impl DataPlane {
             balance: Balance::new(rand::random()),
             tally: Tally::new(shared.clone()),
             trust: shared.certificates.trust_changed(),
-            pod_budget: pod_budget(shared.config.worker_threads),
             shared,
         }
     }
@@ -153,6 +139,40 @@ impl DataPlane {
         let possible = client.is_ipv4() == server.is_ipv4();
         let wanted = self.shared.config.original_source && possible;
         wanted.then(|| SocketAddr::new(client.ip(), 0))
+    }
+
+    /// What an accept loop of a pod needs of its shares.
+    fn entrance(&self, pod: &Pod, direction: Direction) -> Entrance {
+        let share = pod.shares.of(direction).clone();
+        // What another proxy brings has one descriptor until it is told which tunnels.
+        let count = if direction == Direction::Handshakes { 1 } else { 2 };
+        if direction == Direction::Outbound {
+            return Entrance { share, count, source_of: None };
+        }
+        let shared = self.shared.clone();
+        let source_of = move |peer: SocketAddr| {
+            let (view, network) = (shared.view.load(), &shared.config.node.network);
+            Source::unproven(peer.ip(), view.workload_at(network, peer.ip()).is_some())
+        };
+        Entrance { share, count, source_of: Some(Box::new(source_of)) }
+    }
+
+    /// Resets a connection that there is no descriptor for.
+    fn turn_away(
+        &self,
+        direction: Direction,
+        stream: TcpStream,
+        peer: SocketAddr,
+        crowded: &Crowded,
+    ) {
+        let reporter = match direction {
+            Direction::Outbound => Reporter::Source,
+            _ => Reporter::Destination,
+        };
+        let to = original_destination(&stream).or_else(|_| stream.local_addr());
+        let to = to.map_or_else(|_| SocketAddr::new(peer.ip(), 0), normalise);
+        Record::new(reporter, peer, to).failed(&self.tally, crowded);
+        outbound::refuse(stream);
     }
 
     /// Options of a socket towards a pod.
@@ -216,13 +236,12 @@ impl Thread {
         if let Some(before) = self.pods.remove(&uid) {
             self.retire(before);
         }
-        let budget = Arc::new(Semaphore::new(self.plane.pod_budget));
-        let handshakes = Handshakes::default();
-        let served = Rc::new(Served { pod, drain: Drain::new(), handshakes, budget });
+        let served =
+            Rc::new(Served { pod, drain: Drain::new(), handshakes: Handshakes::default() });
         self.pods.insert(uid, served.clone());
-        self.listen(&served, listeners.outbound, outbound::serve);
-        self.listen(&served, listeners.inbound, inbound::serve);
-        self.listen(&served, listeners.plaintext, plaintext::serve);
+        self.listen(&served, Direction::Outbound, listeners.outbound, outbound::serve);
+        self.listen(&served, Direction::Handshakes, listeners.inbound, inbound::serve);
+        self.listen(&served, Direction::Plaintext, listeners.plaintext, plaintext::serve);
     }
 
     /// Lets a pod's connections go on without time limit, but takes no new ones.
@@ -235,24 +254,26 @@ impl Thread {
     fn listen<F>(
         &self,
         served: &Rc<Served>,
+        direction: Direction,
         listeners: Vec<std::net::TcpListener>,
-        serve: fn(Rc<DataPlane>, Rc<Served>, TcpStream, SocketAddr) -> F,
+        serve: fn(Rc<DataPlane>, Rc<Served>, TcpStream, SocketAddr, Permit) -> F,
     ) where
         F: Future<Output = ()> + 'static,
     {
         for listener in listeners {
             let guard = served.drain.guard();
+            let entrance = self.plane.entrance(&served.pod, direction);
             let (plane, served) = (self.plane.clone(), served.clone());
-            let (name, budget) = (served.pod.name.clone(), served.budget.clone());
-            let each = move |stream, peer, within: OwnedSemaphorePermit| {
-                let connection = serve(plane.clone(), served.clone(), stream, peer);
-                served.drain.guard().spawn_local(async move {
-                    let _within_the_budget = within;
-                    connection.await;
-                });
+            let name = served.pod.name.clone();
+            let each = move |stream, peer, permit: Result<Permit, Box<Crowded>>| match permit {
+                Ok(permit) => {
+                    let connection = serve(plane.clone(), served.clone(), stream, peer, permit);
+                    drop(served.drain.guard().spawn_local(connection));
+                }
+                Err(crowded) => plane.turn_away(direction, stream, peer, &crowded),
             };
             guard.clone().spawn_local(async move {
-                if let Err(error) = accept_loop(listener, guard, &name, budget, each).await {
+                if let Err(error) = accept_loop(listener, guard, &entrance, each).await {
                     tracing::error!(pod = %name, %error, "cannot accept connections of this pod");
                 }
             });
@@ -280,129 +301,5 @@ impl Thread {
                 }
             }
         });
-    }
-}
-
-/// How many connections one pod may have on one of so many threads. Each takes up to two
-/// descriptors.
-fn pod_budget(threads: usize) -> usize {
-    // The limit was raised when the process started; asking for it again changes nothing.
-    let descriptors = raise_open_files_limit().unwrap_or(USUAL_DESCRIPTORS);
-    let descriptors = usize::try_from(descriptors).unwrap_or(Semaphore::MAX_PERMITS);
-    (descriptors / POD_SHARE_OF_DESCRIPTORS / threads.max(1)).clamp(1, Semaphore::MAX_PERMITS)
-}
-
-/// Accepts connections until the guard drains, as many at a time as the budget allows.
-///
-/// What waits by then is accepted too: its clients were told that they are connected, and when the
-/// listener is closed the kernel resets them, unless `net.ipv4.tcp_migrate_req` is on.
-async fn accept_loop(
-    listener: std::net::TcpListener,
-    mut guard: Guard,
-    pod: &WorkloadName,
-    budget: Arc<Semaphore>,
-    each: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit),
-) -> io::Result<()> {
-    // Accepted sockets inherit it: one system call less for each of them.
-    SockRef::from(&listener).set_tcp_nodelay(true)?;
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener)?;
-    let mut draining = std::pin::pin!(guard.draining());
-    let mut pause = ACCEPT_PAUSES.0;
-    loop {
-        if budget.available_permits() == 0 {
-            tracing::warn!(%pod, "the pod has as many connections as it may; more of them wait");
-        }
-        let within = tokio::select! {
-            biased;
-            _ = &mut draining => break,
-            within = budget.clone().acquire_owned() => within.expect("it is never closed"),
-        };
-        let accepted = tokio::select! {
-            biased;
-            _ = &mut draining => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                pause = ACCEPT_PAUSES.0;
-                each(stream, normalise(peer), within);
-            }
-            Err(error) if is_of_one_connection(&error) => {
-                tracing::debug!(%error, "a connection was gone before it was accepted");
-            }
-            Err(error) => {
-                tracing::warn!(%error, pause_ms = pause.as_millis(), "cannot accept; waiting");
-                sleep(pause).await;
-                pause = (pause * 2).min(ACCEPT_PAUSES.1);
-            }
-        }
-    }
-    accept_waiting(&listener.into_std()?, &budget, each)
-}
-
-/// Accepts what waits now, as far as the budget allows: no more than the queue has room for, lest
-/// the listener never closes.
-pub(crate) fn accept_waiting(
-    listener: &std::net::TcpListener,
-    budget: &Arc<Semaphore>,
-    each: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit),
-) -> io::Result<()> {
-    for _ in 0..DEFAULT_BACKLOG {
-        let Ok(within) = budget.clone().try_acquire_owned() else { break };
-        // Of the kernel, because the runtime may not have heard yet of what came last.
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                stream.set_nonblocking(true)?;
-                each(TcpStream::from_std(stream)?, normalise(peer), within);
-            }
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Whether the error says something about the connection only, not about the listener or us.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-    use std::io::Write as _;
-
-    use tokio::io::AsyncReadExt as _;
-
-    use super::*;
-
-    /// Lets `waiting` connections wait at a listener that is to be closed, with room for `budget`.
-    async fn check(waiting: usize, budget: usize, expected: usize) {
-        let listener = std::net::TcpListener::bind("[::1]:0").expect("listening");
-        let address = listener.local_addr().expect("an address");
-        let connect = |_| std::net::TcpStream::connect(address).expect("queued by the kernel");
-        let mut clients: Vec<_> = (0..waiting).map(connect).collect();
-        let (drain, accepted) = (Drain::new(), RefCell::new(Vec::new()));
-        let (guard, budget) = (drain.guard(), Arc::new(Semaphore::new(budget)));
-        drain.start(None);
-        let each = |stream: TcpStream, _, within| accepted.borrow_mut().push((stream, within));
-        let name = WorkloadName::new("shop", "cart-1");
-        accept_loop(listener, guard, &name, budget, each).await.expect("closed in good order");
-        let accepted = accepted.into_inner();
-        assert_eq!(accepted.len(), expected);
-        for ((mut stream, _), client) in accepted.into_iter().zip(&mut clients) {
-            client.write_all(b"?").expect("not reset");
-            assert_eq!(stream.read_u8().await.expect("heard"), b'?');
-        }
-    }
-
-    #[tokio::test]
-    async fn what_waits_when_a_listener_is_to_be_closed_is_accepted() {
-        check(0, 8, 0).await;
-        check(3, 8, 3).await;
-        check(3, 2, 2).await;
     }
 }

@@ -30,7 +30,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use crate::dataplane::accept_waiting;
+use crate::accept::accept_waiting;
+use crate::descriptors::{Direction, Permit, Share};
 use crate::pods::Pod;
 use crate::shared::Shared;
 use forward::Transport;
@@ -88,6 +89,8 @@ struct Served {
     pod: Arc<Pod>,
     forwarded: Arc<Semaphore>,
     connections: Arc<Semaphore>,
+    /// What the pod may have of the worker's descriptors.
+    share: Arc<Share>,
     /// The resolver that the pod asked, and when that was found out.
     resolver: Cell<Option<(SocketAddr, Instant)>>,
     /// Where other names are looked up when that is unknown.
@@ -107,6 +110,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut commands: mpsc::Receiver<Comman
                     pod: pod.clone(),
                     forwarded: Arc::new(Semaphore::new(MAX_FORWARDED)),
                     connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+                    share: pod.shares.of(Direction::Dns).clone(),
                     resolver: Cell::new(None),
                     fallback: fallback.clone(),
                 });
@@ -220,21 +224,21 @@ impl Datagrams {
         let answer = match served.answer(query, Transport::Udp) {
             Outcome::Ignore => return,
             Outcome::Answer(answer) => answer,
-            Outcome::Forward => match served.forwarded.clone().try_acquire_owned() {
-                Ok(permit) => return self.forward(query.to_vec(), peer, permit),
-                Err(_) => served.refuse(query),
+            Outcome::Forward => match served.permits(&served.forwarded, 1) {
+                Some(permits) => return self.forward(query.to_vec(), peer, permits),
+                None => served.refuse(query),
             },
         };
         send(&self.socket, &answer, peer).await;
     }
 
-    fn forward(&self, query: Vec<u8>, peer: SocketAddr, permit: OwnedSemaphorePermit) {
+    fn forward(&self, query: Vec<u8>, peer: SocketAddr, permits: Permits) {
         let (served, socket, local) = (self.served.clone(), self.socket.clone(), self.local);
         self.forwarded.guard().spawn_local(async move {
             let original = || served.asked_over_udp(local, peer);
             let answer = served.forward(&query, Transport::Udp, original).await;
             send(&socket, &answer, peer).await;
-            drop(permit);
+            drop(permits);
         });
     }
 }
@@ -254,14 +258,17 @@ async fn serve_tcp(
     let listener = TcpListener::from_std(listener)?;
     let tasks = guard.clone();
     let mut draining = std::pin::pin!(guard.draining());
-    let each = |stream, _peer, permit: OwnedSemaphorePermit| {
+    let each = |stream, _peer| {
+        // Beyond the bound the connection is closed at once: the client asks again. One descriptor
+        // is for the connection, one for the resolver's.
+        let Some(permits) = served.permits(&served.connections, 2) else { return };
         let (served, mut guard) = (served.clone(), tasks.clone());
         tasks.spawn_local(async move {
             tokio::select! {
                 () = served.converse(stream) => {}
                 () = guard.overdue() => {}
             }
-            drop(permit);
+            drop(permits);
         });
     };
     loop {
@@ -271,21 +278,26 @@ async fn serve_tcp(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            // Beyond the bound the connection is closed at once: the client asks again.
-            Ok((stream, peer)) => {
-                let Ok(permit) = served.connections.clone().try_acquire_owned() else { continue };
-                each(stream, peer, permit);
-            }
+            Ok((stream, peer)) => each(stream, peer),
             Err(error) => {
                 debug!(%error, "DNS listener");
                 tokio::time::sleep(ERROR_PAUSE).await;
             }
         }
     }
-    accept_waiting(&listener.into_std()?, &served.connections, each)
+    accept_waiting(&listener.into_std()?, || served.connections.available_permits() > 0, each)
 }
 
+/// What something that is under way holds: a place among its like, and descriptors.
+type Permits = (OwnedSemaphorePermit, Permit);
+
 impl Served {
+    /// Takes a place, and descriptors of the pod's share, unless there is none.
+    fn permits(&self, places: &Arc<Semaphore>, count: usize) -> Option<Permits> {
+        let place = places.clone().try_acquire_owned().ok()?;
+        Some((place, self.share.take(None, count).ok()?))
+    }
+
     /// What to do with a query.
     fn answer(&self, query: &[u8], transport: Transport) -> Outcome {
         let asked = match message::read(query) {

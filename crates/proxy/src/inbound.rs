@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ambit_model::authorize::Source;
+use ambit_model::authorize;
 use ambit_model::plan::PROXY_PORTS;
 use ambit_model::service::Service;
 use ambit_model::view::View;
@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use crate::certificates::CertificateError;
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
+use crate::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
 use crate::judgement::{Allowed, Refused, admit, wait_for_view};
 use crate::metrics::{Reporter, ResponseFlags};
 use crate::record::{Failure, Record, Way};
@@ -38,6 +39,9 @@ pub(crate) enum SessionError {
     /// Too many handshakes are under way, from this address or with this pod.
     #[error("too many TLS handshakes are under way from this address or with this pod")]
     Crowded,
+    /// There is no descriptor for one more connection of this client.
+    #[error(transparent)]
+    Share(#[from] Box<Crowded>),
     /// The pod has no certificate.
     #[error("this pod cannot prove its identity")]
     Certificate(#[from] CertificateError),
@@ -55,7 +59,8 @@ pub(crate) enum SessionError {
 impl Failure for SessionError {
     fn flags(&self) -> ResponseFlags {
         match self {
-            Self::Crowded => ResponseFlags::Connect,
+            Self::Crowded => ResponseFlags::Overflow,
+            Self::Share(crowded) => crowded.flags(),
             Self::Certificate(_) => ResponseFlags::IdentityError,
             Self::Revoked | Self::Tls(HandshakeError::Revoked { .. }) => {
                 ResponseFlags::CertificateRevoked
@@ -68,6 +73,7 @@ impl Failure for SessionError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Crowded => "crowded",
+            Self::Share(crowded) => crowded.reason(),
             Self::Certificate(_) => "no_certificate",
             Self::Tls(_) => "tls",
             Self::Hbone(_) => "hbone",
@@ -102,6 +108,9 @@ pub(crate) enum InboundError {
     /// The application cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// There is no descriptor for one more tunnel of this client.
+    #[error(transparent)]
+    Share(#[from] Box<Crowded>),
     /// It was cut while it was set up.
     #[error(transparent)]
     Cut(CutReason),
@@ -118,9 +127,10 @@ impl InboundError {
             | Self::WrongAddress { .. }
             | Self::ProxyPort(_) => StatusCode::BAD_REQUEST,
             Self::Refused(Refused::Denied(_)) | Self::Cut(_) => StatusCode::UNAUTHORIZED,
-            Self::Refused(Refused::Unknown(_)) | Self::Dial(_) | Self::Abandoned => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Refused(Refused::Unknown(_))
+            | Self::Dial(_)
+            | Self::Share(_)
+            | Self::Abandoned => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -130,6 +140,7 @@ impl Failure for InboundError {
         match self {
             Self::Refused(refused) => refused.flags(),
             Self::Dial(error) => error.flags(),
+            Self::Share(crowded) => crowded.flags(),
             Self::Cut(reason) => reason.flags(),
             _ => ResponseFlags::Connect,
         }
@@ -142,6 +153,7 @@ impl Failure for InboundError {
             Self::ProxyPort(_) => "self_call",
             Self::Refused(refused) => refused.reason(),
             Self::Dial(error) => error.reason(),
+            Self::Share(crowded) => crowded.reason(),
             Self::Cut(_) => "cut",
             Self::Abandoned => "abandoned",
         }
@@ -157,6 +169,8 @@ struct Session {
     /// The address that the connection was made to.
     own: SocketAddr,
     peer: Arc<Peer>,
+    /// Its descriptors.
+    carrier: Rc<Carrier>,
 }
 
 /// Serves one HBONE connection from accept to its end.
@@ -165,10 +179,11 @@ pub(crate) async fn serve(
     served: Rc<Served>,
     stream: TcpStream,
     from: SocketAddr,
+    held: Permit,
 ) {
     let unknown = SocketAddr::new(from.ip(), hbone::PORT);
     let own = stream.local_addr().map_or(unknown, normalise);
-    if let Err(error) = session(&plane, &served, stream, from, own).await {
+    if let Err(error) = session(&plane, &served, stream, from, own, held).await {
         Record::new(Reporter::Destination, from, own).failed(&plane.tally, &error);
     }
 }
@@ -179,6 +194,7 @@ async fn session(
     stream: TcpStream,
     from: SocketAddr,
     own: SocketAddr,
+    held: Permit,
 ) -> Result<(), SessionError> {
     let handshaking = served.handshakes.begin(from.ip()).ok_or(SessionError::Crowded)?;
     let certificates = &plane.shared.certificates;
@@ -190,7 +206,10 @@ async fn session(
     let activity = transport.activity();
     let accepted = credentials.acceptor.accept(transport).await;
     let (stream, peer) = accepted.map_err(SessionError::Tls)?;
-    drop(handshaking);
+    // From here on it counts with those of whom it has proven to be.
+    let source = Source::proven(from.ip(), peer.identity.clone());
+    let carrier = Carrier::new(served.pod.shares.of(Direction::Inbound), source)?;
+    drop((handshaking, held));
     let metrics = &plane.shared.metrics;
     metrics.handshake(Reporter::Destination, peer.group.as_str());
     let peer = Arc::new(peer);
@@ -205,7 +224,7 @@ async fn session(
     let settings = tunnel::settings(&plane);
     let leaving = Drain::new();
     let (guard, pod) = (leaving.guard(), served.drain.guard());
-    let session = Rc::new(Session { plane, served, from, own, peer });
+    let session = Rc::new(Session { plane, served, from, own, peer, carrier });
     let each = |connect| {
         session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
     };
@@ -275,6 +294,7 @@ async fn serve_tunnel(session: Rc<Session>, mut connect: Connect) {
 struct Admitted {
     allowed: Allowed,
     server: TcpStream,
+    held: TunnelPermit,
 }
 
 impl Session {
@@ -303,19 +323,20 @@ impl Session {
         if PROXY_PORTS.contains(&found.port()) {
             return Err(InboundError::ProxyPort(found));
         }
-        let source = Source::new(Some(self.peer.identity.clone()), self.from.ip());
+        let source = authorize::Source::new(Some(self.peer.identity.clone()), self.from.ip());
         let enter = |judged| {
             let peer = Some(self.peer.clone());
             plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
         };
         let allowed = admit(&plane.shared, pod, source, found, enter).await?;
         record.allowed_by.clone_from(&allowed.by);
+        let held = self.carrier.tunnel()?;
         let server = tokio::select! {
             dialled = self.dial(&workload, found) => dialled?,
             reason = allowed.entered.cut_off() => return Err(InboundError::Cut(reason)),
             () = connect.abandoned() => return Err(InboundError::Abandoned),
         };
-        Ok(Admitted { allowed, server })
+        Ok(Admitted { allowed, server, held })
     }
 
     /// Connects to the application, and tells it of the client where it wants to be told.
@@ -356,7 +377,7 @@ impl Session {
 
     /// Answers 200, moves the bytes, and ends the record.
     async fn carry(&self, connect: Connect, admitted: Admitted, record: Record) {
-        let Admitted { allowed, server } = admitted;
+        let Admitted { allowed, server, held: _to_the_end } = admitted;
         let mut headers = HeaderMap::new();
         if self.plane.shared.config.response_baggage {
             let baggage = Baggage::of(&allowed.workload).to_string();

@@ -13,10 +13,12 @@
 //! | `views`, `certificates` | clients of the control plane: xDS and the certificate authority |
 //! | `dns` | names of the mesh, answered inside the pod |
 //! | `admin`, `metrics`, `logging` | what an operator sees |
+//! | `descriptors` | who may have how many of the process' file descriptors |
 //! | `pods`, `dataplane` and its modules | connections, from accept to record |
 //!
 //! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
 
+mod accept;
 mod admin;
 mod certificates;
 mod choice;
@@ -26,6 +28,7 @@ mod control_plane;
 #[cfg(test)]
 mod datapath_tests;
 mod dataplane;
+mod descriptors;
 mod dns;
 mod handover;
 mod handshakes;

@@ -18,7 +18,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use process::{Process, Runtimes};
+use crate::descriptors::Descriptors;
+use process::{Account, Process, Runtimes};
 use traffic::TrafficTable;
 pub(crate) use traffic::{EndLabels, ResponseFlags, Traffic, TrafficLabels};
 
@@ -87,6 +88,7 @@ struct Inner {
     registry: Mutex<Registry>,
     traffic: Arc<TrafficTable>,
     runtimes: Arc<Runtimes>,
+    account: Arc<Account>,
     counters: Counters,
 }
 
@@ -138,7 +140,9 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         let traffic = Arc::new(TrafficTable::default());
         let runtimes = Arc::new(Runtimes::default());
+        let account = Arc::new(Account::default());
         let counters = Counters::default();
+        registry.register_collector(Box::new(account.clone()));
         registry.register_collector(Box::new(traffic.clone()));
         registry.register_collector(Box::new(runtimes.clone()));
         registry.register_collector(Box::new(Process));
@@ -146,7 +150,8 @@ impl Default for Metrics {
         registry.register("istio_build", "Version of this proxy", Info::new(build.to_vec()));
         counters.register(&mut registry);
         counters.dns.register(&mut registry);
-        Self(Arc::new(Inner { registry: Mutex::new(registry), traffic, runtimes, counters }))
+        let registry = Mutex::new(registry);
+        Self(Arc::new(Inner { registry, traffic, runtimes, account, counters }))
     }
 }
 
@@ -307,6 +312,11 @@ impl Metrics {
             Some(took) => dns.upstream_seconds.observe(took.as_secs_f64()),
             None => drop(dns.upstream_failures.inc()),
         }
+    }
+
+    /// Shows the account of descriptors among the metrics.
+    pub(crate) fn watch_descriptors(&self, descriptors: Arc<Descriptors>) {
+        self.0.account.watch(descriptors);
     }
 
     /// Shows a thread's runtime among the metrics.

@@ -21,6 +21,7 @@ use crate::choice::Around;
 use crate::config::SameNode;
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
+use crate::descriptors::{Crowded, Direction, Permit};
 use crate::judgement::{Refused, VIEW_PATIENCE, wait_for_view};
 use crate::local;
 use crate::metrics::{Reporter, ResponseFlags};
@@ -60,6 +61,9 @@ pub(crate) enum OutboundError {
     /// The destination cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// There is no descriptor for its other half.
+    #[error(transparent)]
+    Share(#[from] Box<Crowded>),
     /// It was cut while it was set up.
     #[error(transparent)]
     Cut(CutReason),
@@ -70,6 +74,7 @@ impl Failure for OutboundError {
         match self {
             Self::Denied(refused) => refused.flags(),
             Self::Dial(error) => error.flags(),
+            Self::Share(crowded) => crowded.flags(),
             Self::ForeignSource { .. } => ResponseFlags::Deny,
             Self::Cut(reason) => reason.flags(),
             _ => ResponseFlags::Connect,
@@ -90,6 +95,7 @@ impl Failure for OutboundError {
             Self::Refused(Refusal::ProxyPort(_)) => "self_call",
             Self::Denied(refused) => refused.reason(),
             Self::Dial(error) => error.reason(),
+            Self::Share(crowded) => crowded.reason(),
             Self::Cut(_) => "cut",
         }
     }
@@ -108,7 +114,10 @@ pub(crate) async fn serve(
     served: Rc<Served>,
     client: TcpStream,
     peer: SocketAddr,
+    mut held: Permit,
 ) {
+    // The client's descriptor is held to the end; that of the other half only where there is one.
+    let mut other = Some(held.split(1));
     let unknown = SocketAddr::new(peer.ip(), 0);
     let destination = original_destination(&client).map(normalise);
     let to = *destination.as_ref().unwrap_or(&unknown);
@@ -119,7 +128,7 @@ pub(crate) async fn serve(
         Err(error) => Err(error),
     };
     let connected = match identified {
-        Ok(source) => connect(&plane, &served, &source, &mut record).await,
+        Ok(source) => connect(&plane, &served, &source, &mut other, &mut record).await,
         Err(error) => Err(error),
     };
     match connected {
@@ -187,6 +196,7 @@ async fn connect(
     plane: &Rc<DataPlane>,
     served: &Rc<Served>,
     source: &Source,
+    other: &mut Option<Permit>,
     record: &mut Record,
 ) -> Result<Route, OutboundError> {
     let client = record.source.address;
@@ -196,7 +206,7 @@ async fn connect(
     let first = plan(plane, source, client, destination);
     describe(record, &first);
     let failed = endpoint(&first).cloned();
-    let result = follow(plane, served, source, first, record).await;
+    let result = follow(plane, served, source, first, other, record).await;
     let (Err(OutboundError::Dial(error)), Some(failed)) = (&result, failed) else { return result };
     if !error.is_of_the_endpoint() {
         return result;
@@ -208,7 +218,7 @@ async fn connect(
     }
     tracing::debug!(%destination, endpoint = %failed.uid, "endpoint set aside; trying another");
     describe(record, &second);
-    follow(plane, served, source, second, record).await
+    follow(plane, served, source, second, other, record).await
 }
 
 fn plan(plane: &DataPlane, source: &Source, client: SocketAddr, destination: SocketAddr) -> Plan {
@@ -257,8 +267,14 @@ async fn follow(
     served: &Rc<Served>,
     source: &Source,
     plan: Plan,
+    other: &mut Option<Permit>,
     record: &mut Record,
 ) -> Result<Route, OutboundError> {
+    match plan {
+        Plan::Local(_) | Plan::Direct(_) => keep(other, served)?,
+        // A tunnel is no descriptor of its own; the connection that it is in may need this one.
+        Plan::Tunnel(_) | Plan::Waypoint { .. } | Plan::Refuse(_) => *other = None,
+    }
     match plan {
         Plan::Local(target) => {
             match local::join(plane, served, &target, record).await? {
@@ -268,7 +284,10 @@ async fn follow(
                     Ok(Route::Local(joined))
                 }
                 // The view is stale; whoever has the address now must prove who it is.
-                None => through(plane, served, source, &target, target.address, record).await,
+                None => {
+                    *other = None;
+                    through(plane, served, source, &target, target.address, record).await
+                }
             }
         }
         Plan::Tunnel(target) => {
@@ -284,6 +303,14 @@ async fn follow(
         }
         Plan::Refuse(refusal) => Err(OutboundError::Refused(refusal)),
     }
+}
+
+/// Takes a descriptor for the other half again, if an endpoint before needed none.
+fn keep(other: &mut Option<Permit>, served: &Served) -> Result<(), Box<Crowded>> {
+    if other.is_none() {
+        *other = Some(served.pod.shares.of(Direction::Outbound).take(None, 1)?);
+    }
+    Ok(())
 }
 
 async fn through(

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
+use crate::descriptors::Permit;
 use crate::judgement::{Allowed, Refused, admit};
 use crate::metrics::{Reporter, ResponseFlags};
 use crate::outbound::refuse;
@@ -68,6 +69,7 @@ pub(crate) async fn serve(
     served: Rc<Served>,
     client: TcpStream,
     peer: SocketAddr,
+    _held: Permit,
 ) {
     let unknown = SocketAddr::new(peer.ip(), 0);
     let destination = original_destination(&client).map(normalise);

@@ -12,6 +12,8 @@ use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use ambit_net::namespace::NetNs;
 
+use crate::descriptors::Shares;
+
 /// An enrolled pod.
 #[derive(Debug)]
 pub(crate) struct Pod {
@@ -23,6 +25,8 @@ pub(crate) struct Pod {
     pub(crate) netns: NetNs,
     /// The identity it acts under.
     pub(crate) identity: Identity,
+    /// What it may have of the worker's descriptors.
+    pub(crate) shares: Shares,
 }
 
 impl Pod {

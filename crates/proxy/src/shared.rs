@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::certificates::Certificates;
 use crate::config::Config;
+use crate::descriptors::Descriptors;
 use crate::metrics::Metrics;
 use crate::pods::Pods;
 use crate::views::Demand;
@@ -33,11 +34,14 @@ pub(crate) struct Shared {
     pub(crate) pods: ArcSwap<Pods>,
     /// Counters.
     pub(crate) metrics: Metrics,
+    /// Who may have how many descriptors.
+    pub(crate) descriptors: Arc<Descriptors>,
 }
 
 impl Shared {
     /// Nothing known yet.
     pub(crate) fn new(config: Config, certificates: Certificates, demand: Demand) -> Self {
+        let descriptors = Descriptors::of_this_process(config.worker_threads);
         Self {
             config,
             view: ArcSwap::default(),
@@ -47,6 +51,7 @@ impl Shared {
             certificates,
             pods: ArcSwap::default(),
             metrics: Metrics::default(),
+            descriptors,
         }
     }
 

@@ -27,6 +27,7 @@ use tokio::time::timeout;
 
 use crate::certificates::{CertificateError, Credentials};
 use crate::dataplane::{DataPlane, Served};
+use crate::descriptors::{Crowded, Direction};
 use crate::metrics::{Reporter, ResponseFlags};
 use crate::pods::Pod;
 use crate::record::Failure;
@@ -104,8 +105,11 @@ pub(crate) enum DialError {
     /// The destination's policies deny the connection.
     #[error("denied by the policies of the destination (status 401); its proxy's log names them")]
     Denied,
-    /// The destination's proxy cannot reach the application.
-    #[error("the destination's proxy cannot reach the application (status 503)")]
+    /// The destination's proxy cannot reach the application, or has no descriptor for it.
+    #[error(
+        "the destination's proxy cannot reach the application, or this client has used up its \
+         share there (status 503); its log says which"
+    )]
     Unavailable,
     /// The other proxy did not answer.
     #[error(
@@ -119,6 +123,9 @@ pub(crate) enum DialError {
     /// The client's identity does not fit what the application wants to be told.
     #[error("the application cannot be told of the client")]
     ProxyProtocol(#[from] IdentityTooLong),
+    /// The pod may have no more descriptors.
+    #[error(transparent)]
+    Share(#[from] Box<Crowded>),
     /// An HBONE connection that is shared could not be opened.
     #[error(transparent)]
     Pool(PoolError<DialError>),
@@ -166,7 +173,9 @@ impl Failure for DialError {
                 ResponseFlags::H2HandshakeFailure
             }
             Self::Denied => ResponseFlags::Deny,
+            Self::Share(crowded) => crowded.flags(),
             Self::Pool(PoolError::Connect(error)) => error.flags(),
+            Self::Pool(PoolError::Crowded(_)) => ResponseFlags::Overflow,
             _ => ResponseFlags::Connect,
         }
     }
@@ -181,6 +190,7 @@ impl Failure for DialError {
             Self::ProxyProtocol(_) => "proxy_protocol",
             Self::Denied => "denied_by_peer",
             Self::Unavailable => "unavailable",
+            Self::Share(crowded) => crowded.reason(),
             Self::Pool(PoolError::Connect(error)) => error.reason(),
             Self::Pool(PoolError::Crowded(_)) => "crowded",
         }
@@ -291,11 +301,12 @@ async fn connect(
     key: PoolKey,
 ) -> Result<(Client, TunnelPeer), DialError> {
     let address = key.hbone;
+    let held = served.pod.shares.of(Direction::Outbound).take(None, 1)?;
     let stream = match dial(&served.pod, address, &plane.dial_options(None)).await {
         Err(DialError::Timeout(address)) => return Err(DialError::HboneTimeout(address)),
         dialled => dialled?,
     };
-    let transport = Transport::new(stream);
+    let transport = Transport::new(stream).holding(held);
     let activity = transport.activity();
     let proven = credentials.connector.connect(transport, &key.destinations).await;
     let (stream, peer) = proven.map_err(|cause| DialError::Tls { address, cause })?;

@@ -33,6 +33,7 @@ use crate::admin::{self, Admin};
 use crate::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
 use crate::config::Config;
 use crate::dataplane::{Command, Listeners};
+use crate::descriptors::Shares;
 use crate::handover::{
     self, Descriptors, DnsSocket, FromWorker, HandoverError, ListenerKind, Message, OperatorSocket,
     PodInfo, ToWorker,
@@ -137,6 +138,7 @@ impl Worker {
         let keeper = Keeper::new(certificates, asks, authority, link.clone(), metrics, crl);
         let views = Views::new(shared.clone(), link.clone(), demands);
         shared.metrics.watch_runtime("control".into(), tokio::runtime::Handle::current());
+        shared.metrics.watch_descriptors(shared.descriptors.clone());
         let threads = Threads::start(&shared)?;
         let enrolled = Arc::new(AtomicBool::new(false));
         let admin = Arc::new(Admin {
@@ -362,7 +364,9 @@ impl Worker {
         let uid: Text = info.uid.as_str().into();
         self.remove(&uid).await;
         let name = WorkloadName::new(&*info.namespace, &*info.name);
-        let pod = Arc::new(Pod { uid: uid.clone(), name, netns, identity: identity.clone() });
+        let shares = Shares::new(&self.shared.descriptors, &name);
+        let pod = Pod { uid: uid.clone(), name, netns, identity: identity.clone(), shares };
+        let pod = Arc::new(pod);
         self.shared.pods.rcu(|pods| {
             let mut pods = (**pods).clone();
             pods.insert(pod.clone());

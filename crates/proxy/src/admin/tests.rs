@@ -4,11 +4,13 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 
-use ambit_model::names::PolicyName;
+use ambit_model::identity::Identity;
+use ambit_model::names::{PolicyName, WorkloadName};
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
 use ambit_model::view::{Change, View};
 use ambit_model::workload::Workload;
 use ambit_net::local_http;
+use ambit_net::namespace::NetNs;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -16,7 +18,9 @@ use super::connections::PassedOn;
 use super::*;
 use crate::certificates::{Certificates, Clock};
 use crate::config;
+use crate::descriptors::{Descriptors, Direction, Process, Shares};
 use crate::handover::Message;
+use crate::pods::Pod;
 use crate::views::Demand;
 
 struct World {
@@ -28,10 +32,16 @@ struct World {
 
 impl World {
     fn new(name: &str) -> Self {
+        Self::with(name, |_| {})
+    }
+
+    fn with(name: &str, change: impl FnOnce(&mut Shared)) -> Self {
         let variables = [("AUTH_TOKEN", "a.hush.token"), ("CA_HEADER_X-KEY", "hidden")];
         let config = config::tests::config(&[], &variables).expect("valid");
         let (certificates, _asks) = Certificates::new(Clock::system());
-        let shared = Arc::new(Shared::new(config, certificates, Demand::nothing()));
+        let mut shared = Shared::new(config, certificates, Demand::nothing());
+        change(&mut shared);
+        let shared = Arc::new(shared);
         let (link, said) = Link::new();
         let levels = Levels::for_test("info");
         let enrolled = Arc::new(AtomicBool::new(false));
@@ -123,6 +133,47 @@ async fn readiness_says_what_is_missing() {
     let (_, text) = world.ask(Method::GET, "/process").await;
     let process: ProcessInfo = serde_json::from_str(&text).expect("JSON");
     assert!(process.ready && process.pid == std::process::id());
+}
+
+#[tokio::test]
+async fn shares_that_are_used_up_are_told_and_only_a_full_proxy_is_not_ready() {
+    let world = World::new("shares");
+    world.admin.enrolled.store(true, Ordering::Relaxed);
+    world.admin.shared.view_complete.send_replace(true);
+    let shared = &world.admin.shared;
+    let name = WorkloadName::new("shop", "cart");
+    let pod = Arc::new(Pod {
+        uid: "1".into(),
+        shares: Shares::new(&shared.descriptors, &name),
+        name,
+        netns: NetNs::current().expect("this namespace"),
+        identity: Identity::new("cluster.local", "shop", "cart"),
+    });
+    shared.pods.rcu(|pods| {
+        let mut pods = (**pods).clone();
+        pods.insert(pod.clone());
+        pods
+    });
+    let share = pod.shares.of(Direction::Outbound);
+    let taken: Vec<_> = std::iter::from_fn(|| share.take(None, 1).ok()).collect();
+    let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
+    let expected = "ready\nshare used up: pod shop/cart, outbound: ";
+    assert!(status == 200 && text.starts_with(expected), "{text}");
+    let (_, text) = world.ask(Method::GET, "/shares").await;
+    let told: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(told["items"][0]["used"], taken.len());
+    assert_eq!(told["fitsAnotherPod"], true);
+    assert!(told["usedUp"][0].as_str().is_some_and(|it| it.ends_with("; 1 refused")), "{told}");
+}
+
+#[tokio::test]
+async fn a_proxy_without_descriptors_for_one_more_pod_is_not_ready() {
+    let full = Descriptors::new(Process { limit: 100, threads: 1 });
+    let world = World::with("full", |shared| shared.descriptors = full);
+    world.admin.enrolled.store(true, Ordering::Relaxed);
+    world.admin.shared.view_complete.send_replace(true);
+    let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
+    assert!(status == 503 && text.contains("too few descriptors"), "{text}");
 }
 
 #[tokio::test]

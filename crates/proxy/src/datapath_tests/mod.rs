@@ -25,6 +25,9 @@ macro_rules! in_namespaces {
     };
 }
 
+// Below the macro that it uses.
+mod greed;
+
 /// How client and server stand to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {

@@ -30,6 +30,7 @@ use crate::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignEr
 use crate::config::{Config, Environment, SameNode};
 use crate::connections::ConnectionInfo;
 use crate::dataplane::{self, Command, Listeners};
+use crate::descriptors::{Descriptors, Process, Shares, Told};
 use crate::link::Link;
 use crate::pods::Pod;
 use crate::shared::Shared;
@@ -37,7 +38,7 @@ use crate::views::Demand;
 
 /// No exchange takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-const MARK: u32 = 0x539;
+pub(crate) const MARK: u32 = 0x539;
 const TRANSPARENT: u32 = 0x111;
 const MASK: u32 = 0xfff;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -152,11 +153,21 @@ impl World {
 
     /// A proxy with one data-plane thread.
     pub(crate) fn proxy(&self, same_node: SameNode) -> Proxy {
+        self.proxy_of(same_node, None)
+    }
+
+    /// The same with so many descriptors, if it is said.
+    pub(crate) fn proxy_of(&self, same_node: SameNode, limit: Option<usize>) -> Proxy {
         let cli = Cli::parse_from(["ambit", "--node-name", "node"]);
         let mut config = Config::new(&cli.args, &Environment::default()).unwrap();
         config.same_node = same_node;
         let (certificates, asks) = Certificates::new(Clock::system());
-        let shared = Arc::new(Shared::new(config, certificates.clone(), Demand::nothing()));
+        let mut shared = Shared::new(config, certificates.clone(), Demand::nothing());
+        if let Some(limit) = limit {
+            shared.descriptors = Descriptors::new(Process { limit, threads: 1 });
+        }
+        shared.metrics.watch_descriptors(shared.descriptors.clone());
+        let shared = Arc::new(shared);
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -194,6 +205,10 @@ impl Proxy {
             name: WorkloadName::new("default", pod.workload.name.clone()),
             netns: pod.netns.try_clone().unwrap(),
             identity: pod.workload.identity(),
+            shares: Shares::new(
+                &self.shared.descriptors,
+                &WorkloadName::new("default", pod.workload.name.clone()),
+            ),
         });
         self.shared.pods.rcu(|pods| {
             let mut pods = (**pods).clone();
@@ -224,6 +239,12 @@ impl Proxy {
         // A thread that has ended already takes no commands.
         let _stopped = self.commands.blocking_send(Command::StopAccepting);
         self.thread.take().unwrap().join().unwrap();
+    }
+
+    /// What an operator is told of its shares.
+    pub(crate) fn shares(&self) -> Told {
+        let pods = self.shared.pods.load();
+        Told::of(&self.shared.descriptors, pods.iter().map(|pod| &pod.shares))
     }
 
     pub(crate) fn metrics(&self) -> String {

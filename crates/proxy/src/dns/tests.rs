@@ -12,6 +12,7 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::certificates::{Certificates, Clock};
 use crate::config;
+use crate::descriptors::Shares;
 use crate::views::Demand;
 
 /// A pod's DNS server, and where it and its resolver are.
@@ -43,10 +44,13 @@ impl World {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let (at_udp, at_tcp) = (udp.local_addr(), tcp.local_addr());
         let (commands, receiver) = mpsc::channel(4);
+        let descriptors = shared.descriptors.clone();
         tokio::task::spawn_local(run(shared, receiver));
+        let name = WorkloadName::new("shop", "web");
         let pod = Arc::new(Pod {
             uid: "1".into(),
-            name: WorkloadName::new("shop", "web"),
+            shares: Shares::new(&descriptors, &name),
+            name,
             netns: NetNs::current().expect("this namespace"),
             identity: Identity::new("cluster.local", "shop", "web"),
         });

@@ -3,13 +3,15 @@
 //! A value that cannot be read is left out, as Prometheus' own clients do.
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use tokio::runtime::Handle;
+
+use crate::descriptors::Descriptors;
 
 /// Linux counts processor time in hundredths of a second towards user space (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -67,6 +69,43 @@ fn started(ticks_after_boot: Option<u64>) -> Option<u64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
     let age = uptime - ticks_after_boot? as f64 / TICKS_PER_SECOND;
     Some((now - age) as u64)
+}
+
+/// The account of descriptors, once there is one.
+#[derive(Debug, Default)]
+pub(super) struct Account(OnceLock<Arc<Descriptors>>);
+
+impl Account {
+    /// Shows this one.
+    pub(super) fn watch(&self, descriptors: Arc<Descriptors>) {
+        // A worker has one account.
+        let _second = self.0.set(descriptors);
+    }
+}
+
+impl Collector for Account {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(descriptors) = self.0.get() else { return Ok(()) };
+        let (used, total) = descriptors.used();
+        let gauges = [
+            ("ambit_descriptors_used", "Descriptors that connections have", used),
+            ("ambit_descriptors_for_connections", "Descriptors that connections may have", total),
+        ];
+        for (name, help, value) in gauges {
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&value)?;
+        }
+        let help = "Connections and tunnels refused because a share of descriptors was used up";
+        let (name, kind) = ("ambit_share_refusals", MetricType::Counter);
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (direction, count) in descriptors.refused() {
+            let labels = [("direction", direction)];
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_counter::<NoLabelSet, u64, u64>(&count, None)?;
+        }
+        Ok(())
+    }
 }
 
 /// The runtimes of the threads.

@@ -46,6 +46,8 @@ pub(crate) enum ResponseFlags {
     IdentityError,
     /// The peer's certificate is revoked: `CERT_REVOKED`.
     CertificateRevoked,
+    /// A share of the proxy's descriptors is used up: `UO`, Envoy's letters for an overflow.
+    Overflow,
 }
 
 impl ResponseFlags {
@@ -59,6 +61,7 @@ impl ResponseFlags {
             Self::NetworkPolicy => "NETWORK_POLICY",
             Self::IdentityError => "IDENTITY_ERROR",
             Self::CertificateRevoked => "CERT_REVOKED",
+            Self::Overflow => "UO",
         }
     }
 }
