@@ -8,7 +8,7 @@ use ambit_lab::machine::{Client, MachineStatus, RoleInfo};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::mesh::{self, Mesh};
+use super::mesh::{self, Answers, Mesh};
 use crate::args::{Report, StatusArgs, WhyArgs};
 use crate::table;
 
@@ -26,20 +26,25 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     } else {
         json!({})
     };
+    let shares = if has_mesh { shares(mesh.proxies("/shares").await) } else { Vec::new() };
     let are_roles_well = machine.iter().flat_map(|machine| &machine.roles).all(is_role_well);
     let is_well = are_roles_well
+        && shares.iter().all(|share| share.used_up.is_empty())
         && told["error"].is_null()
         && is_empty(&told, "/discovery/nodesWithoutProxy")
         && is_empty(&told, "/pods/waitingForCapture")
         && is_empty(&told, "/policiesNotAccepted");
     match (args.output, &mesh) {
         (Report::Json, Mesh::Machine(_)) => {
-            let whole = json!({ "well": is_well, "machine": machine, "mesh": told });
+            let whole = json!({ "well": is_well, "machine": machine, "mesh": told,
+                "shares": shares });
             super::print_json(&whole)?;
         }
         (Report::Json, Mesh::Cluster(cluster)) => {
             let cluster = json!({ "context": cluster.context() });
-            super::print_json(&json!({ "well": is_well, "cluster": cluster, "mesh": told }))?;
+            let whole = json!({ "well": is_well, "cluster": cluster, "mesh": told,
+                "shares": shares });
+            super::print_json(&whole)?;
         }
         (Report::Text, _) => {
             let mut text = match (&machine, &mesh) {
@@ -47,6 +52,7 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
                 (machine, _) => machine.as_ref().map(machine_text).unwrap_or_default(),
             };
             text.push_str(&mesh_text(has_mesh, &told));
+            text.push_str(&shares_text(&shares));
             for left in machine.iter().flat_map(|machine| &machine.left_alone) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "left alone: {left}");
@@ -56,6 +62,46 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         }
     }
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What one node's proxy says of the shares of its descriptors.
+#[derive(Debug, PartialEq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeShares {
+    /// The node.
+    node: String,
+    /// Which are used up, and by whom: a sentence each.
+    used_up: Vec<String>,
+    /// Why they are not known. Another program than `ambit proxy` has none.
+    unknown: Option<String>,
+}
+
+fn shares(answers: Result<Answers>) -> Vec<NodeShares> {
+    let all = "all nodes".to_owned();
+    let answers = answers.unwrap_or_else(|error| vec![(all, Err(error))]);
+    let of_node = |(node, answer): (String, Result<Value>)| match answer {
+        Ok(told) => {
+            let sentences = told["usedUp"].as_array().into_iter().flatten();
+            let used_up = sentences.map(plain).collect();
+            NodeShares { node, used_up, unknown: None }
+        }
+        Err(error) => NodeShares { node, used_up: Vec::new(), unknown: Some(format!("{error:#}")) },
+    };
+    answers.into_iter().map(of_node).collect()
+}
+
+fn shares_text(shares: &[NodeShares]) -> String {
+    let mut text = String::new();
+    for NodeShares { node, used_up, unknown } in shares {
+        for sentence in used_up {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "share used up on {node}: {sentence}");
+        }
+        if let Some(reason) = unknown {
+            let _ = writeln!(text, "shares of {node} are not known: {reason}");
+        }
+    }
+    text
 }
 
 fn is_role_well(role: &RoleInfo) -> bool {
@@ -194,6 +240,22 @@ fn why_text(explanation: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn shares_that_are_used_up_are_named_with_their_node() {
+        let sentence = "pod app/server, inbound: 3 of 4 descriptors";
+        let told = super::shares(Ok(vec![
+            ("node-1".to_owned(), Ok(json!({ "usedUp": [] }))),
+            ("node-2".to_owned(), Ok(json!({ "usedUp": [sentence] }))),
+            ("node-3".to_owned(), Err(anyhow::anyhow!("no such page"))),
+        ]));
+        let expected = format!(
+            "share used up on node-2: {sentence}\nshares of node-3 are not known: no such page\n"
+        );
+        assert_eq!(super::shares_text(&told), expected);
+    }
+
     #[test]
     fn words_are_escaped_for_a_query() {
         assert_eq!(super::escape("a/b c&d:80"), "a/b%20c%26d:80");

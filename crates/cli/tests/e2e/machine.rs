@@ -72,6 +72,19 @@ impl Machine {
         machine
     }
 
+    /// Brings the application up in the mesh, no process of which may open more files than this.
+    pub(crate) fn up_with_open_files(name: &'static str, limit: usize) -> Self {
+        let machine = Self::none(name);
+        let limited = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("bash");
+        command.args(["-c", &limited]).arg(binary());
+        let child = machine.start(command, &["up", "-", "--detach"]);
+        let said = feed(child, &app(Mesh::On));
+        assert!(said.status.success(), "ambit up: {}", said.err);
+        machine.wait_until_meshed();
+        machine
+    }
+
     /// A state directory where no machine runs yet.
     pub(crate) fn none(name: &'static str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,17 +100,16 @@ impl Machine {
 
     /// Runs a command of the user with text on its standard input.
     pub(crate) fn ambit_with(&self, words: &[&str], input: &str) -> Said {
-        let mut child = self.spawn(words);
-        let mut stdin = child.stdin.take().expect("its input is a pipe");
-        // A command that refuses its arguments never reads its input.
-        let _unread = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        child.wait_with_output().expect("the command ends").into()
+        feed(self.spawn(words), input)
     }
 
     /// Starts a command of the user.
     pub(crate) fn spawn(&self, words: &[&str]) -> Child {
-        Command::new(binary())
+        self.start(Command::new(binary()), words)
+    }
+
+    fn start(&self, mut command: Command, words: &[&str]) -> Child {
+        command
             .args(words)
             .env("AMBIT_STATE", self.layout.root())
             .stdin(Stdio::piped())
@@ -260,6 +272,15 @@ impl Machine {
         let (method, body) = (http::Method::GET, bytes::Bytes::new());
         let answer = local_http::request(&socket, method, "/healthz/ready", body, ADMIN_TIMEOUT);
         block_on(answer).is_ok_and(|(status, _)| status.is_success())
+    }
+
+    /// Gives a command its standard input and waits for its end.
+    fn feed(mut child: Child, input: &str) -> Said {
+        let mut stdin = child.stdin.take().expect("its input is a pipe");
+        // A command that refuses its arguments never reads its input.
+        let _unread = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        child.wait_with_output().expect("the command ends").into()
     }
 
     /// The sum of a counter's samples on a node whose labels include all of these.

@@ -17,6 +17,7 @@ mod certificates;
 mod disturbance;
 mod enrolment;
 mod held;
+mod greed;
 mod inputs;
 mod lifecycle;
 mod load;
