@@ -274,15 +274,6 @@ impl Machine {
         block_on(answer).is_ok_and(|(status, _)| status.is_success())
     }
 
-    /// Gives a command its standard input and waits for its end.
-    fn feed(mut child: Child, input: &str) -> Said {
-        let mut stdin = child.stdin.take().expect("its input is a pipe");
-        // A command that refuses its arguments never reads its input.
-        let _unread = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        child.wait_with_output().expect("the command ends").into()
-    }
-
     /// The sum of a counter's samples on a node whose labels include all of these.
     pub(crate) fn counted(&self, node: &str, metric: &str, labels: &[&str]) -> u64 {
         sum(&self.admin(node, http::Method::GET, "/metrics"), metric, labels)
@@ -405,6 +396,15 @@ impl From<Output> for Said {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { status: output.status, out: text(output.stdout), err: text(output.stderr) }
     }
+}
+
+/// Gives a command its standard input and waits for its end.
+fn feed(mut child: Child, input: &str) -> Said {
+    let mut stdin = child.stdin.take().expect("its input is a pipe");
+    // A command that refuses its arguments never reads its input.
+    let _unread = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    child.wait_with_output().expect("the command ends").into()
 }
 
 /// The application with its namespaces.
