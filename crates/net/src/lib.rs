@@ -11,6 +11,7 @@
 //!   `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials`
 //! * [`seqpacket`]: `Listener`, `Connection`, `BlockingConnection`: descriptors with packets
 //! * [`local_http`]: `request`: HTTP/1.1 over a unix socket
+//! * [`memory`]: `Account`, `Accounts`: what connections may hold together
 //! * [`memfd`]: `Sealed::{create, from_fd, read}`
 //! * [`netlink`]: `RouteSocket`: links, addresses, routes, rules, neighbours
 //! * [`nftables`]: `Table`, `Chain`, `Rule`, `Set`; `Nftables::{replace, delete, verify}`, `Watch`
@@ -32,6 +33,7 @@ pub mod grpc;
 pub mod hbone;
 pub mod local_http;
 pub mod memfd;
+pub mod memory;
 pub mod namespace;
 pub mod netlink;
 pub mod nftables;

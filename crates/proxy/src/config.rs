@@ -29,6 +29,16 @@ const KILL_MARGIN: Duration = Duration::from_secs(5);
 const DEFAULT_TERMINATION_DEADLINE: Duration = Duration::from_secs(30 * 60);
 /// How long the connections of a deleted pod go on when nobody says otherwise.
 const DEFAULT_POD_DRAIN: Duration = Duration::from_secs(5);
+/// What may wait for slow readers when nothing says how much memory there is: what sixteen thousand
+/// of them take that come from four clients.
+const DEFAULT_MEMORY_BUDGET: usize = 512 << 20;
+/// The part of a memory limit that may wait for slow readers: connections, tables and TLS need the
+/// rest.
+const MEMORY_PART: usize = 4;
+/// The part of it that one pod may use each way, so that it takes several to use it up.
+const POD_PART: usize = 4;
+/// Less would hold up even a few readers that are only a little slow.
+const MIN_MEMORY_BUDGET: usize = 16 << 20;
 /// Istio's places for the root certificate, the token and the revocation list.
 const ROOT_CERTIFICATE: &str = "./var/run/secrets/istio/root-cert.pem";
 const TOKEN: &str = "./var/run/secrets/tokens/istio-token";
@@ -116,10 +126,10 @@ pub struct Args {
         action = clap::ArgAction::Set,
     )]
     pub user_timeout: bool,
-    /// Flow-control window of an HBONE stream, bytes
+    /// Largest flow-control window of an HBONE stream, bytes; it narrows while memory is used
     #[arg(long, env = "HTTP2_STREAM_WINDOW_SIZE", default_value = "1048576", value_name = "BYTES")]
     pub http2_stream_window: u32,
-    /// Flow-control window of an HBONE connection, bytes
+    /// Largest flow-control window of an HBONE connection, bytes
     #[arg(
         long,
         env = "HTTP2_CONNECTION_WINDOW_SIZE",
@@ -130,6 +140,14 @@ pub struct Args {
     /// Largest HTTP/2 frame, bytes
     #[arg(long, env = "HTTP2_FRAME_SIZE", default_value = "1048576", value_name = "BYTES")]
     pub http2_frame: u32,
+    /// Memory for bytes that wait because their reader is slow, of all pods together [default: a
+    /// quarter of the container's memory limit, else 512 MiB]
+    #[arg(long, env = "AMBIT_MEMORY_BUDGET", value_name = "BYTES")]
+    pub memory_budget: Option<usize>,
+    /// The same for one pod, inbound and outbound each; half of it for one client of the pod
+    /// [default: a quarter of --memory-budget]
+    #[arg(long, env = "AMBIT_POD_MEMORY_BUDGET", value_name = "BYTES")]
+    pub pod_memory_budget: Option<usize>,
     /// Streams on one HBONE connection before another is opened
     #[arg(long, env = "POOL_MAX_STREAMS_PER_CONNECTION", default_value = "100", value_name = "N")]
     pub pool_max_streams: u16,
@@ -286,6 +304,8 @@ pub(crate) struct Config {
     pub(crate) sockets: Sockets,
     /// HBONE's HTTP/2 settings and pool.
     pub(crate) hbone: Hbone,
+    /// What may wait for slow readers.
+    pub(crate) memory: Memory,
     /// Where the view comes from.
     pub(crate) discovery: ControlPlane,
     /// Where certificates come from.
@@ -373,6 +393,16 @@ pub(crate) struct Hbone {
     pub(crate) max_streams_per_connection: u16,
     /// How long an unused pooled connection is kept.
     pub(crate) idle_timeout: Duration,
+}
+
+/// How many bytes may wait for slow readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Memory {
+    /// Of all pods together.
+    pub(crate) worker_bytes: usize,
+    /// Of one pod, inbound and outbound each.
+    pub(crate) pod_bytes: usize,
 }
 
 /// One service of the control plane.
@@ -532,6 +562,7 @@ impl Config {
             node: node(args, &proxy_config, environment)?,
             sockets: sockets(args),
             hbone: hbone(args)?,
+            memory: memory(args, environment)?,
             discovery: ControlPlane {
                 server_name: uris.server_name(&uris.discovery, &args.alt_xds_hostname, args)?,
                 uri: uris.discovery.clone(),
@@ -626,6 +657,23 @@ fn hbone(args: &Args) -> Result<Hbone, ConfigError> {
         max_streams_per_connection: args.pool_max_streams,
         idle_timeout: args.pool_unused_release,
     })
+}
+
+fn memory(args: &Args, environment: &Environment) -> Result<Memory, ConfigError> {
+    let given = |name: &str, bytes: Option<usize>, most: usize| match bytes {
+        Some(bytes) if !(MIN_MEMORY_BUDGET..=most).contains(&bytes) => {
+            let reason = format!("{bytes} is not between {MIN_MEMORY_BUDGET} and {most} bytes");
+            Err(ConfigError::invalid(name, reason))
+        }
+        bytes => Ok(bytes),
+    };
+    let of_limit = |limit: usize| (limit / MEMORY_PART).max(MIN_MEMORY_BUDGET);
+    let default = environment.memory_limit().map_or(DEFAULT_MEMORY_BUDGET, of_limit);
+    let worker = given("--memory-budget", args.memory_budget, usize::MAX)?;
+    let worker_bytes = worker.unwrap_or(default);
+    let pod = given("--pod-memory-budget", args.pod_memory_budget, worker_bytes)?;
+    let pod_bytes = pod.unwrap_or((worker_bytes / POD_PART).max(MIN_MEMORY_BUDGET));
+    Ok(Memory { worker_bytes, pod_bytes })
 }
 
 fn operator(args: &Args, proxy_config: &ProxyConfig) -> Result<Operator, ConfigError> {

@@ -221,7 +221,9 @@ async fn session(
         return Err(SessionError::Revoked);
     }
     let (plane, served) = (plane.clone(), served.clone());
-    let settings = tunnel::settings(&plane);
+    let (uid, identity) = (&served.pod.uid, Some(&peer.identity));
+    let accounts = plane.shared.memory.inbound(uid, identity, from.ip());
+    let settings = tunnel::settings(&plane, accounts);
     let leaving = Drain::new();
     let (guard, pod) = (leaving.guard(), served.drain.guard());
     let session = Rc::new(Session { plane, served, from, own, peer, carrier });

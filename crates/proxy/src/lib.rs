@@ -15,6 +15,7 @@
 //! | `admin`, `metrics`, `logging` | what an operator sees |
 //! | `descriptors` | who may have how many of the process' file descriptors |
 //! | `pods`, `dataplane` and its modules | connections, from accept to record |
+//! | `memory` | whose memory a connection uses |
 //!
 //! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
 
@@ -37,6 +38,7 @@ mod judgement;
 mod link;
 mod local;
 mod logging;
+mod memory;
 mod metrics;
 mod outbound;
 mod plaintext;

@@ -13,6 +13,7 @@ use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
 use ambit_model::plan::Target;
 use ambit_net::copy::SocketEnd;
+use ambit_net::memory::Accounts;
 use ambit_net::socket::{Dialing, address_exists, tcp_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -105,11 +106,18 @@ impl Joined {
     }
 
     /// Moves the bytes; both pods' records tell of it.
-    pub(crate) async fn carry(self, client: SocketEnd, mut record: Record, tally: &Tally) {
+    pub(crate) async fn carry(
+        self,
+        client: SocketEnd,
+        accounts: Accounts,
+        mut record: Record,
+        tally: &Tally,
+    ) {
         record.allowed_by = self.allowed.by;
         let mut of_server = record.clone();
         of_server.reporter = Reporter::Destination;
         let records = vec![record, of_server];
-        self.allowed.entered.carry(client, SocketEnd::new(self.server), records, tally).await;
+        let server = SocketEnd::new(self.server).on(accounts.clone());
+        self.allowed.entered.carry(client.on(accounts), server, records, tally).await;
     }
 }

@@ -352,14 +352,19 @@ async fn carry(
         plane.balance.open(&uid)
     });
     let client = SocketEnd::new(client);
+    let accounts = || plane.shared.memory.outbound(&served.pod.uid);
     let enter = || plane.connections.enter(vec![served.pod.uid.clone()], None, None);
     match route {
-        Route::Local(joined) => joined.carry(client, record, &plane.tally).await,
+        Route::Local(joined) => {
+            joined.carry(client, accounts(), record, &plane.tally).await;
+        }
         Route::Tunnel(tunnel) => {
             enter().carry(client, *tunnel, vec![record], &plane.tally).await;
         }
         Route::Direct(server) => {
-            let server = SocketEnd::new(server);
+            let accounts = accounts();
+            let (client, server) =
+                (client.on(accounts.clone()), SocketEnd::new(server).on(accounts));
             enter().carry(client, server, vec![record], &plane.tally).await;
         }
     }

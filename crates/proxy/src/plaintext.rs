@@ -82,7 +82,9 @@ pub(crate) async fn serve(
     };
     match admitted {
         Ok((allowed, server)) => {
-            let (client, server) = (SocketEnd::new(client), SocketEnd::new(server));
+            let accounts = plane.shared.memory.inbound(&served.pod.uid, None, peer.ip());
+            let client = SocketEnd::new(client).on(accounts.clone());
+            let server = SocketEnd::new(server).on(accounts);
             allowed.entered.carry(client, server, vec![record], &plane.tally).await;
         }
         Err(error) => {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::certificates::Certificates;
 use crate::config::Config;
 use crate::descriptors::Descriptors;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::pods::Pods;
 use crate::views::Demand;
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) certificates: Certificates,
     /// The pods that this proxy serves.
     pub(crate) pods: ArcSwap<Pods>,
+    /// Who may hold how much.
+    pub(crate) memory: Memory,
     /// Counters.
     pub(crate) metrics: Metrics,
     /// Who may have how many descriptors.
@@ -43,6 +46,7 @@ impl Shared {
     pub(crate) fn new(config: Config, certificates: Certificates, demand: Demand) -> Self {
         let descriptors = Descriptors::of_this_process(config.worker_threads);
         Self {
+            memory: Memory::new(config.memory),
             config,
             view: ArcSwap::default(),
             view_changed: watch::Sender::new(0),

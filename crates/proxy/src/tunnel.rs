@@ -16,6 +16,7 @@ use ambit_model::plan::Target;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport, Tunnel};
+use ambit_net::memory::Accounts;
 use ambit_net::pool::PoolError;
 use ambit_net::socket::{DialOptions, tcp_dial};
 use ambit_tls::{HandshakeError, Peer};
@@ -311,19 +312,20 @@ async fn connect(
     let proven = credentials.connector.connect(transport, &key.destinations).await;
     let (stream, peer) = proven.map_err(|cause| DialError::Tls { address, cause })?;
     plane.shared.metrics.handshake(Reporter::Source, peer.group.as_str());
-    let settings = settings(&plane);
+    let settings = settings(&plane, plane.shared.memory.outbound(&key.pod));
     let client = Client::handshake(stream, activity, &settings, &served.drain.guard()).await;
     let client = client.map_err(|cause| of_hbone(address, cause))?;
     Ok((client, Arc::new(peer)))
 }
 
-/// HTTP/2 settings of HBONE connections, those of both directions.
-pub(crate) fn settings(plane: &DataPlane) -> Settings {
+/// HTTP/2 settings of an HBONE connection, those of both directions.
+pub(crate) fn settings(plane: &DataPlane, accounts: Accounts) -> Settings {
     let hbone = &plane.shared.config.hbone;
     Settings {
         stream_window_bytes: hbone.stream_window_bytes,
         connection_window_bytes: hbone.connection_window_bytes,
         frame_size_bytes: hbone.frame_size_bytes,
+        accounts,
     }
 }
 

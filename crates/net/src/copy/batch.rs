@@ -23,6 +23,8 @@ pub struct Batch {
     chunks: VecDeque<Bytes>,
     /// Small chunks put together, behind all others.
     tail: BytesMut,
+    /// How many of the first chunks lie in memory of their own size.
+    packed: usize,
 }
 
 impl Batch {
@@ -42,6 +44,31 @@ impl Batch {
                 kept.push(self);
             }
         });
+    }
+
+    /// How many bytes are in it.
+    pub(super) fn bytes(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum::<usize>() + self.tail.len()
+    }
+
+    /// Moves what is in it to memory of its own size: a chunk holds on to the whole buffer that it
+    /// was read into, which may be a hundred times as large.
+    pub(super) fn pack(&mut self) {
+        if self.packed == self.chunks.len() {
+            return;
+        }
+        let mut first = self.packed;
+        let mut bytes: usize = self.chunks.range(first..).map(Bytes::len).sum();
+        // With the ones before that are not much larger: few chunks are left, and a byte is copied
+        // a few times at most, however small the pieces are that it came in.
+        while first > 0 && self.chunks[first - 1].len() <= 2 * bytes {
+            first -= 1;
+            bytes += self.chunks[first].len();
+        }
+        let mut all = BytesMut::with_capacity(bytes);
+        self.chunks.drain(first..).for_each(|chunk| all.extend_from_slice(&chunk));
+        self.chunks.push_back(all.freeze());
+        self.packed = self.chunks.len();
     }
 
     /// Whether nothing is in it.
@@ -73,6 +100,7 @@ impl Batch {
     /// Takes the first chunk.
     pub fn pop(&mut self) -> Option<Bytes> {
         if let Some(chunk) = self.chunks.pop_front() {
+            self.packed = self.packed.saturating_sub(1);
             return Some(chunk);
         }
         let tail = std::mem::take(&mut self.tail);
@@ -101,6 +129,7 @@ impl Batch {
                 return;
             }
             bytes -= first.len();
+            self.packed = self.packed.saturating_sub(1);
             self.chunks.pop_front();
         }
         self.tail.advance(bytes);
@@ -134,6 +163,30 @@ mod tests {
             });
         }
         assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn packed_bytes_keep_their_order_and_take_no_more_room_than_they_need() {
+        let buffer = Bytes::from(vec![7; 512 * 1024]);
+        for (pieces, size) in [(1, 1), (5_000, 1), (300, 700), (40, 20_000)] {
+            let (mut batch, mut expected) = (Batch::default(), Vec::new());
+            for number in 0..pieces {
+                let start = number * 13;
+                let piece = buffer.slice(start..start + size);
+                expected.extend_from_slice(&piece);
+                batch.push(piece);
+                batch.pack();
+                assert!(batch.chunks.len() <= 2 * MAX_SLICES, "{} chunks", batch.chunks.len());
+            }
+            assert_eq!(batch.bytes(), expected.len());
+            let here = buffer.as_ptr_range();
+            assert!(batch.chunks.iter().all(|chunk| !here.contains(&chunk.as_ptr())));
+            let mut got = Vec::new();
+            while let Some(chunk) = batch.pop() {
+                got.extend_from_slice(&chunk);
+            }
+            assert!(got == expected);
+        }
     }
 
     #[test]

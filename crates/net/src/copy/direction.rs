@@ -126,6 +126,7 @@ impl Direction {
         let is_last = self.state == State::Ending;
         let Poll::Ready(bytes) = sink.poll_give(cx, batch, is_last).map_err(Broken::Sink)? else {
             self.poll_hoard(cx, source)?;
+            self.pack_if_short(source, sink);
             return Poll::Pending;
         };
         source.delivered(bytes);
@@ -147,6 +148,15 @@ impl Direction {
             }
         }
         Ok(())
+    }
+
+    /// What waits for a slow sink holds on to no more memory than it fills, where that is short.
+    fn pack_if_short(&mut self, source: &impl End, sink: &impl End) {
+        if let Some(batch) = &mut self.in_flight
+            && (source.is_short() || sink.is_short())
+        {
+            batch.pack();
+        }
     }
 
     fn poll_idle(

@@ -69,6 +69,9 @@ pub trait End {
     /// Tells the end that nothing more will be given.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
 
+    /// Whether memory is short for those this end belongs to: what waits is packed then.
+    fn is_short(&self) -> bool;
+
     /// Breaks the end, so that whoever is behind it sees an error and not an orderly close.
     fn reset(&mut self);
 

@@ -11,10 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use super::{Batch, End, EndError, READ_BYTES, Taken, arena};
+use crate::memory::{Accounts, Holder};
 use crate::socket::set_linger_reset;
 
 /// What is taken at once for a socket: no more, because it is held while the peer does not read.
-const ROOM_BYTES: usize = 64 * 1024;
+const ROOM_BYTES: u32 = 64 * 1024;
 
 /// A TCP socket as the end of a connection.
 #[derive(Debug)]
@@ -24,12 +25,29 @@ pub struct SocketEnd {
     is_fresh: bool,
     /// Found while looking ahead; told with the next take.
     failed: Option<io::Error>,
+    /// What waits for a peer that does not read, when it came from another socket: what comes out
+    /// of a tunnel is on the tunnel's accounts.
+    holder: Option<Holder>,
 }
 
 impl SocketEnd {
     /// Takes over a connected socket.
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, is_fresh: true, failed: None }
+        Self { stream, is_fresh: true, failed: None, holder: None }
+    }
+
+    /// What waits for the socket is on these accounts.
+    pub fn on(mut self, accounts: Accounts) -> Self {
+        self.holder = Some(Holder::new(accounts));
+        self
+    }
+
+    /// Takes note of what a write has left over.
+    fn note_left(&mut self, batch: &Batch) {
+        if let Some(holder) = &mut self.holder {
+            let left = if batch.is_empty() { 0 } else { batch.bytes() };
+            holder.set_charged(left);
+        }
     }
 
     /// The socket.
@@ -114,9 +132,16 @@ impl End for SocketEnd {
 
     fn delivered(&mut self, _bytes: usize) {}
 
-    fn poll_room(&mut self, _cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
         // The kernel's buffer is the room; a write says whether there is any.
-        Poll::Ready(Ok(ROOM_BYTES))
+        let Some(holder) = &self.holder else { return Poll::Ready(Ok(ROOM_BYTES as usize)) };
+        // While it is known to be full, the bytes stay in the kernel on the other side too.
+        ready!(self.stream.poll_write_ready(cx)).map_err(EndError::Socket)?;
+        Poll::Ready(Ok(holder.accounts().window(ROOM_BYTES) as usize))
+    }
+
+    fn is_short(&self) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.accounts().are_short())
     }
 
     fn poll_give(
@@ -130,6 +155,7 @@ impl End for SocketEnd {
                 let result = self.poll_write_last(cx, slices);
                 (if let Poll::Ready(Ok(bytes)) = &result { *bytes } else { 0 }, result)
             });
+            self.note_left(batch);
             return written.map_err(EndError::Socket);
         }
         let stream = Pin::new(&mut self.stream);
@@ -141,6 +167,7 @@ impl End for SocketEnd {
             let bytes = if let Poll::Ready(Ok(bytes)) = &result { *bytes } else { 0 };
             (bytes, result)
         });
+        self.note_left(batch);
         written.map_err(EndError::Socket)
     }
 

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::cork::cork;
+use super::credit::{Credit, FLOOR_BYTES};
 use super::{
     Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, Settings, Tunnel,
     keepalive,
@@ -23,6 +24,7 @@ use crate::drain::Guard;
 pub struct Client {
     requests: SendRequest<Bytes>,
     state: Rc<State>,
+    credit: Rc<Credit>,
 }
 
 /// What the connection's tasks and tunnels know of it in common.
@@ -66,9 +68,10 @@ impl Client {
         IO: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let (io, driver) = cork(io);
+        let credit = Credit::new(settings);
         let (requests, mut connection) = Builder::new()
-            .initial_window_size(settings.stream_window_bytes)
-            .initial_connection_window_size(settings.connection_window_bytes)
+            .initial_window_size(credit.window())
+            .initial_connection_window_size(FLOOR_BYTES)
             .max_frame_size(settings.frame_size_bytes)
             .max_header_list_size(MAX_RESPONSE_HEADER_BYTES)
             .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
@@ -82,14 +85,17 @@ impl Client {
             closing: Cell::new(false),
         });
         let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
-        let driven = state.clone();
+        let (driven, lent) = (state.clone(), credit.clone());
         driver.start();
         guard.spawn_local(async move {
             // Looked at when its time has come, and not with every frame.
             let mut watch = FuturesUnordered::from_iter([keepalive::watch(pings, activity)]);
             let connected = std::future::poll_fn(|cx| {
+                lent.adjust(cx, &mut connection);
                 let ended = connection.poll_unpin(cx);
                 driver.push(cx);
+                let (bytes, is_full) = driver.taken();
+                lent.written(bytes, is_full);
                 ended
             });
             tokio::select! {
@@ -101,7 +107,7 @@ impl Client {
             }
             driven.closing.set(true);
         });
-        Ok(Self { requests, state })
+        Ok(Self { requests, state, credit })
     }
 
     /// Asks for a tunnel. The answer's headers come with it.
@@ -116,7 +122,7 @@ impl Client {
         if head.status != StatusCode::OK {
             return Err(HboneError::Refused(head.status));
         }
-        Ok((head.headers, Tunnel::new(send, receive, Some(place))))
+        Ok((head.headers, Tunnel::new(send, receive, self.credit.clone(), Some(place))))
     }
 
     /// Whether one more tunnel fits, of at most `limit` and what the peer allows.

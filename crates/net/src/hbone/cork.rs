@@ -39,11 +39,23 @@ struct Corked<IO> {
     is_dirty: bool,
     /// Why a push failed; the library is told when it next asks.
     failed: Option<io::Error>,
+    /// Bytes that the transport took since this was last asked.
+    taken: usize,
+    /// The transport took less than it was given.
+    is_full: bool,
 }
 
 /// Puts a cork on a stream.
 pub(super) fn cork<IO>(io: IO) -> (Cork<IO>, Driver<IO>) {
-    let corked = Corked { io, is_driven: false, held: Vec::new(), is_dirty: false, failed: None };
+    let corked = Corked {
+        io,
+        is_driven: false,
+        held: Vec::new(),
+        is_dirty: false,
+        failed: None,
+        taken: 0,
+        is_full: false,
+    };
     let corked = Rc::new(RefCell::new(corked));
     (Cork(corked.clone()), Driver(corked))
 }
@@ -63,6 +75,12 @@ impl<IO: AsyncWrite + Unpin> Driver<IO> {
             cx.waker().wake_by_ref();
         }
     }
+
+    /// How many bytes the transport has taken since this was last asked, and whether it is full.
+    pub(super) fn taken(&self) -> (usize, bool) {
+        let mut corked = self.0.borrow_mut();
+        (std::mem::take(&mut corked.taken), corked.is_full)
+    }
 }
 
 impl<IO: AsyncWrite + Unpin> Corked<IO> {
@@ -77,7 +95,8 @@ impl<IO: AsyncWrite + Unpin> Corked<IO> {
 
     fn poll_write_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
-            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.held))?;
+            let written = Pin::new(&mut self.io).poll_write(cx, &self.held);
+            let written = ready!(self.note(written))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -102,13 +121,23 @@ impl<IO: AsyncWrite + Unpin> Corked<IO> {
         }
         if !self.is_driven || bytes > HELD_BYTES {
             self.is_dirty = true;
-            return Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+            let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+            return self.note(written);
         }
         if self.held.capacity() == 0 {
             self.held = lend();
         }
         bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
         Poll::Ready(Ok(bytes))
+    }
+
+    /// Takes note of what the transport took.
+    fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.is_full = written.is_pending();
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.taken += bytes;
+        }
+        written
     }
 
     fn check(&mut self) -> io::Result<()> {

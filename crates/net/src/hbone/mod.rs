@@ -7,9 +7,11 @@
 use std::time::Duration;
 
 use crate::copy::READ_BYTES;
+use crate::memory::Accounts;
 
 mod client;
 mod cork;
+mod credit;
 mod keepalive;
 mod server;
 mod transport;
@@ -26,19 +28,21 @@ pub const MAX_SERVER_STREAMS: u32 = 200;
 pub const MAX_REQUEST_HEADER_BYTES: u32 = 64 * 1024;
 /// All header fields of one response, decoded (client).
 pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
-/// Bytes of one stream that may wait for the transport; beyond them its source is not read. Whole
-/// reads, so that no small rest of room makes for small reads.
+/// Bytes that may wait for the transport, of one stream and of all of them together; beyond them no
+/// source is read. Whole reads, so that no small rest of room makes for small reads.
 const MAX_SEND_BUFFER_BYTES: usize = 2 * READ_BYTES;
 
 /// Windows and frame size of HTTP/2, those of both directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
-    /// What one stream may send before the receiver's application has taken it.
+    /// What one stream may send before the receiver's application has taken it, at most.
     pub stream_window_bytes: u32,
-    /// The same for all streams of a connection together.
+    /// The same for all streams of a connection together, at most.
     pub connection_window_bytes: u32,
     /// The largest frame that is accepted. A frame is received whole before it is passed on.
     pub frame_size_bytes: u32,
+    /// Whose memory the connection uses; the windows follow what is left of it.
+    pub accounts: Accounts,
 }
 
 impl Default for Settings {
@@ -47,6 +51,7 @@ impl Default for Settings {
             stream_window_bytes: 1 << 20,
             connection_window_bytes: 64 << 20,
             frame_size_bytes: 64 << 10,
+            accounts: Accounts::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The server's side of an HBONE connection.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri, request};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cork::cork;
+use super::credit::{Credit, FLOOR_BYTES};
 use super::{
     Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
     Settings, Tunnel, keepalive,
@@ -25,6 +27,7 @@ pub struct Connect {
     head: request::Parts,
     receive: RecvStream,
     respond: SendResponse<Bytes>,
+    credit: Rc<Credit>,
 }
 
 impl Connect {
@@ -48,7 +51,7 @@ impl Connect {
         let mut response = Response::new(());
         *response.headers_mut() = headers;
         let send = self.respond.send_response(response, false).map_err(HboneError::Broken)?;
-        Ok(Tunnel::new(send, self.receive, None))
+        Ok(Tunnel::new(send, self.receive, self.credit, None))
     }
 
     /// Answers that there will be no tunnel.
@@ -80,9 +83,10 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let (io, driver) = cork(io);
+    let credit = Credit::new(settings);
     let opening = Builder::new()
-        .initial_window_size(settings.stream_window_bytes)
-        .initial_connection_window_size(settings.connection_window_bytes)
+        .initial_window_size(credit.window())
+        .initial_connection_window_size(FLOOR_BYTES)
         .max_frame_size(settings.frame_size_bytes)
         .max_header_list_size(MAX_REQUEST_HEADER_BYTES)
         .max_concurrent_streams(MAX_SERVER_STREAMS)
@@ -103,8 +107,11 @@ where
     driver.start();
     loop {
         let accepted = std::future::poll_fn(|cx| {
+            credit.adjust(cx, &mut connection);
             let request = connection.poll_accept(cx);
             driver.push(cx);
+            let (bytes, is_full) = driver.taken();
+            credit.written(bytes, is_full);
             request
         });
         tokio::select! {
@@ -114,7 +121,7 @@ where
                 Some(Err(error)) => return Err(HboneError::Broken(error)),
                 Some(Ok((request, respond))) => {
                     let (head, receive) = request.into_parts();
-                    tunnel(Connect { head, receive, respond });
+                    tunnel(Connect { head, receive, respond, credit: credit.clone() });
                 }
             },
             Some(event) = events.next() => match event {

@@ -7,7 +7,12 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 
 use super::client::Occupied;
+use super::credit::Credit;
 use crate::copy::{Batch, End, EndError, READ_BYTES, Taken};
+use crate::memory::{Holder, MIN_WINDOW_BYTES};
+
+/// With so much a tunnel counts as one that holds bytes.
+const HOLDING_BYTES: usize = MIN_WINDOW_BYTES as usize / 2;
 
 /// One tunnel: an HTTP/2 stream as the end of a connection.
 pub struct Tunnel {
@@ -15,6 +20,11 @@ pub struct Tunnel {
     receive: Received,
     /// Whether END_STREAM was sent.
     is_finished: bool,
+    credit: Rc<Credit>,
+    /// Taken and not delivered.
+    held: usize,
+    /// Counts as a holder while its sink is slow.
+    holder: Holder,
     /// Counts the tunnel among those of its pooled connection.
     _place: Option<Rc<Occupied>>,
 }
@@ -31,10 +41,45 @@ impl Tunnel {
     pub(super) fn new(
         send: SendStream<Bytes>,
         receive: RecvStream,
+        credit: Rc<Credit>,
         place: Option<Rc<Occupied>>,
     ) -> Self {
         let receive = Received { stream: receive, ahead: None, ended: false };
-        Self { send, receive, is_finished: false, _place: place }
+        let holder = credit.holder();
+        Self { send, receive, is_finished: false, credit, held: 0, holder, _place: place }
+    }
+
+    /// Takes what is there, up to `limit` bytes; says how much it took.
+    fn poll_pieces(
+        &mut self,
+        cx: &mut Context<'_>,
+        limit: usize,
+        into: &mut Batch,
+    ) -> (usize, Poll<Result<Taken, EndError>>) {
+        let mut room = limit;
+        while room > 0 && (limit == usize::MAX || !into.is_full()) {
+            match self.receive.poll_ahead(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return (limit - room, Poll::Ready(Err(error))),
+                Poll::Pending if room == limit => return (0, Poll::Pending),
+                Poll::Pending => break,
+            }
+            let Some(mut piece) = self.receive.ahead.take() else {
+                return (limit - room, Poll::Ready(Ok(Taken::Last)));
+            };
+            if piece.len() > room {
+                self.receive.ahead = Some(piece.split_off(room));
+            }
+            room -= piece.len();
+            into.push(piece);
+        }
+        (limit - room, Poll::Ready(Ok(Taken::Some)))
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.credit.delivered(self.held);
     }
 }
 
@@ -67,35 +112,37 @@ impl End for Tunnel {
         limit: usize,
         into: &mut Batch,
     ) -> Poll<Result<Taken, EndError>> {
-        let mut room = limit;
-        while room > 0 && (limit == usize::MAX || !into.is_full()) {
-            match self.receive.poll_ahead(cx)? {
-                Poll::Ready(()) => {}
-                Poll::Pending if room == limit => return Poll::Pending,
-                Poll::Pending => break,
-            }
-            let Some(mut piece) = self.receive.ahead.take() else {
-                return Poll::Ready(Ok(Taken::Last));
-            };
-            if piece.len() > room {
-                self.receive.ahead = Some(piece.split_off(room));
-            }
-            room -= piece.len();
-            into.push(piece);
+        let (bytes, taken) = self.poll_pieces(cx, limit, into);
+        if bytes > 0 {
+            self.held += bytes;
+            self.credit.taken(bytes);
         }
-        Poll::Ready(Ok(Taken::Some))
+        // Taken although its sink is slow.
+        if limit == usize::MAX && self.held >= HOLDING_BYTES {
+            self.holder.set_counted(true);
+        }
+        taken
     }
 
     fn delivered(&mut self, bytes: usize) {
+        self.held -= bytes;
+        self.credit.delivered(bytes);
+        if self.held < HOLDING_BYTES {
+            self.holder.set_counted(false);
+        }
         if let Err(error) = self.receive.stream.flow_control().release_capacity(bytes) {
             tracing::debug!(%error, bytes, "the tunnel ended before its window was reopened");
         }
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
+        let Some(most) = self.credit.queue_room(cx) else {
+            // The reset of a stream that waits is seen all the same.
+            return self.poll_gone(cx).map(Err);
+        };
         self.send.reserve_capacity(READ_BYTES);
         loop {
-            let room = self.send.capacity();
+            let room = self.send.capacity().min(most);
             if room > 0 {
                 return Poll::Ready(Ok(room));
             }
@@ -116,6 +163,7 @@ impl End for Tunnel {
         let mut given = 0;
         while let Some(piece) = batch.pop() {
             given += piece.len();
+            self.credit.queued(piece.len());
             self.is_finished = is_last && batch.is_empty();
             self.send.send_data(piece, self.is_finished).map_err(EndError::Tunnel)?;
         }
@@ -139,6 +187,10 @@ impl End for Tunnel {
         }
         self.is_finished = true;
         Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(EndError::Tunnel))
+    }
+
+    fn is_short(&self) -> bool {
+        self.credit.is_short()
     }
 
     fn reset(&mut self) {

@@ -87,7 +87,11 @@ pub(crate) struct Hop {
 
 impl Hop {
     pub(crate) async fn new() -> Self {
-        let settings = Settings::default();
+        Self::with(Settings::default(), Settings::default()).await
+    }
+
+    /// The settings of both sides.
+    pub(crate) async fn with(of_client: Settings, of_server: Settings) -> Self {
         let (near, far) = tcp_pair().await;
         let server = Drain::new();
         let guard = server.guard();
@@ -95,7 +99,7 @@ impl Hop {
             let transport = Transport::new(far);
             let activity = transport.activity();
             let spawner = guard.clone();
-            serve(transport, activity, &settings, &guard, |connect| {
+            serve(transport, activity, &of_server, &guard, |connect| {
                 spawner.spawn_local(async move {
                     assert_eq!(connect.method(), Method::CONNECT);
                     let to: SocketAddr =
@@ -114,7 +118,7 @@ impl Hop {
         let transport = Transport::new(near);
         let activity = transport.activity();
         let guard = drain.guard();
-        let client = Client::handshake(transport, activity, &settings, &guard).await.unwrap();
+        let client = Client::handshake(transport, activity, &of_client, &guard).await.unwrap();
         Self { client, server, _client_drain: drain }
     }
 

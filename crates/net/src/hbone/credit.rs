@@ -1,0 +1,301 @@
+//! What one HBONE connection may bring and hold, by the accounts of its owners.
+//!
+//! HTTP/2 has two windows. The *stream's* follows the accounts (SETTINGS, rarely). The
+//! *connection's* is the credit that its peer has: what is held already plus some headroom, so that
+//! a reader that stands still never takes the window of its neighbours. Credit once given cannot be
+//! taken back, so it is reserved before it is given. Every connection has [`FLOOR_BYTES`] without a
+//! reservation: HTTP/2 knows no smaller window. Headroom grows with use and is given up when unused.
+//!
+//! The other way, bytes that wait for the transport are counted for all tunnels together: beyond a
+//! bound no source is read.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::{MAX_SEND_BUFFER_BYTES, Settings};
+use crate::copy::READ_BYTES;
+use crate::memory::{Accounts, Holder, MIN_WINDOW_BYTES};
+
+/// The window with which every HTTP/2 connection begins (RFC 9113 section 6.9.2).
+pub(super) const FLOOR_BYTES: u32 = 65_535;
+/// Headroom in windows of a stream: so many streams may send at once without waiting.
+const HEADROOM_WINDOWS: usize = 4;
+/// Headroom that is used up faster than this is doubled: longer than most round trips, so that it
+/// is the headroom that holds the peer up.
+const GROWTH_TIME: Duration = Duration::from_millis(250);
+/// Headroom that was not used for so long is given up.
+const HEADROOM_TIME: Duration = Duration::from_secs(10);
+/// What may wait for the transport without a reservation.
+const FREE_QUEUE_BYTES: usize = 64 * 1024;
+/// What a frame costs in the library's queue beside its bytes; tiny ones must not be free.
+const FRAME_COST_BYTES: usize = 128;
+
+/// An HTTP/2 connection of either side, whose windows can be set.
+pub(super) trait Windows {
+    /// What all streams together may send.
+    fn set_connection(&mut self, bytes: u32);
+    /// What each stream may send. Refused while the last change is not acknowledged.
+    fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error>;
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::server::Connection<IO, Bytes> {
+    fn set_connection(&mut self, bytes: u32) {
+        self.set_target_window_size(bytes);
+    }
+
+    fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error> {
+        self.set_initial_window_size(bytes)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::client::Connection<IO, Bytes> {
+    fn set_connection(&mut self, bytes: u32) {
+        self.set_target_window_size(bytes);
+    }
+
+    fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error> {
+        self.set_initial_window_size(bytes)
+    }
+}
+
+/// What one HBONE connection may bring and hold. Shared by its driver and its tunnels.
+pub(super) struct Credit {
+    accounts: Accounts,
+    /// The largest windows, by the settings.
+    most_of_stream: u32,
+    most_of_connection: usize,
+    incoming: RefCell<Incoming>,
+    outgoing: RefCell<Outgoing>,
+    /// Wakes the driver.
+    driver: RefCell<Option<Waker>>,
+}
+
+/// Bytes from the peer.
+struct Incoming {
+    /// A stream's window as last asked for.
+    window: u32,
+    /// Taken out of the library and not delivered.
+    held: usize,
+    /// The part of the connection's window that makes up for what is held.
+    made_up: usize,
+    /// Beyond what is held.
+    headroom: usize,
+    /// Came since the headroom was last used up, and when that was.
+    came: usize,
+    used_up_at: Instant,
+    /// The connection's window as last set.
+    target: usize,
+    /// At most so much is held or may come: the window, or a larger one that was given before.
+    exposed: usize,
+    /// Delivered since this was last looked at.
+    delivered: usize,
+    reserved: usize,
+    holder: Holder,
+}
+
+/// Bytes to the peer.
+struct Outgoing {
+    queued: usize,
+    reserved: usize,
+    waiting: Vec<Waker>,
+}
+
+impl Credit {
+    pub(super) fn new(settings: &Settings) -> Rc<Self> {
+        let accounts = settings.accounts.clone();
+        let incoming = Incoming {
+            window: accounts.window(settings.stream_window_bytes),
+            held: 0,
+            made_up: 0,
+            headroom: FLOOR_BYTES as usize,
+            came: 0,
+            used_up_at: Instant::now(),
+            target: FLOOR_BYTES as usize,
+            exposed: FLOOR_BYTES as usize,
+            delivered: 0,
+            reserved: 0,
+            holder: Holder::new(accounts.clone()),
+        };
+        let outgoing = Outgoing { queued: 0, reserved: 0, waiting: Vec::new() };
+        Rc::new(Self {
+            accounts,
+            most_of_stream: settings.stream_window_bytes,
+            most_of_connection: settings.connection_window_bytes.max(FLOOR_BYTES) as usize,
+            incoming: RefCell::new(incoming),
+            outgoing: RefCell::new(outgoing),
+            driver: RefCell::default(),
+        })
+    }
+
+    /// The window that streams begin with.
+    pub(super) fn window(&self) -> u32 {
+        self.incoming.borrow().window
+    }
+
+    /// Whether memory is short.
+    pub(super) fn is_short(&self) -> bool {
+        self.accounts.are_short()
+    }
+
+    /// A tunnel's place among the holders.
+    pub(super) fn holder(&self) -> Holder {
+        Holder::new(self.accounts.clone())
+    }
+
+    /// A tunnel took bytes out of the library.
+    pub(super) fn taken(&self, bytes: usize) {
+        let mut incoming = self.incoming.borrow_mut();
+        incoming.held += bytes;
+        let grows = incoming.grows_by(bytes, self.most_of_connection);
+        // What the window does not make up for is missing to the other tunnels.
+        if grows || incoming.held > incoming.made_up {
+            drop(incoming);
+            self.driver.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Bytes that a tunnel took have gone on, or are gone with it.
+    pub(super) fn delivered(&self, bytes: usize) {
+        let mut incoming = self.incoming.borrow_mut();
+        incoming.held -= bytes;
+        incoming.delivered += bytes;
+    }
+
+    /// Brings the windows of a connection up to date; before each time that it is polled.
+    pub(super) fn adjust(&self, cx: &Context<'_>, connection: &mut impl Windows) {
+        let mut driver = self.driver.borrow_mut();
+        if !driver.as_ref().is_some_and(|held| held.will_wake(cx.waker())) {
+            *driver = Some(cx.waker().clone());
+        }
+        drop(driver);
+        let mut incoming = self.incoming.borrow_mut();
+        let window = self.accounts.window(self.most_of_stream);
+        let now = incoming.window;
+        let lasting = self.accounts.lasting_window(self.most_of_stream);
+        let wanted = if window < now { window } else { now.max(lasting) };
+        // Refused while the peer has not acknowledged the last one: tried again next time. Until
+        // then the larger window holds, within the credit.
+        if wanted != now && connection.set_stream(wanted).is_ok() {
+            incoming.window = wanted;
+        }
+        if let Some(target) = incoming.retarget(window as usize, self.most_of_connection) {
+            connection.set_connection(target);
+        }
+    }
+
+    /// Whether one more read may be queued for the transport, and how large it may be; the caller
+    /// is woken when there is room again.
+    pub(super) fn queue_room(&self, cx: &Context<'_>) -> Option<usize> {
+        let mut outgoing = self.outgoing.borrow_mut();
+        let limit = if outgoing.reserved > 0 || !self.accounts.are_short() {
+            MAX_SEND_BUFFER_BYTES
+        } else {
+            FREE_QUEUE_BYTES
+        };
+        if outgoing.queued >= limit {
+            if !outgoing.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                outgoing.waiting.push(cx.waker().clone());
+            }
+            return None;
+        }
+        Some((limit - outgoing.queued).min(READ_BYTES))
+    }
+
+    /// Bytes were given to the library.
+    pub(super) fn queued(&self, bytes: usize) {
+        let mut outgoing = self.outgoing.borrow_mut();
+        outgoing.queued += bytes + FRAME_COST_BYTES;
+        if outgoing.queued > FREE_QUEUE_BYTES && outgoing.reserved == 0 {
+            let bytes = MAX_SEND_BUFFER_BYTES - FREE_QUEUE_BYTES;
+            if self.accounts.try_reserve(bytes) {
+                outgoing.reserved = bytes;
+            }
+        }
+    }
+
+    /// The library was polled: it has written so many bytes, and all that it could unless the
+    /// transport is full.
+    pub(super) fn written(&self, bytes: usize, is_full: bool) {
+        let mut outgoing = self.outgoing.borrow_mut();
+        outgoing.queued = if is_full { outgoing.queued.saturating_sub(bytes) } else { 0 };
+        if outgoing.queued < FREE_QUEUE_BYTES {
+            if outgoing.queued == 0 {
+                self.accounts.release(std::mem::take(&mut outgoing.reserved));
+            }
+            outgoing.waiting.drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+impl Incoming {
+    /// Notes what came, and doubles the headroom when that was used up fast.
+    fn grows_by(&mut self, bytes: usize, most: usize) -> bool {
+        self.came += bytes;
+        if self.came < self.headroom {
+            return false;
+        }
+        self.came = 0;
+        let now = Instant::now();
+        let grows = now - self.used_up_at < GROWTH_TIME && self.headroom < most;
+        if grows {
+            self.headroom = (2 * self.headroom).min(most);
+        }
+        self.used_up_at = now;
+        grows
+    }
+
+    /// The connection's window, if it changes.
+    fn retarget(&mut self, window: usize, most: usize) -> Option<u32> {
+        let floor = FLOOR_BYTES as usize;
+        let delivered = std::mem::take(&mut self.delivered);
+        self.exposed = self.exposed.saturating_sub(delivered).max(self.target);
+        if self.headroom > floor && self.used_up_at.elapsed() >= HEADROOM_TIME {
+            self.headroom = floor;
+        }
+        self.headroom = self.headroom.min((HEADROOM_WINDOWS * window).max(floor));
+        // In steps: what is held changes with every read.
+        let step = (window / 4).max(MIN_WINDOW_BYTES as usize);
+        if self.held > self.made_up || self.held + 2 * step < self.made_up {
+            self.made_up = self.held.next_multiple_of(step);
+        }
+        let wishes = [self.made_up + self.headroom, self.held + floor];
+        let wishes = wishes.map(|wish| wish.min(most));
+        let fits = wishes.into_iter().find(|wish| self.reserve(self.exposed.max(*wish) - floor));
+        // Without a reservation no more than what there is one for.
+        let target = fits.unwrap_or(self.target.min(self.reserved + floor));
+        if fits != Some(wishes[0]) {
+            self.made_up = target.saturating_sub(floor).min(self.made_up);
+        }
+        self.holder.set_counted(self.headroom > floor);
+        let is_new = target != self.target;
+        self.target = target;
+        self.exposed = self.exposed.max(target);
+        is_new.then(|| u32::try_from(target).unwrap_or(i32::MAX as u32).min(i32::MAX as u32))
+    }
+
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let accounts = self.holder.accounts();
+        if bytes > self.reserved && !accounts.try_reserve(bytes - self.reserved) {
+            return false;
+        }
+        if bytes < self.reserved {
+            accounts.release(self.reserved - bytes);
+        }
+        self.reserved = bytes;
+        true
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        let (incoming, outgoing) = (self.incoming.get_mut(), self.outgoing.get_mut());
+        self.accounts.release(incoming.reserved + outgoing.reserved);
+        outgoing.waiting.drain(..).for_each(Waker::wake);
+    }
+}

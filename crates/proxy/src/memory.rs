@@ -1,0 +1,144 @@
+//! Whose memory a connection uses, and how much each owner may use.
+//!
+//! What waits on a connection is on the account of whoever opened it, as far as that is proven: the
+//! client's identity and address, or the pod of this node. Beyond these it is on the accounts of the
+//! served pod and of the whole worker. A client's part of a pod's share, and a pod's of the worker's,
+//! are never the whole: the others go on. Accounts are of all threads, because the kernel decides
+//! which thread a connection comes to.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use ambit_model::Text;
+use ambit_model::identity::Identity;
+use ambit_net::memory::{Account, Accounts, Owner};
+
+use crate::config::Memory as Budget;
+
+/// The part of a pod's share that one client may use.
+const CLIENT_PART_OF_POD: usize = 2;
+/// Accounts beyond which those are forgotten that nothing uses any more.
+const SWEEP_ACCOUNTS: usize = 256;
+
+/// The accounts of a worker.
+pub(crate) struct Memory {
+    budget: Budget,
+    worker: Arc<Account>,
+    others: Mutex<Others>,
+}
+
+/// The accounts below the worker's, as long as something uses them.
+struct Others {
+    accounts: HashMap<Who, Weak<Account>>,
+    sweep_at: usize,
+}
+
+/// Whose account it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    /// All that comes to a pod.
+    Inbound { pod: Text },
+    /// What one client opens to a pod; without an identity what comes in plain text.
+    Client { pod: Text, identity: Option<Identity>, address: IpAddr },
+    /// What a pod opens.
+    Outbound { pod: Text },
+}
+
+impl Memory {
+    /// Nothing is used.
+    pub(crate) fn new(budget: Budget) -> Self {
+        let worker = Arc::new(Account::new(Owner::Many, budget.worker_bytes));
+        let others = Others { accounts: HashMap::new(), sweep_at: SWEEP_ACCOUNTS };
+        Self { budget, worker, others: Mutex::new(others) }
+    }
+
+    /// What is held, or may come at any moment.
+    pub(crate) fn reserved_bytes(&self) -> usize {
+        self.worker.reserved_bytes()
+    }
+
+    /// For a connection that a client opened to a pod.
+    pub(crate) fn inbound(
+        &self,
+        pod: &Text,
+        identity: Option<&Identity>,
+        address: IpAddr,
+    ) -> Accounts {
+        let client = Who::Client { pod: pod.clone(), identity: identity.cloned(), address };
+        let pod = Who::Inbound { pod: pod.clone() };
+        [self.account(client), self.account(pod), self.worker.clone()].into_iter().collect()
+    }
+
+    /// For a connection that a pod opened.
+    pub(crate) fn outbound(&self, pod: &Text) -> Accounts {
+        let pod = Who::Outbound { pod: pod.clone() };
+        [self.account(pod), self.worker.clone()].into_iter().collect()
+    }
+
+    fn account(&self, who: Who) -> Arc<Account> {
+        // A panic elsewhere leaves the map whole.
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = others.accounts.get(&who).and_then(Weak::upgrade) {
+            return account;
+        }
+        if others.accounts.len() >= others.sweep_at {
+            others.accounts.retain(|_, account| account.strong_count() > 0);
+            others.sweep_at = (2 * others.accounts.len()).max(SWEEP_ACCOUNTS);
+        }
+        let pod_bytes = self.budget.pod_bytes;
+        let account = Arc::new(match who {
+            Who::Inbound { .. } => Account::new(Owner::Many, pod_bytes),
+            Who::Client { .. } => Account::new(Owner::One, pod_bytes / CLIENT_PART_OF_POD),
+            Who::Outbound { .. } => Account::new(Owner::One, pod_bytes),
+        });
+        others.accounts.insert(who, Arc::downgrade(&account));
+        account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn memory() -> Memory {
+        Memory::new(Budget { worker_bytes: 512 * MIB, pod_bytes: 128 * MIB })
+    }
+
+    fn client(number: u32) -> IpAddr {
+        IpAddr::V4(number.into())
+    }
+
+    #[test]
+    fn the_same_owner_has_one_account_and_another_another() {
+        let (memory, pod, other) = (memory(), Text::from("a"), Text::from("b"));
+        let identity = Identity::new("cluster.local", "ns", "sa");
+        let one = Who::Client { pod: pod.clone(), identity: None, address: client(1) };
+        let account = memory.account(one.clone());
+        assert!(Arc::ptr_eq(&account, &memory.account(one)));
+        let strangers = [
+            Who::Client { pod: pod.clone(), identity: None, address: client(2) },
+            Who::Client { pod: pod.clone(), identity: Some(identity), address: client(1) },
+            Who::Client { pod: other, identity: None, address: client(1) },
+            Who::Inbound { pod: pod.clone() },
+            Who::Outbound { pod },
+        ];
+        for stranger in strangers {
+            assert!(!Arc::ptr_eq(&account, &memory.account(stranger)));
+        }
+    }
+
+    #[test]
+    fn accounts_that_nothing_uses_are_forgotten() {
+        let (memory, pod) = (memory(), Text::from("a"));
+        let kept: Vec<_> =
+            (0..300).map(|number| memory.inbound(&pod, None, client(number))).collect();
+        for number in 300..100_000 {
+            memory.inbound(&pod, None, client(number));
+        }
+        let len = || memory.others.lock().expect("whole").accounts.len();
+        assert!((kept.len()..=2 * kept.len() + 2).contains(&len()), "{} accounts", len());
+    }
+}
