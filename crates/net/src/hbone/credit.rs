@@ -254,7 +254,8 @@ impl Incoming {
     fn retarget(&mut self, window: usize, most: usize) -> Option<u32> {
         let floor = FLOOR_BYTES as usize;
         let delivered = std::mem::take(&mut self.delivered);
-        self.exposed = self.exposed.saturating_sub(delivered).max(self.target);
+        // The library gives credit for it when it is polled next, with the window set here.
+        self.exposed = self.exposed.saturating_sub(delivered);
         if self.headroom > floor && self.used_up_at.elapsed() >= HEADROOM_TIME {
             self.headroom = floor;
         }

@@ -7,6 +7,7 @@ mod copy;
 mod floods;
 mod hbone;
 mod pool;
+mod windows;
 
 use std::future::Future;
 use std::net::SocketAddr;

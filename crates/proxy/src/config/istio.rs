@@ -40,9 +40,15 @@ const UNSUPPORTED: [(&str, &[&str], &str); 12] = [
 ];
 const DNS_PROXY_ADDRESSES: [&str; 3] = ["localhost:15053", "127.0.0.1:15053", "[::1]:15053"];
 
+/// Where a container with a memory limit finds it (cgroup v2, in a namespace of its own).
+const MEMORY_LIMIT: &str = "/sys/fs/cgroup/memory.max";
+
 /// The process's environment, as far as no flag stands for it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Environment(BTreeMap<String, String>);
+pub(crate) struct Environment {
+    variables: BTreeMap<String, String>,
+    memory_limit: Option<usize>,
+}
 
 impl Environment {
     /// That of this process. Variables that are not Unicode are none of ours.
@@ -51,12 +57,26 @@ impl Environment {
         let texts = variables.filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        Self(texts.collect())
+        // Without a limit there is no file, or it says `max`.
+        let memory_limit = std::fs::read_to_string(MEMORY_LIMIT).ok();
+        let memory_limit = memory_limit.and_then(|text| text.trim().parse().ok());
+        Self { variables: texts.collect(), memory_limit }
+    }
+
+    /// With this memory limit of the container.
+    #[cfg(test)]
+    pub(super) fn limited_to(self, bytes: usize) -> Self {
+        Self { memory_limit: Some(bytes), ..self }
+    }
+
+    /// The container's memory limit, if it has one.
+    pub(super) fn memory_limit(&self) -> Option<usize> {
+        self.memory_limit
     }
 
     /// A variable that is set.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.variables.get(name).map(String::as_str)
     }
 
     pub(super) fn refuse_unsupported(&self) -> Result<(), ConfigError> {
@@ -73,7 +93,7 @@ impl Environment {
         let strip = move |(name, value): (&'a String, &'a String)| {
             name.strip_prefix(prefix).map(|rest| (rest, value.as_str()))
         };
-        self.0.iter().filter_map(strip)
+        self.variables.iter().filter_map(strip)
     }
 
     /// Headers named by variables of this prefix.
@@ -95,7 +115,7 @@ impl Environment {
 
 impl FromIterator<(String, String)> for Environment {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
-        Self(variables.into_iter().collect())
+        Self { variables: variables.into_iter().collect(), memory_limit: None }
     }
 }
 

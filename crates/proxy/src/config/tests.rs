@@ -72,6 +72,34 @@ fn variables_of_ztunnel_mean_what_they_mean_there() {
 }
 
 #[test]
+fn what_may_wait_for_slow_readers_follows_the_memory_limit() {
+    const MIB: usize = 1 << 20;
+    let budget = |flags: &[&str], limit: Option<usize>| {
+        let matches = Args::augment_args(Command::new("proxy").no_binary_name(true));
+        let words = ["--node-name=n"].iter().chain(flags);
+        let args = Args::from_arg_matches(&matches.get_matches_from(words)).expect("valid");
+        let environment = Environment::default();
+        let environment = match limit {
+            Some(bytes) => environment.limited_to(bytes),
+            None => environment,
+        };
+        let config = Config::new(&args, &environment).map_err(|error| error.to_string())?;
+        Ok::<_, String>((config.memory.worker_bytes, config.memory.pod_bytes))
+    };
+    assert_eq!(budget(&[], None), Ok((512 * MIB, 128 * MIB)));
+    assert_eq!(budget(&[], Some(1024 * MIB)), Ok((256 * MIB, 64 * MIB)));
+    assert_eq!(budget(&[], Some(64 * MIB)), Ok((16 * MIB, 16 * MIB)));
+    let given = budget(&["--memory-budget=100000000"], Some(1024 * MIB));
+    assert_eq!(given, Ok((100_000_000, 25_000_000)));
+    let both = ["--memory-budget=100000000", "--pod-memory-budget=50000000"];
+    assert_eq!(budget(&both, None), Ok((100_000_000, 50_000_000)));
+    let refused = budget(&["--memory-budget=1000"], None).expect_err("too little");
+    assert!(refused.contains("1000 is not between 16777216 and"), "{refused}");
+    let refused = budget(&["--pod-memory-budget=1000000000"], None).expect_err("too much");
+    assert!(refused.contains("and 536870912 bytes"), "{refused}");
+}
+
+#[test]
 fn the_control_plane_is_found_in_every_form() {
     let uri = |it: &Config| it.discovery.uri.to_string();
     check(&[], uri, "https://localhost:15012/".into());

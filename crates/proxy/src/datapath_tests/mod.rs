@@ -25,8 +25,9 @@ macro_rules! in_namespaces {
     };
 }
 
-// Below the macro that it uses.
+// Below the macro that they use.
 mod greed;
+mod slow_readers;
 
 /// How client and server stand to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
