@@ -23,7 +23,8 @@ fn a_greedy_pod_stalls_itself_and_status_says_so() {
     assert!(machine.ambit(&["status"]).status.success(), "all is well");
     let server = machine.pod_ip("app", "server", false);
     let open = format!(
-        "echo $$ > /tmp/greedy; for i in $(seq {CONNECTIONS}); do exec {{fd}}<>/dev/tcp/{server}/9000; done; sleep 60"
+        "echo $$ > /tmp/greedy; for i in $(seq {CONNECTIONS}); do \
+         exec {{fd}}<>/dev/tcp/{server}/9000; done; sleep 60"
     );
     let mut attack = machine.spawn(&["exec", "client/load", "--", "bash", "-c", &open]);
     drop((attack.stdin.take(), attack.stdout.take(), attack.stderr.take()));

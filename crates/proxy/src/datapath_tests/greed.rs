@@ -145,7 +145,7 @@ in_namespaces! {
         });
         for attack in &attacks {
             let Attack { accepted, crowded, closed, .. } = attack;
-            println!("{accepted} tunnels accepted, {crowded} refused, {closed} in connections that were");
+            println!("{accepted} tunnels accepted, {crowded} + {closed} refused");
             assert_eq!(accepted + crowded + closed, CONNECTIONS * TUNNELS);
             assert!(*crowded > 0 && *closed % TUNNELS == 0);
             assert!(*accepted > 200 && *accepted < LIMIT / 6, "{accepted}");

@@ -133,7 +133,8 @@ mod tests {
         check(20_000, 2, 128, 18_229);
         check(20_000, 2, 300, 16_337);
         check(1 << 20, 8, 10, 1_044_464);
-        // Where the limit is small pods to come keep an eighth back, and connections have a quarter.
+        // Of a small limit pods to come keep an eighth back at most, and connections have a
+        // quarter.
         check(1_024, 2, 0, 544);
         check(256, 2, 10, 64);
     }
