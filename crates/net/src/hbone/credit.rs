@@ -3,8 +3,8 @@
 //! HTTP/2 has two windows. The *stream's* follows the accounts (SETTINGS, rarely). The
 //! *connection's* is the credit that its peer has: what is held already plus some headroom, so that
 //! a reader that stands still never takes the window of its neighbours. Credit once given cannot be
-//! taken back, so it is reserved before it is given. Every connection has [`FLOOR_BYTES`] without a
-//! reservation: HTTP/2 knows no smaller window. Headroom grows with use and is given up when unused.
+//! taken back, so it is reserved before it is given. Every connection has [`FLOOR_BYTES`] without
+//! a reservation: HTTP/2 knows no smaller window. Headroom grows with use and goes when unused.
 //!
 //! The other way, bytes that wait for the transport are counted for all tunnels together: beyond a
 //! bound no source is read.
