@@ -10,8 +10,12 @@
 //! * [`socket`]: `tcp_listener`, `udp_bind`, `tcp_dial`, `tcp_connect`, `original_destination`,
 //!   `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials`
 //! * [`seqpacket`]: `Listener`, `Connection`, `BlockingConnection`: descriptors with packets
-//! * [`local_http`]: `request`: HTTP/1.1 over a unix socket
 //! * [`memory`]: `Account`, `Accounts`: what connections may hold together
+//! * [`local_http`]: `request`, `get`: HTTP/1.1 over a unix socket or loopback
+//! * [`admission`]: `Admission`, `Bounds`, `Place`, `Proof`: who may be connected to a port that
+//!   strangers reach
+//! * [`accept`]: `Listener`, `next`, `Admitted`: connections that have such a place
+//! * [`http_port`]: `serve`: small HTTP/1.1 on such a port
 //! * [`memfd`]: `Sealed::{create, from_fd, read}`
 //! * [`netlink`]: `RouteSocket`: links, addresses, routes, rules, neighbours
 //! * [`nftables`]: `Table`, `Chain`, `Rule`, `Set`; `Nftables::{replace, delete, verify}`, `Watch`
@@ -25,12 +29,15 @@
 //! * [`pool`]: `Pool`: HBONE connections shared by one thread's connections
 //! * [`sys`]: `process`, `mount`, `capability`: what a pod's init needs
 
+pub mod accept;
+pub mod admission;
 pub mod capture;
 pub mod conntrack;
 pub mod copy;
 pub mod drain;
 pub mod grpc;
 pub mod hbone;
+pub mod http_port;
 pub mod local_http;
 pub mod memfd;
 pub mod memory;

@@ -1,7 +1,8 @@
-//! HTTP/1.1 over unix sockets: how commands on one machine ask a role's administration.
+//! HTTP/1.1 over unix sockets and loopback: how commands on one machine ask a role's administration.
 //!
 //! One request a connection, bodies bounded, no keep-alive. Never used between machines.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
 pub const MAX_ANSWER_BYTES: usize = 256 << 20;
@@ -20,7 +22,7 @@ pub enum LocalHttpError {
     /// Nobody listens.
     #[error("connect to {path}: is the program that serves it running?")]
     Connect {
-        /// The socket.
+        /// The socket, or the address.
         path: String,
         /// What the kernel said.
         source: std::io::Error,
@@ -48,23 +50,40 @@ pub async fn request(
     patience: Duration,
 ) -> Result<(StatusCode, Bytes), LocalHttpError> {
     let name = format!("{method} {target}");
-    let exchange = exchange(path, method, target, body, &name);
-    match tokio::time::timeout(patience, exchange).await {
-        Ok(answer) => answer,
-        Err(_) => Err(LocalHttpError::Timeout(name, patience)),
-    }
+    let answered = async {
+        let stream = UnixStream::connect(path).await;
+        let path = path.display().to_string();
+        let stream = stream.map_err(|source| LocalHttpError::Connect { path, source })?;
+        exchange(stream, method, target, body, &name).await
+    };
+    let answered = tokio::time::timeout(patience, answered).await;
+    answered.unwrap_or_else(|_| Err(LocalHttpError::Timeout(name, patience)))
+}
+
+/// Asks the port at `address` and reads the whole answer.
+pub async fn get(
+    address: SocketAddr,
+    target: &str,
+    patience: Duration,
+) -> Result<(StatusCode, Bytes), LocalHttpError> {
+    let name = format!("GET {target}");
+    let answered = async {
+        let stream = TcpStream::connect(address).await;
+        let path = address.to_string();
+        let stream = stream.map_err(|source| LocalHttpError::Connect { path, source })?;
+        exchange(stream, Method::GET, target, Bytes::new(), &name).await
+    };
+    let answered = tokio::time::timeout(patience, answered).await;
+    answered.unwrap_or_else(|_| Err(LocalHttpError::Timeout(name, patience)))
 }
 
 async fn exchange(
-    path: &Path,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     method: Method,
     target: &str,
     body: Bytes,
     name: &str,
 ) -> Result<(StatusCode, Bytes), LocalHttpError> {
-    let stream = UnixStream::connect(path)
-        .await
-        .map_err(|source| LocalHttpError::Connect { path: path.display().to_string(), source })?;
     let broken = |error| LocalHttpError::Exchange(name.to_owned(), error);
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.map_err(broken)?;

@@ -263,6 +263,11 @@ pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
     SockRef::from(socket).set_mark(mark)
 }
 
+/// Ends a connection when what was sent stays unacknowledged for so long.
+pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
+}
+
 /// Makes the next close a reset, so that the peer sees an error and not an orderly end.
 pub fn set_linger_reset(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))

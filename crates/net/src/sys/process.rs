@@ -301,6 +301,14 @@ pub fn raise_open_files_limit() -> io::Result<u64> {
     Ok(limit.rlim_max)
 }
 
+/// How many files this process may have open; the usual 1,024 where the kernel does not tell.
+pub fn open_files_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the struct, which lives as long as the call.
+    let got = check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) });
+    got.map_or(1024, |_| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+}
+
 /// Sends a signal. Prefer [`send_signal`] with a pidfd where the process may already have been
 /// reaped.
 pub fn kill(pid: Pid, signal: Signal) -> io::Result<()> {
