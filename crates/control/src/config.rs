@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     pub plaintext_xds_address: Option<SocketAddr>,
 
-    /// Address of /metrics, /ready and /debug/syncz
+    /// Address of /metrics and /ready
     #[arg(long, default_value = "[::]:15014")]
     pub monitoring_address: SocketAddr,
 

@@ -59,7 +59,7 @@ async fn serve(
         nested: NESTED_REQUEST_FIELDS,
     };
     let requests = Messages::of_request(&parts.headers, body, limit)?;
-    let remote = parts.extensions.get::<Remote>().map(|remote| remote.0);
+    let remote = parts.extensions.get::<Remote>().cloned();
     let responses = discovery.follow(parts.headers, requests, remote).await?;
     let mut response = messages::response(responses);
     response.headers_mut().insert(RESUME_HEADER, HeaderValue::from_static(RESUME_DIGESTS));

@@ -1,32 +1,22 @@
 //! HTTP/1.1 for administration and monitoring: small questions, whole answers.
 //!
-//! Requests, their number and their time are bounded. Nothing here knows what is asked.
+//! Bodies are bounded; connections and their time are by [`ambit_net::http_port`]. Nothing here
+//! knows what is asked.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
+use ambit_net::accept::Listener;
 use ambit_net::drain::Guard;
+use ambit_net::http_port::{self, Limits};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 
-/// Connections served at the same time.
-const CONNECTIONS_MAX: usize = 128;
 /// Longest body of a request.
 const BODY_SIZE_MAX_BYTES: usize = 64 << 10;
-/// Longest wait for the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after the kernel could not give a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// One question.
 #[derive(Debug)]
@@ -71,65 +61,22 @@ impl Answer {
 /// Answers questions.
 pub(crate) type Handler = Arc<dyn Fn(Question) -> Answer + Send + Sync>;
 
-/// Where questions come from.
-pub(crate) enum Listener {
-    /// The network.
-    Tcp(TcpListener),
-    /// This machine.
-    Unix(UnixListener),
-}
-
 /// Answers questions until asked to drain.
-pub(crate) async fn serve(listener: Listener, handler: Handler, mut guard: Guard) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(permit) = connections.clone().acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            _ = guard.draining() => return,
-            accepted = accept(&listener) => accepted,
-        };
-        match accepted {
-            Ok(stream) => {
-                let handler = handler.clone();
-                let mut draining = guard.clone();
-                guard.spawn(async move {
-                    tokio::select! {
-                        () = connection(stream, handler) => {}
-                        _ = draining.draining() => {}
-                    }
-                    drop(permit);
-                });
+pub(crate) async fn serve(listener: Listener, limits: Limits, handler: Handler, mut guard: Guard) {
+    let connections = guard.clone();
+    let answer = move |request| respond(request, handler.clone());
+    let serving = http_port::serve(listener, limits, answer, move |connection| {
+        let mut draining = connections.clone();
+        connections.spawn(async move {
+            tokio::select! {
+                () = connection => {}
+                _ = draining.draining() => {}
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
-
-async fn accept(listener: &Listener) -> std::io::Result<Box<dyn Transport>> {
-    Ok(match listener {
-        Listener::Tcp(listener) => Box::new(listener.accept().await?.0),
-        Listener::Unix(listener) => Box::new(listener.accept().await?.0),
-    })
-}
-
-async fn connection(stream: Box<dyn Transport>, handler: Handler) {
-    let service = service_fn(move |request| {
-        let handler = handler.clone();
-        async move { Ok::<_, Infallible>(respond(request, handler).await) }
+        });
     });
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "administration connection broke");
+    tokio::select! {
+        () = serving => {}
+        _ = guard.draining() => {}
     }
 }
 

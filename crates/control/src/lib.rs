@@ -13,13 +13,14 @@
 //! | `kubernetes` | the API server: client, and what only a cluster needs |
 //! | `world` | what is known at this moment, shared |
 //! | `xds_server`, `listener` | delta discovery, and TLS below it |
-//! | `callers` | whose token a proxy's is |
+//! | `callers`, `authentication` | whose token a proxy's is, and whether that is a node proxy |
 //! | `ca` | the certificate authority |
 //! | `node_credentials` | tokens, roots and revocation lists for nodes |
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
 //! | `durable`, `error_text` | whole files, whole errors |
 
 mod admin;
+mod authentication;
 mod ca;
 mod callers;
 pub mod config;

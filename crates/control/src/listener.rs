@@ -1,48 +1,100 @@
 //! TCP and TLS below discovery and certificates.
 //!
-//! Handshakes run beside one another, each with a deadline, so that one client that says nothing
-//! delays nobody. The server certificate can be replaced while connections live. Nothing here knows
-//! what is served.
+//! Every pod reaches this port, so a connection has to prove itself: by a TLS handshake, and by a
+//! call of a node's proxy soon after it. Until then it is one of a bounded number; how they are
+//! bounded, and who goes first, see [`ambit_net::admission`]. Handshakes run beside one another,
+//! so many of one source at a time, so that a flood of them from one place does not take the
+//! processor from the others. The server certificate can be replaced while connections live.
+//! Nothing here knows what is served.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ambit_net::accept::{self, Admitted, Listener};
+use ambit_net::admission::{Admission, Bound, Bounds, Owner, Proof, Source};
 use ambit_net::drain::Guard;
 use ambit_tls::service::ServiceAcceptor;
 use ambit_tls::{HandshakeError, ServerStream};
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::transport::server::Connected;
 
-/// Handshakes under way at the same time; further connections wait in the kernel's queue.
-const HANDSHAKES_MAX: usize = 1024;
+/// Connections that have proven nothing yet. Each takes a descriptor and, after its handshake,
+/// about 17 KiB.
+const SILENT_MAX: usize = 2048;
+/// Those of one source. Proxies have addresses of their own in most clusters; behind a translated
+/// address a thousand may reconnect at once. A flood from there of as many connections a second
+/// leaves each of them a second to prove itself.
+const SILENT_OF_SOURCE_MAX: usize = 1024;
+/// Connections of node proxies: two for each of 8,000 nodes.
+const PROVEN_MAX: usize = 16_384;
+/// Those of one node. A proxy has two; while it is upgraded there are two proxies, of two workers
+/// each; as many again may have died without our knowing it yet. The rest is room.
+const PROVEN_OF_NODE_MAX: usize = 32;
+/// Which parts of the descriptors that the process may have silent and proven connections take at
+/// most. What is left is for keys, files, the administration and other ports.
+const SILENT_SHARE: usize = 8;
+const PROVEN_SHARE: usize = 4;
 /// Longest handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long after its handshake a connection may be without a call of a node's proxy.
+const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection stays whose call was refused: for the answer to reach its client.
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(1);
+/// Handshakes of one source under way, from the client's first byte on: 0.2 ms of a processor each.
+const HANDSHAKES_OF_SOURCE_MAX: usize = 64;
+/// How long a handshake counts as under way: what it costs us is spent by then. A client that says
+/// nothing more keeps nobody waiting who shares its address.
+const HANDSHAKE_TURN: Duration = Duration::from_millis(20);
 /// Connections that are established and not yet taken by the server.
 const ESTABLISHED_QUEUE: usize = 64;
-/// Pause after the kernel could not give a connection (out of file descriptors), so that it can
-/// recover.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a client connects from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Remote(pub(crate) SocketAddr);
+/// The client of a call: where it connects from, and what it has proven.
+#[derive(Debug, Clone)]
+pub(crate) struct Remote {
+    pub(crate) address: SocketAddr,
+    proof: Proof,
+    /// Held while a call is judged on a connection that has proven nothing.
+    judging: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Remote {
+    /// One call after another on a connection that has proven nothing: what a stranger can have
+    /// under way is bounded by his connections.
+    pub(crate) async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        if self.proof.is_proven() { None } else { Some(self.judging.lock().await) }
+    }
+
+    /// A node's proxy has called, by this name.
+    pub(crate) fn prove(&self, node: &str) {
+        self.proof.prove(match node {
+            "" => Owner::Source(self.proof.source()),
+            node => Owner::Named(node.into()),
+        });
+    }
+
+    /// A call was refused. The connection ends soon unless it proves itself before.
+    pub(crate) fn refuse(&self) {
+        self.proof.prove_sooner(REFUSED_TIMEOUT);
+    }
+}
 
 /// One established connection.
 pub(crate) struct Connection {
     transport: Transport,
-    remote: SocketAddr,
+    remote: Remote,
 }
 
 enum Transport {
-    Tls(Box<ServerStream<TcpStream>>),
-    Plain(TcpStream),
+    Tls(Box<ServerStream<Admitted>>),
+    Plain(Admitted),
 }
 
 /// Why a connection was not established.
@@ -50,6 +102,8 @@ enum Transport {
 enum Refused {
     #[error("no handshake within {HANDSHAKE_TIMEOUT:?}")]
     Silent,
+    #[error("no handshake")]
+    Gone(#[source] io::Error),
     #[error("TLS handshake")]
     Handshake(#[from] HandshakeError),
 }
@@ -59,65 +113,123 @@ enum Refused {
 pub(crate) enum Security {
     /// TLS with whatever certificate is current.
     Tls(Arc<ArcSwap<ServiceAcceptor>>),
-    /// None; for loopback.
+    /// None; for loopback. Whoever is there has proven enough.
     Plain,
+}
+
+impl Security {
+    /// What this port bears in a process that may have so many descriptors.
+    fn bounds(&self, descriptors: usize) -> Bounds {
+        let total = SILENT_MAX.min(descriptors / SILENT_SHARE);
+        let silent = Bound { total, each: SILENT_OF_SOURCE_MAX.min(total.div_ceil(2)) };
+        let total = PROVEN_MAX.min(descriptors / PROVEN_SHARE);
+        let each = match self {
+            Self::Tls(_) => PROVEN_OF_NODE_MAX,
+            Self::Plain => total,
+        };
+        Bounds { silent, proven: Bound { total, each }, proof_within: HANDSHAKE_TIMEOUT }
+    }
 }
 
 /// Accepts until asked to drain; established connections come out of the receiver.
 pub(crate) fn accept(
     listener: TcpListener,
     security: Security,
+    descriptors: usize,
     guard: Guard,
 ) -> mpsc::Receiver<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(ESTABLISHED_QUEUE);
+    let admission = Admission::new("discovery", security.bounds(descriptors));
     let mut drain = guard.clone();
     guard.spawn(async move {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let (listener, handshakes) = (Listener::Tcp(listener), Arc::new(Handshakes::default()));
         loop {
-            let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-            let accepted = tokio::select! {
+            let admitted = tokio::select! {
                 _ = drain.draining() => return,
-                accepted = listener.accept() => accepted,
+                admitted = accept::next(&listener, &admission) => admitted,
             };
-            let (stream, remote) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+            let Some(address) = admitted.remote() else { continue };
+            let proof = admitted.proof();
+            let remote = Remote { address, proof, judging: Arc::default() };
             let (sender, security) = (sender.clone(), security.clone());
+            let handshakes = handshakes.clone();
             drain.spawn(async move {
-                match establish(stream, &security).await {
+                match establish(admitted, &security, &handshakes, &remote).await {
                     Ok(transport) => {
                         // The server is gone when nobody takes it; then the client is told by the
                         // close.
                         let _ = sender.send(Ok(Connection { transport, remote })).await;
                     }
                     Err(error) => {
-                        let error = crate::error_text::chain(&error);
-                        tracing::info!(%remote, error, "connection refused");
+                        let (remote, error) = (address, crate::error_text::chain(&error));
+                        // A flood must not fill the log as well; what it costs is told apart.
+                        tracing::debug!(%remote, error, "connection refused");
                     }
                 }
-                drop(permit);
             });
         }
     });
     receiver
 }
 
-async fn establish(stream: TcpStream, security: &Security) -> Result<Transport, Refused> {
-    // Small messages both ways; a failure costs latency only.
-    let _ = stream.set_nodelay(true);
-    match security {
-        Security::Plain => Ok(Transport::Plain(stream)),
-        Security::Tls(acceptor) => {
-            let acceptor = acceptor.load_full();
-            let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-            let (stream, _) = handshake.map_err(|_| Refused::Silent)??;
-            Ok(Transport::Tls(Box::new(stream)))
+async fn establish(
+    mut admitted: Admitted,
+    security: &Security,
+    handshakes: &Handshakes,
+    remote: &Remote,
+) -> Result<Transport, Refused> {
+    let acceptor = match security {
+        Security::Plain => {
+            remote.prove("");
+            return Ok(Transport::Plain(admitted));
         }
+        Security::Tls(acceptor) => acceptor,
+    };
+    let handshake = async {
+        admitted.readable().await.map_err(Refused::Gone)?;
+        let turn = handshakes.turn(remote.proof.source());
+        let turn = admitted.stay_for(turn).await.map_err(Refused::Gone)?;
+        let acceptor = acceptor.load_full();
+        let mut accepting = pin!(acceptor.accept(admitted));
+        let accepted = tokio::time::timeout(HANDSHAKE_TURN, &mut accepting).await;
+        drop(turn);
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(_) => accepting.await,
+        };
+        Ok(accepted?.0)
+    };
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+    let stream: Result<_, Refused> = stream.map_err(|_| Refused::Silent)?;
+    remote.proof.prove_within(FIRST_CALL_TIMEOUT);
+    Ok(Transport::Tls(Box::new(stream?)))
+}
+
+/// The handshakes under way, by source.
+#[derive(Default)]
+struct Handshakes(Mutex<HashMap<Source, Weak<Semaphore>>>);
+
+impl Handshakes {
+    /// Sources that are looked through for those without a handshake, at most.
+    const SOURCES_MAX: usize = 2 * SILENT_MAX;
+
+    async fn turn(&self, source: Source) -> (OwnedSemaphorePermit, Arc<Semaphore>) {
+        let turns = self.of(source);
+        let permit = turns.clone().acquire_owned().await.expect("nobody closes it");
+        (permit, turns)
+    }
+
+    fn of(&self, source: Source) -> Arc<Semaphore> {
+        let mut sources = self.0.lock().expect("no holder of the lock panics");
+        if let Some(turns) = sources.get(&source).and_then(Weak::upgrade) {
+            return turns;
+        }
+        if sources.len() >= Self::SOURCES_MAX {
+            sources.retain(|_, turns| turns.strong_count() > 0);
+        }
+        let turns = Arc::new(Semaphore::new(HANDSHAKES_OF_SOURCE_MAX));
+        sources.insert(source, Arc::downgrade(&turns));
+        turns
     }
 }
 
@@ -125,7 +237,7 @@ impl Connected for Connection {
     type ConnectInfo = Remote;
 
     fn connect_info(&self) -> Remote {
-        Remote(self.remote)
+        self.remote.clone()
     }
 }
 
@@ -166,5 +278,39 @@ impl AsyncWrite for Connection {
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        for descriptors in [1024, 20_000, 1 << 20] {
+            let bounds = Security::Plain.bounds(descriptors);
+            assert!(bounds.descriptors() <= descriptors / 2, "{descriptors}: {bounds:?}");
+            assert!(bounds.silent.each <= bounds.silent.total, "{descriptors}: {bounds:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn handshakes_of_one_source_wait_for_each_other_and_for_no_one_else() {
+        let handshakes = Handshakes::default();
+        let mut turns = Vec::new();
+        for _ in 0..HANDSHAKES_OF_SOURCE_MAX {
+            turns.push(handshakes.turn(Source::V6(1)).await);
+        }
+        let soon = Duration::from_millis(10);
+        assert!(tokio::time::timeout(soon, handshakes.turn(Source::V6(1))).await.is_err());
+        drop(handshakes.turn(Source::V6(2)).await);
+        turns.pop();
+        drop(handshakes.turn(Source::V6(1)).await);
+        drop(turns);
+        for source in 0..10 * Handshakes::SOURCES_MAX as u64 {
+            handshakes.of(Source::V6(source));
+        }
+        let kept = handshakes.0.lock().unwrap().len();
+        assert!(kept <= Handshakes::SOURCES_MAX, "{kept}");
     }
 }

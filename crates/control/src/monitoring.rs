@@ -1,7 +1,7 @@
-//! `/metrics`, `/ready` and `/debug/syncz` on the monitoring port.
+//! `/metrics` and `/ready` on the monitoring port; `/ready` and `/live` for probes on loopback.
 //!
-//! Open to the network like istiod's 15014: nothing here may show more than names, counts and
-//! states.
+//! The port is open to the network like istiod's 15014: nothing here may show more than counts and
+//! states, and nothing that must be answered may depend on it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -14,15 +14,11 @@ use crate::admin::METRICS_TYPE;
 use crate::ca::CertificateAuthority;
 use crate::http_server::{Answer, Question};
 use crate::metrics::Metrics;
-use crate::world::World;
-use crate::xds_server::Clients;
 
 /// Answers whoever watches the control plane.
 pub(crate) struct Monitoring {
-    pub(crate) world: Arc<World>,
     /// Not there before the control plane serves.
     pub(crate) authority: Arc<OnceLock<Arc<CertificateAuthority>>>,
-    pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
     /// Whether the control plane serves proxies, and goes on to.
     pub(crate) serves: watch::Receiver<bool>,
@@ -42,14 +38,23 @@ impl Monitoring {
                 Answer::json(status, &json!({ "ready": ready }))
             }
             (&Method::GET, "/debug/syncz") => {
-                let resources = self.world.resources().borrow().clone();
-                let clients = self.clients.to_json(&resources);
-                Answer::json(StatusCode::OK, &json!({ "clients": clients }))
-            }
-            _ => {
-                let message = "nothing is here; ask for /metrics, /ready or /debug/syncz";
+                let message = "this port tells no names; ask the administration API";
                 Answer::error(StatusCode::NOT_FOUND, message)
             }
+            _ => {
+                let message = "nothing is here; ask for /metrics or /ready";
+                Answer::error(StatusCode::NOT_FOUND, message)
+            }
+        }
+    }
+
+    /// Answers a probe from this machine; nothing when it is another question.
+    pub(crate) fn probe(&self, question: &Question) -> Option<Answer> {
+        match (&question.method, question.path.as_str()) {
+            (&Method::GET, "/ready") => Some(self.answer(question)),
+            // That it answers is the answer.
+            (&Method::GET, "/live") => Some(Answer::json(StatusCode::OK, &json!({ "live": true }))),
+            _ => None,
         }
     }
 

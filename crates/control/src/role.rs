@@ -13,13 +13,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use ambit_net::accept::Listener;
 use ambit_net::drain::{Drain, Guard};
+use ambit_net::http_port;
 use ambit_net::netlink::{NetlinkError, RouteSocket};
+use ambit_net::socket::{ListenOptions, tcp_listener};
+use ambit_net::sys::process::open_files_limit;
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::service::ServiceAcceptor;
 use ambit_tls::token::{TokenError, TokenSigner};
-use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server as certificates;
 use arc_swap::ArcSwap;
+use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::runtime::{EnterGuard, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,15 +33,16 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use self::cluster::Cluster;
 use crate::admin::{self, Admin, SocketError};
+use crate::authentication::Authentication;
 use crate::ca::cluster::{ClusterAuthority, ClusterError};
-use crate::ca::service::CertificateService;
+use crate::ca::service::{CertificateService, Guarded};
 use crate::ca::{CaError, CertificateAuthority, SERVER_CERT_TTL};
 use crate::callers::{Callers, Reviews};
 use crate::config::{Args, Config, ConfigError, Source};
 use crate::delta_service::DeltaService;
 use crate::durable::{self, FileError, PRIVATE};
 use crate::error_text::chain;
-use crate::http_server::{self, Listener};
+use crate::http_server::{self, Answer};
 use crate::kubernetes::{self, ConnectError};
 use crate::listener::{self, Security};
 use crate::metrics::Metrics;
@@ -65,6 +70,12 @@ const SERVING_THREADS_MAX: usize = 4;
 /// Calls at the same time on one connection: a proxy has one for discovery and, when its pods
 /// start, one for each certificate.
 const CALLS_MAX: u32 = 64;
+/// What a connection may send before it is read, of one call and of all: requests are small, but
+/// for what a proxy holds when it comes back.
+const CALL_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Largest list of a call's headers: a token of 8 KiB and little else.
+const HEADERS_MAX_BYTES: u32 = 16 << 10;
 /// Names under which istiod is known.
 const SERVICE_NAMES: [&str; 3] = ["istiod", "localhost", "ambit-control"];
 
@@ -272,14 +283,15 @@ impl Control {
         let clients = Arc::new(Clients::default());
         let world = Arc::new(world(&config, metrics.clone())?);
         let signing = Arc::new(OnceLock::new());
-        let monitoring = Monitoring {
-            world: world.clone(),
+        let monitoring = Arc::new(Monitoring {
             authority: signing.clone(),
-            clients: clients.clone(),
             metrics: metrics.clone(),
             serves: life.serves.subscribe(),
-        };
-        let monitoring = serve_monitoring(&config, monitoring, &guard).await?;
+        });
+        let administration =
+            Administration { monitoring: monitoring.clone(), admin: Arc::default() };
+        let monitoring = serve_monitoring(&config, monitoring, &guard)?;
+        let admin = administration.listen(&config, &guard)?;
         let authority = Arc::new(authority(cluster.as_ref(), &config).await?);
         signing.get_or_init(|| authority.clone());
         let (callers, signer) = callers(cluster.as_ref(), &config)?;
@@ -292,10 +304,10 @@ impl Control {
         let parts = Parts { world, authority, callers, metrics, clients };
         let serving = Serving::start().map_err(RunError::Threads)?;
         let front = life.front.guard();
-        let (xds, plaintext_xds) = serve_proxies(&serving, &config, &parts, &front).await?;
+        let (xds, plaintext_xds) = serve_proxies(&serving, &config, &parts, &front)?;
         let answers_marks = registry.answers_marks();
         let shared = cluster.as_ref().map(|cluster| cluster.authority.clone());
-        let admin = serve_admin(&config, &parts, answers_marks, shared, &guard).await?;
+        administration.open(&config, &parts, answers_marks, shared, &guard)?;
         let registry = watch_registry(registry, parts.world.clone(), &guard);
         maintain(&parts, &guard);
         if let Some(cluster) = cluster {
@@ -407,18 +419,17 @@ fn watch_registry(
     tokio::spawn(registry.run(marks, sender))
 }
 
-async fn listen(
-    flag: &'static str,
-    address: SocketAddr,
-) -> Result<(TcpListener, SocketAddr), RunError> {
+fn listen(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
     let failed = |source| RunError::Listen { flag, address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let options = ListenOptions { v6only: false, ..ListenOptions::default() };
+    let listener = tcp_listener(address, &options).and_then(TcpListener::from_std);
+    let listener = listener.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
 }
 
 /// Discovery and certificates over TLS, and discovery in plain text on loopback if asked for.
-async fn serve_proxies(
+fn serve_proxies(
     serving: &Serving,
     config: &Config,
     parts: &Parts,
@@ -428,10 +439,14 @@ async fn serve_proxies(
     let acceptor = Arc::new(ArcSwap::from_pointee(server_acceptor(&parts.authority, &names)?));
     renew_server_certificate(parts.authority.clone(), names, acceptor.clone(), guard);
     let turns = Turns::default();
-    let discovery = |callers| Discovery {
+    let authentication = Authentication {
+        callers: parts.callers.clone(),
         world: parts.world.clone(),
-        callers,
         trusted_accounts: config.trusted_node_accounts.clone(),
+    };
+    let discovery = |authentication| Discovery {
+        world: parts.world.clone(),
+        authentication,
         clients: parts.clients.clone(),
         turns: turns.clone(),
         metrics: parts.metrics.clone(),
@@ -440,21 +455,19 @@ async fn serve_proxies(
     };
     let signing = CertificateService {
         authority: parts.authority.clone(),
-        callers: parts.callers.clone(),
         world: parts.world.clone(),
         trust_domain: config.mesh.trust_domain.clone(),
-        trusted_accounts: config.trusted_node_accounts.clone(),
         default_ttl: config.workload_cert_ttl,
         max_ttl: config.max_workload_cert_ttl,
         metrics: parts.metrics.clone(),
     };
-    let (secured, xds) = listen("--xds-address", config.xds_address).await?;
+    let (secured, xds) = listen("--xds-address", config.xds_address)?;
     let router = grpc()
-        .add_service(DeltaService(discovery(Some(parts.callers.clone()))))
-        .add_service(certificates::IstioCertificateServiceServer::new(signing));
+        .add_service(DeltaService(discovery(Some(authentication.clone()))))
+        .add_service(Guarded::new(signing, authentication));
     serve_grpc(serving, router, secured, Security::Tls(acceptor), guard);
     let Some(address) = config.plaintext_xds_address else { return Ok((xds, None)) };
-    let (plain, bound) = listen("--plaintext-xds-address", address).await?;
+    let (plain, bound) = listen("--plaintext-xds-address", address)?;
     let router = grpc().add_service(DeltaService(discovery(None)));
     serve_grpc(serving, router, plain, Security::Plain, guard);
     Ok((xds, Some(bound)))
@@ -465,6 +478,9 @@ fn grpc() -> tonic::transport::Server {
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(Some(CALLS_MAX))
+        .initial_stream_window_size(Some(CALL_WINDOW_BYTES))
+        .initial_connection_window_size(Some(CONNECTION_WINDOW_BYTES))
+        .http2_max_header_list_size(Some(HEADERS_MAX_BYTES))
 }
 
 fn serve_grpc(
@@ -475,7 +491,9 @@ fn serve_grpc(
     guard: &Guard,
 ) {
     let _on_its_threads = serving.enter();
-    let connections = ReceiverStream::new(listener::accept(listener, security, guard.clone()));
+    let descriptors = open_files_limit();
+    let connections = listener::accept(listener, security, descriptors, guard.clone());
+    let connections = ReceiverStream::new(connections);
     let mut drain = guard.clone();
     guard.spawn(async move {
         let stop = async {
@@ -542,41 +560,73 @@ fn renew_server_certificate(
 }
 
 /// The monitoring port: the first to open, so that it can say that nothing is served yet.
-async fn serve_monitoring(
+fn serve_monitoring(
     config: &Config,
-    monitoring: Monitoring,
+    monitoring: Arc<Monitoring>,
     guard: &Guard,
 ) -> Result<SocketAddr, RunError> {
-    let (port, bound) = listen("--monitoring-address", config.monitoring_address).await?;
+    let (port, bound) = listen("--monitoring-address", config.monitoring_address)?;
     let answer: http_server::Handler = Arc::new(move |question| monitoring.answer(&question));
-    guard.spawn(http_server::serve(Listener::Tcp(port), answer, guard.clone()));
+    let limits = http_port::PUBLIC.named("monitoring");
+    guard.spawn(http_server::serve(Listener::Tcp(port), limits, answer, guard.clone()));
     Ok(bound)
 }
 
-/// The administration API, on its socket and, if asked for, on a loopback port.
-async fn serve_admin(
-    config: &Config,
-    parts: &Parts,
-    answers_marks: bool,
-    cluster: Option<Arc<ClusterAuthority>>,
-    guard: &Guard,
-) -> Result<Option<SocketAddr>, RunError> {
-    let admin = Admin {
-        world: parts.world.clone(),
-        authority: parts.authority.clone(),
-        clients: parts.clients.clone(),
-        metrics: parts.metrics.clone(),
-        started: SystemTime::now(),
-        answers_marks,
-        cluster,
-    };
-    let socket = Listener::Unix(admin::listen(&config.admin_socket)?);
-    let answer: http_server::Handler = Arc::new(move |question| admin.answer(&question));
-    guard.spawn(http_server::serve(socket, answer.clone(), guard.clone()));
-    let Some(address) = config.admin_address else { return Ok(None) };
-    let (port, bound) = listen("--admin-address", address).await?;
-    guard.spawn(http_server::serve(Listener::Tcp(port), answer, guard.clone()));
-    Ok(Some(bound))
+/// The administration API, and this machine's probes beside it. No pod reaches either.
+struct Administration {
+    monitoring: Arc<Monitoring>,
+    /// Not there before the control plane serves.
+    admin: Arc<OnceLock<Admin>>,
+}
+
+impl Administration {
+    /// Opens the loopback port, if asked for: at once, so that a probe is answered from the start.
+    fn listen(&self, config: &Config, guard: &Guard) -> Result<Option<SocketAddr>, RunError> {
+        let Some(address) = config.admin_address else { return Ok(None) };
+        let (port, bound) = listen("--admin-address", address)?;
+        self.serve(Listener::Tcp(port), guard);
+        Ok(Some(bound))
+    }
+
+    /// Opens the socket, which says that all is served, and answers administrators from now on.
+    fn open(
+        &self,
+        config: &Config,
+        parts: &Parts,
+        answers_marks: bool,
+        cluster: Option<Arc<ClusterAuthority>>,
+        guard: &Guard,
+    ) -> Result<(), RunError> {
+        self.admin.get_or_init(|| Admin {
+            world: parts.world.clone(),
+            authority: parts.authority.clone(),
+            clients: parts.clients.clone(),
+            metrics: parts.metrics.clone(),
+            started: SystemTime::now(),
+            answers_marks,
+            cluster,
+        });
+        self.serve(Listener::Unix(admin::listen(&config.admin_socket)?), guard);
+        Ok(())
+    }
+
+    fn serve(&self, listener: Listener, guard: &Guard) {
+        let (monitoring, admin) = (self.monitoring.clone(), self.admin.clone());
+        let answer: http_server::Handler = Arc::new(move |question| {
+            if let Some(answer) = monitoring.probe(&question) {
+                return answer;
+            }
+            match admin.get() {
+                Some(admin) => admin.answer(&question),
+                None => {
+                    let what = "the control plane starts; ask again";
+                    Answer::error(StatusCode::SERVICE_UNAVAILABLE, what)
+                }
+            }
+        });
+        let limits = http_port::PRIVATE.named("administration");
+        guard.spawn(http_server::serve(listener, limits, answer, guard.clone()));
+    }
 }
 
 /// Keeps the authority's lists fresh and a rotation going.

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use ambit_model::Text;
 use ambit_net::drain::Guard;
 use ambit_net::grpc::messages::Messages;
 use ambit_wire::proto::envoy::service::discovery::v3::{
@@ -30,8 +29,10 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use crate::callers::{Caller, Callers};
+use crate::authentication::Authentication;
+use crate::callers::Caller;
 use crate::error_text::chain;
+use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
 
@@ -55,8 +56,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Discovery {
     pub(crate) world: Arc<World>,
     /// Verifies callers; none on the loopback port without TLS.
-    pub(crate) callers: Option<Callers>,
-    pub(crate) trusted_accounts: Vec<(Text, Text)>,
+    pub(crate) authentication: Option<Authentication>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) turns: Turns,
@@ -217,11 +217,12 @@ impl Discovery {
         &self,
         headers: HeaderMap,
         requests: Messages,
-        remote: Option<SocketAddr>,
+        remote: Option<Remote>,
     ) -> Result<mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>, Status> {
         let metadata = MetadataMap::from_headers(headers);
-        let caller = self.authenticate(&metadata).await.inspect_err(|status| {
-            let remote = remote.map(|it| it.to_string());
+        let address = remote.as_ref().map(|remote| remote.address);
+        let caller = self.authenticate(&metadata, remote.as_ref()).await.inspect_err(|status| {
+            let remote = address.map(|it| it.to_string());
             tracing::warn!(remote, message = status.message(), "discovery refused");
         })?;
         if self.guard.is_draining() {
@@ -231,7 +232,7 @@ impl Discovery {
         let connection = StreamTask {
             discovery: self.clone(),
             key: self.clients.next.fetch_add(1, Ordering::Relaxed),
-            remote,
+            remote: address,
             caller,
             resources: self.world.resources(),
             stream: Stream::new(),
@@ -243,18 +244,14 @@ impl Discovery {
         Ok(receiver)
     }
 
-    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Option<Caller>, Status> {
-        let Some(callers) = &self.callers else { return Ok(None) };
-        let caller = callers.caller(metadata, &self.world, SystemTime::now()).await;
-        let caller = caller.map_err(|error| error.status())?;
-        let is_trusted = |(namespace, name): &(Text, Text)| {
-            **namespace == *caller.namespace && **name == *caller.service_account
-        };
-        if self.trusted_accounts.iter().any(is_trusted) {
-            return Ok(Some(caller));
-        }
-        let subject = caller.subject();
-        Err(Status::permission_denied(format!("{subject} is not the account of a node proxy")))
+    async fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        remote: Option<&Remote>,
+    ) -> Result<Option<Caller>, Status> {
+        let Some(authentication) = &self.authentication else { return Ok(None) };
+        let caller = authentication.caller(metadata, remote).await;
+        caller.map(Some).map_err(|refusal| refusal.status())
     }
 }
 
@@ -509,8 +506,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new());
         Discovery {
             world: world(&metrics),
-            callers: None,
-            trusted_accounts: Vec::new(),
+            authentication: None,
             clients: Arc::default(),
             metrics,
             turns: Turns::default(),

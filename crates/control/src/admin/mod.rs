@@ -2,9 +2,9 @@
 //!
 //! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET
 //! /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
-//! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`. Lists are `{"items":
-//! [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may show a key or a
-//! token.
+//! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
+//! Lists are `{"items": [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may
+//! show a key or a token.
 
 mod authority;
 mod lists;
@@ -89,6 +89,11 @@ impl Admin {
             (&Method::POST, "/mark") => self.mark(),
             (&Method::GET, "/metrics") => {
                 Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
+            }
+            (&Method::GET, "/debug/syncz") => {
+                let resources = self.world.resources().borrow().clone();
+                let clients = self.clients.to_json(&resources);
+                Answer::json(StatusCode::OK, &json!({ "clients": clients }))
             }
             (&Method::GET, _) if path.starts_with("/get/") => self.list(path, question),
             (_, _) if path.starts_with("/ca/") => self.authority(path, question),

@@ -1,10 +1,12 @@
 //! CreateCertificate: who may have which certificate.
 //!
-//! The caller is a node's proxy, known by its token. It may have certificates of identities whose
+//! The caller is a node's proxy, known by its token before its request is read. It may have certificates of identities whose
 //! pods run on its node, and of no others: a stolen node token is worth that node's pods. Every
 //! refusal says why, to the caller and in the log; the token itself is never part of it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
@@ -12,27 +14,36 @@ use ambit_model::identity::Identity;
 use ambit_tls::authority::AuthorityError;
 use ambit_tls::request::RequestError;
 use ambit_wire::ca::requested_identity;
-use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server::IstioCertificateService;
+use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server::{
+    IstioCertificateService, IstioCertificateServiceServer,
+};
 use ambit_wire::proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service};
+use tonic::metadata::MetadataMap;
+use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 use super::{CaError, CertificateAuthority};
-use crate::callers::{Caller, CallerError, Callers};
+use crate::authentication::Authentication;
+use crate::callers::Caller;
 use crate::error_text::chain;
+use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
 
 /// How long a request waits for its pod to appear: an agent may be faster than the registry.
 const POD_WAIT: Duration = Duration::from_secs(1);
 
+/// Largest request: it holds a signing request of a few KiB and a name.
+const REQUEST_MAX_BYTES: usize = 64 << 10;
+
 /// Certificates for the pods of the caller's node.
 pub(crate) struct CertificateService {
     pub(crate) authority: Arc<CertificateAuthority>,
-    pub(crate) callers: Callers,
     pub(crate) world: Arc<World>,
     pub(crate) trust_domain: Text,
-    pub(crate) trusted_accounts: Vec<(Text, Text)>,
     pub(crate) default_ttl: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) metrics: Arc<Metrics>,
@@ -41,27 +52,78 @@ pub(crate) struct CertificateService {
 /// A refusal: a word for metrics, and the status for the caller.
 struct Refusal(&'static str, Status);
 
+/// Lets node proxies call, and nobody else. The generated server below reads a whole request before
+/// anything is asked; strangers must not have that read.
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    authentication: Authentication,
+    metrics: Arc<Metrics>,
+    service: IstioCertificateServiceServer<CertificateService>,
+}
+
+impl Guarded {
+    /// Puts the guard before `service`.
+    pub(crate) fn new(service: CertificateService, authentication: Authentication) -> Self {
+        let metrics = service.metrics.clone();
+        let service = IstioCertificateServiceServer::new(service);
+        let service = service.max_decoding_message_size(REQUEST_MAX_BYTES);
+        Self { authentication, metrics, service }
+    }
+}
+
+impl NamedService for Guarded {
+    const NAME: &'static str = IstioCertificateServiceServer::<CertificateService>::NAME;
+}
+
+impl Service<http::Request<Body>> for Guarded {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let mut guarded = self.clone();
+        Box::pin(async move {
+            guarded.metrics.requested();
+            let metadata = MetadataMap::from_headers(request.headers().clone());
+            let remote = request.extensions().get::<Remote>().cloned();
+            match guarded.authentication.caller(&metadata, remote.as_ref()).await {
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller);
+                    guarded.service.call(request).await
+                }
+                Err(refusal) => {
+                    let refusal = Refusal(refusal.reason(), refusal.status());
+                    Ok(refusal.told(&guarded.metrics, remote.as_ref()).into_http())
+                }
+            }
+        })
+    }
+}
+
+impl Refusal {
+    /// Counts and logs it; answers what the caller is told.
+    fn told(self, metrics: &Metrics, remote: Option<&Remote>) -> Status {
+        let Self(reason, status) = self;
+        metrics.refused(reason);
+        let remote = remote.map(|remote| remote.address.to_string());
+        tracing::warn!(reason, remote, message = status.message(), "certificate refused");
+        status
+    }
+}
+
 #[tonic::async_trait]
 impl IstioCertificateService for CertificateService {
     async fn create_certificate(
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        self.metrics.requested();
-        let remote = request.extensions().get::<crate::listener::Remote>().copied();
-        match self.answer(&request, SystemTime::now()).await {
-            Ok(response) => Ok(Response::new(response)),
-            Err(Refusal(reason, status)) => {
-                self.metrics.refused(reason);
-                tracing::warn!(
-                    reason,
-                    remote = remote.map(|remote| remote.0.to_string()),
-                    message = status.message(),
-                    "certificate refused",
-                );
-                Err(status)
-            }
-        }
+        let answered = self.answer(&request, SystemTime::now()).await;
+        let remote = request.extensions().get::<Remote>();
+        answered.map(Response::new).map_err(|refusal| refusal.told(&self.metrics, remote))
     }
 }
 
@@ -71,13 +133,10 @@ impl CertificateService {
         request: &Request<IstioCertificateRequest>,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Refusal> {
-        let caller = self.callers.caller(request.metadata(), &self.world, now).await;
-        let caller = caller.map_err(|error| {
-            let is_unknown = matches!(error, CallerError::Unknown(_));
-            let reason = if is_unknown { "unavailable" } else { "unauthenticated" };
-            Refusal(reason, error.status())
-        })?;
-        let identity = self.authorise(&caller, request.get_ref()).await?;
+        let Some(caller) = request.extensions().get::<Caller>() else {
+            return Err(Refusal("unauthenticated", Status::unauthenticated("nobody has called")));
+        };
+        let identity = self.authorise(caller, request.get_ref()).await?;
         let ttl = self.ttl(request.get_ref().validity_duration);
         let csr = &request.get_ref().csr;
         let signed = self.authority.sign(csr, &identity, &caller.node, ttl, now);
@@ -96,15 +155,6 @@ impl CertificateService {
         request: &IstioCertificateRequest,
     ) -> Result<Identity, Refusal> {
         let denied = |what: String| Refusal("denied", Status::permission_denied(what));
-        let is_trusted = |(namespace, name): &(Text, Text)| {
-            **namespace == *caller.namespace && **name == *caller.service_account
-        };
-        if !self.trusted_accounts.iter().any(is_trusted) {
-            return Err(denied(format!(
-                "{} may not ask for other workloads' certificates; trusted are node proxies only",
-                caller.subject()
-            )));
-        }
         if caller.node.is_empty() {
             return Err(denied("the token is not bound to a node".to_owned()));
         }

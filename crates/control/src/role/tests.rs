@@ -31,6 +31,8 @@ use tonic::{Code, Request};
 
 use super::*;
 
+mod flood;
+
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -327,7 +329,8 @@ async fn a_refusal_is_seen_and_the_stream_goes_on() {
             monitoring(address, "/metrics").contains("pilot_total_xds_rejects_total{")
         })
         .await;
-    assert!(monitoring(address, "/debug/syncz").contains("no such thing"));
+    let (_, told) = fixture.admin(Method::GET, "/debug/syncz", &Value::Null).await;
+    assert!(told.to_string().contains("no such thing"), "{told}");
     assert!(monitoring(address, "/ready").contains("true"));
     put_pod(&fixture.root, "late", "late", "node-2", "10.244.2.9", "Running");
     proxy.see(&["+Kubernetes//Pod/shop/late"]).await;

@@ -1,0 +1,87 @@
+//! Whether a call comes from a node's proxy.
+//!
+//! It is settled before anything of the call is read, and nothing is served to anybody else. The
+//! first such call proves the connection: see [`crate::listener`].
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ambit_model::Text;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use crate::callers::{Caller, CallerError, Callers};
+use crate::listener::Remote;
+use crate::world::World;
+
+/// Knows the proxies of nodes.
+#[derive(Clone)]
+pub(crate) struct Authentication {
+    pub(crate) callers: Callers,
+    pub(crate) world: Arc<World>,
+    /// Namespace and name of the accounts that node proxies have.
+    pub(crate) trusted_accounts: Vec<(Text, Text)>,
+}
+
+/// Why a call is not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Nobody can say whose it is.
+    #[error(transparent)]
+    Caller(#[from] CallerError),
+    /// It is somebody else's.
+    #[error("{0} is not the account of a node proxy; see --trusted-node-accounts")]
+    Untrusted(String),
+}
+
+impl Refusal {
+    /// What the caller is told.
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            Self::Caller(error) => error.status(),
+            Self::Untrusted(_) => Status::permission_denied(self.to_string()),
+        }
+    }
+
+    /// A word for metrics.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Caller(CallerError::Unknown(_)) => "unavailable",
+            Self::Caller(_) => "unauthenticated",
+            Self::Untrusted(_) => "denied",
+        }
+    }
+}
+
+impl Authentication {
+    /// The node proxy that calls, and with it the proof of its connection.
+    pub(crate) async fn caller(
+        &self,
+        metadata: &MetadataMap,
+        remote: Option<&Remote>,
+    ) -> Result<Caller, Refusal> {
+        let _one_at_a_time = match remote {
+            Some(remote) => remote.turn().await,
+            None => None,
+        };
+        let caller = self.judge(metadata).await;
+        match (&caller, remote) {
+            (Ok(caller), Some(remote)) => remote.prove(&caller.node),
+            // Nobody could tell: that is no fault of the client's.
+            (Err(Refusal::Caller(CallerError::Unknown(_))), _) | (_, None) => {}
+            (Err(_), Some(remote)) => remote.refuse(),
+        }
+        caller
+    }
+
+    async fn judge(&self, metadata: &MetadataMap) -> Result<Caller, Refusal> {
+        let caller = self.callers.caller(metadata, &self.world, SystemTime::now()).await?;
+        let is_trusted = |(namespace, name): &(Text, Text)| {
+            **namespace == *caller.namespace && **name == *caller.service_account
+        };
+        if self.trusted_accounts.iter().any(is_trusted) {
+            return Ok(caller);
+        }
+        Err(Refusal::Untrusted(caller.subject()))
+    }
+}

@@ -1,0 +1,234 @@
+//! What a pod without any rights can do to the control plane: open connections.
+//!
+//! All of it at once, while proxies reconnect. The pod has addresses of its own, as pods do.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ambit_net::sys::process::{open_files_limit, raise_open_files_limit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// Longest that anything honest may take meanwhile, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(3);
+/// Proxies that reconnect.
+const PROXIES: usize = 100;
+/// Silent sockets of each attacking address: more than one may have.
+const SILENT: usize = 1500;
+/// Silent sockets on the monitoring port.
+const SILENT_MONITORING: usize = 400;
+/// How often an attacker opens some connections more.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Attackers, for as long as it is held.
+struct Flood {
+    attackers: JoinSet<()>,
+    opened: Arc<AtomicU64>,
+}
+
+impl Flood {
+    fn new() -> Self {
+        Self { attackers: JoinSet::new(), opened: Arc::default() }
+    }
+
+    /// Keeps `count` silent sockets open, and opens more as the oldest are closed.
+    fn silent(&mut self, from: Ipv4Addr, to: SocketAddr, count: usize, each_tick: usize) {
+        let opened = self.opened.clone();
+        self.attackers.spawn(async move {
+            let mut held = VecDeque::new();
+            loop {
+                for _ in 0..each_tick {
+                    if let Ok(stream) = connect_from(from, to).await {
+                        opened.fetch_add(1, Ordering::Relaxed);
+                        held.push_back(stream);
+                    }
+                }
+                while held.len() > count {
+                    held.pop_front();
+                }
+                tokio::time::sleep(TICK).await;
+            }
+        });
+    }
+
+    /// Shakes hands so many times each tick, and says nothing then until it is closed.
+    fn anonymous(&mut self, from: Ipv4Addr, to: SocketAddr, tls: ServiceConnector, each: usize) {
+        let opened = self.opened.clone();
+        self.attackers.spawn(async move {
+            let mut held = JoinSet::new();
+            loop {
+                for _ in 0..each {
+                    let (tls, opened) = (tls.clone(), opened.clone());
+                    held.spawn(async move {
+                        let Ok(stream) = connect_from(from, to).await else { return };
+                        let Ok(mut stream) = tls.connect(stream).await else { return };
+                        opened.fetch_add(1, Ordering::Relaxed);
+                        let _closed = stream.read(&mut [0; 64]).await;
+                    });
+                }
+                while held.try_join_next().is_some() {}
+                tokio::time::sleep(TICK).await;
+            }
+        });
+    }
+}
+
+async fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    // Ports of one address are few: the kernel chooses when it knows where to.
+    socket.bind((from, 0).into())?;
+    socket.connect(to).await
+}
+
+/// Runs `work`, which may not take long.
+async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let done = tokio::time::timeout(SOON, work).await;
+    let took = started.elapsed();
+    println!("{what}: {took:?}");
+    done.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+}
+
+fn connector(fixture: &Fixture) -> ServiceConnector {
+    let roots = fixture.read("nodes/node-1/root-cert.pem").unwrap();
+    ServiceConnector::new(&roots, "istiod.istio-system.svc", None).unwrap()
+}
+
+async fn get(address: SocketAddr, path: &str) -> StatusCode {
+    ambit_net::local_http::get(address, path, PATIENCE).await.unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_keeps_no_proxy_out_and_no_probe() {
+    raise_open_files_limit().unwrap();
+    let fixture = Fixture::start("flood", "--admin-address 127.0.0.1:0").await;
+    let Ports { xds, monitoring, admin, .. } = fixture.control.ports;
+    let mut flood = Flood::new();
+    for pod in [Ipv4Addr::new(127, 0, 9, 1), Ipv4Addr::new(127, 0, 9, 2)] {
+        flood.silent(pod, xds, SILENT, 16);
+        flood.silent(pod, monitoring, SILENT_MONITORING, 4);
+        flood.anonymous(pod, xds, connector(&fixture), 4);
+    }
+    let (token, web) = (fixture.token(), identity("web"));
+    let signer = fixture.signer();
+    for round in 0..3 {
+        // By now the flood has taken all that it gets.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let issued = fixture.certificate(Some(&token), &web, &web, 60);
+        soon("a certificate", issued).await.unwrap();
+        let (status, _) = soon("status", fixture.admin(Method::GET, "/status", &Value::Null)).await;
+        assert_eq!(status, StatusCode::OK);
+        for (what, address, path) in [
+            ("readiness by loopback", admin.unwrap(), "/ready"),
+            ("liveness by loopback", admin.unwrap(), "/live"),
+            ("readiness", monitoring, "/ready"),
+            ("metrics", monitoring, "/metrics"),
+        ] {
+            assert_eq!(soon(what, get(address, path)).await, StatusCode::OK, "{what}");
+        }
+        let proxies = (0..PROXIES).map(|number| {
+            let node = format!("reconnecting-{round}-{number}");
+            let token = signer.sign(&claims(&node)).unwrap();
+            let fixture = &fixture;
+            async move {
+                let mut proxy = Proxy::join(fixture, &token, &node).await.unwrap();
+                proxy.see(&["+Kubernetes//Pod/shop/client"]).await;
+                proxy
+            }
+        });
+        soon("all proxies", futures::future::join_all(proxies)).await;
+    }
+    println!("the flood opened {} connections", flood.opened.load(Ordering::Relaxed));
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(descriptors < open_files_limit() / 2, "{descriptors} of both ends");
+    flood.attackers.shutdown().await;
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_good_call_ends() {
+    let fixture = Fixture::start("nocall", "").await;
+    let xds = fixture.control.ports.xds;
+    // One that is refused ends soon, however often its client asks.
+    for token in [Some("x.y.z"), None] {
+        let channel = fixture.channel().await;
+        let started = Instant::now();
+        loop {
+            let again = Proxy::over(channel.clone(), token, "node-1").await;
+            let status = again.err().expect("a refusal");
+            if status.code() != Code::Unauthenticated {
+                break;
+            }
+            assert!(started.elapsed() < Duration::from_secs(5), "{token:?}: it is still there");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let stream = TcpStream::connect(xds).await.unwrap();
+    let mut silent = connector(&fixture).connect(stream).await.unwrap();
+    let started = Instant::now();
+    // HTTP/2, as far as it goes without a call.
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut sink = Vec::new();
+    let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut sink)).await;
+    ended.expect("it is ended").expect_err("by a reset");
+    assert!(started.elapsed() > Duration::from_secs(9), "{:?}", started.elapsed());
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_has_so_many_connections_and_the_newest_stay() {
+    let fixture = Fixture::start("many", "").await;
+    let token = fixture.token();
+    let mut proxies = Vec::new();
+    for _ in 0..40 {
+        let mut proxy = Proxy::join(&fixture, &token, "node-1").await.unwrap();
+        proxy.see(&["+Kubernetes//Pod/shop/client"]).await;
+        proxies.push(proxy);
+    }
+    let oldest = proxies.remove(0);
+    let mut responses = oldest.responses;
+    let ended = async { while responses.message().await.is_ok_and(|it| it.is_some()) {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the oldest made room");
+    put_pod(&fixture.root, "late", "late", "node-2", "10.244.2.9", "Running");
+    let newest = proxies.last_mut().unwrap();
+    newest.see(&["+Kubernetes//Pod/shop/late"]).await;
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_connected_is_told_to_administrators_alone() {
+    let fixture = Fixture::start("syncz", "").await;
+    let mut proxy = Proxy::join(&fixture, &fixture.token(), "node-1").await.unwrap();
+    proxy.see(&["+Kubernetes//Pod/shop/client"]).await;
+    let open = monitoring(fixture.control.ports.monitoring, "/debug/syncz");
+    assert!(open.starts_with("HTTP/1.1 404") && !open.contains("node-1"), "{open}");
+    let (status, told) = fixture.admin(Method::GET, "/debug/syncz", &Value::Null).await;
+    assert_eq!((status, &told["clients"][0]["node"]), (StatusCode::OK, &json!("node-1")));
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_is_answered_before_anything_is_served() {
+    let root = std::env::temp_dir().join(format!("ambit-control-probe-{}", std::process::id()));
+    let monitoring = Arc::new(Monitoring {
+        authority: Arc::default(),
+        metrics: Arc::new(Metrics::new()),
+        serves: watch::Sender::new(false).subscribe(),
+    });
+    let at = root.display();
+    let words = format!("control --registry files:{at} --admin-address 127.0.0.1:0");
+    let args = Command::try_parse_from(words.split_whitespace()).unwrap().args;
+    let config = Config::try_from(args).unwrap();
+    let drain = Drain::new();
+    let administration = Administration { monitoring, admin: Arc::default() };
+    let address = administration.listen(&config, &drain.guard()).unwrap().unwrap();
+    assert_eq!(get(address, "/live").await, StatusCode::OK);
+    assert_eq!(get(address, "/ready").await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(get(address, "/status").await, StatusCode::SERVICE_UNAVAILABLE);
+    drain.start(None);
+    drain.finished().await;
+}
