@@ -1,30 +1,29 @@
 //! What an operator asks a worker: the admin API, metrics, readiness.
 //!
 //! The admin API listens on loopback and on a Unix socket of mode 0600 only, because it has no
-//! authentication of its own. Requests with bodies are refused, requests at the same time are
-//! bounded, and no answer ever holds a key or a token. Nothing here touches a connection.
+//! authentication of its own. Pods reach metrics and readiness; see [`ambit_net::http_port`] for
+//! what bounds them. Requests with bodies are refused, and no answer ever holds a key or a token.
+//! Nothing here touches a connection.
 
 pub(crate) mod connections;
 mod dump;
 mod profile;
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use ambit_net::accept::Listener;
+use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
-use tracing::{debug, info};
+use tokio::sync::watch;
+use tracing::info;
 
 use crate::descriptors::Told;
 use crate::handover::FromWorker;
@@ -33,16 +32,8 @@ use crate::logging::Levels;
 use crate::shared::Shared;
 use connections::LiveConnections;
 
-/// Connections of operators at the same time, for each socket.
-const MAX_CONNECTIONS: usize = 64;
-/// How long a client may take to send its request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest head of a request.
-const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Shares that are used up and shown with readiness; `/shares` has all.
 const MAX_SHARES_SHOWN: usize = 8;
-/// Pause after a listener failed.
-const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -109,72 +100,42 @@ pub(crate) enum Service {
 
 type Answer = Response<Full<Bytes>>;
 
-/// Serves a socket for as long as `accepting` holds.
+impl Service {
+    fn limits(self) -> Limits {
+        match self {
+            Self::Admin => PRIVATE.named("administration"),
+            Self::Metrics => PUBLIC.named("metrics"),
+            Self::Readiness => PUBLIC.named("readiness"),
+        }
+    }
+}
+
+/// Serves a socket for as long as `accepting` holds; what was accepted before is answered.
 pub(crate) async fn serve(
     admin: Arc<Admin>,
     socket: Socket,
     service: Service,
     mut accepting: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let accept = async {
-        match socket {
-            Socket::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                let listener = TcpListener::from_std(listener)?;
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, _)) => converse(&admin, service, stream, &permits).await,
-                        Err(error) => pause(&error).await,
-                    }
-                }
-            }
-            Socket::Unix(listener) => {
-                listener.set_nonblocking(true)?;
-                let listener = UnixListener::from_std(listener)?;
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, _)) => converse(&admin, service, stream, &permits).await,
-                        Err(error) => pause(&error).await,
-                    }
-                }
-            }
+    let listener = match socket {
+        Socket::Tcp(listener) => {
+            listener.set_nonblocking(true)?;
+            Listener::Tcp(TcpListener::from_std(listener)?)
+        }
+        Socket::Unix(listener) => {
+            listener.set_nonblocking(true)?;
+            Listener::Unix(UnixListener::from_std(listener)?)
         }
     };
+    let answer = move |request| {
+        let admin = admin.clone();
+        async move { admin.answer(service, request).await }
+    };
+    let spawn = |connection| drop(tokio::spawn(connection));
     tokio::select! {
-        failed = accept => failed,
+        () = http_port::serve(listener, service.limits(), answer, spawn) => Ok(()),
         _ = accepting.wait_for(|accepting| !accepting) => Ok(()),
     }
-}
-
-async fn pause(error: &io::Error) {
-    debug!(%error, "cannot accept an operator's connection");
-    tokio::time::sleep(ERROR_PAUSE).await;
-}
-
-/// Serves one connection in a task of its own, as soon as there is room for it.
-async fn converse<S>(admin: &Arc<Admin>, service: Service, stream: S, permits: &Arc<Semaphore>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-    let admin = admin.clone();
-    let answer = move |request: Request<Incoming>| {
-        let admin = admin.clone();
-        async move { Ok::<_, Infallible>(admin.answer(service, request).await) }
-    };
-    tokio::spawn(async move {
-        let served = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer))
-            .await;
-        if let Err(error) = served {
-            debug!(%error, "an operator's connection");
-        }
-        drop(permit);
-    });
 }
 
 impl Admin {

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, WorkloadName};
@@ -283,6 +284,37 @@ async fn each_socket_serves_its_own() {
             assert_eq!(status, get(service, target), "{service:?} {target}");
         }
         std::fs::remove_file(path).expect("removed");
+    }
+}
+
+/// What pods reach, and the operator's own port beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_says_nothing_keeps_no_probe_and_no_scraper_out() {
+    let world = World::new("flood");
+    let mut ports = Vec::new();
+    for service in [Service::Metrics, Service::Readiness, Service::Admin] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        ports.push(listener.local_addr().expect("an address"));
+        let (admin, accepting) = (world.admin.clone(), world.accepting.subscribe());
+        tokio::spawn(serve(admin, Socket::Tcp(listener), service, accepting));
+    }
+    let mut silent = Vec::new();
+    for pod in 1..=3 {
+        for _ in 0..150 {
+            for port in &ports[..2] {
+                let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+                socket.bind(([127, 0, 9, pod], 0).into()).expect("bound");
+                silent.push(socket.connect(*port).await.expect("connected"));
+            }
+        }
+    }
+    let paths = ["/metrics", "/healthz/ready", "/healthz/ready"];
+    for (port, (path, expected)) in ports.into_iter().zip(paths.into_iter().zip([200, 503, 503])) {
+        let started = std::time::Instant::now();
+        let asked = local_http::get(port, path, Duration::from_secs(5)).await;
+        assert_eq!(asked.expect("answered").0.as_u16(), expected, "{path}");
+        println!("{path}: {:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(1), "{path}: {:?}", started.elapsed());
     }
 }
 
