@@ -2,28 +2,19 @@
 //!
 //! It reports; it takes no orders and shows nothing of any pod.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use ambit_net::accept::Listener;
+use ambit_net::http_port::{self, PUBLIC};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
-
-/// Connections served at a time.
-const CONNECTIONS_MAX: usize = 32;
-/// How long a client may take to send its request, and to ask again.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the readiness address cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -62,37 +53,10 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, MonitorEr
 
 /// Serves until the task is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let health = health.clone();
-                tokio::spawn(async move {
-                    serve_connection(stream, health).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept at the readiness address");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn serve_connection(stream: TcpStream, health: Arc<Health>) {
-    let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(request.uri().path(), &health);
-        async move { Ok::<_, Infallible>(response) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection to the readiness address broke");
-    }
+    let answer =
+        move |request: Request<Incoming>| std::future::ready(answer(request.uri().path(), &health));
+    let spawn = |connection| drop(tokio::spawn(connection));
+    http_port::serve(Listener::Tcp(listener), PUBLIC.named("readiness"), answer, spawn).await;
 }
 
 fn answer(path: &str, health: &Health) -> Response<Full<Bytes>> {
@@ -112,7 +76,24 @@ fn answer(path: &str, health: &Health) -> Response<Full<Bytes>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    #[tokio::test]
+    async fn who_says_nothing_keeps_no_probe_out() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(serve(listener, Arc::default()));
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(tokio::net::TcpStream::connect(address).await.expect("connected"));
+        }
+        let started = Instant::now();
+        let patience = Duration::from_secs(1);
+        let asked = ambit_net::local_http::get(address, "/healthz", patience).await;
+        assert_eq!(asked.expect("answered").0, StatusCode::OK, "{:?}", started.elapsed());
+    }
 
     #[test]
     fn readiness_follows_the_flag_and_health_does_not() {
