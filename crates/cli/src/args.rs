@@ -5,6 +5,7 @@
 mod bench;
 mod kube;
 mod plan;
+mod probe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 pub(crate) use bench::BenchArgs;
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
+pub(crate) use probe::ProbeArgs;
 
 /// What was built. That it is a slow build belongs to it: figures of such a program mean nothing.
 const VERSION: &str = if cfg!(debug_assertions) {
@@ -60,7 +62,7 @@ impl Cli {
             Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
-                              check, uninstall, control, node and proxy do not use; leave it \
+                              check, uninstall, probe, control, node and proxy do not use; leave it \
                               out, or write a role's own after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
@@ -108,6 +110,9 @@ pub(crate) enum Command {
     /// each costs.
     #[command(after_help = ambit_lab::bench::help())]
     Bench(Box<BenchArgs>),
+    /// Asks the part of the mesh beside which it is started whether it is well: what the kubelet's
+    /// probes run.
+    Probe(ProbeArgs),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -130,7 +135,7 @@ impl Command {
             Self::Why(args) => Some(&mut args.state),
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
-            Self::Check(_) | Self::Uninstall(_) => None,
+            Self::Check(_) | Self::Uninstall(_) | Self::Probe(_) => None,
             Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
         }
     }

@@ -7,6 +7,7 @@ mod get;
 mod inside;
 mod mesh;
 mod plan;
+mod probe;
 mod settle;
 mod status;
 mod uninstall;
@@ -38,6 +39,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Check(args) => check::check(args).await,
             Command::Uninstall(args) => uninstall::uninstall(args).await,
             Command::Plan(args) => plan::plan(&args).await,
+            Command::Probe(args) => probe::probe(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_lab::load::run_load(*args).await,
             Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {

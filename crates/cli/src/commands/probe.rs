@@ -1,0 +1,23 @@
+//! `ambit probe`: whether a part of the mesh beside this process is well.
+//!
+//! For the kubelet, which starts it in the part's own container. Its question goes over loopback,
+//! which no pod reaches, so that no pod can keep the answer away.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ambit_net::local_http;
+use anyhow::Result;
+use http::StatusCode;
+
+use crate::args::ProbeArgs;
+
+/// Longest wait for the answer; shorter than the kubelet's own in the chart.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Asks, and prints what is said.
+pub(super) async fn probe(args: &ProbeArgs) -> Result<ExitCode> {
+    let (status, said) = local_http::get(args.address(), args.target(), PATIENCE).await?;
+    super::print(&String::from_utf8_lossy(&said))?;
+    Ok(if status == StatusCode::OK { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
