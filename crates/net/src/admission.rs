@@ -398,7 +398,7 @@ mod tests {
         let admission = admission(8, 4);
         let mut other = admission.admit(source(2)).await;
         let mut flood = Vec::new();
-        for _ in 0..100 {
+        for _ in 0..LEAVING_MAX {
             flood.push(admission.admit(source(1)).await);
         }
         assert_eq!(leaves(&mut other).await, None);

@@ -1,4 +1,5 @@
-//! HTTP/1.1 over unix sockets and loopback: how commands on one machine ask a role's administration.
+//! HTTP/1.1 over unix sockets and loopback: how commands on one machine ask a role's
+//! administration.
 //!
 //! One request a connection, bodies bounded, no keep-alive. Never used between machines.
 
