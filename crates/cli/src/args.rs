@@ -62,8 +62,8 @@ impl Cli {
             Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
-                              check, uninstall, probe, control, node and proxy do not use; leave it \
-                              out, or write a role's own after the command";
+                              check, uninstall, probe, control, node and proxy do not use; \
+                              leave it out, or write a role's own after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
             None => {}
