@@ -22,6 +22,7 @@
 //! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
 //! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: what went over a wire
 //! * [`procnet`] has `established_by_local_port`
+//! * [`tcp_table`]: `connections`, `destroy`: the TCP connections of a namespace
 //! * [`drain`]: `Drain`, `Guard`: ending in good order
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
 //! * [`grpc`]: `connect`: a channel to the control plane
@@ -49,3 +50,4 @@ pub mod procnet;
 pub mod seqpacket;
 pub mod socket;
 pub mod sys;
+pub mod tcp_table;

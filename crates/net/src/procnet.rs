@@ -7,6 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::nftables::Connection;
+use crate::tcp_table::{OPEN_STATES, TcpConnection};
 
 /// States of `/proc/net/tcp` in which bytes may flow whoever holds the socket: established, and the
 /// handshake's end.
@@ -44,8 +48,39 @@ pub fn listeners(port: u16) -> io::Result<BTreeSet<u64>> {
     Ok(inodes)
 }
 
+/// The open TCP connections (v4 and v6) of the calling thread's namespace.
+pub(crate) fn open_connections() -> io::Result<Vec<TcpConnection>> {
+    let mut connections = Vec::new();
+    each_socket(|socket| {
+        let state = u8::from_str_radix(socket.state, 16).unwrap_or_default();
+        let ends = end(socket.local).zip(end(socket.remote));
+        if let Some((local, remote)) = ends.filter(|_| OPEN_STATES.contains(&state)) {
+            connections.push(TcpConnection::unmarked(Connection { local, remote }));
+        }
+    })?;
+    Ok(connections)
+}
+
+/// Address and port as the kernel prints them: words of this machine's byte order, in hexadecimal.
+fn end(text: &str) -> Option<SocketAddr> {
+    const WORD_DIGITS: usize = 8;
+    let (address, port) = text.split_once(':')?;
+    let mut bytes = Vec::new();
+    for start in (0..address.len()).step_by(WORD_DIGITS) {
+        let word = address.get(start..start + WORD_DIGITS)?;
+        bytes.extend(u32::from_str_radix(word, 16).ok()?.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::from(Ipv4Addr::from(*bytes.first_chunk::<4>()?)),
+        _ => IpAddr::from(Ipv6Addr::from(*bytes.first_chunk::<16>()?)).to_canonical(),
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
 /// A line of `/proc/net/tcp`.
 struct Socket<'a> {
+    local: &'a str,
+    remote: &'a str,
     port: u16,
     state: &'a str,
     /// 0 when no process holds it.
@@ -70,9 +105,9 @@ fn each_socket(mut visit: impl FnMut(Socket<'_>)) -> io::Result<()> {
 
 fn socket(line: &str) -> Option<Socket<'_>> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
+    let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
     let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
-    Some(Socket { port, state, inode: inode.parse().ok()? })
+    Some(Socket { local, remote, port, state, inode: inode.parse().ok()? })
 }
 
 fn malformed(line: &str) -> io::Error {

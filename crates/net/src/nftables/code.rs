@@ -105,9 +105,12 @@ impl Code<'_> {
                 self.interface(key::META_OUT_NAME, name, *equal)
             }
             Condition::ToLocalAddress(local) => self.local_address(*local),
-            Condition::Protocol(protocol) => {
+            Condition::ConnectionIn { set, ipv6, received } => {
+                self.connection_in(set, *ipv6, *received);
+            }
+            Condition::Protocol { protocol, equal } => {
                 self.load_meta(key::META_PROTOCOL);
-                self.compare(true, &[protocol.number()]);
+                self.compare(*equal, &[protocol.number()]);
             }
             Condition::Ipv6(ipv6) if self.family == Family::Bridge => {
                 self.load_meta(key::META_ETHER_TYPE);
@@ -144,10 +147,10 @@ impl Code<'_> {
                 self.load_payload(key::TRANSPORT_HEADER, 2, 2, 0);
                 self.compare(*equal, &port.to_be_bytes());
             }
-            Condition::TcpFlags { mask, value } => {
+            Condition::TcpFlags { mask, value, equal } => {
                 self.load_payload(key::TRANSPORT_HEADER, 13, 1, 0);
                 self.mask(&[*mask]);
-                self.compare(true, &[*value]);
+                self.compare(*equal, &[*value]);
             }
             Condition::SentBy(owner) => {
                 // Loading the user ends the rule for packets without a socket.
@@ -286,13 +289,18 @@ impl Code<'_> {
 
     /// Loads the source or destination address into word 0 and those after it.
     fn load_address(&mut self, ipv6: bool, source: bool) {
+        self.load_address_at(ipv6, source, 0);
+    }
+
+    /// Loads the source or destination address into a given word and those after it.
+    fn load_address_at(&mut self, ipv6: bool, source: bool, word: u32) {
         let (offset, length) = match (ipv6, source) {
             (false, true) => (12, 4),
             (false, false) => (16, 4),
             (true, true) => (8, 16),
             (true, false) => (24, 16),
         };
-        self.load_payload(key::NETWORK_HEADER, offset, length, 0);
+        self.load_payload(key::NETWORK_HEADER, offset, length, word);
     }
 
     /// Compares an address with a subnet.
@@ -307,6 +315,23 @@ impl Code<'_> {
     /// Goes on only if an address is in a set.
     fn address_in(&mut self, set: &str, ipv6: bool, source: bool) {
         self.load_address(ipv6, source);
+        self.look_up(set, None, None);
+    }
+
+    /// Goes on only if the packet's connection is in a set: this namespace's address and port, then
+    /// the other's, as [`Connection::bytes`] lays them out.
+    fn connection_in(&mut self, set: &str, ipv6: bool, received: bool) {
+        const SOURCE_PORT_AT: u32 = 0;
+        const DESTINATION_PORT_AT: u32 = 2;
+        let address_words = if ipv6 { 4 } else { 1 };
+        let mut word = 0;
+        // What comes in is for this end, what goes out is from it.
+        for source in [!received, received] {
+            self.load_address_at(ipv6, source, word);
+            let offset = if source { SOURCE_PORT_AT } else { DESTINATION_PORT_AT };
+            self.load_payload(key::TRANSPORT_HEADER, offset, 2, word + address_words);
+            word += address_words + 1;
+        }
         self.look_up(set, None, None);
     }
 

@@ -36,7 +36,7 @@ use tokio::io::unix::AsyncFd;
 
 pub use encode::MAX_COMMENT_BYTES;
 pub use rule::{ConnectionState, Direction, Protocol, Rule, SocketOwner};
-pub use set::{ServiceKey, Set, Verdict};
+pub use set::{Connection, ServiceKey, Set, Verdict};
 pub use table::{Chain, ChainKind, Family, Hook, Priority, Table};
 
 use abi::{attribute, message};
@@ -156,15 +156,49 @@ impl Nftables {
         set: &str,
         addresses: &[IpAddr],
     ) -> Result<(), NetlinkError> {
+        let elements = addresses.iter().copied().map(Element::address);
+        self.remove_elements(family, table, set, elements)
+    }
+
+    /// The connections in a set of connections; nothing when there is no such table or set.
+    pub fn connections(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Option<BTreeSet<Connection>>, NetlinkError> {
+        let answers = match self.element_messages(family, table, set) {
+            Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
+            answers => answers?,
+        };
+        let keys = answers.iter().flat_map(|answer| read::element_keys(&answer.payload));
+        Ok(Some(keys.filter_map(|key| Connection::read(&key)).collect()))
+    }
+
+    /// Removes connections from a set of connections; those that are not there are fine.
+    pub fn remove_connections(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        connections: &[Connection],
+    ) -> Result<(), NetlinkError> {
+        let elements = connections.iter().copied().map(Element::connection);
+        self.remove_elements(family, table, set, elements)
+    }
+
+    fn remove_elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        elements: impl Iterator<Item = Element>,
+    ) -> Result<(), NetlinkError> {
         let answers = self.element_messages(family, table, set)?;
         let present: BTreeSet<Vec<u8>> =
             answers.iter().flat_map(|answer| read::element_keys(&answer.payload)).collect();
-        let elements: Vec<Element> = addresses
-            .iter()
-            .copied()
-            .map(Element::address)
-            .filter(|element| present.contains(&element.key))
-            .collect();
+        let elements: Vec<Element> =
+            elements.filter(|element| present.contains(&element.key)).collect();
         self.change_elements(message::DELETE_ELEMENTS, family, table, set, &elements)
     }
 

@@ -58,7 +58,7 @@ pub enum SocketOwner {
 /// What a packet must be for the rule to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    Protocol(Protocol),
+    Protocol { protocol: Protocol, equal: bool },
     Ipv6(bool),
     Mark { value: u32, mask: u32, equal: bool },
     ConnectionMark { value: u32, mask: u32, equal: bool },
@@ -68,9 +68,10 @@ pub(super) enum Condition {
     Destination { net: IpNet, equal: bool },
     SourceIn { set: String, ipv6: bool },
     DestinationIn { set: String, ipv6: bool },
+    ConnectionIn { set: String, ipv6: bool, received: bool },
     SourcePort { port: u16, equal: bool },
     DestinationPort { port: u16, equal: bool },
-    TcpFlags { mask: u8, value: u8 },
+    TcpFlags { mask: u8, value: u8, equal: bool },
     InInterface { name: String, equal: bool },
     OutInterface { name: String, equal: bool },
     SentBy(SocketOwner),
@@ -125,7 +126,10 @@ macro_rules! parts {
 
 parts! {
     /// Packets of this transport protocol.
-    protocol(protocol: Protocol) => Part::When(Condition::Protocol(protocol));
+    protocol(protocol: Protocol) => Part::When(Condition::Protocol { protocol, equal: true });
+    /// Packets of another transport protocol. One whose protocol cannot be found is none of these.
+    protocol_not(protocol: Protocol) =>
+        Part::When(Condition::Protocol { protocol, equal: false });
     /// IPv4 packets; needed in `Family::Inet` and `Family::Bridge` before addresses.
     ipv4() => Part::When(Condition::Ipv6(false));
     /// IPv6 packets.
@@ -164,6 +168,20 @@ parts! {
     /// Packets to an address in a set of IPv6 addresses.
     destination_in_ipv6(set: &str) =>
         Part::When(Condition::DestinationIn { set: set.to_owned(), ipv6: true });
+    /// TCP packets that come in for a connection in a set of IPv4 connections; goes after
+    /// `protocol`.
+    received_for_ipv4(set: &str) =>
+        Part::When(Condition::ConnectionIn { set: set.to_owned(), ipv6: false, received: true });
+    /// TCP packets that come in for a connection in a set of IPv6 connections.
+    received_for_ipv6(set: &str) =>
+        Part::When(Condition::ConnectionIn { set: set.to_owned(), ipv6: true, received: true });
+    /// TCP packets that go out from a connection in a set of IPv4 connections; goes after
+    /// `protocol`.
+    sent_from_ipv4(set: &str) =>
+        Part::When(Condition::ConnectionIn { set: set.to_owned(), ipv6: false, received: false });
+    /// TCP packets that go out from a connection in a set of IPv6 connections.
+    sent_from_ipv6(set: &str) =>
+        Part::When(Condition::ConnectionIn { set: set.to_owned(), ipv6: true, received: false });
     /// TCP or UDP packets from this port; goes after `protocol`.
     source_port(port: u16) => Part::When(Condition::SourcePort { port, equal: true });
     /// TCP or UDP packets to this port; goes after `protocol`.
@@ -171,7 +189,11 @@ parts! {
     /// TCP or UDP packets not to this port; goes after `protocol`.
     port_not(port: u16) => Part::When(Condition::DestinationPort { port, equal: false });
     /// TCP packets whose masked flags are `value`; goes after `protocol`.
-    tcp_flags(mask: u8, value: u8) => Part::When(Condition::TcpFlags { mask, value });
+    tcp_flags(mask: u8, value: u8) =>
+        Part::When(Condition::TcpFlags { mask, value, equal: true });
+    /// TCP packets whose masked flags are not `value`; goes after `protocol`.
+    tcp_flags_not(mask: u8, value: u8) =>
+        Part::When(Condition::TcpFlags { mask, value, equal: false });
     /// Packets that came in by this interface.
     in_interface(name: &str) =>
         Part::When(Condition::InInterface { name: name.to_owned(), equal: true });

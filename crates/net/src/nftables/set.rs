@@ -1,12 +1,12 @@
 //! Named sets and verdict maps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Protocol;
 use super::abi::set as types;
 use super::encode::port_word;
-use crate::netlink::message::ip_bytes;
+use crate::netlink::message::{self, ip_bytes};
 
 /// What becomes of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +34,15 @@ pub struct ServiceKey {
     pub port: u16,
 }
 
+/// A TCP connection of this namespace, by its two ends; both of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Connection {
+    /// The end that is here.
+    pub local: SocketAddr,
+    /// The other one.
+    pub remote: SocketAddr,
+}
+
 /// A named set or map of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
@@ -47,6 +56,7 @@ pub(super) enum SetContent {
     Ipv4(BTreeSet<Ipv4Addr>),
     Ipv6(BTreeSet<Ipv6Addr>),
     Services { ipv6: bool, verdicts: BTreeMap<ServiceKey, Verdict> },
+    Connections { ipv6: bool, connections: BTreeSet<Connection> },
 }
 
 impl Set {
@@ -58,6 +68,18 @@ impl Set {
     /// A set of IPv6 addresses.
     pub fn ipv6(name: &str, addresses: impl IntoIterator<Item = Ipv6Addr>) -> Self {
         Self { name: name.to_owned(), content: SetContent::Ipv6(addresses.into_iter().collect()) }
+    }
+
+    /// A set of connections, for `Rule::received_for` and `Rule::sent_from`. Those of the other
+    /// family are left out.
+    pub fn connections(
+        name: &str,
+        ipv6: bool,
+        connections: impl IntoIterator<Item = Connection>,
+    ) -> Self {
+        let of_family = |it: &Connection| it.local.is_ipv6() == ipv6 && it.remote.is_ipv6() == ipv6;
+        let connections = connections.into_iter().filter(of_family).collect();
+        Self { name: name.to_owned(), content: SetContent::Connections { ipv6, connections } }
     }
 
     /// A map from service address to verdict, for `Rule::service_verdict`. Keys of the other family
@@ -91,6 +113,11 @@ impl Element {
     pub(super) fn address(ip: IpAddr) -> Self {
         Self { key: ip_bytes(ip), data: None }
     }
+
+    /// A member of a set of connections.
+    pub(super) fn connection(connection: Connection) -> Self {
+        Self { key: connection.bytes(), data: None }
+    }
 }
 
 impl SetContent {
@@ -99,7 +126,13 @@ impl SetContent {
         let service = |address| {
             (((address << types::TYPE_BITS) | types::PROTOCOL) << types::TYPE_BITS) | types::SERVICE
         };
+        let ends = |address| {
+            let end = (address << types::TYPE_BITS) | types::SERVICE;
+            (end << (2 * types::TYPE_BITS)) | end
+        };
         match self {
+            Self::Connections { ipv6: false, .. } => (ends(types::IPV4), 16),
+            Self::Connections { ipv6: true, .. } => (ends(types::IPV6), 40),
             Self::Ipv4(_) => (types::IPV4, 4),
             Self::Ipv6(_) => (types::IPV6, 16),
             Self::Services { ipv6: false, .. } => (service(types::IPV4), 12),
@@ -116,6 +149,9 @@ impl SetContent {
             Self::Ipv6(addresses) => {
                 addresses.iter().map(|ip| Element::address((*ip).into())).collect()
             }
+            Self::Connections { connections, .. } => {
+                connections.iter().copied().map(Element::connection).collect()
+            }
             Self::Services { verdicts, .. } => verdicts
                 .iter()
                 .map(|(key, verdict)| Element {
@@ -124,6 +160,29 @@ impl SetContent {
                 })
                 .collect(),
         }
+    }
+}
+
+impl Connection {
+    /// Each part begins a register word of its own.
+    fn bytes(&self) -> Vec<u8> {
+        let end = |end: SocketAddr| {
+            let mut bytes = ip_bytes(end.ip());
+            bytes.extend(port_word(end.port()));
+            bytes
+        };
+        [end(self.local), end(self.remote)].concat()
+    }
+
+    /// From the key of an element; nothing for one of another length.
+    pub(super) fn read(key: &[u8]) -> Option<Self> {
+        let end = |bytes: &[u8]| {
+            let (ip, port) = bytes.split_at(bytes.len().checked_sub(4)?);
+            let port = u16::from_be_bytes(*port.first_chunk()?);
+            Some(SocketAddr::new(message::read_ip(ip)?, port))
+        };
+        let (local, remote) = key.split_at(key.len() / 2);
+        Some(Self { local: end(local)?, remote: end(remote)? })
     }
 }
 
