@@ -108,8 +108,17 @@ impl Conntrack {
         &mut self,
         wanted: impl Fn(&Entry) -> bool,
     ) -> Result<usize, NetlinkError> {
+        let entries = self.entries()?;
+        self.delete(entries.iter().filter(|entry| wanted(entry)))
+    }
+
+    /// Deletes these entries; returns how many were still there.
+    pub fn delete<'a>(
+        &mut self,
+        entries: impl IntoIterator<Item = &'a Entry>,
+    ) -> Result<usize, NetlinkError> {
         let mut count = 0;
-        for entry in self.entries()?.iter().filter(|entry| wanted(entry)) {
+        for entry in entries {
             let mut request = request(DELETE, entry.original.source.ip());
             write_tuple(&mut request, ORIGINAL, &entry.original);
             request.attribute(ZONE, &entry.zone.to_be_bytes());

@@ -55,7 +55,7 @@ pub(crate) fn open_connections() -> io::Result<Vec<TcpConnection>> {
         let state = u8::from_str_radix(socket.state, 16).unwrap_or_default();
         let ends = end(socket.local).zip(end(socket.remote));
         if let Some((local, remote)) = ends.filter(|_| OPEN_STATES.contains(&state)) {
-            connections.push(TcpConnection::unmarked(Connection { local, remote }));
+            connections.push(TcpConnection::listed(Connection { local, remote }, 0));
         }
     })?;
     Ok(connections)

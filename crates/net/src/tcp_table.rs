@@ -43,9 +43,9 @@ pub struct TcpConnection {
 }
 
 impl TcpConnection {
-    /// One that only `/proc/net/tcp` tells of.
-    pub(crate) fn unmarked(ends: Connection) -> Self {
-        Self { ends, mark: 0, id: None }
+    /// One that was listed elsewhere, and that [`destroy`] cannot end.
+    pub fn listed(ends: Connection, mark: u32) -> Self {
+        Self { ends, mark, id: None }
     }
 }
 

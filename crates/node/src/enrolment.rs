@@ -341,7 +341,8 @@ mod tests {
     use super::*;
 
     const REPAIR: Duration = Duration::from_secs(2);
-    const OPTIONS: CaptureOptions = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+    const OPTIONS: CaptureOptions =
+        CaptureOptions { dns: true, ipv6: true, bypass_inbound: false, cut_open: false };
     const OTHER: CaptureOptions = CaptureOptions { dns: false, ..OPTIONS };
     const IN: Wish = Wish::Capture(OPTIONS);
 

@@ -104,7 +104,8 @@ mod tests {
     use crate::pod::tests::pod;
 
     const DEFAULTS: Defaults = Defaults { dns: true, ipv6: true };
-    const OPTIONS: CaptureOptions = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+    const OPTIONS: CaptureOptions =
+        CaptureOptions { dns: true, ipv6: true, bypass_inbound: false, cut_open: false };
 
     fn status(uid: &str) -> PodStatus {
         PodStatus {

@@ -8,6 +8,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_wire::kubernetes::{CAPTURE_LACKS, CUT_OPEN_CONNECTIONS, OLDER_CONNECTIONS};
+
 use crate::cni::NewPod;
 use crate::place::Place;
 
@@ -93,6 +95,9 @@ impl PodObject {
             BYPASS_INBOUND_ANNOTATION,
             DNS_CAPTURE_ANNOTATION,
             CAPTURED_ANNOTATION,
+            CUT_OPEN_CONNECTIONS,
+            OLDER_CONNECTIONS,
+            CAPTURE_LACKS,
             STATIC_UID_ANNOTATION,
         ]
         .contains(&key)
@@ -137,6 +142,8 @@ pub(crate) struct CaptureOptions {
     pub(crate) ipv6: bool,
     /// Leave connections to the pod alone.
     pub(crate) bypass_inbound: bool,
+    /// Cut connections that are older than the capture.
+    pub(crate) cut_open: bool,
 }
 
 /// The agent-wide defaults that a pod's annotations may override.
@@ -195,7 +202,14 @@ pub(crate) fn membership(
         dns: flag(pod, DNS_CAPTURE_ANNOTATION).unwrap_or(defaults.dns),
         ipv6: defaults.ipv6,
         bypass_inbound: flag(pod, BYPASS_INBOUND_ANNOTATION).unwrap_or(false),
+        cut_open: cuts_open(pod, namespace_labels),
     })
+}
+
+/// Whether the pod's label, or else its namespace's, has connections cut that are older.
+fn cuts_open(pod: &PodObject, namespace_labels: Option<&BTreeMap<String, String>>) -> bool {
+    let of_namespace = || namespace_labels.and_then(|labels| labels.get(CUT_OPEN_CONNECTIONS));
+    pod.labels.get(CUT_OPEN_CONNECTIONS).or_else(of_namespace).is_some_and(|it| it == "true")
 }
 
 /// A boolean annotation; anything but `true` and `false` counts as absent, as in Istio.
@@ -271,11 +285,35 @@ pub(crate) mod tests {
         pod.labels = labels("ambient");
         pod.annotations.insert(DNS_CAPTURE_ANNOTATION.into(), "false".into());
         pod.annotations.insert(BYPASS_INBOUND_ANNOTATION.into(), "true".into());
-        let expected = CaptureOptions { dns: false, ipv6: true, bypass_inbound: true };
+        let expected =
+            CaptureOptions { dns: false, ipv6: true, bypass_inbound: true, cut_open: false };
         assert_eq!(membership(&pod, None, DEFAULTS), Membership::In(expected));
         pod.annotations.insert(DNS_CAPTURE_ANNOTATION.into(), "perhaps".into());
         pod.annotations.remove(BYPASS_INBOUND_ANNOTATION);
-        let expected = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+        let expected =
+            CaptureOptions { dns: true, ipv6: true, bypass_inbound: false, cut_open: false };
         assert_eq!(membership(&pod, None, DEFAULTS), Membership::In(expected));
+    }
+
+    #[test]
+    fn older_connections_are_cut_where_the_pod_or_its_namespace_asks_for_it() {
+        let table = [
+            (None, None, false),
+            (None, Some("true"), true),
+            (None, Some("yes"), false),
+            (Some("true"), None, true),
+            (Some("false"), Some("true"), false),
+        ];
+        for (of_pod, of_namespace, expected) in table {
+            let label = |value: Option<&str>| -> BTreeMap<String, String> {
+                let value = value.map(|it| (CUT_OPEN_CONNECTIONS.to_owned(), it.to_owned()));
+                value.into_iter().chain([(MODE_LABEL.to_owned(), "ambient".to_owned())]).collect()
+            };
+            let mut pod = pod("a");
+            pod.labels = label(of_pod);
+            let found = membership(&pod, Some(&label(of_namespace)), DEFAULTS);
+            let Membership::In(options) = found else { panic!("in the mesh") };
+            assert_eq!(options.cut_open, expected, "{of_pod:?} {of_namespace:?}");
+        }
     }
 }

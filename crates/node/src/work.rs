@@ -13,7 +13,7 @@ use ambit_net::nftables::Watch;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::capture::rules::Extent;
-use crate::capture::{self, CaptureError, Drift};
+use crate::capture::{self, CaptureError, Drift, Occasion, Standing};
 use crate::cni::NewPod;
 use crate::enrolment::{Action, Outcome};
 use crate::metrics::count;
@@ -21,7 +21,7 @@ use crate::monitor::Health;
 use crate::node_side::{NodeSide, NodeSideError};
 use crate::pod::{CaptureOptions, PodName, PodUid, RegistryView};
 use crate::registry::RegistryHandle;
-use crate::registry::reports::{ReportError, Reports};
+use crate::registry::reports::{Report, ReportError, Reports};
 use crate::zds_server::ZdsServer;
 
 /// Kernel jobs at a time: each needs a thread.
@@ -227,10 +227,10 @@ impl Workshop {
     /// kernel's threads waiting.
     async fn work_and_report(&self, action: Action, work: Work) -> Result<Outcome, WorkError> {
         let (name, uid) = (work.name.clone(), work.uid.clone());
-        let outcome = self.on_thread(move |tools| tools.act(action, &work)).await?;
+        let (outcome, report) = self.on_thread(move |tools| tools.act(action, &work)).await?;
         let reports = &self.tools.reports;
         let reported = match action {
-            Action::Program(_) | Action::Verify(_) => reports.mark(&name, &uid).await,
+            Action::Program(_) | Action::Verify(_) => reports.mark(&name, &uid, report).await,
             Action::RemoveRedirects | Action::Forget => reports.clear(&name, &uid).await,
             _ => Ok(()),
         };
@@ -289,45 +289,61 @@ struct Work {
 }
 
 impl Tools {
-    fn act(&self, action: Action, work: &Work) -> Result<Outcome, WorkError> {
-        match action {
+    /// Does it, and says what there is to report of a captured pod.
+    fn act(&self, action: Action, work: &Work) -> Result<(Outcome, Report), WorkError> {
+        let occasion = match action {
+            Action::Verify(_) => Occasion::Repair,
+            _ => Occasion::Enrolment,
+        };
+        let outcome = match action {
             // The agent and the roster see to these; there is nothing to do in the kernel.
-            Action::Announce | Action::Withdraw => Ok(Outcome::Done),
-            Action::Inspect => Ok(Outcome::Inspected(capture::footprint(&work.netns)?)),
-            Action::Program(options) => {
-                self.program(options, work)?;
-                Ok(Outcome::Done)
-            }
-            Action::Verify(options) => {
-                let drifts = self.program(options, work)?;
-                self.note_repair(&work.name, &drifts);
-                Ok(Outcome::Done)
+            Action::Announce | Action::Withdraw => Outcome::Done,
+            Action::Inspect => Outcome::Inspected(capture::footprint(&work.netns)?),
+            Action::Program(options) | Action::Verify(options) => {
+                let standing = self.program(options, occasion, work)?;
+                let report = Report { older: standing.older, lacks: standing.lacks };
+                return Ok((Outcome::Done, report));
             }
             Action::RemoveRedirects => {
                 capture::remove_redirects(&work.netns)?;
                 self.node_side.remove(&work.uid)?;
-                Ok(Outcome::Done)
+                Outcome::Done
             }
             Action::CountConnections => {
                 let drifts = capture::remove_redirects(&work.netns)?;
                 self.note_repair(&work.name, &drifts);
-                Ok(Outcome::Connections(capture::connections(&work.netns)?))
+                Outcome::Connections(capture::connections(&work.netns)?)
             }
             Action::RemoveAll => {
                 capture::remove_all(&work.netns)?;
-                Ok(Outcome::Done)
+                Outcome::Done
             }
             Action::Forget => {
                 self.node_side.remove(&work.uid)?;
-                Ok(Outcome::Done)
+                Outcome::Done
             }
-        }
+        };
+        Ok((outcome, Report::default()))
     }
 
     /// The probe address first: between the redirect and it, probes would be refused.
-    fn program(&self, options: CaptureOptions, work: &Work) -> Result<Vec<Drift>, WorkError> {
+    fn program(
+        &self,
+        options: CaptureOptions,
+        occasion: Occasion,
+        work: &Work,
+    ) -> Result<Standing, WorkError> {
         self.node_side.insert(&work.uid, &work.ips)?;
-        Ok(capture::program(&work.netns, options, Extent::Full)?)
+        let standing = capture::program(&work.netns, options, Extent::Full, occasion)?;
+        match occasion {
+            Occasion::Repair => self.note_repair(&work.name, &standing.drifts),
+            Occasion::Enrolment if standing.older > 0 => {
+                tracing::info!(pod = %work.name, open = standing.older, "connections are older \
+                    than the capture and go on in plain text");
+            }
+            Occasion::Enrolment => {}
+        }
+        Ok(standing)
     }
 
     fn note_repair(&self, name: &PodName, drifts: &[Drift]) {

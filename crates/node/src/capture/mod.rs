@@ -7,27 +7,49 @@
 //! istio-cni whose place it has taken ([`istio`]).
 
 mod istio;
+mod older;
+mod parameters;
 pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::sync::Once;
 
-use ambit_net::namespace::{self, NetNs};
+use ambit_net::namespace::NetNs;
 use ambit_net::netlink::{NetlinkError, Route, RouteSocket};
-use ambit_net::nftables::{Difference, Nftables, Table};
+use ambit_net::nftables::{Connection, Difference, Nftables, Table};
 use ambit_net::procnet;
 
 use crate::enrolment::Footprint;
 use crate::pod::CaptureOptions;
-use rules::{Extent, IpVersion, MIGRATE_PARAMETER, TABLE, Uplink};
+use rules::{Extent, Filter, IpVersion, TABLE, Uplink};
 
 /// What stays after [`remove_redirects`] serves connections captured with whatever options.
-const REMAINS: CaptureOptions = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+const REMAINS: CaptureOptions =
+    CaptureOptions { dns: true, ipv6: true, bypass_inbound: false, cut_open: false };
+
+/// Why capture is brought into place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// The pod is enrolled: what is open and was never captured is older, and goes on.
+    Enrolment,
+    /// Capture is in place, or was altered: what is open now is not older for that.
+    Repair,
+}
+
+/// How capture stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// What was not as it should be, and was put right.
+    pub(crate) drifts: Vec<Drift>,
+    /// Open connections that are older than the capture and go by in plain text.
+    pub(crate) older: usize,
+    /// The kernel parameter that capture has to do without.
+    pub(crate) lacks: Option<&'static str>,
+}
 
 /// Why capture could not be brought into place, compared or removed.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +74,8 @@ pub(crate) enum Drift {
     PolicyRule(IpVersion),
     /// A local route was missing.
     Route(Route),
-    /// The kernel parameter was off.
-    Parameter,
+    /// A kernel parameter was off.
+    Parameter(&'static str),
     /// Capture rules of istio-cni stood beside ours.
     Istio,
 }
@@ -78,7 +100,7 @@ impl fmt::Display for Drift {
             }
             Self::PolicyRule(version) => write!(f, "{version:?} policy routing rule missing"),
             Self::Route(route) => write!(f, "local route to {} missing", route.destination),
-            Self::Parameter => write!(f, "{MIGRATE_PARAMETER} is off"),
+            Self::Parameter(name) => write!(f, "{name} was altered"),
             Self::Istio => write!(f, "rules of istio-cni are there, and removed"),
         }
     }
@@ -89,8 +111,10 @@ pub(crate) fn program(
     netns: &NetNs,
     options: CaptureOptions,
     extent: Extent,
-) -> Result<Vec<Drift>, CaptureError> {
-    netns.run(|| Pod::open(options, extent)?.mend()).map_err(CaptureError::Enter)?
+    occasion: Occasion,
+) -> Result<Standing, CaptureError> {
+    let bring = || Pod::open(options, extent, occasion)?.mend(occasion);
+    netns.run(bring).map_err(CaptureError::Enter)?
 }
 
 /// Says what is not in place, and changes nothing.
@@ -100,17 +124,20 @@ pub(crate) fn verify(
     options: CaptureOptions,
     extent: Extent,
 ) -> Result<Vec<Drift>, CaptureError> {
-    netns.run(|| Pod::open(options, extent)?.drifts()).map_err(CaptureError::Enter)?
+    netns
+        .run(|| Pod::open(options, extent, Occasion::Repair)?.drifts())
+        .map_err(CaptureError::Enter)?
 }
 
 /// Stops capturing new connections; those captured before go on. Says what it found altered.
 pub(crate) fn remove_redirects(netns: &NetNs) -> Result<Vec<Drift>, CaptureError> {
-    program(netns, REMAINS, Extent::Remains)
+    program(netns, REMAINS, Extent::Remains, Occasion::Repair).map(|standing| standing.drifts)
 }
 
 /// Removes all that is the agent's. Connections that were captured break: see [`connections`].
 ///
-/// The kernel parameter stays: it is harmless, and whether the pod had set it itself is not known.
+/// The kernel parameters stay: they are harmless, and whether the pod had set them itself is not
+/// known.
 pub(crate) fn remove_all(netns: &NetNs) -> Result<(), CaptureError> {
     netns
         .run(|| {
@@ -170,15 +197,25 @@ pub(crate) fn connections(netns: &NetNs) -> Result<usize, CaptureError> {
 struct Pod {
     nftables: Nftables,
     routing: RouteSocket,
+    options: CaptureOptions,
+    extent: Extent,
     /// Every route, as found when the namespace was opened.
     routes: Vec<Route>,
-    tables: Vec<(IpVersion, Table)>,
+    /// The IP versions whose rules are ours, each with how much of them is wanted.
+    extents: Vec<(IpVersion, Extent)>,
     /// The IP versions that have policy routing: IPv6 may be switched off in the pod.
     routed: Vec<IpVersion>,
+    /// The connections older than the capture, as the kernel has noted them; none where they were
+    /// not noted yet.
+    record: Option<BTreeSet<Connection>>,
 }
 
 impl Pod {
-    fn open(options: CaptureOptions, extent: Extent) -> Result<Self, CaptureError> {
+    fn open(
+        options: CaptureOptions,
+        extent: Extent,
+        occasion: Occasion,
+    ) -> Result<Self, CaptureError> {
         let mut nftables = Nftables::open().map_err(kernel("open nftables"))?;
         let mut routing = RouteSocket::open().map_err(kernel("open rtnetlink"))?;
         let routes = routing.routes().map_err(kernel("list routes"))?;
@@ -189,21 +226,32 @@ impl Pod {
             // Captured by an agent that ran with IPv6: those connections go on.
             extents.push((IpVersion::V6, Extent::Remains));
         }
-        let table = |(version, extent): &(IpVersion, Extent)| {
-            let uplink = uplink(&routes, *version);
-            (*version, rules::table(*version, options, *extent, &uplink))
-        };
-        let tables = extents.iter().map(table).collect();
         let routed = extents.iter().map(|(version, _)| *version);
         let routed = routed.filter(|v| *v == IpVersion::V4 || ipv6_enabled()).collect();
-        Ok(Self { nftables, routing, routes, tables, routed })
+        let record = match extent {
+            Extent::Full => {
+                let is_repair = occasion == Occasion::Repair;
+                record(&mut nftables, options.bypass_inbound || is_repair, &extents)?
+            }
+            Extent::Remains => Some(BTreeSet::new()),
+        };
+        Ok(Self { nftables, routing, options, extent, routes, extents, routed, record })
+    }
+
+    /// What the kernel is to have.
+    fn tables(&self, filter: &Filter) -> BTreeMap<IpVersion, Table> {
+        let table = |(version, extent): &(IpVersion, Extent)| {
+            let uplink = uplink(&self.routes, *version);
+            (*version, rules::table(*version, self.options, *extent, &uplink, filter))
+        };
+        self.extents.iter().map(table).collect()
     }
 
     fn drifts(&mut self) -> Result<Vec<Drift>, CaptureError> {
         let mut drifts = Vec::new();
-        for (version, table) in &self.tables {
-            let differences = self.nftables.verify(table).map_err(kernel("compare the table"))?;
-            drifts.extend(differences.into_iter().map(|d| Drift::Rules(*version, d)));
+        for (version, table) in self.tables(&self.filter()) {
+            let differences = self.nftables.verify(&table).map_err(kernel("compare the table"))?;
+            drifts.extend(differences.into_iter().map(|d| Drift::Rules(version, d)));
         }
         let policy_rules = self.routing.rules().map_err(kernel("list policy routing rules"))?;
         for &version in &self.routed {
@@ -215,13 +263,11 @@ impl Pod {
             let missing = rules::routes(version).into_iter().filter(|wanted| !found(wanted));
             drifts.extend(missing.map(Drift::Route));
         }
-        if parameter_is_off() {
-            drifts.push(Drift::Parameter);
-        }
+        drifts.extend(parameters::altered().into_iter().map(Drift::Parameter));
         Ok(drifts)
     }
 
-    fn mend(&mut self) -> Result<Vec<Drift>, CaptureError> {
+    fn mend(&mut self, occasion: Occasion) -> Result<Standing, CaptureError> {
         let mut drifts = self.drifts()?;
         // Routes first: the marks that the rules set lead nowhere without them.
         for drift in &drifts {
@@ -233,20 +279,100 @@ impl Pod {
                 Drift::Route(route) => {
                     self.routing.ensure_route(route).map_err(kernel("add a local route"))?;
                 }
-                Drift::Parameter => set_parameter(),
-                Drift::Rules(..) | Drift::Istio => {}
+                Drift::Parameter(_) | Drift::Rules(..) | Drift::Istio => {}
             }
         }
+        parameters::set();
         if drifts.iter().any(|drift| matches!(drift, Drift::Rules(..))) {
-            let tables: Vec<Table> = self.tables.iter().map(|(_, table)| table.clone()).collect();
-            self.nftables.replace(&tables).map_err(kernel("write the capture rules"))?;
+            if self.record.is_none() && occasion == Occasion::Enrolment {
+                self.note_older()?;
+            }
+            self.write(&self.filter())?;
         }
         // Ours stand: between the two no connection goes by unseen.
         if istio::remove(&mut self.nftables).map_err(kernel("remove istio-cni's rules"))? {
             drifts.push(Drift::Istio);
         }
-        Ok(drifts)
+        let older = self.forget_ended()?;
+        let is_lacking = self.extent == Extent::Full && !parameters::is_strict();
+        let lacks = is_lacking.then_some(rules::LOOSE_PARAMETER);
+        Ok(Standing { drifts, older, lacks })
     }
+
+    /// The filter with what is on record: nothing, where nothing was noted.
+    fn filter(&self) -> Filter {
+        Filter::AllBut(self.record.clone().unwrap_or_default())
+    }
+
+    fn write(&mut self, filter: &Filter) -> Result<(), CaptureError> {
+        let tables: Vec<Table> = self.tables(filter).into_values().collect();
+        self.nftables.replace(&tables).map_err(kernel("write the capture rules"))
+    }
+
+    /// Notes what is open, once no connection can join it any more.
+    fn note_older(&mut self) -> Result<(), CaptureError> {
+        self.write(&Filter::FirstPackets)?;
+        // It may have come with the first rule that asks connection tracking.
+        parameters::set();
+        let mut noted = older::note().map_err(CaptureError::Sockets)?;
+        if self.options.cut_open {
+            // Before the filter, which would keep the resets from leaving.
+            older::cut(&noted);
+            noted.clear();
+        }
+        self.record = Some(noted.into_iter().map(|it| it.ends).collect());
+        Ok(())
+    }
+
+    /// Takes off the record what has ended, or is to end, so that nobody can use it again. Says how
+    /// many are left.
+    fn forget_ended(&mut self) -> Result<usize, CaptureError> {
+        let Some(record) = self.record.as_ref().filter(|record| !record.is_empty()) else {
+            return Ok(0);
+        };
+        let mut open = older::still_open(record).map_err(CaptureError::Sockets)?;
+        if self.options.cut_open {
+            older::cut(&open);
+            open.clear();
+        }
+        let open: BTreeSet<Connection> = open.into_iter().map(|it| it.ends).collect();
+        let ended: Vec<Connection> = record.difference(&open).copied().collect();
+        for (version, extent) in &self.extents {
+            let of_version = |it: &&Connection| it.local.is_ipv6() == (*version == IpVersion::V6);
+            let ended: Vec<Connection> = ended.iter().filter(of_version).copied().collect();
+            if *extent == Extent::Full && !ended.is_empty() {
+                self.nftables
+                    .remove_connections(version.family(), TABLE, rules::OLDER, &ended)
+                    .map_err(kernel("take ended connections off the record"))?;
+            }
+        }
+        Ok(open.len())
+    }
+}
+
+/// The connections on record, if they were noted for all that is to be captured: an older agent
+/// noted none, and none were noted of connections to a pod that took them as they came. With
+/// `takes_any` it does not matter for what they were noted.
+fn record(
+    nftables: &mut Nftables,
+    takes_any: bool,
+    extents: &[(IpVersion, Extent)],
+) -> Result<Option<BTreeSet<Connection>>, CaptureError> {
+    let mut all = BTreeSet::new();
+    for (version, _) in extents.iter().filter(|(_, extent)| *extent == Extent::Full) {
+        let family = version.family();
+        let noted = nftables.connections(family, TABLE, rules::OLDER);
+        let Some(noted) = noted.map_err(kernel("list the older connections"))? else {
+            return Ok(None);
+        };
+        let rules = nftables.list_rules(family, TABLE).map_err(kernel("list the table's rules"))?;
+        let is_filtered = rules.iter().any(|rule| rule.chain == rules::INPUT_FILTER);
+        if !takes_any && !is_filtered {
+            return Ok(None);
+        }
+        all.extend(noted);
+    }
+    Ok(Some(all))
 }
 
 /// Whether the agent's table is there; it is never without rules.
@@ -265,33 +391,6 @@ fn uplink(routes: &[Route], version: IpVersion) -> Uplink {
 /// Whether loopback of the calling thread's namespace takes IPv6; without there are no routes.
 fn ipv6_enabled() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6").is_ok_and(|v| v.trim() == "0")
-}
-
-/// Whether the parameter can be switched on and is not. Older kernels do not have it; capture works
-/// without.
-fn parameter_is_off() -> bool {
-    let path = Path::new("/proc/sys").join(MIGRATE_PARAMETER);
-    if !fs::read_to_string(path).is_ok_and(|value| value.trim() == "0") {
-        return false;
-    }
-    let opened = namespace::open_sysctl(MIGRATE_PARAMETER);
-    if let Err(error) = &opened {
-        // What is true of one pod is true of all, and of each look at them.
-        static TOLD: Once = Once::new();
-        TOLD.call_once(|| cannot_set(error));
-    }
-    opened.is_ok()
-}
-
-fn set_parameter() {
-    if let Err(error) = namespace::set_sysctl(MIGRATE_PARAMETER, "1") {
-        cannot_set(&error);
-    }
-}
-
-fn cannot_set(error: &io::Error) {
-    tracing::warn!(%error, "{MIGRATE_PARAMETER} stays off: a proxy that restarts may reset \
-        connections that wait to be accepted");
 }
 
 fn kernel(operation: &'static str) -> impl Fn(NetlinkError) -> CaptureError {

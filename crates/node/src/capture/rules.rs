@@ -7,14 +7,22 @@
 //! towards the node. And an outbound connection arrives at a local address that depends on where
 //! it goes: at 127.0.0.1 a client's port that is used again for another destination would meet the
 //! last connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every
-//! second such connection would wait a second for its next SYN. This module never touches the
-//! kernel.
+//! second such connection would wait a second for its next SYN.
+//!
+//! Address translation decides by a connection's first packet alone, and only where connection
+//! tracking sees a first packet. So two chains stand behind it and drop what passed it by, whatever
+//! the way: TCP that comes from outside and was not translated, and TCP of the pod that is about to
+//! leave and is not the proxy's. What they let pass is a list; the rest is dropped. This module
+//! never touches the kernel.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ambit_net::netlink;
-use ambit_net::nftables::{Chain, Family, Hook, Priority, Protocol, Rule, Table};
-use ipnet::IpNet;
+use ambit_net::nftables::{
+    Chain, Connection, Direction, Family, Hook, Priority, Protocol, Rule, Set, Table,
+};
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::pod::CaptureOptions;
 
@@ -46,6 +54,18 @@ pub(crate) const PROBE_V6: Ipv6Addr =
 /// Kernel parameter that lets a connection waiting on a closed listener move to another one.
 pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
 
+/// Kernel parameter by which connection tracking takes a packet from the midst of a connection that
+/// it does not know for a connection. Such a connection is never translated, so any packet could
+/// make one that passes by capture.
+pub(crate) const LOOSE_PARAMETER: &str = "net/netfilter/nf_conntrack_tcp_loose";
+
+/// Set of the connections that are older than the capture and go on as they are.
+pub(crate) const OLDER: &str = "older";
+/// Chain that drops what came in by passing by the redirects.
+pub(crate) const INPUT_FILTER: &str = "filter-input";
+/// Chain that drops what goes out by passing by the redirects.
+pub(crate) const OUTPUT_FILTER: &str = "filter-output";
+
 const RULE_PRIORITY: u32 = 32764;
 const ROUTE_TABLE: u32 = 100;
 /// The kernel's own table of what is delivered here.
@@ -59,7 +79,7 @@ const TCP_RST: u8 = 0x04;
 const TCP_ACK: u8 = 0x10;
 
 /// IPv4 or IPv6, with what differs between them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IpVersion {
     V4,
     V6,
@@ -98,6 +118,14 @@ impl IpVersion {
         IpNet::new(address, length).expect("the length fits the address")
     }
 
+    /// All addresses to which outbound connections are redirected. Packets to them never leave.
+    fn redirected(self) -> Vec<IpNet> {
+        match self {
+            Self::V4 => vec![Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into()],
+            Self::V6 => vec![self.outbound_block(), self.localhost()],
+        }
+    }
+
     fn everything(self) -> IpNet {
         let (address, length): (IpAddr, u8) = match self {
             Self::V4 => (Ipv4Addr::UNSPECIFIED.into(), 0),
@@ -116,6 +144,16 @@ pub(crate) enum Extent {
     Remains,
 }
 
+/// What the filters behind the redirects drop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// First packets of connections that no redirect took. What is open goes on, so that it can be
+    /// listed; nothing can join it.
+    FirstPackets,
+    /// All that no redirect took, but for what belongs to these connections.
+    AllBut(BTreeSet<Connection>),
+}
+
 /// The interface by which the node's own packets reach the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Uplink {
@@ -131,6 +169,7 @@ pub(crate) fn table(
     options: CaptureOptions,
     extent: Extent,
     uplink: &Uplink,
+    filter: &Filter,
 ) -> Table {
     let (inbound, outbound) = match extent {
         Extent::Full => (nat_prerouting(version, options, uplink), nat_output(version, options)),
@@ -149,7 +188,28 @@ pub(crate) fn table(
             .chain(Chain::filter("raw-prerouting", Hook::Prerouting, raw).rule(zone_of_answer()))
             .chain(Chain::filter("raw-output", Hook::Output, raw).rule(zone_of_query()));
     }
-    table
+    if extent == Extent::Full { filtered(table, version, options, uplink, filter) } else { table }
+}
+
+/// The table with its filters.
+fn filtered(
+    mut table: Table,
+    version: IpVersion,
+    options: CaptureOptions,
+    uplink: &Uplink,
+    filter: &Filter,
+) -> Table {
+    let priority = Priority::FILTER;
+    if let Filter::AllBut(older) = filter {
+        let older = older.iter().copied();
+        table = table.set(Set::connections(OLDER, version == IpVersion::V6, older));
+    }
+    if !options.bypass_inbound {
+        let rules = filter_input(version, uplink, filter);
+        table = table.chain(Chain::filter(INPUT_FILTER, Hook::Input, priority).rules(rules));
+    }
+    let rules = filter_output(version, filter);
+    table.chain(Chain::filter(OUTPUT_FILTER, Hook::Output, priority).rules(rules))
 }
 
 /// The rule that sends marked packets through [`routes`].
@@ -192,12 +252,7 @@ fn nat_prerouting(version: IpVersion, options: CaptureOptions, uplink: &Uplink) 
     if options.bypass_inbound {
         return Vec::new();
     }
-    let probe =
-        Rule::new("probes of the node").source(version.probe().into()).protocol(Protocol::Tcp);
-    let probe = match uplink {
-        Uplink::Named(name) => probe.in_interface(name),
-        Uplink::NotLoopback => probe.in_interface_not("lo"),
-    };
+    let probe = probe_of_node(version, uplink);
     let inbound = first_packet(Rule::new("inbound"))
         .destination_not(version.localhost())
         .port_not(HBONE_PORT)
@@ -245,6 +300,70 @@ fn nat_output(version: IpVersion, options: CaptureOptions) -> Vec<Rule> {
             .redirect_into(version.outbound_block(), OUTBOUND_PORT),
     ]);
     rules
+}
+
+fn probe_of_node(version: IpVersion, uplink: &Uplink) -> Rule {
+    let probe =
+        Rule::new("probes of the node").source(version.probe().into()).protocol(Protocol::Tcp);
+    match uplink {
+        Uplink::Named(name) => probe.in_interface(name),
+        Uplink::NotLoopback => probe.in_interface_not("lo"),
+    }
+}
+
+/// What may come in. By the time of this hook the redirects are done.
+fn filter_input(version: IpVersion, uplink: &Uplink, filter: &Filter) -> Vec<Rule> {
+    let mut rules = vec![
+        Rule::new("within the pod").in_interface("lo").accept(),
+        // A packet in which no protocol is found is none of the others, either.
+        Rule::new("other protocols").protocol_not(Protocol::Tcp).accept(),
+        Rule::new("hbone").protocol(Protocol::Tcp).port(HBONE_PORT).accept(),
+        Rule::new("redirected").protocol(Protocol::Tcp).port(INBOUND_PORT).accept(),
+        probe_of_node(version, uplink).accept(),
+    ];
+    rules.extend(unless_captured(filter, |rule| match version {
+        IpVersion::V4 => rule.received_for_ipv4(OLDER),
+        IpVersion::V6 => rule.received_for_ipv6(OLDER),
+    }));
+    rules
+}
+
+/// What may go out. The interface is the one before any redirect; addresses are those after it.
+fn filter_output(version: IpVersion, filter: &Filter) -> Vec<Rule> {
+    let mut rules = vec![
+        Rule::new("within the pod").out_interface("lo").accept(),
+        Rule::new("other protocols").protocol_not(Protocol::Tcp).accept(),
+        Rule::new("of the proxy").mark(PROXY_MARK, MARK_MASK).accept(),
+        Rule::new("answers to the proxy").mark(TRANSPARENT_MARK, MARK_MASK).accept(),
+    ];
+    let redirected = version.redirected().into_iter();
+    rules.extend(redirected.map(|block| Rule::new("redirected").destination(block).accept()));
+    rules.push(Rule::new("to the probe address").destination(version.probe().into()).accept());
+    rules.extend(unless_captured(filter, |rule| match version {
+        IpVersion::V4 => rule.sent_from_ipv4(OLDER),
+        IpVersion::V6 => rule.sent_from_ipv6(OLDER),
+    }));
+    rules
+}
+
+/// The end of both filters. A first packet that comes this far was redirected nowhere: connection
+/// tracking took it for a part of something else. It is never let pass, not by the set either.
+fn unless_captured(filter: &Filter, of_older: impl Fn(Rule) -> Rule) -> Vec<Rule> {
+    let (mask, first) = (TCP_SYN | TCP_ACK, TCP_SYN);
+    let past = Rule::new("past the redirects").counter();
+    match filter {
+        Filter::FirstPackets => {
+            vec![past.protocol(Protocol::Tcp).tcp_flags(mask, first).drop()]
+        }
+        Filter::AllBut(_) => {
+            let later = |name| Rule::new(name).protocol(Protocol::Tcp).tcp_flags_not(mask, first);
+            vec![
+                later("answers").direction(Direction::Reply).accept(),
+                of_older(later("older than the capture")).accept(),
+                past.drop(),
+            ]
+        }
+    }
 }
 
 /// The proxy's own DNS queries get a zone of their own: they may bear the very addresses and ports

@@ -2,6 +2,7 @@
 //! leaves alone, connections that live through every step, and repair.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use ambit_net::conntrack::Conntrack;
@@ -10,13 +11,25 @@ use ambit_net::socket::DialOptions;
 use ambit_net::sys::mount::{self, MountOptions};
 use ambit_net::sys::process::{self, Namespaces};
 
-use super::rules::{Extent, IpVersion, PROXY_MARK, TABLE, TRANSPARENT_MARK};
+use super::rules::{
+    Extent, IpVersion, LOOSE_PARAMETER, MIGRATE_PARAMETER, PROXY_MARK, TABLE, TRANSPARENT_MARK,
+};
 use super::*;
 use crate::testbed::{
     APP, Addresses, Client, Testbed, both, set_parameter, udp, who_answers, who_answers_datagram,
 };
 
-const OPTIONS: CaptureOptions = CaptureOptions { dns: true, ipv6: true, bypass_inbound: false };
+const OPTIONS: CaptureOptions =
+    CaptureOptions { dns: true, ipv6: true, bypass_inbound: false, cut_open: false };
+
+/// Enrols the pod; says what was not in place.
+fn program(
+    netns: &NetNs,
+    options: CaptureOptions,
+    extent: Extent,
+) -> Result<Vec<Drift>, CaptureError> {
+    super::program(netns, options, extent, Occasion::Enrolment).map(|standing| standing.drifts)
+}
 
 /// The proxy's listeners and the application in the pod, a server outside, the rules in place.
 fn captured(options: CaptureOptions) -> Testbed {
@@ -366,7 +379,12 @@ async fn tampering_is_found_named_and_put_right() {
         }
     }
     set_parameter(&bed.pod, MIGRATE_PARAMETER, "0");
-    check("net/ipv4/tcp_migrate_req is off");
+    check("net/ipv4/tcp_migrate_req was altered");
+    set_parameter(&bed.pod, LOOSE_PARAMETER, "1");
+    check("net/netfilter/nf_conntrack_tcp_loose was altered");
+    let mut rules = nftables.list_rules(Family::Ip, TABLE).expect("list");
+    rules.retain(|rule| [rules::INPUT_FILTER, rules::OUTPUT_FILTER].contains(&&*rule.chain));
+    assert_eq!(rules.len(), 8 + 8, "the filters are part of what is compared");
     assert_eq!(nftables.verify(&stranger).expect("verify"), [], "another's table is not touched");
     remove_all(&bed.pod).expect("remove");
     assert_eq!(nftables.verify(&stranger).expect("verify"), [], "another's table is not touched");

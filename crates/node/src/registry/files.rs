@@ -323,16 +323,25 @@ impl CapturedFiles {
         Self { directory: registry.join("captured") }
     }
 
-    /// Reports a pod as captured.
-    pub(crate) fn mark(&self, name: &PodName, uid: &PodUid) -> Result<(), RegistryError> {
+    /// Reports a pod as captured: its uid, then a line for each note that says anything.
+    pub(crate) fn mark(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        notes: &[String; 2],
+    ) -> Result<(), RegistryError> {
         let path = self.path(name);
-        if fs::read_to_string(&path).is_ok_and(|found| found == uid.as_str()) {
+        let mut content = uid.as_str().to_owned();
+        if notes.iter().any(|note| !note.is_empty()) {
+            content = format!("{uid}\n{}\n{}", notes[0], notes[1]);
+        }
+        if fs::read_to_string(&path).is_ok_and(|found| found == content) {
             return Ok(());
         }
         let aside = path.with_file_name(format!(".{}.{}", name.name, uid));
         let write = || {
             fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
-            fs::write(&aside, uid.as_str())?;
+            fs::write(&aside, &content)?;
             fs::rename(&aside, &path)
         };
         write().map_err(|source| failed("write", &path, source))
@@ -342,7 +351,7 @@ impl CapturedFiles {
     pub(crate) fn clear(&self, name: &PodName, uid: &PodUid) -> Result<(), RegistryError> {
         let path = self.path(name);
         match fs::read_to_string(&path) {
-            Ok(found) if found != uid.as_str() => Ok(()),
+            Ok(found) if reported_uid(&found) != uid.as_str() => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(source) => Err(failed("read", &path, source)),
             Ok(_) => fs::remove_file(&path).map_err(|source| failed("remove", &path, source)),
@@ -359,7 +368,8 @@ impl CapturedFiles {
                 let name = path.file_name().and_then(|name| name.to_str());
                 let directory = namespace.file_name().and_then(|name| name.to_str());
                 if let (Some(directory), Some(name)) = (directory, name) {
-                    reports.push((PodName::new(directory, name), PodUid::new(&uid)));
+                    let uid = PodUid::new(reported_uid(&uid));
+                    reports.push((PodName::new(directory, name), uid));
                 }
             }
         }
@@ -369,6 +379,11 @@ impl CapturedFiles {
     fn path(&self, name: &PodName) -> PathBuf {
         self.directory.join(&name.namespace).join(&name.name)
     }
+}
+
+/// The uid in a report; what follows it are notes.
+fn reported_uid(content: &str) -> &str {
+    content.lines().next().unwrap_or_default()
 }
 
 fn failed(operation: &'static str, path: &Path, source: io::Error) -> RegistryError {
@@ -511,8 +526,8 @@ mod tests {
         assert_eq!(captured.all().expect("none"), []);
         let name = PodName::new("shop", "web");
         let (old, new) = (PodUid::new("old"), PodUid::new("new"));
-        captured.mark(&name, &old).expect("mark");
-        captured.mark(&name, &new).expect("mark");
+        captured.mark(&name, &old, &Default::default()).expect("mark");
+        captured.mark(&name, &new, &Default::default()).expect("mark");
         captured.clear(&name, &old).expect("clear");
         assert_eq!(captured.all().expect("one"), [(name.clone(), new.clone())]);
         captured.clear(&name, &new).expect("clear");

@@ -34,7 +34,7 @@ use super::processes::{self, Sources};
 use super::{REFRESH_QUEUE, Refresh, RegistryHandle};
 use crate::cni::NewPod;
 use crate::place::Place;
-use crate::pod::{MODE_LABEL, PodName, PodObject, PodStatus, PodUid, RegistryView};
+use crate::pod::{PodName, PodObject, PodStatus, PodUid, RegistryView};
 
 /// Longest wait for a connection to the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -148,8 +148,8 @@ struct Follower {
     pod_events: Events<Pod>,
     namespace_events: Events<PartialObjectMeta<Namespace>>,
     pods: Mirror<PodName, KnownPod>,
-    /// The value of the one label that matters.
-    namespaces: Mirror<String, Option<String>>,
+    /// The labels that matter.
+    namespaces: Mirror<String, BTreeMap<String, String>>,
     held: HashMap<PodUid, Held>,
     look_ups: JoinSet<LookedUp>,
     scans: JoinSet<Found>,
@@ -236,11 +236,13 @@ impl Follower {
     fn on_namespace(&mut self, event: watcher::Result<Event<PartialObjectMeta<Namespace>>>) {
         match event {
             Ok(Event::Init) => self.namespaces.list(),
-            Ok(Event::InitApply(found)) => self.namespaces.list_one(found.name_any(), mode(&found)),
+            Ok(Event::InitApply(found)) => {
+                self.namespaces.list_one(found.name_any(), labels(&found))
+            }
             // One that a look-up found is deleted before long, or is in the next list.
             Ok(Event::InitDone) => drop(self.namespaces.end_list()),
-            Ok(Event::Apply(found)) => self.namespaces.apply(found.name_any(), mode(&found)),
-            Ok(Event::Delete(found)) => self.namespaces.delete(&found.name_any(), &mode(&found)),
+            Ok(Event::Apply(found)) => self.namespaces.apply(found.name_any(), labels(&found)),
+            Ok(Event::Delete(found)) => self.namespaces.delete(&found.name_any(), &labels(&found)),
             Err(error) => complain("namespaces", &error),
         }
     }
@@ -272,7 +274,7 @@ impl Follower {
             None => self.pods.forget(&name),
         });
         let namespace = namespace.map(|found| match found {
-            Some(found) => self.namespaces.look_up(name.namespace.clone(), mode(&found)),
+            Some(found) => self.namespaces.look_up(name.namespace.clone(), labels(&found)),
             None => self.namespaces.forget(&name.namespace),
         });
         if let Some(Refresh { new_pod, answer }) = announced {
@@ -399,9 +401,8 @@ impl Follower {
             };
             view.pods.insert(name.clone(), pod.object.clone());
             view.statuses.insert(name.clone(), status);
-            if let Some(mode) = self.namespaces.get(&name.namespace) {
-                let labels = mode.iter().map(|mode| (MODE_LABEL.to_owned(), mode.clone()));
-                view.namespaces.insert(name.namespace.clone(), labels.collect());
+            if let Some(labels) = self.namespaces.get(&name.namespace) {
+                view.namespaces.insert(name.namespace.clone(), labels.clone());
             }
         }
         view
@@ -442,10 +443,9 @@ fn relevant(all: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> 
     ours.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn mode(namespace: &PartialObjectMeta<Namespace>) -> Versioned<Option<String>> {
+fn labels(namespace: &PartialObjectMeta<Namespace>) -> Versioned<BTreeMap<String, String>> {
     let metadata = &namespace.metadata;
-    let mode = metadata.labels.as_ref().and_then(|labels| labels.get(MODE_LABEL)).cloned();
-    Versioned::new(metadata.resource_version.as_deref(), mode)
+    Versioned::new(metadata.resource_version.as_deref(), relevant(metadata.labels.as_ref()))
 }
 
 async fn in_time<T>(work: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
@@ -500,8 +500,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pod::MODE_LABEL;
     use crate::registry::fake_api::FakeApi;
-    use crate::registry::reports::{Annotations, ReportError, Reports};
+    use crate::registry::reports::{Annotations, Report, ReportError, Reports};
     use crate::testbed::{Directory, PATIENCE};
 
     const UID: &str = "aaaaaaaa-2222-3333-4444-555555555555";
@@ -707,7 +708,7 @@ mod tests {
         let reports = Reports::Annotations(annotations);
         let (name, this, other) = (name(), PodUid::new(UID), PodUid::new(OTHER));
         assert_eq!(reports.all().expect("none"), []);
-        reports.mark(&name, &this).await.expect("marked");
+        reports.mark(&name, &this, Report::default()).await.expect("marked");
         assert_eq!(world.reported().as_deref(), Some(UID));
         let marked =
             |view: &RegistryView| !view.pods[&PodName::new("shop", "web")].annotations.is_empty();
@@ -715,13 +716,17 @@ mod tests {
         assert_eq!(reports.all().expect("one"), [(name.clone(), this.clone())]);
         assert_eq!(world.api.patches().len(), 1);
         world.api.away(true);
-        reports.mark(&name, &this).await.expect("known to be there");
+        reports.mark(&name, &this, Report::default()).await.expect("known to be there");
         reports.clear(&name, &this).await.expect_err("cannot be told");
         world.api.away(false);
-        reports.mark(&name, &this).await.expect("the failed write may have been done");
+        reports
+            .mark(&name, &this, Report::default())
+            .await
+            .expect("the failed write may have been done");
         assert_eq!(world.api.patches().len(), 1);
 
-        let refused = reports.mark(&name, &other).await.expect_err("another pod");
+        let refused =
+            reports.mark(&name, &other, Report::default()).await.expect_err("another pod");
         assert!(matches!(refused, ReportError::AnotherPod), "{refused}");
         reports.clear(&name, &other).await.expect("nothing to take back");
         assert_eq!(world.reported().as_deref(), Some(UID), "the pod's own is spared");

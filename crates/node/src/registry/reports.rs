@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
@@ -20,6 +21,28 @@ use crate::pod::{CAPTURED_ANNOTATION, PodName, PodUid, RegistryView};
 const CAPTURED: &str = "enabled";
 /// Longest that the server may take to write a report.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two writes of which only the number of older connections is the reason: it falls
+/// one by one, and the API server is for others as well. That none is left is written at once.
+const OLDER_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is reported of a captured pod, beside that it is one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Open connections that are older than the capture.
+    pub(crate) older: usize,
+    /// The kernel parameter that capture has to do without.
+    pub(crate) lacks: Option<&'static str>,
+}
+
+impl Report {
+    fn older(&self) -> Option<String> {
+        (self.older > 0).then(|| self.older.to_string())
+    }
+
+    fn lacks(&self) -> Option<String> {
+        self.lacks.map(str::to_owned)
+    }
+}
 
 /// Why a pod could not be reported.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +78,18 @@ pub(crate) enum Reports {
 
 impl Reports {
     /// Reports a pod as captured.
-    pub(crate) async fn mark(&self, name: &PodName, uid: &PodUid) -> Result<(), ReportError> {
+    pub(crate) async fn mark(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        report: Report,
+    ) -> Result<(), ReportError> {
         match self {
-            Self::Files(files) => Ok(files.mark(name, uid)?),
-            Self::Annotations(annotations) => annotations.write(name, uid, true).await,
+            Self::Files(files) => {
+                let notes = [report.older(), report.lacks()];
+                Ok(files.mark(name, uid, &notes.map(Option::unwrap_or_default))?)
+            }
+            Self::Annotations(annotations) => annotations.write(name, uid, Some(report)).await,
         }
     }
 
@@ -66,7 +97,7 @@ impl Reports {
     pub(crate) async fn clear(&self, name: &PodName, uid: &PodUid) -> Result<(), ReportError> {
         match self {
             Self::Files(files) => Ok(files.clear(name, uid)?),
-            Self::Annotations(annotations) => annotations.write(name, uid, false).await,
+            Self::Annotations(annotations) => annotations.write(name, uid, None).await,
         }
     }
 
@@ -86,8 +117,8 @@ enum Last {
     Nothing,
     /// A write failed, or it was done and the answer was lost.
     Unsure,
-    /// Whether the pod was reported.
-    Wrote(bool),
+    /// What the pod was reported as, and when.
+    Wrote(Option<Report>, Instant),
 }
 
 /// What was last written for a pod; held while it is written, so that reports of one pod are
@@ -114,20 +145,25 @@ impl Annotations {
         Self { client, view, written: Arc::default() }
     }
 
-    async fn write(&self, name: &PodName, uid: &PodUid, report: bool) -> Result<(), ReportError> {
+    async fn write(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        report: Option<Report>,
+    ) -> Result<(), ReportError> {
         let written = self.written(uid);
         let mut last = written.lock().await;
-        let seen = self.seen(name, uid);
-        if seen == Some(report) && [Last::Nothing, Last::Wrote(report)].contains(&last) {
+        if self.is_written(name, uid, report, *last) {
             // Nothing to write, and no need for a server.
             return Ok(());
         }
         *last = Last::Unsure;
-        let value = report.then_some(CAPTURED);
         // The uid makes it conditional: no other pod of this name is meant.
-        let patch = json!({
-            "metadata": {"uid": uid.as_str(), "annotations": {CAPTURED_ANNOTATION: value}},
-        });
+        let patch = json!({"metadata": {"uid": uid.as_str(), "annotations": {
+            CAPTURED_ANNOTATION: report.map(|_| CAPTURED),
+            OLDER_CONNECTIONS: report.and_then(|it| it.older()),
+            CAPTURE_LACKS: report.and_then(|it| it.lacks()),
+        }}});
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &name.namespace);
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
         let work = async {
@@ -138,7 +174,7 @@ impl Annotations {
                         Ok(Some(pod)) if pod.uid().as_deref() == Some(uid.as_str()) => {
                             Err(ReportError::Annotate(error))
                         }
-                        Ok(_) if report => Err(ReportError::AnotherPod),
+                        Ok(_) if report.is_some() => Err(ReportError::AnotherPod),
                         Ok(_) => Ok(()),
                         Err(_) => Err(ReportError::Annotate(error)),
                     }
@@ -148,15 +184,33 @@ impl Annotations {
         };
         let result = tokio::time::timeout(WRITE_TIMEOUT, work).await;
         result.unwrap_or(Err(ReportError::Silence))?;
-        *last = Last::Wrote(report);
+        *last = Last::Wrote(report, now());
         Ok(())
     }
 
-    /// Whether the pod is reported, as of the view.
-    fn seen(&self, name: &PodName, uid: &PodUid) -> Option<bool> {
+    /// Whether the pod says what is to be reported, as of the view, or will do for a while.
+    fn is_written(&self, name: &PodName, uid: &PodUid, report: Option<Report>, last: Last) -> bool {
         let view = self.view.borrow();
-        let pod = view.pods.get(name).filter(|pod| pod.uid == *uid)?;
-        Some(pod.annotations.get(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED))
+        let Some(pod) = view.pods.get(name).filter(|pod| pod.uid == *uid) else { return false };
+        let says = |key: &str| pod.annotations.get(key).cloned();
+        let is_captured = says(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED);
+        let lacks = report.and_then(|it| it.lacks());
+        if is_captured != report.is_some() || says(CAPTURE_LACKS) != lacks {
+            return false;
+        }
+        let older = report.and_then(|it| it.older());
+        let is_same = says(OLDER_CONNECTIONS) == older;
+        match last {
+            Last::Unsure => false,
+            Last::Nothing => is_same,
+            Last::Wrote(wrote, _) if wrote == report => is_same,
+            // Several are left still, and it was said a moment ago that there are some.
+            Last::Wrote(Some(wrote), at) => {
+                let is_fewer = report.is_some_and(|it| (1..wrote.older).contains(&it.older));
+                is_fewer && now().saturating_duration_since(at) < OLDER_PAUSE
+            }
+            Last::Wrote(None, _) => false,
+        }
     }
 
     fn written(&self, uid: &PodUid) -> Written {
@@ -176,6 +230,11 @@ impl Annotations {
         });
         captured.map(|pod| (pod.name.clone(), pod.uid.clone())).collect()
     }
+}
+
+/// The clock that tests can hold.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// Whether the pod may be gone, or another bear its name: not found, conflict, immutable uid.
