@@ -11,6 +11,8 @@ mod older;
 mod parameters;
 pub(crate) mod rules;
 #[cfg(test)]
+mod stray;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
