@@ -260,6 +260,21 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Whether the connection is cut, at this end or the other, before anything is sent.
+    pub(crate) async fn is_cut(&mut self) -> bool {
+        use std::io::ErrorKind::{ConnectionAborted, ConnectionReset};
+        let read = tokio::time::timeout(PATIENCE, self.stream.read_u8()).await;
+        matches!(read, Ok(Err(error))
+            if [ConnectionAborted, ConnectionReset].contains(&error.kind()))
+    }
+
+    /// Ends it by a reset, as a client does that died.
+    pub(crate) fn reset(self) {
+        socket::set_linger_reset(&self.stream).expect("set");
+    }
+}
+
 /// Who answers a connection from a namespace: the tag, or what the client sees.
 pub(crate) async fn who_answers(netns: &NetNs, destination: SocketAddr, mark: u32) -> String {
     let options = DialOptions { mark: (mark != 0).then_some(mark), ..DialOptions::default() };

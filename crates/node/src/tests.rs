@@ -140,7 +140,14 @@ impl World {
     }
 
     fn is_reported(&self) -> bool {
-        std::fs::read_to_string(self.path("captured/shop/web")).is_ok_and(|uid| uid == UID)
+        let report = std::fs::read_to_string(self.path("captured/shop/web"));
+        report.is_ok_and(|report| report.lines().next() == Some(UID))
+    }
+
+    /// How many older connections the report speaks of.
+    fn reported_older(&self) -> usize {
+        let report = std::fs::read_to_string(self.path("captured/shop/web")).unwrap_or_default();
+        report.lines().nth(1).map_or(0, |number| number.parse().expect("a number"))
     }
 
     async fn reported(&self, wanted: bool) {
@@ -251,6 +258,7 @@ async fn a_running_pod_enters_and_leaves_without_a_connection_noticing() {
     world.reported(true).await;
     world.check_new("outbound", "inbound").await;
     before.echo().await.expect("opened before enrolment");
+    assert!(world.reported_older() >= 1, "it is reported as older than the capture");
     let mut during = world.open().await;
     assert!(during.greeting.starts_with("outbound"));
     let metrics = world.monitor("/metrics").expect("metrics");

@@ -155,6 +155,16 @@ fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
     } else {
         let _ = writeln!(text, "without the mesh: pods, services and DNS alone");
     }
+    let told = |pointer| mesh.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    for it in told("/pods/olderThanCapture") {
+        let (pod, connections) = (plain(&it["pod"]), &it["connections"]);
+        let what = "open connections are older than its capture and in plain text";
+        let _ = writeln!(text, "{pod}: {connections} {what}");
+    }
+    for it in told("/pods/captureLacks") {
+        let (pod, parameter) = (plain(&it["pod"]), plain(&it["parameter"]));
+        let _ = writeln!(text, "{pod}: captured without the kernel parameter {parameter}");
+    }
     let lists = [
         ("waiting for capture", "/pods/waitingForCapture"),
         ("left alone, on their node's network", "/pods/hostNetworkLeftAlone"),

@@ -8,6 +8,10 @@ use crate::Facts;
 use crate::facts::List;
 use crate::json::{annotation, items, label, name, namespace, text};
 
+/// What an agent writes on a captured pod with open connections that are older than the capture.
+const OLDER_CONNECTIONS: &str = "ambit.io/older-connections";
+/// What an agent writes on a pod whose capture lacks a kernel parameter.
+const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// The CNI plugin, as the kubelet names it in what it tells of a pod.
 const PLUGIN: &str = "ambit-cni";
@@ -25,6 +29,9 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             None => labelled.contains(&namespace(pod)),
         };
         let is_captured = annotation(pod, REDIRECTION) == Some("enabled");
+        if is_captured && runs(pod) {
+            standing(pod, report);
+        }
         if is_meant && !is_member(pod, &labelled) {
             left_alone.push(format!("{}/{}", namespace(pod), name(pod)));
         } else if is_meant {
@@ -41,6 +48,25 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         report.info("host-network", format!("Pod {}", listed(&left_alone))).says(what, "");
     }
     waypoints(facts, report);
+}
+
+/// How the capture of a pod stands, as its agent says.
+fn standing(pod: &Value, report: &mut Report) {
+    if let Some(connections) = annotation(pod, OLDER_CONNECTIONS) {
+        report.info("older-connections", object("Pod", pod)).says(
+            format!("open connections older than its capture, in plain text: {connections}"),
+            "restart the pod, or label it ambit.io/cut-open-connections=true",
+        );
+    }
+    if let Some(parameter) = annotation(pod, CAPTURE_LACKS) {
+        report.warning("capture-lacks", object("Pod", pod)).says(
+            format!("is captured without the kernel parameter {parameter}, by the filter alone"),
+            format!(
+                "see `ambit logs --kube node/{}`: the agent needs SYS_ADMIN to set it",
+                text(pod, "/spec/nodeName")
+            ),
+        );
+    }
 }
 
 fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {

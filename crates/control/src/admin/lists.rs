@@ -40,6 +40,7 @@ pub(super) fn pods(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
             "hostNetwork": pod.host_network,
             "mode": mode(builder, name, pod),
             "captured": state.is_captured(pod),
+            "olderConnections": state.notes(pod).older,
         }))
     };
     pods.filter_map(pod).collect()
@@ -61,9 +62,17 @@ pub(super) fn aside(builder: &Builder) -> Value {
     let store = builder.store();
     let (mut host_network, mut pending, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
     let mut captured = 0;
+    let (mut older, mut lacking) = (Vec::new(), Vec::new());
     for (name, pod) in store.pods() {
         let Some((_, state)) = store.pod(name) else { continue };
         let text = format!("{}/{}", name.namespace, name.name);
+        let notes = state.notes(pod);
+        if state.is_captured(pod) && notes.older > 0 {
+            older.push(json!({ "pod": text.clone(), "connections": notes.older }));
+        }
+        if state.is_captured(pod) && !notes.lacks.is_empty() {
+            lacking.push(json!({ "pod": text.clone(), "parameter": &*notes.lacks }));
+        }
         match (mode(builder, name, pod), state.is_captured(pod)) {
             ("host-network", _) => host_network.push(text),
             ("none", true) => {
@@ -80,6 +89,8 @@ pub(super) fn aside(builder: &Builder) -> Value {
         "waitingForCapture": pending,
         "waitingForRelease": leaving,
         "hostNetworkLeftAlone": host_network,
+        "olderThanCapture": older,
+        "captureLacks": lacking,
     })
 }
 

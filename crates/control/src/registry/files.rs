@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Batch, Event, GATHER_MAX, KINDS, PodStatus};
+use super::{Batch, CaptureNotes, Event, GATHER_MAX, KINDS, PodStatus};
 use crate::manifest::{Kind, ObjectKey, stored};
 
 /// Most changed paths in one batch.
@@ -321,11 +321,13 @@ fn put(subject: &Subject, contents: &[u8]) -> Result<Event, String> {
             })
         }
         Subject::Captured { namespace, name } => {
-            let uid = std::str::from_utf8(contents).map_err(|error| error.to_string())?;
+            let text = std::str::from_utf8(contents).map_err(|error| error.to_string())?;
+            let mut lines = text.trim().lines();
             Ok(Event::Captured {
                 namespace: namespace.as_str().into(),
                 name: name.as_str().into(),
-                uid: Some(uid.trim().into()),
+                uid: Some(lines.next().unwrap_or_default().into()),
+                notes: CaptureNotes::read(lines.next(), lines.next()),
             })
         }
     }
@@ -338,7 +340,8 @@ fn gone(subject: Subject) -> Event {
             Event::PodStatus { namespace: namespace.into(), name: name.into(), status: None }
         }
         Subject::Captured { namespace, name } => {
-            Event::Captured { namespace: namespace.into(), name: name.into(), uid: None }
+            let (namespace, name) = (namespace.into(), name.into());
+            Event::Captured { namespace, name, uid: None, notes: CaptureNotes::default() }
         }
     }
 }
@@ -395,7 +398,7 @@ mod tests {
             Event::PodStatus { namespace, name, status } => {
                 format!("status {namespace}/{name} {}", status.is_some())
             }
-            Event::Captured { namespace, name, uid } => {
+            Event::Captured { namespace, name, uid, .. } => {
                 format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
             }
         };

@@ -127,7 +127,26 @@ pub(crate) enum Event {
         name: Text,
         /// The uid of the captured pod; `None` when it is not captured.
         uid: Option<Text>,
+        /// What else the agent says of it.
+        notes: CaptureNotes,
     },
+}
+
+/// What an agent says of a captured pod, beside that it is one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CaptureNotes {
+    /// Open connections that are older than the capture and go on in plain text.
+    pub(crate) older: u32,
+    /// The kernel parameter that capture has to do without; empty: none.
+    pub(crate) lacks: Text,
+}
+
+impl CaptureNotes {
+    /// As an agent writes them; what is no number counts as none.
+    pub(crate) fn read(older: Option<&str>, lacks: Option<&str>) -> Self {
+        let older = older.and_then(|number| number.parse().ok()).unwrap_or_default();
+        Self { older, lacks: lacks.unwrap_or_default().into() }
+    }
 }
 
 /// What the node says of a pod.

@@ -165,7 +165,7 @@ fn lines(events: &[Event]) -> Vec<String> {
             ),
             None => format!("status {namespace}/{name} -"),
         },
-        Event::Captured { namespace, name, uid } => {
+        Event::Captured { namespace, name, uid, .. } => {
             format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
         }
     };

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::workload::{Locality, WorkloadKind};
+use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::selectors::Labels;
 use crate::manifest::istio::WorkloadEntry;
-use crate::registry::PodStatus;
+use crate::registry::{CaptureNotes, PodStatus};
 
 /// Name of an object in its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,6 +86,8 @@ pub(crate) struct PodRecord {
     /// Whether the pod object itself says that it is captured, as a cluster's node agent writes it,
     /// Ambit's or istio-cni.
     pub(crate) is_annotated_captured: bool,
+    /// What else the agent writes there.
+    pub(crate) notes: CaptureNotes,
     /// What the pod object itself says of its state, as a kubelet writes it.
     pub(crate) own_status: Option<PodStatus>,
 }
@@ -106,6 +109,7 @@ impl PodRecord {
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         let (kind, owner) = owner(&pod.metadata, &labels);
         let annotations = pod.metadata.annotations.as_ref();
+        let says = |key| annotations.and_then(|all| all.get(key)).map(String::as_str);
         Self {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             labels: Arc::new(labels),
@@ -116,9 +120,8 @@ impl PodRecord {
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             kind,
             owner,
-            is_annotated_captured: annotations
-                .and_then(|all| all.get(REDIRECTION))
-                .is_some_and(|value| value == "enabled"),
+            is_annotated_captured: says(REDIRECTION) == Some("enabled"),
+            notes: CaptureNotes::read(says(OLDER_CONNECTIONS), says(CAPTURE_LACKS)),
             own_status: own_status(pod),
         }
     }
@@ -260,7 +263,8 @@ mod tests {
     fn a_pod_of_a_cluster_holds_its_state() {
         let pod = json!({
             "metadata": {"namespace": "a", "name": "web", "uid": "u1",
-                "annotations": {"ambient.istio.io/redirection": "enabled"}},
+                "annotations": {"ambient.istio.io/redirection": "enabled",
+                    "ambit.io/older-connections": "3"}},
             "status": {"phase": "Running", "podIP": "10.0.0.1", "reason": "r",
                 "podIPs": [{"ip": "10.0.0.1"}, {"ip": "2001:db8::1"}],
                 "conditions": [{"type": "Initialized", "status": "True"},
@@ -281,6 +285,7 @@ mod tests {
         };
         assert_eq!(record.own_status, Some(expected));
         assert!(record.is_annotated_captured);
+        assert_eq!(record.notes, CaptureNotes { older: 3, lacks: "".into() });
         let status = pod.status.as_mut().unwrap();
         status.pod_ips = None;
         status.conditions.as_mut().unwrap()[1].status = "False".into();

@@ -118,9 +118,11 @@ impl Store {
                 self.change_pod(name.clone(), dirty, |pod| pod.state.status = status);
                 dirty.members.insert(Member::Pod(name));
             }
-            Event::Captured { namespace, name, uid } => {
+            Event::Captured { namespace, name, uid, notes } => {
                 let name = ObjectName { namespace, name };
-                self.change_pod(name.clone(), dirty, |pod| pod.state.captured = uid);
+                self.change_pod(name.clone(), dirty, |pod| {
+                    (pod.state.captured, pod.state.notes) = (uid, notes);
+                });
                 dirty.members.insert(Member::Pod(name));
             }
         }

@@ -12,7 +12,7 @@ mod endpoint_slices;
 use super::policy::Converted;
 use super::*;
 use crate::manifest::{Kind, ObjectKey, stored};
-use crate::registry::PodStatus;
+use crate::registry::{CaptureNotes, PodStatus};
 
 fn builder() -> Builder {
     Builder::new(Mesh::sample(), Vips::default())
@@ -57,7 +57,8 @@ fn status(namespace: &str, name: &str, ip: &str, ready: bool) -> Event {
 
 fn captured(namespace: &str, name: &str) -> Event {
     let uid = Some(format!("uid-{name}").into());
-    Event::Captured { namespace: namespace.into(), name: name.into(), uid }
+    let notes = CaptureNotes::default();
+    Event::Captured { namespace: namespace.into(), name: name.into(), uid, notes }
 }
 
 fn service(namespace: &str, name: &str, spec: &Value) -> Event {
@@ -144,6 +145,7 @@ fn a_pod_becomes_a_workload() {
         namespace: "shop".into(),
         name: "web-5d-x".into(),
         uid: Some("uid-before".into()),
+        notes: CaptureNotes::default(),
     };
     assert_eq!(names(&builder.apply([stale])), [""; 0]);
     assert_eq!(names(&builder.apply([captured("shop", "web-5d-x")])), ["+web-5d-x"]);

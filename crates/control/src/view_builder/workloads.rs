@@ -13,7 +13,7 @@ use super::Mesh;
 use super::entries::canonical;
 use super::records::{NodeRecord, ObjectName, PodRecord};
 use super::services::waypoint;
-use crate::registry::PodStatus;
+use crate::registry::{CaptureNotes, PodStatus};
 
 /// The name of a pod's workload in the view.
 pub(crate) fn pod_uid(mesh: &Mesh, name: &ObjectName) -> String {
@@ -27,6 +27,8 @@ pub(crate) struct PodState {
     pub(crate) status: Option<PodStatus>,
     /// The uid of the incarnation that the node agent captured.
     pub(crate) captured: Option<ambit_model::Text>,
+    /// What else that agent said of it.
+    pub(crate) notes: CaptureNotes,
 }
 
 impl PodState {
@@ -51,6 +53,12 @@ impl PodState {
     pub(crate) fn is_captured(&self, pod: &PodRecord) -> bool {
         let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid && !uid.is_empty());
         told || pod.is_annotated_captured
+    }
+
+    /// What the node agent says of this incarnation of the pod, beside that it is captured.
+    pub(crate) fn notes<'a>(&'a self, pod: &'a PodRecord) -> &'a CaptureNotes {
+        let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid);
+        if told { &self.notes } else { &pod.notes }
     }
 }
 

@@ -231,10 +231,7 @@ impl Pod {
         let routed = extents.iter().map(|(version, _)| *version);
         let routed = routed.filter(|v| *v == IpVersion::V4 || ipv6_enabled()).collect();
         let record = match extent {
-            Extent::Full => {
-                let is_repair = occasion == Occasion::Repair;
-                record(&mut nftables, options.bypass_inbound || is_repair, &extents)?
-            }
+            Extent::Full => record(&mut nftables, options, occasion, &extents)?,
             Extent::Remains => Some(BTreeSet::new()),
         };
         Ok(Self { nftables, routing, options, extent, routes, extents, routed, record })
@@ -353,23 +350,27 @@ impl Pod {
 }
 
 /// The connections on record, if they were noted for all that is to be captured: an older agent
-/// noted none, and none were noted of connections to a pod that took them as they came. With
-/// `takes_any` it does not matter for what they were noted.
+/// noted none, and none were noted of connections to a pod that took them as they came.
 fn record(
     nftables: &mut Nftables,
-    takes_any: bool,
+    options: CaptureOptions,
+    occasion: Occasion,
     extents: &[(IpVersion, Extent)],
 ) -> Result<Option<BTreeSet<Connection>>, CaptureError> {
     let mut all = BTreeSet::new();
     for (version, _) in extents.iter().filter(|(_, extent)| *extent == Extent::Full) {
         let family = version.family();
         let noted = nftables.connections(family, TABLE, rules::OLDER);
-        let Some(noted) = noted.map_err(kernel("list the older connections"))? else {
-            return Ok(None);
-        };
+        let noted = noted.map_err(kernel("list the older connections"))?;
+        if occasion == Occasion::Repair {
+            // What was lost with its table is lost: what is open now proves nothing.
+            all.extend(noted.unwrap_or_default());
+            continue;
+        }
+        let Some(noted) = noted else { return Ok(None) };
         let rules = nftables.list_rules(family, TABLE).map_err(kernel("list the table's rules"))?;
         let is_filtered = rules.iter().any(|rule| rule.chain == rules::INPUT_FILTER);
-        if !takes_any && !is_filtered {
+        if !options.bypass_inbound && !is_filtered {
             return Ok(None);
         }
         all.extend(noted);

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_net::conntrack::Conntrack;
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::{Route, RouteSocket};
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Rule, Table};
@@ -353,7 +354,7 @@ async fn count(
 }
 
 /// Every way in, from these attackers; says how many reached the application.
-async fn inbound(bed: &Testbed, attackers: &[Attacker]) -> usize {
+async fn inbound(attackers: &[Attacker]) -> usize {
     let mut rows = Vec::new();
     let mut port = FIRST_PORT;
     for attacker in attackers {
@@ -395,7 +396,7 @@ async fn no_stray_packet_opens_a_way_in() {
         let bed = captured(behind);
         println!("behind the redirects: {behind:?}");
         let attackers = [Attacker::beside(&bed), Attacker::behind_nat(&bed)];
-        let past = inbound(&bed, &attackers).await;
+        let past = inbound(&attackers).await;
         println!("{past} of {} ways in reached the application", WAYS.len() * 4);
         match behind {
             Behind::Nothing => assert!(past > 0, "the bench must be able to see a way"),
@@ -452,5 +453,46 @@ async fn entries_left_from_before_enrolment_lead_nowhere() {
         }
         let expected = if behind == Behind::Nothing { 2 } else { 0 };
         assert_eq!(count(rows, "app").await, expected, "{behind:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_expired_and_a_port_that_was_used_lead_nowhere() {
+    for behind in [Behind::Nothing, Behind::FiltersAlone, Behind::Both] {
+        let bed = captured(behind);
+        println!("behind the redirects: {behind:?}");
+        let (mut inward, mut outward) = (Vec::new(), Vec::new());
+        for (index, Addresses { version, pod, node, remote, .. }) in both().into_iter().enumerate()
+        {
+            let from = SocketAddr::new(node, FIRST_PORT + index as u16);
+            let to = SocketAddr::new(pod, APP);
+            let connect = |netns: &NetNs, from, to| {
+                let options = DialOptions { source: Some(from), ..DialOptions::default() };
+                let netns = netns.try_clone().expect("a descriptor");
+                async move { Client::connect(&netns, to, &options).await.expect("captured") }
+            };
+            let client = connect(&bed.node, from, to).await;
+            // What is left of an entry when its time is over.
+            let mut conntrack = Conntrack::open_in(&bed.pod).expect("conntrack");
+            let expired = conntrack.delete_matching(|entry| entry.original.source == from);
+            assert_eq!(expired.expect("delete"), 1);
+            client.reset();
+            let wire = Wire::open(&bed.node, version);
+            wire.attack(Way::Segment(ACK, &MD5, 0), from, to);
+            let name = format!("expired entry, then ACK, {version:?}, direct, inbound");
+            inward.push((name, bed.node.clone(), from, to));
+
+            let own = SocketAddr::new(pod, FIRST_PORT + index as u16);
+            let server = SocketAddr::new(remote, APP);
+            connect(&bed.pod, own, server).await.reset();
+            wire.attack(Way::Segment(ACK, &MD5, 0), server, own);
+            let name = format!("port used again, then ACK, {version:?}, direct, outbound");
+            outward.push((name, bed.pod.clone(), own, server));
+        }
+        let past = count(inward, "app").await + count(outward, "server").await;
+        println!("{past} of 4 were reached");
+        if behind != Behind::Nothing {
+            assert_eq!(past, 0, "{behind:?}");
+        }
     }
 }

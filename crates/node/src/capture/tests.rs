@@ -313,6 +313,89 @@ async fn no_open_connection_notices_capture_or_its_end() {
     open.more(&bed, "at the end", "remote", "app").await;
 }
 
+/// How the pod stands after one more look at it.
+fn look(bed: &Testbed) -> Standing {
+    super::program(&bed.pod, OPTIONS, Extent::Full, Occasion::Repair).expect("look")
+}
+
+#[tokio::test]
+async fn older_connections_are_noted_once_and_leave_with_their_sockets() {
+    let mut bed = Testbed::new();
+    populate(&mut bed);
+    let mut open = Open(Vec::new());
+    open.more(&bed, "before", "remote", "app").await;
+    let standing = super::program(&bed.pod, OPTIONS, Extent::Full, Occasion::Enrolment);
+    assert_eq!(standing.expect("program").older, 100);
+    open.more(&bed, "captured", "outbound", "inbound").await;
+    assert_eq!(look(&bed), Standing { older: 100, ..Standing::default() }, "of those none");
+    // Another agent, and one whose rules were altered: the record stays what it was.
+    let again = super::program(&bed.pod, OPTIONS, Extent::Full, Occasion::Enrolment);
+    assert_eq!(again.expect("program").older, 100);
+    let mut nftables = Nftables::open_in(&bed.pod).expect("nftables");
+    let filters = [rules::INPUT_FILTER, rules::OUTPUT_FILTER];
+    nftables.delete_chains(Family::Ip, &[TABLE], &filters).expect("delete");
+    assert_eq!(look(&bed).older, 100);
+    open.all_live("after repair").await;
+
+    // With the table its record is lost, and what came meanwhile is not taken for older.
+    nftables.delete(Family::Ip6, TABLE).expect("delete");
+    let mut meanwhile = Open(Vec::new());
+    let [_, v6] = both();
+    let destination = SocketAddr::new(v6.pod, APP);
+    let client = Client::connect(&bed.node, destination, &DialOptions::default()).await;
+    let client = client.expect("not captured");
+    assert_eq!(client.greeting.split(' ').next(), Some("app"));
+    meanwhile.0.push(("meanwhile".to_owned(), client));
+    assert_eq!(look(&bed).older, 50, "those of IPv4");
+
+    open.0.truncate(0);
+    let ended = async {
+        while look(&bed).older > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(crate::testbed::PATIENCE, ended).await.expect("all leave the record");
+}
+
+#[tokio::test]
+async fn older_connections_are_cut_where_that_is_asked_for() {
+    for is_asked_later in [false, true] {
+        let mut bed = Testbed::new();
+        populate(&mut bed);
+        let mut open = Open(Vec::new());
+        open.more(&bed, "before", "remote", "app").await;
+        if is_asked_later {
+            program(&bed.pod, OPTIONS, Extent::Full).expect("program");
+            open.all_live("while nobody asks").await;
+        }
+        let mut captured = Open(Vec::new());
+        if is_asked_later {
+            captured.more(&bed, "captured", "outbound", "inbound").await;
+        }
+        let cut = CaptureOptions { cut_open: true, ..OPTIONS };
+        let standing = super::program(&bed.pod, cut, Extent::Full, Occasion::Enrolment);
+        assert_eq!(standing.expect("program").older, 0);
+        for (name, client) in &mut open.0 {
+            assert!(client.is_cut().await, "{name}: cut, asked later: {is_asked_later}");
+        }
+        captured.all_live("captured ones").await;
+        captured.more(&bed, "afterwards", "outbound", "inbound").await;
+        assert_eq!(verify(&bed.pod, cut, Extent::Full).expect("verify"), []);
+    }
+}
+
+#[tokio::test]
+async fn what_bypassed_capture_on_purpose_lives_on_when_it_no_longer_does() {
+    let bypass = CaptureOptions { bypass_inbound: true, ..OPTIONS };
+    let bed = captured(bypass);
+    let mut open = Open(Vec::new());
+    open.more(&bed, "bypassing", "outbound", "app").await;
+    let standing = super::program(&bed.pod, OPTIONS, Extent::Full, Occasion::Enrolment);
+    assert_eq!(standing.expect("program").older, 50, "the inbound ones");
+    open.all_live("captured from now on").await;
+    open.more(&bed, "captured", "outbound", "inbound").await;
+}
+
 #[tokio::test]
 async fn connections_dialled_to_the_application_live_on_without_redirects() {
     let bed = captured(OPTIONS);

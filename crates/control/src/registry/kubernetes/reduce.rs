@@ -22,6 +22,7 @@ use crate::manifest::{Kind, Typed};
 use crate::registry::Event;
 use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
 use crate::view_builder::slices::SERVICE_NAME;
+use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 
 /// Slices of which the controller that follows selectors is not the author: its own, one at least
 /// for each Service, say nothing that pods do not say. Those that it leaves behind when a Service
@@ -132,7 +133,8 @@ fn reduced_endpoint(endpoint: Endpoint) -> Endpoint {
 fn reduce_pod(pod: &mut Pod) {
     let owners = pod.metadata.owner_references.take();
     let controller = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
-    let mut metadata = kept(&mut pod.metadata, &[REDIRECTION]);
+    let ours = [REDIRECTION, OLDER_CONNECTIONS, CAPTURE_LACKS];
+    let mut metadata = kept(&mut pod.metadata, &ours);
     metadata.owner_references = controller.map(|owner| vec![owner]);
     let spec = pod.spec.take().unwrap_or_default();
     let containers = spec.containers.into_iter().filter_map(|container| {

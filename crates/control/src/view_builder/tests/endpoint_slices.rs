@@ -279,7 +279,12 @@ fn the_order_of_events_does_not_matter() {
         let (also_namespace, also_name) = (namespace.clone(), name.clone());
         [
             Event::PodStatus { namespace, name, status: None },
-            Event::Captured { namespace: also_namespace, name: also_name, uid: None },
+            Event::Captured {
+                namespace: also_namespace,
+                name: also_name,
+                uid: None,
+                notes: CaptureNotes::default(),
+            },
         ]
     };
     let view = |builder: &Builder| {
