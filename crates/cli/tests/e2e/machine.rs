@@ -295,7 +295,8 @@ impl Machine {
         begun.1.parse().expect("a number")
     }
 
-    fn pid(&self, pod: &str) -> i32 {
+    /// Process 1 of a pod.
+    pub(crate) fn pid(&self, pod: &str) -> i32 {
         let name = format!("pod {pod}");
         let all = self.processes();
         let pid = all.iter().find(|process| process.name == name).map(|process| process.host_pid);

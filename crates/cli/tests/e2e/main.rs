@@ -28,5 +28,7 @@ mod remains;
 mod reuse;
 mod sidecars;
 mod size;
+#[path = "../shared/stray.rs"]
+mod stray;
 mod transfer;
 mod ztunnel;

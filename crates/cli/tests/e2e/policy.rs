@@ -1,10 +1,13 @@
 //! Who may connect: policies of layer 4, mutual TLS, and everything that must not fail open.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use ambit_net::namespace::NetNs;
 use serde_json::Value;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::stray;
 
 /// How long a change of policy may take to end what it denies.
 pub(crate) const CUT_WITHIN: Duration = Duration::from_secs(1);
@@ -188,8 +191,26 @@ fn strict(machine: &Machine) {
     assert!(connects(machine, "client/near", "web.app"));
     assert_why(machine, "outside/stranger", "app/web:80", "deny", &["strict"]);
     logged(machine, "node-2", &["connection failed", "direction=inbound", "error="]);
+    stray_packets(machine);
     machine.delete(text);
     settles(machine, "outside/stranger", true);
+}
+
+/// A host of the network, with rights on its own packets, gets no further than another.
+fn stray_packets(machine: &Machine) {
+    let attacker = NetNs::of_pid(machine.pid("outside/stranger")).expect("its namespace");
+    let pods = machine.pods();
+    let named = |name: &str| pods.iter().find(|pod| pod.name == name).expect("it runs");
+    let server = named("server");
+    assert_ne!(named("stranger").node, server.node, "across nodes");
+    assert_eq!(server.pod_ips.len(), 2, "IPv4 and IPv6");
+    for (ip, port) in server.pod_ips.iter().zip([21_000, 21_100]) {
+        let answers = stray::try_all(&attacker, SocketAddr::new(*ip, 8080), port);
+        for (way, answer) in answers {
+            println!("{way}: {answer}");
+            assert!(!answer.starts_with("HTTP/"), "{way} to {ip}: {answer}");
+        }
+    }
 }
 
 fn service(name: &str, more: &str, selects: &str) -> String {

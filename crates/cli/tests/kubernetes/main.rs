@@ -18,4 +18,6 @@ mod load;
 mod migration;
 mod policy;
 mod scale;
+#[path = "../shared/stray.rs"]
+mod stray;
 mod upgrade;

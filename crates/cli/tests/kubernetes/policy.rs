@@ -1,11 +1,13 @@
 //! Identity on a real cluster: what is seen on the wire, who may connect, and what is said of it.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use ambit_net::capture::{Capture, Trace};
 use ambit_net::namespace::NetNs;
 
 use crate::cluster::{Cluster, MESH, Namespace, until};
+use crate::stray;
 
 /// What the client sends with every request and a listener must not read.
 pub(crate) const MARKER: &str = "marker-41d07c9be2";
@@ -62,6 +64,39 @@ fn the_wire_is_plain_before_and_encrypted_after() {
     assert_eq!(meshed.count_marker(MARKER.as_bytes()), 0, "nothing of it can be read");
     let tls = meshed.tls_summary(HBONE_PORT);
     assert!(tls.tls_bytes > 0 && tls.other_bytes == 0, "{tls:?}");
+}
+
+#[test]
+fn stray_packets_of_another_node_open_no_way_past_strict() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("stray");
+    deploy(&namespace);
+    namespace.enrol();
+    cluster.must_apply(
+        "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
+         metadata: {name: strict, namespace: stray}\nspec: {mtls: {mode: STRICT}}\n",
+    );
+    let server = &cluster.pods(namespace.name, "app=server")[0];
+    let addresses = server["status"]["podIPs"].as_array().unwrap();
+    let attacker = format!("/proc/{}/root/run/netns/n1", cluster.machine());
+    let attacker = NetNs::open(attacker).unwrap();
+    for (index, address) in (0_u16..).zip(addresses) {
+        let ip: IpAddr = address["ip"].as_str().unwrap().parse().unwrap();
+        let to = SocketAddr::new(ip, 8080);
+        let plain = |port| {
+            let answers = stray::try_all(&attacker, to, port);
+            answers.into_iter().filter(|(_, answer)| answer.starts_with("HTTP/")).count()
+        };
+        let mut port = 21_000 + 1_000 * index;
+        until("STRICT is in force", || {
+            port += 10;
+            plain(port) == 0
+        });
+        for (way, answer) in stray::try_all(&attacker, to, port + 10) {
+            println!("{way}: {answer}");
+            assert!(!answer.starts_with("HTTP/"), "{way} to {ip}: {answer}");
+        }
+    }
 }
 
 #[test]
