@@ -13,6 +13,7 @@ mod link;
 mod neighbour;
 mod route;
 mod rule;
+mod watch;
 
 use std::io;
 
@@ -21,6 +22,7 @@ pub use link::{Link, LinkKind};
 pub use neighbour::Neighbour;
 pub use route::{MAIN_TABLE, Route, RouteKind};
 pub use rule::Rule;
+pub use watch::LinkWatch;
 
 use crate::namespace::NetNs;
 use socket::NetlinkSocket;
@@ -76,6 +78,16 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
+    /// Whether this kernel cannot do it, now or later.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
+    }
+
+    /// Whether something that was named is not there: a table, a device, a kind of chain.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV))
+    }
+
     /// The error number of the kernel, if it was the kernel that refused.
     pub fn errno(&self) -> Option<i32> {
         match self {

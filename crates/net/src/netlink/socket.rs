@@ -9,10 +9,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::unix::AsyncFd;
 
 use super::NetlinkError;
 use super::message::{self, Answer, HEADER_BYTES, Request};
-use crate::sys::{packet_socket, socket_option};
+use crate::sys::{self, packet_socket, socket_option};
 
 /// Larger than what the kernel puts into one datagram of a dump.
 const RECEIVE_BUFFER_BYTES: usize = 128 * 1024;
@@ -56,7 +57,7 @@ impl NetlinkSocket {
 
     /// Subscribes to a multicast group and gives up the socket, which is for receiving from then
     /// on.
-    pub(crate) fn into_subscription(self, group: u32) -> Result<OwnedFd, NetlinkError> {
+    fn into_subscription(self, group: u32) -> Result<OwnedFd, NetlinkError> {
         let subscribe = || -> io::Result<()> {
             socket_option::netlink_join(&self.socket, group)?;
             self.socket.set_nonblocking(true)
@@ -227,5 +228,45 @@ pub(crate) fn deleted<T>(
         Ok(_) => Ok(true),
         Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Tells of changes in a namespace, whoever makes them.
+#[derive(Debug)]
+pub(crate) struct Subscription(AsyncFd<OwnedFd>);
+
+impl Subscription {
+    /// To a multicast group, in the calling thread's namespace. Needs a tokio runtime.
+    pub(crate) fn open(protocol: i32, group: u32) -> Result<Self, NetlinkError> {
+        let socket = NetlinkSocket::open(protocol)?.into_subscription(group)?;
+        sys::watch(socket).map(Self).map_err(NetlinkError::Open)
+    }
+
+    /// Waits for the next change; several at once count as one. Cancel safe.
+    pub(crate) async fn changed(&mut self, operation: &'static str) -> Result<(), NetlinkError> {
+        let failed = |source| NetlinkError::Refused { operation: operation.to_owned(), source };
+        loop {
+            let mut ready = self.0.readable().await.map_err(failed)?;
+            if take_all(self.0.get_ref()).map_err(failed)? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Empties the queue; whether there was anything in it.
+fn take_all(socket: &OwnedFd) -> io::Result<bool> {
+    let mut taken = false;
+    loop {
+        // The content does not matter, so the kernel may cut it.
+        match packet_socket::receive(socket, &mut [0; 64]) {
+            Ok(_) => taken = true,
+            // More changes than the queue holds are changes, too.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => taken = true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(taken),
+            Err(error) => return Err(error),
+        }
     }
 }

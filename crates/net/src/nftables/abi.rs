@@ -46,6 +46,7 @@ pub(super) mod attribute {
     /// `NFTA_HOOK_*`
     pub(in super::super) const HOOK_NUMBER: u16 = 1;
     pub(in super::super) const HOOK_PRIORITY: u16 = 2;
+    pub(in super::super) const HOOK_DEVICE: u16 = 3;
     /// `NFTA_RULE_*`
     pub(in super::super) const RULE_TABLE: u16 = 1;
     pub(in super::super) const RULE_CHAIN: u16 = 2;
@@ -206,6 +207,7 @@ pub(super) mod key {
 pub(super) mod family {
     pub(in super::super) const INET: u8 = 1;
     pub(in super::super) const IPV4: u8 = 2;
+    pub(in super::super) const NETDEV: u8 = 5;
     pub(in super::super) const BRIDGE: u8 = 7;
     pub(in super::super) const IPV6: u8 = 10;
 }

@@ -13,6 +13,9 @@ use super::rule::{Condition, Part, Statement};
 use super::{ConnectionState, Direction, Family, Rule, SocketOwner};
 use crate::netlink::message::{Request, ip_bytes};
 
+/// The VLAN in a tag, beside priority and drop eligibility (IEEE 802.1Q, section 9.6).
+const VLAN_BITS: u16 = 0x0fff;
+
 /// Emits the expressions of one rule.
 pub(super) struct Code<'a> {
     /// The list of expressions in the rule's message.
@@ -112,11 +115,15 @@ impl Code<'_> {
                 self.load_meta(key::META_PROTOCOL);
                 self.compare(*equal, &[protocol.number()]);
             }
-            Condition::Ipv6(ipv6) if self.family == Family::Bridge => {
-                self.load_meta(key::META_ETHER_TYPE);
-                let ether_type = if *ipv6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
-                let ether_type = u16::try_from(ether_type).expect("an EtherType has 16 bits");
-                self.compare(true, &ether_type.to_be_bytes());
+            Condition::Ipv6(ipv6) if matches!(self.family, Family::Bridge | Family::Netdev) => {
+                self.ether_type(if *ipv6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP });
+            }
+            Condition::NestedTag { service, vlan } => {
+                self.ether_type(if *service { libc::ETH_P_8021AD } else { libc::ETH_P_8021Q });
+                // Whatever header is left first counts as the network's.
+                self.load_payload(key::NETWORK_HEADER, 0, 2, 0);
+                self.mask(&VLAN_BITS.to_be_bytes());
+                self.compare(true, &vlan.to_be_bytes());
             }
             Condition::Ipv6(ipv6) => {
                 self.load_meta(key::META_FAMILY);
@@ -160,6 +167,13 @@ impl Code<'_> {
                 }
             }
         }
+    }
+
+    /// Ends the rule for frames that carry something else.
+    fn ether_type(&mut self, ether_type: i32) {
+        self.load_meta(key::META_ETHER_TYPE);
+        let ether_type = u16::try_from(ether_type).expect("an EtherType has 16 bits");
+        self.compare(true, &ether_type.to_be_bytes());
     }
 
     /// Appends one expression; `content` writes its attributes.
@@ -368,7 +382,7 @@ impl Code<'_> {
             (true, _) => (key::REJECT_RESET, 0),
             (false, Family::Ip) => (key::REJECT_ICMP, PORT_UNREACHABLE),
             (false, Family::Ip6) => (key::REJECT_ICMP, PORT_UNREACHABLE_V6),
-            (false, Family::Inet | Family::Bridge) => {
+            (false, Family::Inet | Family::Bridge | Family::Netdev) => {
                 (key::REJECT_ICMP_EITHER, PORT_UNREACHABLE_EITHER)
             }
         };

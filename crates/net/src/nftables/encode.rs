@@ -213,7 +213,7 @@ impl Family {
         match self {
             Self::Ip => ip.is_ipv4(),
             Self::Ip6 => ip.is_ipv6(),
-            Self::Inet | Self::Bridge => true,
+            Self::Inet | Self::Bridge | Self::Netdev => true,
         }
     }
 
@@ -224,15 +224,16 @@ impl Family {
             Self::Ip6 => family::IPV6,
             Self::Inet => family::INET,
             Self::Bridge => family::BRIDGE,
+            Self::Netdev => family::NETDEV,
         }
     }
 }
 
 impl Hook {
-    /// `NF_INET_*`.
+    /// `NF_INET_*`, and `NF_NETDEV_INGRESS`.
     pub(super) fn number(self) -> u32 {
         match self {
-            Self::Prerouting => 0,
+            Self::Prerouting | Self::Ingress => 0,
             Self::Input => 1,
             Self::Forward => 2,
             Self::Output => 3,
@@ -298,6 +299,9 @@ fn chain_message(table: &Table, chain: &Chain) -> Request {
         request.nested(attribute::CHAIN_HOOK, |hook| {
             hook.network_u32(attribute::HOOK_NUMBER, base.hook.number());
             hook.network_u32(attribute::HOOK_PRIORITY, base.priority.0.cast_unsigned());
+            if let Some(device) = &chain.device {
+                hook.text(attribute::HOOK_DEVICE, device);
+            }
         });
         request.network_u32(attribute::CHAIN_POLICY, base.policy());
         request.text(attribute::CHAIN_TYPE, base.kind.name());

@@ -22,17 +22,15 @@ mod abi;
 mod code;
 mod encode;
 mod foreign;
+#[cfg(test)]
+mod frame_tests;
 mod read;
 mod rule;
 mod set;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
-
-use tokio::io::unix::AsyncFd;
 
 pub use encode::MAX_COMMENT_BYTES;
 pub use rule::{ConnectionState, Direction, Protocol, Rule, SocketOwner};
@@ -47,8 +45,7 @@ use set::Element;
 use crate::namespace::NetNs;
 use crate::netlink::NetlinkError;
 use crate::netlink::message::{Answer, Request};
-use crate::netlink::socket::{NetlinkSocket, deleted};
-use crate::sys::{self, packet_socket};
+use crate::netlink::socket::{NetlinkSocket, Subscription, deleted};
 
 /// A rule as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -341,48 +338,18 @@ fn expected(table: &Table) -> Result<Listing, NetlinkError> {
 
 /// Tells when any nftables content of a namespace changes, whoever changes it.
 #[derive(Debug)]
-pub struct Watch {
-    socket: AsyncFd<OwnedFd>,
-}
+pub struct Watch(Subscription);
 
 impl Watch {
     /// Subscribes for the given namespace. Needs a tokio runtime.
     pub fn open_in(namespace: &NetNs) -> Result<Self, NetlinkError> {
-        let open =
-            || NetlinkSocket::open(libc::NETLINK_NETFILTER)?.into_subscription(abi::CHANGES_GROUP);
-        let socket = namespace.run(open).map_err(NetlinkError::Open)??;
-        Ok(Self { socket: sys::watch(socket).map_err(NetlinkError::Open)? })
+        let open = || Subscription::open(libc::NETLINK_NETFILTER, abi::CHANGES_GROUP);
+        namespace.run(open).map_err(NetlinkError::Open)?.map(Self)
     }
 
     /// Waits for the next change (several at once count as one). Own changes are reported too.
     /// Cancel safe.
     pub async fn changed(&mut self) -> Result<(), NetlinkError> {
-        let failed = |source| NetlinkError::Refused {
-            operation: "wait for changes of nftables".to_owned(),
-            source,
-        };
-        loop {
-            let mut ready = self.socket.readable().await.map_err(failed)?;
-            if take_all(self.socket.get_ref()).map_err(failed)? {
-                return Ok(());
-            }
-            ready.clear_ready();
-        }
-    }
-}
-
-/// Empties the queue; whether there was anything in it.
-fn take_all(socket: &OwnedFd) -> io::Result<bool> {
-    let mut taken = false;
-    loop {
-        // The content does not matter, so the kernel may cut it.
-        match packet_socket::receive(socket, &mut [0; 64]) {
-            Ok(_) => taken = true,
-            // More changes than the queue holds are changes, too.
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => taken = true,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(taken),
-            Err(error) => return Err(error),
-        }
+        self.0.changed("wait for changes of nftables").await
     }
 }

@@ -32,6 +32,7 @@ pub(super) struct BaseInfo {
     pub(super) hook: u32,
     pub(super) priority: i32,
     pub(super) policy: u32,
+    pub(super) device: Option<String>,
 }
 
 /// What differs between a wanted table and the kernel's.
@@ -83,6 +84,7 @@ pub(super) fn read_chain(payload: &[u8]) -> Option<(String, Option<BaseInfo>)> {
             hook: number(hook, attribute::HOOK_NUMBER),
             priority: number(hook, attribute::HOOK_PRIORITY).cast_signed(),
             policy: number(attributes, attribute::CHAIN_POLICY),
+            device: find(hook, attribute::HOOK_DEVICE).map(message::read_text),
         }
     });
     Some((name, base))

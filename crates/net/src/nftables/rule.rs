@@ -60,6 +60,7 @@ pub enum SocketOwner {
 pub(super) enum Condition {
     Protocol { protocol: Protocol, equal: bool },
     Ipv6(bool),
+    NestedTag { service: bool, vlan: u16 },
     Mark { value: u32, mask: u32, equal: bool },
     ConnectionMark { value: u32, mask: u32, equal: bool },
     State(Vec<ConnectionState>),
@@ -130,10 +131,14 @@ parts! {
     /// Packets of another transport protocol. One whose protocol cannot be found is none of these.
     protocol_not(protocol: Protocol) =>
         Part::When(Condition::Protocol { protocol, equal: false });
-    /// IPv4 packets; needed in `Family::Inet` and `Family::Bridge` before addresses.
+    /// IPv4 packets; needed in `Family::Inet`, `Family::Bridge` and `Family::Netdev` before
+    /// addresses.
     ipv4() => Part::When(Condition::Ipv6(false));
     /// IPv6 packets.
     ipv6() => Part::When(Condition::Ipv6(true));
+    /// Frames with a tag of this VLAN within another tag, which the kernel has taken off before; in
+    /// `Family::Bridge` and `Family::Netdev`. A service tag is one of IEEE 802.1ad.
+    nested_tag(service: bool, vlan: u16) => Part::When(Condition::NestedTag { service, vlan });
     /// Packets whose masked mark is `value`.
     mark(value: u32, mask: u32) => Part::When(Condition::Mark { value, mask, equal: true });
     /// Packets whose masked mark is not `value`.

@@ -13,6 +13,8 @@ pub enum Family {
     Inet,
     /// Frames that pass through the namespace's bridges, whatever they carry.
     Bridge,
+    /// Frames that come in by single devices, before anybody else sees them.
+    Netdev,
 }
 
 /// What a base chain may do.
@@ -39,6 +41,8 @@ pub enum Hook {
     Output,
     /// About to leave.
     Postrouting,
+    /// Come in by a device; only in [`Family::Netdev`].
+    Ingress,
 }
 
 /// Order among the chains of one hook.
@@ -67,18 +71,22 @@ pub(super) struct Base {
     pub(super) drop_by_default: bool,
 }
 
+/// The device that a chain of [`Family::Netdev`] is attached to.
+pub(super) type Device = Option<String>;
+
 /// A list of rules, attached to a hook or called by other chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub(super) name: String,
     pub(super) base: Option<Base>,
+    pub(super) device: Device,
     pub(super) rules: Vec<Rule>,
 }
 
 impl Chain {
     /// A chain that only jumps lead to.
     pub fn regular(name: &str) -> Self {
-        Self { name: name.to_owned(), base: None, rules: Vec::new() }
+        Self { name: name.to_owned(), base: None, device: None, rules: Vec::new() }
     }
 
     /// A chain that filters.
@@ -94,6 +102,13 @@ impl Chain {
     /// A chain that translates addresses.
     pub fn nat(name: &str, hook: Hook, priority: Priority) -> Self {
         Self::base(name, ChainKind::Nat, hook, priority)
+    }
+
+    /// A chain that filters what comes in by a device, and is named as the device is. The kernel
+    /// drops it with the device.
+    pub fn ingress(device: &str, priority: Priority) -> Self {
+        let chain = Self::base(device, ChainKind::Filter, Hook::Ingress, priority);
+        Self { device: Some(device.to_owned()), ..chain }
     }
 
     fn base(name: &str, kind: ChainKind, hook: Hook, priority: Priority) -> Self {

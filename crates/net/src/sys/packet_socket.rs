@@ -56,6 +56,14 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize>
     check_len(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_TRUNC) })
 }
 
+/// Sends one frame as it is.
+#[cfg(test)]
+pub(crate) fn send(socket: impl AsFd, frame: &[u8]) -> io::Result<usize> {
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: pointer and length are those of a live slice.
+    check_len(unsafe { libc::send(fd, frame.as_ptr().cast(), frame.len(), 0) })
+}
+
 /// Frames that the kernel had to drop since the last call because the queue was full.
 pub(crate) fn dropped(socket: impl AsFd) -> io::Result<u32> {
     // SAFETY: tpacket_stats is valid for any bytes.
