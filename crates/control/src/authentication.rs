@@ -3,6 +3,7 @@
 //! It is settled before anything of the call is read, and nothing is served to anybody else. The
 //! first such call proves the connection: see [`crate::listener`].
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -64,7 +65,7 @@ impl Authentication {
             Some(remote) => remote.turn().await,
             None => None,
         };
-        let caller = self.judge(metadata).await;
+        let caller = self.judge(metadata, remote.map(|remote| remote.address)).await;
         match (&caller, remote) {
             (Ok(caller), Some(remote)) => remote.prove(&caller.node),
             // Nobody could tell: that is no fault of the client's.
@@ -74,8 +75,13 @@ impl Authentication {
         caller
     }
 
-    async fn judge(&self, metadata: &MetadataMap) -> Result<Caller, Refusal> {
-        let caller = self.callers.caller(metadata, &self.world, SystemTime::now()).await?;
+    async fn judge(
+        &self,
+        metadata: &MetadataMap,
+        from: Option<SocketAddr>,
+    ) -> Result<Caller, Refusal> {
+        let now = SystemTime::now();
+        let caller = self.callers.caller(metadata, from, &self.world, now).await?;
         let is_trusted = |(namespace, name): &(Text, Text)| {
             **namespace == *caller.namespace && **name == *caller.service_account
         };

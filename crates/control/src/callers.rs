@@ -1,12 +1,14 @@
 //! Who calls: the bearer token of a node's proxy, verified.
 //!
-//! On one machine control signs the tokens itself. In a cluster the API server signs them, and only
+//! On one machine control signs the tokens itself, and believes one only from an address of its
+//! node: what a token was copied to elsewhere gains nothing. In a cluster the API server signs them, and only
 //! it can tell whether one is good: the pod that it was given to must still exist. Its positive
 //! answers are remembered for a minute, by the token's hash; a token itself is never kept and never
 //! part of an error. An API server that is away is no reason to call a proxy unknown: it is told to
 //! come again.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -75,6 +77,18 @@ pub(crate) enum CallerError {
     /// Control's own token is refused.
     #[error("the token is refused")]
     Own(#[from] TokenError),
+    /// Control's own token comes from elsewhere than its node.
+    #[error(
+        "the token is bound to node {node}, and this call comes from {}: call from an address that \
+         the Node object lists in status.addresses as InternalIP or ExternalIP, or list this one \
+         there", .from.map_or("an unknown address".to_owned(), |ip| ip.to_string())
+    )]
+    Elsewhere {
+        /// The token's node.
+        node: String,
+        /// Where the call comes from.
+        from: Option<IpAddr>,
+    },
     /// A cluster's token is refused.
     #[error("the token is refused: {0}")]
     Refused(String),
@@ -106,10 +120,11 @@ pub(crate) enum Callers {
 }
 
 impl Callers {
-    /// Who calls, proven by the bearer token among `metadata`.
+    /// Who calls from `remote`, proven by the bearer token among `metadata`.
     pub(crate) async fn caller(
         &self,
         metadata: &MetadataMap,
+        remote: Option<SocketAddr>,
         world: &World,
         now: SystemTime,
     ) -> Result<Caller, CallerError> {
@@ -117,6 +132,12 @@ impl Callers {
         match self {
             Self::Own(verifier) => {
                 let claims = verifier.verify(token, AUDIENCE, now)?;
+                let from = remote.map(|remote| remote.ip().to_canonical());
+                let is_there = from.is_some_and(|ip| world.is_address_of(&claims.node, ip));
+                // A token without a node is one for nothing; whoever needs the node says so.
+                if !is_there && !claims.node.is_empty() {
+                    return Err(CallerError::Elsewhere { node: claims.node, from });
+                }
                 Ok(Caller {
                     namespace: claims.namespace,
                     service_account: claims.service_account,
@@ -372,7 +393,68 @@ mod tests {
     async fn ask(callers: &Callers, token: &str) -> Result<Caller, CallerError> {
         let mut metadata = MetadataMap::new();
         metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
-        callers.caller(&metadata, &world(), SystemTime::now()).await
+        callers.caller(&metadata, None, &world(), SystemTime::now()).await
+    }
+
+    #[tokio::test]
+    async fn an_own_token_is_good_at_its_node_alone() {
+        use ambit_tls::token::{Claims, ISSUER, TokenSigner};
+
+        let world = world();
+        let put = |name: &str, addresses: Value| {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+                "status": {"addresses": addresses}});
+            let node = stored(Kind::Node, node.to_string().as_bytes()).unwrap();
+            world.apply(vec![Event::Put(node)]);
+        };
+        put(
+            "node-1",
+            json!([
+                {"type": "InternalIP", "address": "172.18.0.11"},
+                {"type": "InternalIP", "address": "fd00::11"},
+                {"type": "ExternalIP", "address": "203.0.113.1"},
+                {"type": "Hostname", "address": "172.18.0.99"},
+                {"type": "InternalIP", "address": "node-1"},
+            ]),
+        );
+        put("node-2", json!([{"type": "InternalIP", "address": "172.18.0.12"}]));
+        put("node-3", json!([]));
+        let signer = TokenSigner::generate().unwrap();
+        let callers = Callers::Own(signer.verifier());
+        let now = SystemTime::now();
+        let check = async |node: &str, from: Option<&str>, good: bool| {
+            let claims = Claims {
+                issuer: ISSUER.to_owned(),
+                audience: vec![AUDIENCE.to_owned()],
+                issued_at: now,
+                expires_at: now + Duration::from_secs(600),
+                namespace: "istio-system".to_owned(),
+                service_account: "ztunnel".to_owned(),
+                node: node.to_owned(),
+            };
+            let mut metadata = MetadataMap::new();
+            let bearer = format!("Bearer {}", *signer.sign(&claims).unwrap());
+            metadata.insert("authorization", bearer.parse().unwrap());
+            let from = from.map(|ip| SocketAddr::new(ip.parse().unwrap(), 4711));
+            match callers.caller(&metadata, from, &world, now).await {
+                Ok(caller) => assert!(good && caller.node == node, "{node} {from:?}"),
+                Err(error) => {
+                    assert!(!good, "{node} {from:?}: {error}");
+                    assert_eq!(error.status().code(), tonic::Code::Unauthenticated);
+                    assert!(error.to_string().contains("status.addresses"), "{error}");
+                }
+            }
+        };
+        for own in ["172.18.0.11", "::ffff:172.18.0.11", "fd00::11", "203.0.113.1"] {
+            check("node-1", Some(own), true).await;
+            check("node-2", Some(own), false).await;
+        }
+        for other in ["172.18.0.12", "10.244.1.2", "127.0.0.1", "::1", "172.18.0.99", "fd00::12"] {
+            check("node-1", Some(other), false).await;
+        }
+        check("node-1", None, false).await;
+        check("node-3", Some("172.18.0.11"), false).await;
+        check("no-such-node", Some("172.18.0.11"), false).await;
     }
 
     #[tokio::test(start_paused = true)]

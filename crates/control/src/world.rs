@@ -4,6 +4,7 @@
 //! authority and the administration read its objects. It is complete before anybody is served: a
 //! proxy must never take a registry that is still being read for a mesh without workloads.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -159,6 +160,12 @@ impl World {
         holders.sort();
         holders.dedup();
         holders
+    }
+
+    /// Whether the Node object of this name lists the address.
+    pub(crate) fn is_address_of(&self, node: &str, ip: IpAddr) -> bool {
+        let builder = self.read();
+        builder.store().node(node).is_some_and(|node| node.addresses.contains(&ip))
     }
 
     /// The nodes that have an object.

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::address::Reach;
 use crate::identity::Identity;
 use crate::names::{PolicyName, ServiceName};
 use crate::policy::{Action, Match, Policy, Rule, ServiceAccountMatch};
@@ -204,6 +205,7 @@ impl View {
             GatewayDestination::Hostname(name) => self
                 .endpoints(name)
                 .is_some_and(|endpoints| endpoints.iter().any(|w| w.identity() == *identity)),
+            GatewayDestination::Refused(_) => false,
             GatewayDestination::Address(address) => {
                 let workload = self.workload_at(&address.network, address.ip);
                 let service = self.service_at(&address.network, address.ip, "");
@@ -214,17 +216,26 @@ impl View {
         }
     }
 
-    /// Whether what is at `ip` names `workload` as its waypoint.
+    /// Whether something of `workload`'s namespace at `ip` names it as its waypoint.
+    ///
+    /// Who else may name it is for its namespace to say, and the control plane alone hears that:
+    /// without its word the namespace is the border, as for a Gateway that says nothing.
     pub fn is_waypoint_of(&self, workload: &Workload, ip: IpAddr) -> bool {
-        let network = &workload.network;
-        let of_workload = self.workload_at(network, ip).and_then(|it| it.waypoint.as_deref());
-        let service = self.service_at(network, ip, &workload.namespace);
+        if Reach::of(ip) != Reach::Far {
+            return false;
+        }
+        let (network, namespace) = (&workload.network, &workload.namespace);
+        let entry = self.workload_at(network, ip).filter(|it| it.namespace == *namespace);
+        let service = self.service_at(network, ip, namespace);
+        let service = service.filter(|it| it.key.namespace == *namespace);
         let of_service = service.into_iter().flat_map(|service| {
             let weighted = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
             service.waypoint.iter().chain(weighted)
         });
+        let of_workload = entry.and_then(|it| it.waypoint.as_deref());
         of_workload.into_iter().chain(of_service).any(|gateway| match &gateway.destination {
             GatewayDestination::Hostname(name) => workload.services.contains_key(name),
+            GatewayDestination::Refused(_) => false,
             GatewayDestination::Address(address) => {
                 let service = self.service_at(&address.network, address.ip, "");
                 workload.addresses.contains(&address.ip)
@@ -265,6 +276,7 @@ pub(crate) fn gateway_name(gateway: &GatewayAddress) -> String {
         GatewayDestination::Hostname(ServiceName { namespace, hostname }) => {
             format!("{namespace}/{hostname}")
         }
+        GatewayDestination::Refused(name) => name.to_string(),
         GatewayDestination::Address(address) => address.ip.to_string(),
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`address`] | one form for each address, and how far it reaches |
 //! | [`identity`] | SPIFFE identities |
 //! | [`names`] | keys of services, policies and addresses |
 //! | [`workload`], [`service`], [`policy`] | the three kinds of resource that make a view |
@@ -16,6 +17,7 @@
 //! | [`choice`] | which endpoint of a service |
 //! | [`authorize`] | inbound: whether a connection may come in, and why |
 
+pub mod address;
 pub mod authorize;
 pub mod choice;
 pub mod few;

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::Text;
+use crate::address::{Reach, not_for_entries};
 use crate::authorize::gateway_name;
 use crate::choice::Surroundings;
 use crate::identity::Identity;
@@ -92,12 +93,21 @@ pub enum Refusal {
         /// What names it.
         named_by: String,
     },
+    /// The destination names a waypoint that is none, or none for those who named it.
+    WaypointRefused {
+        /// The waypoint as it is named.
+        waypoint: String,
+        /// What names it.
+        named_by: String,
+    },
     /// The destination is on another network, which only a gateway reaches.
     OtherNetwork(Text),
     /// The chosen workload has no address that this client can reach.
     NoAddress(Text),
     /// The destination is the proxy's own port.
     ProxyPort(SocketAddr),
+    /// The endpoint's address is no workload's, such as loopback: it would be the client itself.
+    NoWorkloadAddress(SocketAddr),
 }
 
 impl fmt::Display for Refusal {
@@ -112,6 +122,11 @@ impl fmt::Display for Refusal {
                 "{named_by} names waypoint {waypoint}, which has no ready endpoint; traffic is \
                  refused, not sent around it"
             ),
+            Self::WaypointRefused { waypoint, named_by } => write!(
+                f,
+                "{named_by} names {waypoint} as its waypoint, which is no waypoint that it may \
+                 use; traffic is refused, not sent around it"
+            ),
             Self::OtherNetwork(network) => {
                 write!(f, "the destination is on network {network:?}, to which no route is known")
             }
@@ -119,6 +134,9 @@ impl fmt::Display for Refusal {
                 write!(f, "workload {workload} has no address of this connection's family")
             }
             Self::ProxyPort(address) => write!(f, "{address} is the proxy's own port"),
+            Self::NoWorkloadAddress(address) => {
+                write!(f, "the endpoint's address {address} cannot be that of a workload")
+            }
         }
     }
 }
@@ -131,6 +149,10 @@ impl View {
     pub fn plan(&self, flow: &Flow<'_>, around: &mut impl Surroundings) -> Plan {
         let Flow { source, destination, .. } = *flow;
         let (network, ip) = (&source.network, destination.ip());
+        // What is the client's own, no entry of anybody's takes over.
+        if Reach::of(ip) == Reach::Host {
+            return Plan::Direct(Direct { address: destination, workload: None, service: None });
+        }
         if let Some(service) = self.service_meant(network, ip, &source.namespace) {
             return self.plan_service(flow, service, around).unwrap_or_else(Plan::Refuse);
         }
@@ -181,6 +203,9 @@ impl View {
         address: SocketAddr,
         around: &impl Surroundings,
     ) -> Result<Plan, Refusal> {
+        if not_for_entries(address.ip()).is_some() {
+            return Err(Refusal::NoWorkloadAddress(address));
+        }
         let workload = self.enrolled_at(workload, address.ip());
         let identity = workload.identity();
         let enrolled = around.enrolled_identity(address.ip());
@@ -220,7 +245,11 @@ impl View {
         service: Option<&Arc<Service>>,
         around: &mut impl Surroundings,
     ) -> Result<Plan, Refusal> {
-        let missing = || Refusal::WaypointMissing { waypoint: gateway_name(gateway), named_by };
+        let waypoint = gateway_name(gateway);
+        if let GatewayDestination::Refused(_) = gateway.destination {
+            return Err(Refusal::WaypointRefused { waypoint, named_by });
+        }
+        let missing = || Refusal::WaypointMissing { waypoint, named_by };
         let Some(workload) = self.gateway_workload(flow, gateway, around) else {
             return Err(missing());
         };
@@ -242,6 +271,7 @@ impl View {
     ) -> Option<Arc<Workload>> {
         let service = match &gateway.destination {
             GatewayDestination::Hostname(name) => self.service(name)?,
+            GatewayDestination::Refused(_) => return None,
             GatewayDestination::Address(address) => {
                 let at = self.service_at(&address.network, address.ip, &flow.source.namespace);
                 match at {

@@ -166,6 +166,10 @@ pub struct GatewayAddress {
 pub enum GatewayDestination {
     /// A service of the view.
     Hostname(ServiceName),
+    /// Nowhere: this name is not one of a waypoint that those who wrote it may use. What names it
+    /// is refused, never sent around it. It travels as a hostname in no namespace, which no proxy
+    /// finds.
+    Refused(Text),
     /// An address.
     Address(NetworkAddress),
 }

@@ -197,11 +197,21 @@ fn only_the_waypoint_reaches_who_names_one() {
     assert_eq!(decide(&view, Some("waypoint")), Decision::Deny(refused.clone()));
     let mut waypoint = Workload::named("wp", "client", "waypoint-1");
     waypoint.service_account = "waypoint".into();
-    waypoint.serve(gateway, vec![]);
+    waypoint.serve(gateway.clone(), vec![]);
     view.apply(Change::Workload(waypoint));
     assert_eq!(decide(&view, Some("waypoint")), Decision::Allow(None));
     assert_eq!(decide(&view, Some("other")), Decision::Deny(refused.clone()));
     assert_eq!(decide(&view, None), Decision::Deny(refused));
+    let mut nobodys = Service::named("app", "server.app.svc.cluster.local");
+    nobodys.waypoint = Some(GatewayAddress {
+        destination: GatewayDestination::Refused(gateway.hostname),
+        hbone_mtls_port: 15008,
+    });
+    view.apply(Change::Service(nobodys));
+    let nobody = Denial::NotThroughWaypoint { waypoint: "waypoint.app.svc.cluster.local".into() };
+    for account in [Some("waypoint"), Some("anybody"), None] {
+        assert_eq!(decide(&view, account), Decision::Deny(nobody.clone()), "{account:?}");
+    }
 }
 
 /// The reference: every sentence of the specification, one after another, nothing shared with the

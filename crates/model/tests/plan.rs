@@ -146,6 +146,16 @@ fn what_cannot_be_reached_is_refused_with_the_reason() {
     check(&unready, "10.96.0.1:80", Refusal::NoEndpoint(name));
     let own_port = view(None, vec![endpoint(1, |_| {})]);
     check(&own_port, "10.0.0.1:15008", Refusal::ProxyPort(addr("10.0.0.1:15008")));
+    for no_workloads in ["127.0.0.1", "127.8.8.8", "0.0.0.0", "::1", "::", "fe80::1", "224.0.0.1"] {
+        for tunnel in [Tunnel::Hbone, Tunnel::None] {
+            let led_astray = endpoint(1, |it| {
+                (it.addresses, it.tunnel) = (vec![ip(no_workloads)].into(), tunnel);
+            });
+            let view = view(Some(service(|_| ())), vec![led_astray]);
+            let address = SocketAddr::new(ip(no_workloads), 8080);
+            check(&view, "10.96.0.1:80", Refusal::NoWorkloadAddress(address));
+        }
+    }
 }
 
 #[test]
@@ -167,6 +177,45 @@ fn a_missing_waypoint_is_refused_whatever_names_it() {
     let by_workload = view(None, vec![endpoint(1, |w| w.waypoint = Some(gateway.into()))]);
     let got = plan(&by_workload, "10.0.0.1:80", &mut Fake::default());
     assert_eq!(got, missing("workload app/server-1"));
+}
+
+#[test]
+fn a_refused_waypoint_is_never_gone_around() {
+    let gateway = GatewayAddress {
+        destination: GatewayDestination::Refused("server.app.svc.cluster.local".into()),
+        hbone_mtls_port: 15008,
+    };
+    // A Service of that name does not help, not even one with the port.
+    let named = service(|it| {
+        it.ports = vec![port(15008, 15008), port(80, 8080)];
+        it.waypoint = Some(gateway.clone());
+    });
+    let view = view(Some(named), vec![endpoint(1, |_| {})]);
+    let refused = Plan::Refuse(Refusal::WaypointRefused {
+        waypoint: "server.app.svc.cluster.local".into(),
+        named_by: "service app/server.app.svc.cluster.local".into(),
+    });
+    assert_eq!(plan(&view, "10.96.0.1:80", &mut Fake::default()), refused);
+}
+
+#[test]
+fn what_is_the_clients_own_no_entry_takes_over() {
+    for own in ["127.0.0.53:53", "127.0.0.2:80", "[::1]:80"] {
+        let own = addr(own);
+        let taken = service(|it| {
+            let address = NetworkAddress::new("", own.ip());
+            it.addresses = vec![VirtualAddress { address, prefix_len: None }];
+            it.ports = vec![port(own.port(), 8080)];
+        });
+        let entry = endpoint(2, |it| it.addresses = vec![own.ip()].into());
+        let view = view(Some(taken), vec![endpoint(1, |_| {}), entry]);
+        match plan(&view, &own.to_string(), &mut Fake::default()) {
+            Plan::Direct(direct) => {
+                assert_eq!((direct.address, direct.workload), (own, None));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

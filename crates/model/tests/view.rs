@@ -79,6 +79,37 @@ fn a_waypoint_stands_before_those_that_name_it() {
     assert!(!view.is_waypoint_of(&server(), ip));
 }
 
+#[test]
+fn nobody_elses_entry_makes_a_workload_a_waypoint() {
+    let mut pod = Workload::named("Kubernetes//Pod/app/server", "app", "server");
+    let name = ServiceName::new("app", "waypoint.app.svc.cluster.local");
+    pod.serve(name.clone(), Vec::new());
+    let (named, refused) = (gateway().destination, GatewayDestination::Refused(name.hostname));
+    let check = |namespace: &str, ip: &str, destination: &GatewayDestination, expected: bool| {
+        let ip: IpAddr = ip.parse().expect("an address");
+        let waypoint = GatewayAddress { destination: destination.clone(), hbone_mtls_port: 15008 };
+        let mut service = Service::named(namespace, "elsewhere.example");
+        let address = NetworkAddress::new("", ip);
+        service.addresses = vec![VirtualAddress { address, prefix_len: None }];
+        service.waypoint = Some(waypoint.clone());
+        let mut entry = Workload::named("entry", namespace, "entry");
+        entry.addresses = vec![ip].into();
+        entry.waypoint = Some(waypoint.into());
+        for change in [Change::Service(service), Change::Workload(entry)] {
+            let mut view = View::default();
+            view.apply(change.clone());
+            assert_eq!(view.is_waypoint_of(&pod, ip), expected, "{change:?}");
+        }
+    };
+    check("app", "10.96.0.9", &named, true);
+    check("app", "10.96.0.9", &refused, false);
+    check("evil", "10.96.0.9", &named, false);
+    for own in ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "169.254.169.254", "fe80::1"] {
+        check("app", own, &named, false);
+        check("evil", own, &named, false);
+    }
+}
+
 /// A small world, so that workloads meet: uid, name, network, addresses, host network, service.
 type Drawn = (u8, u8, bool, Vec<u8>, bool, bool);
 

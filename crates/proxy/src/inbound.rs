@@ -4,11 +4,12 @@
 //! address, from the client's. 200 is sent when the application has accepted, so that whoever
 //! speaks first may. A claim in a header never decides anything.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use ambit_model::address::Reach;
 use ambit_model::authorize;
 use ambit_model::plan::PROXY_PORTS;
 use ambit_model::service::Service;
@@ -99,6 +100,9 @@ pub(crate) enum InboundError {
         /// Where the connection ended.
         own: SocketAddr,
     },
+    /// It came to an address that means somebody else elsewhere.
+    #[error("{0} is no address of a workload: tunnels to it lead nowhere")]
+    NoWorkloadAddress(SocketAddr),
     /// Its target is the proxy.
     #[error("{0} is the proxy's own port")]
     ProxyPort(SocketAddr),
@@ -125,6 +129,7 @@ impl InboundError {
             Self::Method(_)
             | Self::Authority(_)
             | Self::WrongAddress { .. }
+            | Self::NoWorkloadAddress(_)
             | Self::ProxyPort(_) => StatusCode::BAD_REQUEST,
             Self::Refused(Refused::Denied(_)) | Self::Cut(_) => StatusCode::UNAUTHORIZED,
             Self::Refused(Refused::Unknown(_))
@@ -149,7 +154,7 @@ impl Failure for InboundError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Method(_) | Self::Authority(_) => "bad_request",
-            Self::WrongAddress { .. } => "wrong_address",
+            Self::WrongAddress { .. } | Self::NoWorkloadAddress(_) => "wrong_address",
             Self::ProxyPort(_) => "self_call",
             Self::Refused(refused) => refused.reason(),
             Self::Dial(error) => error.reason(),
@@ -320,21 +325,26 @@ impl Session {
         });
         let (workload, found) = known.await.ok_or_else(|| Refused::Unknown(pod.name.clone()))?;
         record.destination.workload = Some(workload.clone());
-        let found = found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.own })?;
-        record.authority = Some(found);
-        if PROXY_PORTS.contains(&found.port()) {
-            return Err(InboundError::ProxyPort(found));
+        let target = found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.own })?;
+        record.authority = Some(target.asked);
+        if Reach::of(target.own.ip()) != Reach::Far {
+            return Err(InboundError::NoWorkloadAddress(self.own));
+        }
+        for address in [target.asked, target.own] {
+            if PROXY_PORTS.contains(&address.port()) {
+                return Err(InboundError::ProxyPort(address));
+            }
         }
         let source = authorize::Source::new(Some(self.peer.identity.clone()), self.from.ip());
         let enter = |judged| {
             let peer = Some(self.peer.clone());
             plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
         };
-        let allowed = admit(&plane.shared, pod, source, found, enter).await?;
+        let allowed = admit(&plane.shared, pod, source, target.own, enter).await?;
         record.allowed_by.clone_from(&allowed.by);
         let held = self.carrier.tunnel()?;
         let server = tokio::select! {
-            dialled = self.dial(&workload, found) => dialled?,
+            dialled = self.dial(&workload, &target) => dialled?,
             reason = allowed.entered.cut_off() => return Err(InboundError::Cut(reason)),
             () = connect.abandoned() => return Err(InboundError::Abandoned),
         };
@@ -342,39 +352,31 @@ impl Session {
     }
 
     /// Connects to the application, and tells it of the client where it wants to be told.
-    async fn dial(&self, workload: &Workload, target: SocketAddr) -> Result<TcpStream, DialError> {
-        let Some(application) = &workload.application_tunnel else {
-            let options = self.plane.dial_options(self.plane.original_source(self.from, target));
-            return tunnel::dial(&self.served.pod, target, &options).await;
+    async fn dial(&self, workload: &Workload, target: &Target) -> Result<TcpStream, DialError> {
+        let application = workload.application_tunnel;
+        let (address, source) = match application {
+            Some(application) if self.is_received_on_loopback(&application) => {
+                (SocketAddr::new(loopback(self.own), target.own.port()), None)
+            }
+            _ => (target.own, self.plane.original_source(self.from, target.own)),
         };
-        let (address, source) = self.application_address(application, target);
         let options = self.plane.dial_options(source);
         let mut server = tunnel::dial(&self.served.pod, address, &options).await?;
-        if application.protocol == ApplicationProtocol::Proxy {
-            let header = proxy_protocol::encode(self.from, target, Some(&self.peer.identity))?;
+        if application.is_some_and(|it| it.protocol == ApplicationProtocol::Proxy) {
+            let identity = Some(&self.peer.identity);
+            let header = proxy_protocol::encode(self.from, target.asked, identity)?;
             let written = server.write_all(&header).await;
             written.map_err(|cause| DialError::Connect { address, cause })?;
         }
         Ok(server)
     }
 
-    /// Where an application tunnel is received, and the client's address as it is seen there.
-    fn application_address(
-        &self,
-        application: &ApplicationTunnel,
-        target: SocketAddr,
-    ) -> (SocketAddr, Option<SocketAddr>) {
-        let port = application.port.unwrap_or(target.port());
-        let to_localhost = self.plane.shared.config.localhost_app_tunnel;
-        if to_localhost && application.protocol == ApplicationProtocol::Proxy {
-            let loopback: std::net::IpAddr = match self.own {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            };
-            return (SocketAddr::new(loopback, port), None);
-        }
-        let address = SocketAddr::new(self.own.ip(), port);
-        (address, self.plane.original_source(self.from, address))
+    /// Whether the application receives its tunnel on loopback: only where the control plane names
+    /// the port. One that the client may choose would open every port there.
+    fn is_received_on_loopback(&self, application: &ApplicationTunnel) -> bool {
+        self.plane.shared.config.localhost_app_tunnel
+            && application.protocol == ApplicationProtocol::Proxy
+            && application.port.is_some()
     }
 
     /// Answers 200, moves the bytes, and ends the record.
@@ -416,26 +418,40 @@ impl Session {
     }
 }
 
-/// The address that a CONNECT asks for, if it is this workload's to serve.
-fn target(
-    view: &View,
-    workload: &Workload,
-    asked: &Authority,
+/// Where a CONNECT leads.
+struct Target {
+    /// What the client asked for; whoever judges layer 7 behind a PROXY header is told.
+    asked: SocketAddr,
+    /// What is judged and dialled: the address that the connection came to, never another.
     own: SocketAddr,
-) -> Option<SocketAddr> {
-    match asked {
-        Authority::Address(address) if address.ip() == own.ip() => Some(*address),
-        // Whoever terminates the tunnel itself, or stands before others, judges the target itself.
-        Authority::Address(address) => {
-            let serves_others = workload.application_tunnel.is_some()
-                || view.is_waypoint_of(workload, address.ip());
-            serves_others.then_some(*address)
-        }
+}
+
+/// What a CONNECT asks for, if it is this workload's to serve.
+fn target(view: &View, workload: &Workload, asked: &Authority, own: SocketAddr) -> Option<Target> {
+    let asked = match asked {
+        Authority::Address(address) => *address,
         Authority::Hostname { host, port } => {
             let service = view.service_by_hostname(host, &workload.namespace)?;
-            let port = service_target(service, workload, *port)?;
-            Some(SocketAddr::new(own.ip(), port))
+            SocketAddr::new(own.ip(), service_target(service, workload, *port)?)
         }
+    };
+    let tunnel = workload.application_tunnel.as_ref();
+    // Whoever terminates the tunnel itself, or stands before others, judges the target itself.
+    let serves_others = || {
+        let stands_before_it = || view.is_waypoint_of(workload, asked.ip());
+        Reach::of(asked.ip()) == Reach::Far && (tunnel.is_some() || stands_before_it())
+    };
+    if asked.ip() != own.ip() && !serves_others() {
+        return None;
+    }
+    let port = tunnel.and_then(|tunnel| tunnel.port).unwrap_or(asked.port());
+    Some(Target { asked, own: SocketAddr::new(own.ip(), port) })
+}
+
+fn loopback(like: SocketAddr) -> IpAddr {
+    match like {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     }
 }
 

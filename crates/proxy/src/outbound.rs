@@ -90,6 +90,8 @@ impl Failure for OutboundError {
             Self::Refused(Refusal::NoPort(..)) => "no_port",
             Self::Refused(Refusal::NoEndpoint(_)) => "no_endpoint",
             Self::Refused(Refusal::WaypointMissing { .. }) => "waypoint_missing",
+            Self::Refused(Refusal::WaypointRefused { .. }) => "waypoint_refused",
+            Self::Refused(Refusal::NoWorkloadAddress(_)) => "no_workload_address",
             Self::Refused(Refusal::OtherNetwork(_)) => "other_network",
             Self::Refused(Refusal::NoAddress(_)) => "no_address",
             Self::Refused(Refusal::ProxyPort(_)) => "self_call",

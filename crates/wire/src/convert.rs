@@ -143,8 +143,13 @@ fn each<T, U>(
     items.map(|(i, it)| convert(it).map_err(|e| e.within(&format!("{field}[{i}]")))).collect()
 }
 
-/// An address from its raw bytes; the error's field is `address`.
+/// An address from its raw bytes, an IPv4 address never as IPv6; the error's field is `address`.
 fn ip(bytes: &[u8]) -> Result<IpAddr, ConvertError> {
+    written_ip(bytes).map(|ip| ip.to_canonical())
+}
+
+/// An address as it is written, as the length of its block counts from there.
+fn written_ip(bytes: &[u8]) -> Result<IpAddr, ConvertError> {
     if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
         return Ok(IpAddr::V4(Ipv4Addr::from(v4)));
     }

@@ -4,14 +4,14 @@
 
 mod strategies;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ambit_model::authorize::{Decision, Source};
 use ambit_model::identity::Identity;
 use ambit_model::policy::{Action, Policy};
 use ambit_model::service::Service;
 use ambit_model::view::{Change, View};
-use ambit_model::workload::{Tunnel, Workload, WorkloadKind};
+use ambit_model::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload, WorkloadKind};
 use ambit_wire::convert::{ConvertError, policy};
 use ambit_wire::proto::istio::{security, workload as proto};
 use proptest::prelude::*;
@@ -280,6 +280,47 @@ fn unreadable_conditions_get_their_strictest_reading() {
     let extended =
         security::Match { namespaces: vec![namespace("client")], extensions, ..Default::default() };
     check(extended, false, false);
+}
+
+#[test]
+fn an_ipv4_block_is_one_of_ipv4_however_it_is_written() {
+    let destination = SocketAddr::from(([10, 0, 0, 2], 80));
+    let source = |ip: [u8; 4]| Source::new(None, ip.into());
+    let mapped = |last: [u8; 4], length: u32| {
+        let address = Ipv4Addr::from(last).to_ipv6_mapped().octets().to_vec();
+        security::Address { address: address.into(), length }
+    };
+    // What it denies of 10.1.2.3 and of 11.1.2.3.
+    let check = |block: security::Address, denies: [bool; 2], unreadable: usize| {
+        let it = security::Match { source_ips: vec![block.clone()], ..Default::default() };
+        let reading = policy::read(&message(Action::Deny, it).encode_to_vec()).unwrap();
+        assert_eq!(reading.unreadable.len(), unreadable, "{block:?}");
+        for (ip, denied) in [[10, 1, 2, 3], [11, 1, 2, 3]].into_iter().zip(denies) {
+            let got = allows(reading.policy.clone(), &source(ip), destination);
+            assert_eq!(got, !denied, "{block:?} {ip:?}");
+        }
+    };
+    check(mapped([10, 1, 2, 3], 128), [true, false], 0);
+    check(mapped([10, 0, 0, 0], 104), [true, false], 0);
+    check(mapped([0; 4], 96), [true, true], 0);
+    // Strictest: a block of both families denies everybody.
+    check(mapped([10, 1, 2, 3], 95), [true, true], 1);
+    check(security::Address { address: vec![0; 16].into(), length: 64 }, [true, true], 1);
+    check(security::Address { address: vec![0; 16].into(), length: 0 }, [false, false], 0);
+}
+
+#[test]
+fn a_refused_waypoint_stays_refused_on_its_way() {
+    let mut service = Service::named("shop", "web.shop.svc.cluster.local");
+    let destination = GatewayDestination::Refused("wp.infra.svc.cluster.local".into());
+    service.waypoint = Some(GatewayAddress { destination, hbone_mtls_port: 15008 });
+    let message = proto::Service::from(&service);
+    let Some(sent) = message.waypoint.as_ref().and_then(|it| it.destination.as_ref()) else {
+        panic!("the waypoint is sent")
+    };
+    let proto::gateway_address::Destination::Hostname(name) = sent else { panic!("{sent:?}") };
+    assert_eq!(name.namespace, "", "no proxy finds a service in no namespace");
+    assert_eq!(Service::try_from(message).unwrap(), service);
 }
 
 #[test]

@@ -155,6 +155,7 @@ fn port(port: &PortMapping) -> Value {
 pub(super) fn gateway(gateway: &GatewayAddress) -> String {
     match &gateway.destination {
         GatewayDestination::Hostname(name) => name.to_string(),
+        GatewayDestination::Refused(name) => name.to_string(),
         GatewayDestination::Address(address) => address.ip.to_string(),
     }
 }

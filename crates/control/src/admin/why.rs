@@ -174,6 +174,7 @@ fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
 
 fn resolve(builder: &Builder, client: &Workload, text: &str) -> Result<Destination, WhyError> {
     if let Ok(address) = text.parse::<SocketAddr>() {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         return Ok(Destination { name: text.to_owned(), address });
     }
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -474,6 +475,13 @@ fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
         }
         Refusal::WaypointMissing { .. } => {
             "remove the label istio.io/use-waypoint; layer 7 is not available yet"
+        }
+        Refusal::WaypointRefused { .. } => {
+            "remove the label istio.io/use-waypoint; layer 7 is not available yet, and a Service \
+             is no waypoint"
+        }
+        Refusal::NoWorkloadAddress(_) => {
+            "correct the address in the ServiceEntry, WorkloadEntry or EndpointSlice"
         }
         Refusal::OtherNetwork(_) => "connect to an endpoint on the client's own network",
         Refusal::NoAddress(_) => "give the endpoint an address that the client can reach",

@@ -14,6 +14,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::istio::{AuthorizationPolicy, Resolution, ServiceEntry, ServiceEntrySpec};
+use super::validate::names;
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
 use crate::view_builder::policy;
 use crate::view_builder::slices::{BY_NAME, SERVICE_NAME};
@@ -189,7 +190,7 @@ impl<'a> All<'a> {
         let addresses = entry.spec.addresses.iter().enumerate();
         let addresses = addresses.map(|(at, address)| (format!("spec.addresses[{at}]"), address));
         for (field, address) in endpoints.chain(addresses) {
-            let Ok(ip) = address.parse::<IpAddr>() else { continue };
+            let Some(ip) = names::address(address) else { continue };
             let Some(owner) = owners.get(&ip) else { continue };
             warnings.push(finding(
                 object,

@@ -176,7 +176,10 @@ fn put_pod(root: &Path, name: &str, account: &str, node: &str, ip: &str, phase: 
 /// Two nodes; `client` and `web` on the first, `db` on the second, `old` has failed.
 fn mesh(root: &Path) {
     for node in ["node-1", "node-2"] {
-        let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+        // The proxies of both call over loopback.
+        let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
+        let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node},
+            "status": {"addresses": addresses}});
         put(root, &format!("objects/nodes/_/{node}.json"), &object);
     }
     let namespace = json!({

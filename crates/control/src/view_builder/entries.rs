@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::address::not_for_entries;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
 use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
@@ -19,7 +20,7 @@ use super::services::{app_protocol, virtual_address, waypoint};
 use crate::manifest::istio::{
     Resolution, ServiceEntry, ServiceEntrySpec, WorkloadEntry, WorkloadEntrySpec,
 };
-use crate::manifest::validate::names::address_block;
+use crate::manifest::validate::names::{address, address_block};
 
 /// Labels with which Istio says that an endpoint speaks HBONE.
 const TUNNEL: &str = "networking.istio.io/tunnel";
@@ -55,6 +56,7 @@ pub(crate) fn service(
 ) -> Service {
     let spec = &entry.spec;
     let listed = spec.addresses.iter().filter_map(|address| address_block(address));
+    let listed = listed.filter(|block| not_for_entries(block.addr()).is_none());
     let listed = listed.map(|block| VirtualAddress {
         address: NetworkAddress::new("", block.addr()),
         prefix_len: (block.prefix_len() < block.max_prefix_len()).then_some(block.prefix_len()),
@@ -171,9 +173,11 @@ fn of_spec(
     spec: &WorkloadEntrySpec,
     labels: &Labels,
 ) -> Workload {
-    match spec.address.parse::<IpAddr>() {
-        Ok(ip) => workload.addresses = vec![ip].into(),
-        Err(_) => workload.hostname = spec.address.as_str().into(),
+    match address(&spec.address) {
+        // It has no address, then: what leads there is refused.
+        Some(ip) if not_for_entries(ip).is_some() => {}
+        Some(ip) => workload.addresses = vec![ip].into(),
+        None => workload.hostname = spec.address.as_str().into(),
     }
     workload.trust_domain = mesh.trust_domain.clone();
     if !spec.service_account.is_empty() {

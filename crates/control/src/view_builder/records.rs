@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::selectors::Labels;
 use crate::manifest::istio::WorkloadEntry;
 use crate::registry::{CaptureNotes, PodStatus};
+use crate::manifest::validate::names;
 
 /// Name of an object in its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -131,10 +132,10 @@ fn own_status(pod: &Pod) -> Option<PodStatus> {
     let status = pod.status.as_ref()?;
     let conditions = status.conditions.iter().flatten();
     let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    let addresses = status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.parse().ok());
+    let addresses = status.pod_ips.iter().flatten().filter_map(|ip| names::address(&ip.ip));
     let mut pod_ips: Vec<IpAddr> = addresses.collect();
     if pod_ips.is_empty() {
-        pod_ips.extend(status.pod_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
+        pod_ips.extend(status.pod_ip.iter().filter_map(|ip| names::address(ip)));
     }
     let restarts = status.container_statuses.iter().flatten().map(|it| i64::from(it.restart_count));
     Some(PodStatus {
@@ -210,6 +211,8 @@ impl NamespaceRecord {
 pub(crate) struct NodeRecord {
     /// Where it stands.
     pub(crate) locality: Locality,
+    /// Where its own calls come from; not kept of a cluster's nodes.
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl NodeRecord {
@@ -219,7 +222,11 @@ impl NodeRecord {
             let labels = node.metadata.labels.as_ref();
             labels.and_then(|labels| labels.get(key)).map_or("", String::as_str).into()
         };
+        let status = node.status.iter();
+        let listed = status.flat_map(|status| status.addresses.iter().flatten());
+        let own = listed.filter(|it| ["InternalIP", "ExternalIP"].contains(&&*it.type_));
         Self {
+            addresses: own.filter_map(|it| names::address(&it.address)).collect(),
             locality: Locality {
                 region: label("topology.kubernetes.io/region"),
                 zone: label("topology.kubernetes.io/zone"),

@@ -1,7 +1,6 @@
 //! Kubernetes Services to the services of the view, and the ports on which a member serves them.
 //!
-//! A waypoint that is named is written down whether or not it exists: proxies refuse what must pass
-//! a waypoint that is not there. Nothing here may look at endpoints; those are the members' own
+//! A waypoint that is named is written down though there is none: proxies refuse what must pass it. Nothing here may look at endpoints; those are the members' own
 //! records.
 
 use std::net::IpAddr;
@@ -18,6 +17,7 @@ use super::records::{
     NamedPorts, NamespaceRecord, ObjectName, ServiceRecord, TRAFFIC_DISTRIBUTION,
 };
 use super::selectors::Labels;
+use crate::manifest::validate::names;
 
 /// Kubernetes' default for session affinity.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
@@ -65,9 +65,9 @@ pub(crate) fn build(
 
 fn addresses(spec: &ServiceSpec) -> Vec<VirtualAddress> {
     let listed = spec.cluster_ips.iter().flatten();
-    let mut addresses: Vec<IpAddr> = listed.filter_map(|ip| ip.parse().ok()).collect();
+    let mut addresses: Vec<IpAddr> = listed.filter_map(|ip| names::address(ip)).collect();
     if addresses.is_empty() {
-        addresses.extend(spec.cluster_ip.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
+        addresses.extend(spec.cluster_ip.iter().filter_map(|ip| names::address(ip)));
     }
     addresses.into_iter().map(virtual_address).collect()
 }
@@ -193,6 +193,10 @@ fn ip_families(spec: &ServiceSpec) -> IpFamilies {
 }
 
 /// The waypoint that the first of `labels` to name one means; `none` is an answer too.
+///
+/// A waypoint is a Gateway, and its listeners say which namespaces may name it (`allowedRoutes`,
+/// their own when they say nothing). Control reads no Gateways, so there is none: a Service of the
+/// name is not taken for one, in whichever namespace. What names it is refused.
 pub(crate) fn waypoint(
     mesh: &Mesh,
     own_namespace: &str,
@@ -206,7 +210,7 @@ pub(crate) fn waypoint(
     let namespace = named.get(USE_WAYPOINT_NAMESPACE).map_or(own_namespace, String::as_str);
     let hostname = format!("{name}.{namespace}.svc.{}", mesh.domain);
     Some(GatewayAddress {
-        destination: GatewayDestination::Hostname(ServiceName::new(namespace, hostname)),
+        destination: GatewayDestination::Refused(hostname.into()),
         hbone_mtls_port: HBONE_PORT,
     })
 }

@@ -16,6 +16,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
 use super::records::{NamedPorts, ObjectName, ServiceRecord};
 use super::{Dirty, Listing, Mesh, services};
+use crate::manifest::validate::names;
 
 /// The label that names the Service of a slice.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -95,7 +96,7 @@ impl EndpointRecord {
         });
         Some(Self {
             // What further addresses mean is not defined.
-            address: endpoint.addresses.first()?.parse().ok()?,
+            address: names::address(endpoint.addresses.first()?)?,
             is_ready: ready.unwrap_or(true),
             pod: target.and_then(|target| target.name.as_deref()).map(Text::from),
         })

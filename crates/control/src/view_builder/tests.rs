@@ -250,8 +250,8 @@ fn a_namespace_speaks_for_its_services() {
     assert_eq!(service.load_balancing.mode, Mode::Failover);
     let waypoint = service.waypoint.unwrap();
     assert_eq!(waypoint.hbone_mtls_port, HBONE_PORT);
-    let expected = ServiceName::new("infra", "wp.infra.svc.cluster.local");
-    assert_eq!(waypoint.destination, GatewayDestination::Hostname(expected));
+    let refused = "wp.infra.svc.cluster.local".into();
+    assert_eq!(waypoint.destination, GatewayDestination::Refused(refused));
     builder.apply([put(
         Kind::Service,
         &json!({
@@ -571,6 +571,58 @@ fn policies_that_are_not_sent_are_not_named() {
     assert_eq!((reason("audit"), reason("attached")), ("UnsupportedValue", "TargetNotFound"));
     builder.apply([delete(Kind::AuthorizationPolicy, "shop", "audit")]);
     assert_eq!(builder.condition(&ObjectName::new("shop", "audit")), None);
+}
+
+#[test]
+fn an_ipv4_block_written_as_ipv6_is_read_or_the_policy_is_not_accepted() {
+    let check = |block: &str, sent: &[&str], accepted: bool| {
+        let mut builder = builder();
+        for field in ["ipBlocks", "notIpBlocks"] {
+            let rules = json!([{"from": [{"source": {field: [block]}}]}]);
+            builder.apply([policy("shop", "p", &json!({"action": "DENY", "rules": rules}))]);
+            let policy = builder.view().policy(&"shop/p".parse().unwrap()).unwrap();
+            let matches = policy.rules[0].clauses.iter().flat_map(|clause| &clause.matches);
+            let blocks: Vec<String> = matches
+                .flat_map(|one| one.source_ips.iter().chain(&one.not_source_ips))
+                .map(ToString::to_string)
+                .collect();
+            assert_eq!(blocks, sent, "{block}");
+            // What cannot be read holds for everybody.
+            assert_eq!(policy.rules[0].clauses.is_empty(), !accepted, "{block}");
+            let condition = builder.condition(&ObjectName::new("shop", "p")).unwrap();
+            assert_eq!(condition.status == "True", accepted, "{block}: {condition:?}");
+            if !accepted {
+                assert!(condition.message.contains("holds IPv4"), "{}", condition.message);
+            }
+        }
+    };
+    check("::ffff:10.244.1.2", &["10.244.1.2/32"], true);
+    check("::ffff:10.244.1.2/112", &["10.244.0.0/16"], true);
+    check("::ffff:0:0/96", &["0.0.0.0/0"], true);
+    check("::/0", &["::/0"], true);
+    check("::ffff:10.244.1.2/95", &[], false);
+    check("::/64", &[], false);
+}
+
+#[test]
+fn an_entry_names_no_address_that_means_its_client() {
+    for own in ["127.0.0.1", "0.0.0.0", "::1", "::ffff:127.0.0.1", "fe80::1", "224.0.0.1"] {
+        let mut builder = builder();
+        let spec = json!({
+            "hosts": ["db.example"], "addresses": [own], "resolution": "STATIC",
+            "ports": [{"number": 80, "name": "http", "protocol": "TCP"}],
+            "endpoints": [{"address": own}],
+        });
+        let entry = json!({"metadata": meta("shop", "db", &json!({})), "spec": spec});
+        builder.apply([put(Kind::ServiceEntry, &entry)]);
+        let entry = json!({"metadata": meta("shop", "vm", &json!({})), "spec": {"address": own}});
+        builder.apply([put(Kind::WorkloadEntry, &entry)]);
+        let ip = own.parse().unwrap();
+        let view = builder.view();
+        assert!(view.service_at(&"".into(), ip, "shop").is_none(), "{own}");
+        assert!(view.workload_at(&"".into(), ip).is_none(), "{own}");
+        assert_eq!(view.workloads().filter(|it| !it.addresses.is_empty()).count(), 0, "{own}");
+    }
 }
 
 #[test]

@@ -157,6 +157,7 @@ fn health(healthy: bool) -> &'static str {
 fn gateway(gateway: &GatewayAddress) -> Value {
     let destination = match &gateway.destination {
         GatewayDestination::Hostname(name) => name.to_string(),
+        GatewayDestination::Refused(name) => name.to_string(),
         GatewayDestination::Address(address) => address.to_string(),
     };
     json!({ "destination": destination, "hboneMtlsPort": gateway.hbone_mtls_port })

@@ -7,10 +7,11 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use ambit_model::names::PolicyName;
+use ambit_model::names::{NetworkAddress, PolicyName, ServiceName};
 use ambit_model::policy::{Action, Policy};
+use ambit_model::service::{Service, VirtualAddress};
 use ambit_model::view::Change;
-use ambit_model::workload::Tunnel;
+use ambit_model::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload};
 
 use crate::config::SameNode;
 use world::{PodBox, Proxy, World, change, echo, mirror, policy, publish, service};
@@ -330,6 +331,56 @@ in_namespaces! {
         }
     }
 
+    fn a_tunnel_leads_to_the_pods_own_address_whoever_names_the_pod_as_a_waypoint() {
+        let world = World::new();
+        let mut pair = Pair::new(&world, Place::Apart);
+        pair.server.serve(8080, mirror);
+        let own = pair.server.v4.to_string();
+        let lo = listens(&pair.server, "127.0.0.1:9901");
+        let lo_v6 = listens(&pair.server, "[::1]:9901");
+        let stranger = world.pod("stranger", "x");
+        let other = listens(&stranger, "0.0.0.0:8080");
+        let web = service("web", "10.96.0.1", 8080, &mut [&mut pair.server]);
+        let (near, peer) = (&pair.near, stranger.v4.to_string());
+        let odd = [
+            "127.0.0.1:9901", "127.8.8.8:9901", "[::1]:9901", "[::ffff:127.0.0.1]:9901",
+            "0.0.0.0:8080", "0.1.2.3:8080", "[::]:8080", "[::ffff:0.0.0.0]:8080",
+            "255.255.255.255:8080", "224.0.0.1:8080", "[ff02::1]:8080", "169.254.169.254:80",
+            "[fe80::1]:8080", "10.9.255.254:8080", "240.240.0.1:8080",
+        ];
+        let odd = odd.map(str::to_owned).into_iter().chain([
+            format!("{peer}:8080"),
+            format!("[::ffff:{own}]:8080"),
+            format!("[::{own}]:8080"),
+            format!("{own}:0"),
+            format!("{own}:15001"),
+            format!("{own}:15006"),
+            format!("{own}:15008"),
+            "elsewhere.evil.example:80".to_owned(),
+            "127.1:9901".to_owned(),
+            "2130706433:9901".to_owned(),
+        ]);
+        let mut served = Vec::new();
+        for asked in odd {
+            let named = asked.parse().map_or(stranger.v4, |address: SocketAddr| address.ip());
+            let mut further = vec![web.clone()];
+            further.extend(foreign("evil", named, "web.default.svc.cluster.local"));
+            pair.publish(&further);
+            let status = near.tunnel(&pair.client, &pair.server, &asked);
+            if status != Some(http::StatusCode::BAD_REQUEST) {
+                served.push((asked, status));
+            }
+        }
+        assert_eq!(served, []);
+        for (place, listener) in [("lo", lo), ("lo v6", lo_v6), ("another pod", other)] {
+            assert!(listener.accept().is_err(), "{place} was reached");
+        }
+        for asked in [format!("{own}:8080"), "web.default.svc.cluster.local:80".to_owned()] {
+            let status = near.tunnel(&pair.client, &pair.server, &asked);
+            assert_eq!(status, Some(http::StatusCode::OK), "{asked}");
+        }
+    }
+
     fn an_endpoint_that_refuses_is_passed_over() {
         let world = World::new();
         let mut pair = Pair::new(&world, Place::Apart);
@@ -429,6 +480,29 @@ in_namespaces! {
             assert!(received == expected, "{place:?}: bytes changed on the way");
         }
     }
+}
+
+/// Listens in a pod; whether anybody came is asked later.
+fn listens(pod: &PodBox, address: &str) -> TcpListener {
+    let listener = pod.netns.run(|| TcpListener::bind(address)).unwrap().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    listener
+}
+
+/// A ServiceEntry and a WorkloadEntry of another namespace at `ip`, whose labels name a Service of
+/// this one as their waypoint.
+fn foreign(namespace: &str, ip: IpAddr, waypoint: &str) -> [Change; 2] {
+    let name = ServiceName::new("default", waypoint);
+    let destination = GatewayDestination::Hostname(name);
+    let waypoint = GatewayAddress { destination, hbone_mtls_port: 15008 };
+    let mut service = Service::named(namespace, "elsewhere.evil.example");
+    let address = NetworkAddress::new("", ip);
+    service.addresses = vec![VirtualAddress { address, prefix_len: None }];
+    service.waypoint = Some(waypoint.clone());
+    let mut entry = Workload::named("evil/entry", namespace, "entry");
+    entry.addresses = vec![ip].into();
+    entry.waypoint = Some(waypoint.into());
+    [Change::Service(service), Change::Workload(entry)]
 }
 
 /// Sends packets to service addresses to where the capture rules see them.

@@ -16,14 +16,17 @@ use ambit_model::policy::Policy;
 use ambit_model::service::{Service, VirtualAddress};
 use ambit_model::view::{Change, View};
 use ambit_model::workload::{AppProtocol, PortMapping, Tunnel, Workload};
+use ambit_net::drain::Drain;
+use ambit_net::hbone::{Client, HboneError, Settings, Transport};
 use ambit_net::namespace::{NetNs, set_sysctl};
 use ambit_net::netlink::{self, RouteSocket};
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
-use ambit_net::socket::{ListenOptions, tcp_listener};
+use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, tcp_listener};
 use ambit_net::sys::process::{self, Namespaces};
 use ambit_tls::{Authority, AuthorityBundle};
 use clap::Parser;
 use futures::future::BoxFuture;
+use http::{Method, Request, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignError};
@@ -220,6 +223,34 @@ impl Proxy {
         super::wait_until("a certificate", || certificates.cached(&enrolled.identity).is_some());
         let listeners = pod.netns.run(listeners).unwrap();
         self.commands.blocking_send(Command::Add { pod: enrolled, listeners }).ok().unwrap();
+    }
+
+    /// Asks for a tunnel with a pod's certificate, whatever the pod's proxy would plan; `None` is
+    /// no answer.
+    pub(crate) fn tunnel(&self, from: &PodBox, to: &PodBox, authority: &str) -> Option<StatusCode> {
+        let certificates = &self.shared.certificates;
+        let credentials = certificates.cached(&from.workload.identity()).unwrap();
+        let request = Request::builder().method(Method::CONNECT).uri(authority).body(()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let asked = async {
+            let options = DialOptions { mark: Some(MARK), ..DialOptions::default() };
+            let hbone = SocketAddr::new(to.v4, 15008);
+            let dialling = from.netns.run(|| tcp_dial(hbone, &options)).unwrap().unwrap();
+            let transport = Transport::new(dialling.connected().await.unwrap());
+            let activity = transport.activity();
+            let expected = [to.workload.identity()];
+            let proven = credentials.connector.connect(transport, &expected).await;
+            let (drain, settings) = (Drain::new(), Settings::default());
+            let (stream, _) = proven.unwrap();
+            let client = Client::handshake(stream, activity, &settings, &drain.guard()).await;
+            match client.unwrap().connect(request).await {
+                Ok(_) => StatusCode::OK,
+                Err(HboneError::Refused(status)) => status,
+                Err(error) => panic!("{authority}: {error}"),
+            }
+        };
+        let asked = async { tokio::time::timeout(PATIENCE, asked).await.ok() };
+        tokio::task::LocalSet::new().block_on(&runtime, asked)
     }
 
     /// A pod is gone.

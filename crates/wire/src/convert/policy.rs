@@ -17,12 +17,15 @@
 
 use ipnet::IpNet;
 
+use ambit_model::address::canonical_block;
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{
     Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
 
-use super::{ConvertError, Problem, decode, ip, ip_bytes, known, prefix_len, text, unknown};
+use super::{
+    ConvertError, Problem, decode, ip_bytes, known, prefix_len, text, unknown, written_ip,
+};
 use crate::proto::istio::security as proto;
 use proto::string_match::MatchType;
 
@@ -263,11 +266,12 @@ fn words(message: &proto::StringMatch) -> Option<TextMatch> {
     })
 }
 
-/// A range whose length exceeds its address is unreadable, never cut to fit.
+/// A range whose length exceeds its address is unreadable, never cut to fit; so is one that holds
+/// IPv4 beside IPv6.
 fn net(message: &proto::Address) -> Option<IpNet> {
-    let ip = ip(&message.address).ok()?;
+    let ip = written_ip(&message.address).ok()?;
     let length = prefix_len(ip, message.length).ok()?;
-    IpNet::new(ip, length).ok()
+    canonical_block(IpNet::new(ip, length).ok()?)
 }
 
 /// A number beyond 65535 is unreadable, never truncated to a port.

@@ -3,9 +3,11 @@
 //! Client affinity has no field of its own on the wire; it travels as an extension that other
 //! implementations ignore. Other extensions are ignored here.
 
+use ipnet::IpNet;
 use prost::Message as _;
 
-use ambit_model::names::ServiceName;
+use ambit_model::address::canonical_block;
+use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
 use ambit_model::workload::GatewayAddress;
 
@@ -14,7 +16,7 @@ use super::workload::{
 };
 use super::{
     ConvertError, Problem, decode, each, known, network_address, network_address_message,
-    prefix_len, text,
+    prefix_len, text, written_ip,
 };
 use crate::proto::Any;
 use crate::proto::istio::workload as proto;
@@ -76,10 +78,16 @@ impl From<&Service> for proto::Service {
 
 /// An address, or a block of them when it has a length.
 fn virtual_address(message: proto::NetworkAddress) -> Result<VirtualAddress, ConvertError> {
-    let length = message.length;
-    let address = network_address(message)?;
-    let prefix_len = length.map(|length| prefix_len(address.ip, length)).transpose()?;
-    Ok(VirtualAddress { address, prefix_len })
+    let Some(length) = message.length else {
+        return Ok(VirtualAddress { address: network_address(message)?, prefix_len: None });
+    };
+    let ip = written_ip(&message.address)?;
+    let length = prefix_len(ip, length)?;
+    let block = IpNet::new(ip, length).expect("the length fits the address");
+    // What cannot be read as IPv4 is a block of IPv6, which no IPv4 address is in.
+    let block = canonical_block(block).unwrap_or(block);
+    let address = NetworkAddress::new(message.network, block.addr());
+    Ok(VirtualAddress { address, prefix_len: Some(block.prefix_len()) })
 }
 
 fn virtual_address_message(address: &VirtualAddress) -> proto::NetworkAddress {

@@ -274,7 +274,10 @@ pub(super) fn gateway(message: proto::GatewayAddress) -> Result<GatewayAddress, 
             if name.hostname.is_empty() {
                 return Err(ConvertError::new("hostname.hostname", Problem::Missing));
             }
-            GatewayDestination::Hostname(ServiceName::new(name.namespace, name.hostname))
+            match &*name.namespace {
+                "" => GatewayDestination::Refused(text(&name.hostname)),
+                _ => GatewayDestination::Hostname(ServiceName::new(name.namespace, name.hostname)),
+            }
         }
         Some(proto::gateway_address::Destination::Address(address)) => {
             GatewayDestination::Address(network_address(address).map_err(|e| e.within("address"))?)
@@ -293,6 +296,12 @@ pub(super) fn gateway_message(gateway: &GatewayAddress) -> proto::GatewayAddress
             proto::gateway_address::Destination::Hostname(proto::NamespacedHostname {
                 namespace: name.namespace.to_string(),
                 hostname: name.hostname.to_string(),
+            })
+        }
+        GatewayDestination::Refused(name) => {
+            proto::gateway_address::Destination::Hostname(proto::NamespacedHostname {
+                namespace: String::new(),
+                hostname: name.to_string(),
             })
         }
         GatewayDestination::Address(address) => {

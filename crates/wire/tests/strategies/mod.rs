@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::address::canonical_block;
 use ambit_model::names::{NetworkAddress, PolicyName, ServiceName};
 use ambit_model::policy::{
     Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
@@ -37,18 +38,26 @@ fn policy_name() -> impl Strategy<Value = PolicyName> {
     (word(), word()).prop_map(|(namespace, name)| PolicyName::new(namespace, name))
 }
 
+/// An address in the one form that the model has for it.
+fn ip() -> impl Strategy<Value = IpAddr> {
+    any::<IpAddr>().prop_map(|ip| ip.to_canonical())
+}
+
 fn network_address() -> impl Strategy<Value = NetworkAddress> {
-    (text(), any::<IpAddr>()).prop_map(|(network, ip)| NetworkAddress::new(network, ip))
+    (text(), ip()).prop_map(|(network, ip)| NetworkAddress::new(network, ip))
 }
 
 fn net() -> impl Strategy<Value = IpNet> {
-    (any::<IpAddr>(), 0..=128_u8)
-        .prop_map(|(ip, len)| IpNet::new(ip, if ip.is_ipv4() { len.min(32) } else { len }).unwrap())
+    (any::<IpAddr>(), 0..=128_u8).prop_filter_map("holds IPv4 beside IPv6", |(ip, len)| {
+        let block = IpNet::new(ip, if ip.is_ipv4() { len.min(32) } else { len }).unwrap();
+        canonical_block(block)
+    })
 }
 
 fn gateway() -> impl Strategy<Value = GatewayAddress> {
     let destination = prop_oneof![
         service_name().prop_map(GatewayDestination::Hostname),
+        word().prop_map(|name| GatewayDestination::Refused(name.into())),
         network_address().prop_map(GatewayDestination::Address),
     ];
     (destination, 1_u16..)
@@ -77,7 +86,7 @@ pub(crate) fn workload() -> impl Strategy<Value = Workload> {
     use WorkloadKind::{CronJob, Deployment, Job, Pod};
     let names = (word(), text(), text(), text(), text(), word(), word(), text());
     let places = (
-        vec(any::<IpAddr>(), 0..3),
+        vec(ip(), 0..3),
         option::of(gateway()),
         option::of(gateway()),
         option::of(application_tunnel()),
@@ -110,10 +119,13 @@ pub(crate) fn workload() -> impl Strategy<Value = Workload> {
 }
 
 fn virtual_address() -> impl Strategy<Value = VirtualAddress> {
-    (network_address(), option::of(0..=128_u8)).prop_map(|(address, length)| {
-        let limit = if address.ip.is_ipv4() { 32 } else { 128 };
-        VirtualAddress { address, prefix_len: length.map(|length| length.min(limit)) }
-    })
+    prop_oneof![
+        network_address().prop_map(|address| VirtualAddress { address, prefix_len: None }),
+        (text(), net()).prop_map(|(network, block)| VirtualAddress {
+            address: NetworkAddress::new(network, block.addr()),
+            prefix_len: Some(block.prefix_len()),
+        }),
+    ]
 }
 
 fn load_balancing() -> impl Strategy<Value = LoadBalancing> {

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ambit_model::address::not_for_entries;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -173,8 +174,8 @@ fn slice_address(address_type: &str, address: &str, at: &Path, issues: &mut Issu
     if !fits {
         let what = format!("`{address}` is no {address_type} address");
         issues.error(at, what, "correct it, or the addressType");
-    } else if ip.is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified()) {
-        let what = format!("`{address}` would lead every client to itself");
+    } else if let Some(why) = ip.ok().and_then(not_for_entries) {
+        let what = format!("`{address}` {why}");
         issues.error(at, what, "write an address that all clients can reach");
     }
 }

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 
+use ambit_model::address::canonical_block;
 use ipnet::IpNet;
 
 use crate::manifest::finding::{Issues, Path};
@@ -155,12 +156,31 @@ pub(crate) fn port_number(number: i64) -> Option<String> {
     (!(1..=65535).contains(&number)).then(|| format!("{number} is not between 1 and 65535"))
 }
 
+/// The address in `text`, an IPv4 address never as IPv6.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+}
+
 /// The address or block in `text`, as in `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
 pub(crate) fn address_block(text: &str) -> Option<IpNet> {
-    match text.parse::<IpNet>() {
-        Ok(block) => Some(block.trunc()),
-        Err(_) => text.parse::<IpAddr>().ok().map(IpNet::from),
+    written_block(text).and_then(canonical_block)
+}
+
+/// What is wrong with `text` as an address or block.
+pub(crate) fn not_a_block(text: &str) -> Option<String> {
+    match written_block(text) {
+        None => Some(format!("`{text}` is neither an IP address nor a CIDR block")),
+        Some(block) => canonical_block(block).is_none().then(|| {
+            format!(
+                "the block `{text}` holds IPv4 (in `::ffff:0:0/96`) beside IPv6, which cannot be \
+                 told apart"
+            )
+        }),
     }
+}
+
+fn written_block(text: &str) -> Option<IpNet> {
+    text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 /// Reports `text` at `path` when it breaks `rule`.
@@ -207,5 +227,8 @@ mod tests {
         assert_eq!(block("::1").as_deref(), Some("::1/128"));
         assert_eq!(block("10.0.0.0/33"), None);
         assert_eq!(block("10.0.0"), None);
+        assert_eq!(block("::ffff:10.244.1.2").as_deref(), Some("10.244.1.2/32"));
+        assert_eq!(block("::ffff:10.1.2.3/104").as_deref(), Some("10.0.0.0/8"));
+        check(not_a_block, &["10.0.0.1", "::/0", "::ffff:0:0/96"], &["::/64", "a", "::1/129"]);
     }
 }

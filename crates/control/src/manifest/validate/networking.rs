@@ -4,7 +4,8 @@
 //! cannot work without a sidecar is refused with the alternative.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+
+use ambit_model::address::not_for_entries;
 
 use super::core::{number, one_of};
 use super::names::{self, require};
@@ -24,13 +25,13 @@ pub(crate) fn service_entry(spec: &ServiceEntrySpec, at: &Path, issues: &mut Iss
     for (index, address) in spec.addresses.iter().enumerate() {
         let at = at.field("addresses").index(index);
         let Some(block) = names::address_block(address) else {
-            issues.error(
-                &at,
-                format!("`{address}` is neither an IP address nor a CIDR block"),
-                "write it as in `10.0.0.1` or `10.0.0.0/8`",
-            );
+            let what = names::not_a_block(address).unwrap_or_default();
+            issues.error(&at, what, "write it as in `10.0.0.1` or `10.0.0.0/8`");
             continue;
         };
+        if let Some(why) = not_for_entries(block.addr()) {
+            issues.error(&at, format!("`{address}` {why}"), "write an address that all share");
+        }
         if block.prefix_len() < block.max_prefix_len() && resolution != Resolution::None {
             issues.error(
                 &at,
@@ -142,7 +143,7 @@ pub(crate) fn workload_entry(spec: &WorkloadEntrySpec, at: &Path, issues: &mut I
 }
 
 fn endpoint(spec: &WorkloadEntrySpec, needs_ip: bool, at: &Path, issues: &mut Issues) {
-    let is_ip = spec.address.parse::<IpAddr>().is_ok();
+    let ip = names::address(&spec.address);
     let at_address = at.field("address");
     if spec.address.is_empty() {
         issues.error(&at_address, "the address is missing", "write an IP address");
@@ -152,10 +153,15 @@ fn endpoint(spec: &WorkloadEntrySpec, needs_ip: bool, at: &Path, issues: &mut Is
             "a unix socket cannot be reached from another network namespace",
             "write an IP address",
         );
-    } else if !is_ip && needs_ip {
+    } else if let Some(ip) = ip {
+        if let Some(why) = not_for_entries(ip) {
+            let what = format!("`{}` {why}", spec.address);
+            issues.error(&at_address, what, "write the address of the endpoint's machine");
+        }
+    } else if needs_ip {
         let what = format!("`{}` is not an IP address", spec.address);
         issues.error(&at_address, what, "write an IP address, or use `resolution: DNS`");
-    } else if !is_ip {
+    } else {
         require(issues, &at_address, names::host, &spec.address);
     }
     for (name, port) in &spec.ports {

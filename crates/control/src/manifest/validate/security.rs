@@ -284,12 +284,8 @@ fn service_account(value: &str) -> Option<(String, &'static str)> {
 }
 
 fn block(value: &str) -> Option<(String, &'static str)> {
-    names::address_block(value).is_none().then(|| {
-        (
-            format!("`{value}` is neither an IP address nor a CIDR block"),
-            "write it as in `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`",
-        )
-    })
+    let example = "write it as in `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`";
+    names::not_a_block(value).map(|what| (what, example))
 }
 
 fn port(value: &str) -> Option<(String, &'static str)> {
