@@ -15,6 +15,7 @@
 //! | `enrolment` | one pod's way in and out: a state machine without I/O |
 //! | `agent`, `work` | the task that runs the machines, and what it has done on other threads |
 //! | `capture` | rules, routes and parameters in a pod's namespace |
+//! | `bridges` | forged probes between pods on one bridge, with or without nftables for bridges |
 //! | `node_side` | probes of the node: source address and the set of captured pods |
 //! | `zds_server` | the proxies' socket |
 //! | `cni`, `monitor` | the CNI plugin's socket; readiness and metrics |
@@ -24,6 +25,7 @@
 
 mod agent;
 mod args;
+mod bridges;
 mod capture;
 mod cluster;
 mod cni;
@@ -156,6 +158,7 @@ async fn serve(
     let (registry, following, reports) = follow(&settings, client).await?;
     let zds = Arc::new(ZdsServer::new(health.clone()));
     let workshop = Workshop::new(reports, settings.ipv6, zds.clone(), health.clone());
+    let guarding = workshop.clone();
     let (zds_path, cni_path) = (settings.zds_socket.clone(), settings.cni_socket.clone());
     let parts = Parts {
         settings,
@@ -181,6 +184,7 @@ async fn serve(
                 departure::remove_sockets([&zds_path, &cni_path]);
             }
             () = zds.serve(proxies) => {}
+            () = guarding.guard_new_ports() => {}
             () = cni::serve(plugin, announced) => {}
         }
         Ok(())

@@ -32,6 +32,8 @@ pub(crate) struct Health {
     pub(crate) ready: AtomicBool,
     /// The CNI plugin is in its place, or none is wanted.
     pub(crate) installed: AtomicBool,
+    /// Pods on a bridge can pass for the node, which STRICT must not let happen.
+    pub(crate) forgeable: AtomicBool,
     pub(crate) metrics: Metrics,
 }
 
@@ -40,6 +42,12 @@ impl Health {
     pub(crate) fn missing(&self) -> Option<&'static str> {
         if !self.ready.load(Ordering::Relaxed) {
             return Some("pods are being looked at\n");
+        }
+        if self.forgeable.load(Ordering::Relaxed) {
+            return Some(
+                "pods on a bridge can pass for the node: the kernel has nftables neither for \
+                 bridges (CONFIG_NF_TABLES_BRIDGE) nor for devices (CONFIG_NF_TABLES_NETDEV)\n",
+            );
         }
         let installed = self.installed.load(Ordering::Relaxed);
         (!installed).then_some("the CNI plugin is not in its place\n")
@@ -104,6 +112,10 @@ mod tests {
         assert_eq!(answer("/readyz", &health).status(), StatusCode::SERVICE_UNAVAILABLE);
         health.installed.store(true, Ordering::Relaxed);
         assert_eq!(answer("/readyz", &health).status(), StatusCode::OK);
+        health.forgeable.store(true, Ordering::Relaxed);
+        let answered = answer("/readyz", &health);
+        assert_eq!(answered.status(), StatusCode::SERVICE_UNAVAILABLE, "probes can be forged");
+        health.forgeable.store(false, Ordering::Relaxed);
         assert_eq!(answer("/metrics", &health).status(), StatusCode::OK);
         assert_eq!(answer("/", &health).status(), StatusCode::NOT_FOUND);
     }

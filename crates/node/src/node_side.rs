@@ -3,11 +3,10 @@
 //!
 //! The table lives in the namespace the agent runs in and is the agent's own. Only sockets of root
 //! take the address: another process on the node's network is traffic like any other. What comes to
-//! the node *from* the probe address is forged and dropped, in the bridges too. It never masks a
-//! connection that is only forwarded.
+//! the node *from* the probe address is forged and dropped; what only crosses a bridge is for
+//! `bridges`. It never masks a connection that is only forwarded.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,11 +15,10 @@ use ambit_net::nftables::{
     Chain, Difference, Family, Hook, Nftables, Priority, Protocol, Rule, Set, SocketOwner, Table,
 };
 
+use crate::bridges::{Guard, TABLE, mend};
 use crate::capture::rules::IpVersion;
 use crate::pod::PodUid;
 
-/// Name of the table in the node's namespace.
-const TABLE: &str = "ambit-node";
 /// Name of the set of captured pods' addresses.
 const PODS: &str = "pods";
 /// Before kube-proxy's masquerading: the first translation of a connection decides.
@@ -37,14 +35,6 @@ pub(crate) struct NodeSideError {
     source: NetlinkError,
 }
 
-impl NodeSideError {
-    /// Whether this kernel cannot do it, now or later.
-    fn is_unsupported(&self) -> bool {
-        let NetlinkError::Refused { source, .. } = &self.source else { return false };
-        source.kind() == io::ErrorKind::Unsupported
-    }
-}
-
 /// The node's table, and the addresses that belong in its set.
 #[derive(Debug)]
 pub(crate) struct NodeSide {
@@ -57,8 +47,8 @@ struct Pods {
     addresses: BTreeMap<PodUid, Vec<IpAddr>>,
     /// Until the pods of an earlier agent are known again, the kernel's set is not touched.
     settled: bool,
-    /// Found out at the first try, and said once.
-    bridges_unsupported: bool,
+    /// How forged probes are kept off the bridges.
+    guard: Guard,
     /// Nothing is written any more.
     erased: bool,
 }
@@ -99,22 +89,28 @@ impl NodeSide {
         let mut nftables = Nftables::open().map_err(failed("open nftables"))?;
         let mut differences = Vec::new();
         for table in self.tables(&pods.all()) {
-            differences.extend(mend(&mut nftables, table)?);
+            let found = mend(&mut nftables, table).map_err(failed("keep the node's table"))?;
+            differences.extend(found);
         }
-        if !pods.bridges_unsupported {
-            match mend(&mut nftables, bridge_table()) {
-                Ok(found) => differences.extend(found),
-                Err(error) if error.is_unsupported() => {
-                    pods.bridges_unsupported = true;
-                    tracing::warn!(
-                        "this kernel has no nftables for bridges: a pod with NET_RAW \
-                        may pass for a probe of the node to pods on the same bridge"
-                    );
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let guarded = pods.guard.mend(&mut nftables);
+        differences.extend(guarded.map_err(failed("keep forged probes off the bridges"))?);
         Ok(differences)
+    }
+
+    /// Looks for ports of bridges that nothing guards yet, where each has to be.
+    pub(crate) fn guard_new_ports(&self) -> Result<(), NodeSideError> {
+        let mut pods = self.lock();
+        if pods.erased || !pods.settled || pods.guard == Guard::Bridges {
+            return Ok(());
+        }
+        let mut nftables = Nftables::open().map_err(failed("open nftables"))?;
+        let guarded = pods.guard.mend(&mut nftables);
+        guarded.map(drop).map_err(failed("keep forged probes off the bridges"))
+    }
+
+    /// Whether pods on a bridge can pass for the node.
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().guard.is_open()
     }
 
     /// Removes the table, and lets none come back.
@@ -122,9 +118,12 @@ impl NodeSide {
         let mut pods = self.lock();
         pods.erased = true;
         let mut nftables = Nftables::open().map_err(failed("open nftables"))?;
-        for family in [IpVersion::V4.family(), IpVersion::V6.family(), Family::Bridge] {
-            match nftables.delete(family, TABLE).map_err(failed("delete the node's table")) {
-                Err(error) if !error.is_unsupported() => return Err(error),
+        let of_ip = [IpVersion::V4, IpVersion::V6].map(IpVersion::family);
+        for family in of_ip.into_iter().chain([Family::Bridge, Family::Netdev]) {
+            match nftables.delete(family, TABLE) {
+                Err(error) if !error.is_unsupported() => {
+                    return Err(failed("delete the node's table")(error));
+                }
                 _ => {}
             }
         }
@@ -174,31 +173,6 @@ impl NodeSide {
         // The map is whole at every moment, also when a thread panicked with the lock.
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Compares a table and replaces it if it differs; says how it differed.
-fn mend(nftables: &mut Nftables, table: Table) -> Result<Vec<Difference>, NodeSideError> {
-    let found = nftables.verify(&table).map_err(failed("compare the node's table"))?;
-    if !found.is_empty() {
-        nftables.replace(&[table]).map_err(failed("write the node's table"))?;
-    }
-    Ok(found)
-}
-
-/// Drops frames from one pod to another on the same bridge that claim to be probes of the node: the
-/// node's own frames do not come in by a port.
-fn bridge_table() -> Table {
-    let forged = |version: IpVersion| {
-        let rule = Rule::new("forged probes");
-        let rule = match version {
-            IpVersion::V4 => rule.ipv4(),
-            IpVersion::V6 => rule.ipv6(),
-        };
-        rule.source(version.probe().into()).drop()
-    };
-    let chain = Chain::filter("raw-prerouting", Hook::Prerouting, Priority::RAW);
-    let rules = [IpVersion::V4, IpVersion::V6].map(forged);
-    Table::new(Family::Bridge, TABLE).chain(chain.rules(rules))
 }
 
 fn table(version: IpVersion, addresses: &BTreeSet<IpAddr>) -> Table {
@@ -351,52 +325,130 @@ mod tests {
         print!("{}", String::from_utf8_lossy(&greeting[..length]));
     }
 
-    #[tokio::test]
-    async fn forged_probes_are_dropped_on_a_bridge_and_when_forwarded() {
-        let node = NetNs::create().expect("a namespace (needs root)");
-        let mut at_node = RouteSocket::open_in(&node).expect("rtnetlink");
-        at_node.ensure_bridge("pods").expect("bridge");
-        // Else the kernel shows bridged packets to the tables of IP as well.
-        set_parameter(&node, "net.bridge.bridge-nf-call-iptables", "0");
-        at_node.set_up("pods").expect("up");
-        let pods = ["10.244.1.5/24", "10.244.1.6/24"].map(|address| {
-            let pod = NetNs::create().expect("a namespace");
-            let mut at_pod = RouteSocket::open_in(&pod).expect("rtnetlink");
-            let port = format!("port{}", pod.inode());
-            at_node.ensure_veth(&port, "eth0", Some(&pod)).expect("veth");
-            at_node.set_master(&port, "pods").expect("port");
-            at_node.set_up(&port).expect("up");
-            at_pod.set_up("lo").expect("up");
-            at_pod.set_up("eth0").expect("up");
-            at_pod.ensure_address("eth0", address.parse().expect("literal")).expect("address");
-            pod
-        });
-        let probe = IpVersion::V4.probe();
-        let forge = |pod: &NetNs, reply: bool| {
+    /// Two pods on one bridge, the first of which has the probe address, too.
+    struct Bridged {
+        node: NetNs,
+        pods: [NetNs; 2],
+        _listener: std::net::TcpListener,
+    }
+
+    const FORGER: &str = "10.244.1.5";
+    const VICTIM: &str = "10.244.1.6";
+
+    impl Bridged {
+        fn new() -> Self {
+            let node = NetNs::create().expect("a namespace (needs root)");
+            let mut at_node = RouteSocket::open_in(&node).expect("rtnetlink");
+            at_node.ensure_bridge("pods").expect("bridge");
+            // Else the kernel shows bridged packets to the tables of IP as well.
+            set_parameter(&node, "net.bridge.bridge-nf-call-iptables", "0");
+            at_node.set_up("pods").expect("up");
+            let pods = [FORGER, VICTIM].map(|address| pod_on(&node, address));
+            let link = ambit_net::netlink::Route::on_link(IpNet::from(probe()), "eth0");
+            let mut at_victim = RouteSocket::open_in(&pods[1]).expect("rtnetlink");
+            at_victim.ensure_route(&link).expect("route");
+            let listen = || socket::tcp_listener(app(), &ListenOptions::default());
+            let _listener = pods[1].run(listen).expect("enter").expect("listen");
+            let bed = Self { node, pods, _listener };
+            bed.forge_in(&bed.pods[0]);
+            bed
+        }
+
+        fn forge_in(&self, pod: &NetNs) {
             let mut routes = RouteSocket::open_in(pod).expect("rtnetlink");
-            let link = ambit_net::netlink::Route::on_link(IpNet::from(probe), "eth0");
-            if reply {
-                routes.ensure_route(&link).expect("route");
-            } else {
-                routes.ensure_address("eth0", IpNet::from(probe)).expect("address");
-            }
-        };
-        forge(&pods[0], false);
-        forge(&pods[1], true);
-        let app = SocketAddr::new("10.244.1.6".parse().expect("literal"), APP);
-        let listen = || socket::tcp_listener(app, &ListenOptions::default());
-        let _listener = pods[1].run(listen).expect("enter").expect("listen");
-        let dial = |source: IpAddr, patience: Duration| {
-            let source = Some(SocketAddr::new(source, 0));
-            let options = DialOptions { source, ..DialOptions::default() };
-            let socket = pods[0].run(|| socket::tcp_dial(app, &options)).expect("enter");
-            let connect = socket.expect("socket").connected();
-            async move { matches!(tokio::time::timeout(patience, connect).await, Ok(Ok(_))) }
-        };
-        assert!(dial(probe, PATIENCE).await, "without the rules the forged probe arrives");
+            routes.ensure_address("eth0", IpNet::from(probe())).expect("address");
+        }
+    }
+
+    /// A pod on the bridge, as a network plugin makes one.
+    fn pod_on(node: &NetNs, address: &str) -> NetNs {
+        let pod = NetNs::create().expect("a namespace");
+        let mut at_node = RouteSocket::open_in(node).expect("rtnetlink");
+        let mut at_pod = RouteSocket::open_in(&pod).expect("rtnetlink");
+        let port = format!("port{}", pod.inode());
+        at_node.ensure_veth(&port, "eth0", Some(&pod)).expect("veth");
+        at_node.set_master(&port, "pods").expect("port");
+        at_node.set_up(&port).expect("up");
+        at_pod.set_up("lo").expect("up");
+        at_pod.set_up("eth0").expect("up");
+        let address = format!("{address}/24").parse().expect("literal");
+        at_pod.ensure_address("eth0", address).expect("address");
+        pod
+    }
+
+    fn probe() -> IpAddr {
+        IpVersion::V4.probe()
+    }
+
+    fn app() -> SocketAddr {
+        SocketAddr::new(VICTIM.parse().expect("literal"), APP)
+    }
+
+    /// Whether the victim is reached from an address of this pod.
+    async fn reaches(pod: &NetNs, source: IpAddr, patience: Duration) -> bool {
+        let source = Some(SocketAddr::new(source, 0));
+        let options = DialOptions { source, ..DialOptions::default() };
+        let socket = pod.run(|| socket::tcp_dial(app(), &options)).expect("enter");
+        let connect = socket.expect("socket").connected();
+        matches!(tokio::time::timeout(patience, connect).await, Ok(Ok(_)))
+    }
+
+    /// Longer than a handshake on one machine, shorter than the first SYN's repetition.
+    const DROPPED: Duration = Duration::from_millis(700);
+
+    #[tokio::test]
+    async fn forged_probes_are_dropped_with_and_without_nftables_for_bridges() {
+        for guard in [Guard::Bridges, Guard::Ports(BTreeSet::new())] {
+            let bed = Bridged::new();
+            let [forger, _] = &bed.pods;
+            assert!(reaches(forger, probe(), PATIENCE).await, "{guard:?}: without the rules");
+            let side = NodeSide::new(true);
+            side.lock().guard = guard.clone();
+            let mend = || bed.node.run(|| side.mend()).expect("enter").expect("mend");
+            mend();
+            assert!(!side.is_open());
+            assert!(!reaches(forger, probe(), DROPPED).await, "{guard:?}: dropped");
+            let own = FORGER.parse().expect("literal");
+            assert!(reaches(forger, own, PATIENCE).await, "{guard:?}: others pass");
+            assert_eq!(mend(), [], "{guard:?}");
+            let family = if guard == Guard::Bridges { Family::Bridge } else { Family::Netdev };
+            let tamper = || Nftables::open().and_then(|mut it| it.delete(family, TABLE));
+            assert!(bed.node.run(tamper).expect("enter").expect("deleted"), "{guard:?}");
+            assert!(reaches(forger, probe(), PATIENCE).await, "{guard:?}: tampered with");
+            assert_ne!(mend(), [], "{guard:?}");
+            assert!(!reaches(forger, probe(), DROPPED).await, "{guard:?}: put right");
+            bed.node.run(|| side.erase()).expect("enter").expect("erase");
+            assert!(!bed.node.run(tamper).expect("enter").expect("looked"), "{guard:?}: erased");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_nobody_captures_is_guarded_as_it_comes() {
+        let (bed, side) = (Bridged::new(), NodeSide::new(true));
+        side.lock().guard = Guard::Ports(BTreeSet::new());
+        let mend = || bed.node.run(|| side.mend()).expect("enter").expect("mend");
+        mend();
+        let late = pod_on(&bed.node, "10.244.1.7");
+        bed.forge_in(&late);
+        assert!(reaches(&late, probe(), PATIENCE).await, "its port is new");
+        bed.node.run(|| side.guard_new_ports()).expect("enter").expect("guard");
+        assert!(!reaches(&late, probe(), DROPPED).await);
+        assert_eq!(mend(), [], "a new port is no tampering");
+        let port = format!("port{}", late.inode());
+        let mut at_node = RouteSocket::open_in(&bed.node).expect("rtnetlink");
+        assert!(at_node.delete_link(&port).expect("deleted"));
+        assert_eq!(mend(), [], "nor is one that left");
+    }
+
+    #[test]
+    fn where_nothing_can_guard_a_bridge_the_node_says_so() {
+        let bed = Bridged::new();
         let side = NodeSide::new(true);
-        node.run(|| side.mend()).expect("enter").expect("mend");
-        assert!(!dial(probe, Duration::from_millis(700)).await, "dropped");
-        assert!(dial("10.244.1.5".parse().expect("literal"), PATIENCE).await, "others pass");
+        side.lock().guard = Guard::Nothing { has_ports: false };
+        bed.node.run(|| side.mend()).expect("enter").expect("mend");
+        assert!(side.is_open());
+        let routed = NetNs::create().expect("a namespace");
+        routed.run(|| side.mend()).expect("enter").expect("mend");
+        assert!(!side.is_open(), "what is routed meets the tables of IP");
     }
 }

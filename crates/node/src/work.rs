@@ -3,12 +3,14 @@
 //! Every job ends; those of the kernel share a bounded number of threads. A job never changes the
 //! agent's state: it answers with what happened.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
+use ambit_net::netlink::{LinkWatch, NetlinkError};
 use ambit_net::nftables::Watch;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -33,6 +35,9 @@ const CLEAR_RETRY_MIN: Duration = Duration::from_millis(200);
 /// Pause between two notifications of altered rules: whoever alters them all the time gets no more
 /// of the agent's time than this.
 const TAMPER_PAUSE: Duration = Duration::from_millis(100);
+
+/// The same between two looks at new interfaces; a pod takes longer to start.
+const LINKS_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a job failed; the operator sees the whole chain.
 #[derive(Debug, thiserror::Error)]
@@ -168,6 +173,23 @@ impl Workshop {
             all
         })
         .await
+    }
+
+    /// Guards every port of a bridge as soon as it is there; for ever. When the notifications break,
+    /// the periodic comparison has to do.
+    pub(crate) async fn guard_new_ports(&self) {
+        let watched = async {
+            let mut links = LinkWatch::open()?;
+            loop {
+                links.changed().await?;
+                self.on_thread(|tools| tools.guard_new_ports()).await;
+                tokio::time::sleep(LINKS_PAUSE).await;
+            }
+        };
+        let ended: Result<Infallible, NetlinkError> = watched.await;
+        let Err(error) = ended;
+        tracing::warn!(error = %chain(&error), "no more notifications of new interfaces");
+        std::future::pending().await
     }
 
     /// The node's connections to the addresses of this pod keep their own.
@@ -366,6 +388,15 @@ impl Tools {
                 tracing::warn!(error = %chain(&error), "the node's own table; tried again");
             }
         }
+        self.health.forgeable.store(self.node_side.is_open(), Ordering::Relaxed);
+    }
+
+    fn guard_new_ports(&self) {
+        if let Err(error) = self.node_side.guard_new_ports() {
+            count(&self.health.metrics.failures);
+            tracing::warn!(error = %chain(&error), "a new port of a bridge; tried again");
+        }
+        self.health.forgeable.store(self.node_side.is_open(), Ordering::Relaxed);
     }
 }
 
