@@ -1,11 +1,11 @@
 //! Who calls: the bearer token of a node's proxy, verified.
 //!
 //! On one machine control signs the tokens itself, and believes one only from an address of its
-//! node: what a token was copied to elsewhere gains nothing. In a cluster the API server signs them, and only
-//! it can tell whether one is good: the pod that it was given to must still exist. Its positive
-//! answers are remembered for a minute, by the token's hash; a token itself is never kept and never
-//! part of an error. An API server that is away is no reason to call a proxy unknown: it is told to
-//! come again.
+//! node: what a token was copied to elsewhere gains nothing. In a cluster the API server signs
+//! them, and only it can tell whether one is good: the pod that it was given to must still exist.
+//! Its positive answers are remembered for a minute, by the token's hash; a token itself is never
+//! kept and never part of an error. An API server that is away is no reason to call a proxy
+//! unknown: it is told to come again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

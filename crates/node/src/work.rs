@@ -175,8 +175,8 @@ impl Workshop {
         .await
     }
 
-    /// Guards every port of a bridge as soon as it is there; for ever. When the notifications break,
-    /// the periodic comparison has to do.
+    /// Guards every port of a bridge as soon as it is there; for ever. When the notifications
+    /// break, the periodic comparison has to do.
     pub(crate) async fn guard_new_ports(&self) {
         let watched = async {
             let mut links = LinkWatch::open()?;
