@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MD5: [u8; 20] = [1, 1, 19, 18, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
 
 /// Segments that connection tracking may take for a part of a connection, or that say nothing else.
-pub const WAYS: [(&str, u8); 5] = [
+pub(crate) const WAYS: [(&str, u8); 5] = [
     ("bare ACK", 0x10),
     ("PSH+ACK", 0x18),
     ("URG+ACK", 0x30),
@@ -24,7 +24,7 @@ pub const WAYS: [(&str, u8); 5] = [
 
 /// Tries every way to an HTTP server, from a namespace (needs root), each from a port of its own
 /// from `port` on; says what each was answered.
-pub fn try_all(netns: &NetNs, to: SocketAddr, port: u16) -> Vec<(String, String)> {
+pub(crate) fn try_all(netns: &NetNs, to: SocketAddr, port: u16) -> Vec<(String, String)> {
     let attempts = WAYS.iter().zip(port..);
     let version = if to.is_ipv6() { "V6" } else { "V4" };
     let attempt = |((name, flags), port): (&(&str, u8), u16)| {
