@@ -83,6 +83,11 @@ impl Account {
         self.reserved_bytes.load(Relaxed)
     }
 
+    /// What may be held at most.
+    pub fn share_bytes(&self) -> usize {
+        self.share_bytes
+    }
+
     /// How many hold so much that it counts.
     pub fn holders(&self) -> usize {
         self.holders.load(Relaxed)
@@ -134,13 +139,14 @@ impl Accounts {
     }
 
     /// Reserves what is held already, also beyond the share.
-    pub(crate) fn charge(&self, bytes: usize) {
+    pub fn charge(&self, bytes: usize) {
         for account in self.0.iter() {
             account.reserved_bytes.fetch_add(bytes, Relaxed);
         }
     }
 
-    pub(crate) fn release(&self, bytes: usize) {
+    /// Gives back what was reserved.
+    pub fn release(&self, bytes: usize) {
         self.0.iter().for_each(|account| account.release(bytes));
     }
 

@@ -45,7 +45,8 @@ ambit proxy
 GET  /config_dump                 the view, settings and certificates (keys are never shown)
 GET  /connections                 the live connections, also of workers that finish theirs, and how
                                   many workers are left out
-GET  /shares                      who has the descriptors, and which shares are used up
+GET  /shares                      who has the descriptors, and which shares of them and of memory
+                                  are used up
 GET  /certificates                the certificates of this node's pods
 GET  /process                     this process, and whether it is ready
 GET  /logging                     the log levels
@@ -198,7 +199,12 @@ impl Admin {
 
     fn shares(&self) -> Told {
         let pods = self.shared.pods.load();
-        Told::of(&self.shared.descriptors, pods.iter().map(|pod| &pod.shares))
+        let mut told = Told::of(&self.shared.descriptors, pods.iter().map(|pod| &pod.shares));
+        told.used_up.extend(self.shared.memory.used_up(|uid| {
+            let pod = pods.iter().find(|pod| pod.uid == *uid);
+            pod.map_or_else(|| uid.to_string(), |pod| pod.name.to_string())
+        }));
+        told
     }
 
     fn readiness(&self) -> Answer {

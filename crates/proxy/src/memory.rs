@@ -18,6 +18,10 @@ use crate::config::Memory as Budget;
 
 /// The part of a pod's share that one client may use.
 const CLIENT_PART_OF_POD: usize = 2;
+/// A share of which no more than this part is free is used up: windows are at their narrowest.
+const FREE_PART_WHEN_USED_UP: usize = 8;
+/// Shares that an operator is told of.
+const MAX_TOLD: usize = 32;
 /// Accounts beyond which those are forgotten that nothing uses any more.
 const SWEEP_ACCOUNTS: usize = 256;
 
@@ -77,6 +81,23 @@ impl Memory {
         [self.account(pod), self.worker.clone()].into_iter().collect()
     }
 
+    /// The shares that are used up, and whose they are: a sentence each.
+    pub(crate) fn used_up(&self, name_of: impl Fn(&Text) -> String) -> Vec<String> {
+        // A panic elsewhere leaves the map whole.
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let below = others.accounts.iter().filter_map(|(who, account)| {
+            let account = account.upgrade().filter(|account| is_used_up(account))?;
+            Some(format!("{}: {}", who.told(&name_of), told(&account)))
+        });
+        let mut sentences: Vec<_> = below.collect();
+        sentences.sort();
+        sentences.truncate(MAX_TOLD);
+        if is_used_up(&self.worker) {
+            sentences.insert(0, format!("all connections: {}", told(&self.worker)));
+        }
+        sentences
+    }
+
     fn account(&self, who: Who) -> Arc<Account> {
         // A panic elsewhere leaves the map whole.
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,6 +117,31 @@ impl Memory {
         others.accounts.insert(who, Arc::downgrade(&account));
         account
     }
+}
+
+impl Who {
+    fn told(&self, name_of: &impl Fn(&Text) -> String) -> String {
+        match self {
+            Self::Inbound { pod } => format!("pod {}, inbound", name_of(pod)),
+            Self::Outbound { pod } => format!("pod {}, outbound", name_of(pod)),
+            Self::Client { pod, identity: Some(identity), address } => {
+                format!("pod {}, inbound from {identity} at {address}", name_of(pod))
+            }
+            Self::Client { pod, identity: None, address } => {
+                format!("pod {}, inbound from {address}", name_of(pod))
+            }
+        }
+    }
+}
+
+fn is_used_up(account: &Account) -> bool {
+    let share = account.share_bytes();
+    account.reserved_bytes() >= share - share / FREE_PART_WHEN_USED_UP
+}
+
+fn told(account: &Account) -> String {
+    let (reserved, share) = (account.reserved_bytes() >> 20, account.share_bytes() >> 20);
+    format!("{reserved} of {share} MiB wait for readers that stand still")
 }
 
 #[cfg(test)]
@@ -129,6 +175,31 @@ mod tests {
         for stranger in strangers {
             assert!(!Arc::ptr_eq(&account, &memory.account(stranger)));
         }
+    }
+
+    #[test]
+    fn shares_that_are_used_up_are_told_of_with_their_owners() {
+        let (memory, pod) = (memory(), Text::from("uid"));
+        let name_of = |uid: &Text| if *uid == pod { "shop/cart".to_owned() } else { String::new() };
+        let identity = Identity::new("cluster.local", "shop", "slow");
+        let accounts = memory.inbound(&pod, Some(&identity), client(1));
+        assert_eq!(memory.used_up(name_of), [""; 0]);
+        let client = memory.account(Who::Client {
+            pod: pod.clone(),
+            identity: Some(identity),
+            address: client(1),
+        });
+        let fills = client.share_bytes();
+        accounts.charge(fills - 1);
+        assert_eq!(
+            memory.used_up(name_of),
+            [
+                "pod shop/cart, inbound from spiffe://cluster.local/ns/shop/sa/slow at 0.0.0.1: 63 of \
+              64 MiB wait for readers that stand still"
+            ]
+        );
+        accounts.release(fills - 1);
+        assert_eq!(memory.used_up(name_of), [""; 0]);
     }
 
     #[test]

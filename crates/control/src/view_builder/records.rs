@@ -15,8 +15,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::selectors::Labels;
 use crate::manifest::istio::WorkloadEntry;
-use crate::registry::{CaptureNotes, PodStatus};
 use crate::manifest::validate::names;
+use crate::registry::{CaptureNotes, PodStatus};
 
 /// Name of an object in its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

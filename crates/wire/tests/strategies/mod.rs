@@ -57,7 +57,7 @@ fn net() -> impl Strategy<Value = IpNet> {
 fn gateway() -> impl Strategy<Value = GatewayAddress> {
     let destination = prop_oneof![
         service_name().prop_map(GatewayDestination::Hostname),
-        word().prop_map(|name| GatewayDestination::Refused(name.into())),
+        word().prop_map(GatewayDestination::Refused),
         network_address().prop_map(GatewayDestination::Address),
     ];
     (destination, 1_u16..)
