@@ -3,13 +3,13 @@
 //! One thread serves all pods. Who asks is known from the namespace that the socket lives in. Names
 //! of the view are answered from it; everything else goes, byte for byte, to the resolver that the
 //! pod wanted to ask. What is under way at the same time is bounded for each pod; beyond the bound
-//! queries are refused, never queued.
+//! queries are refused, never queued. Pods take turns, and each has its pace.
 
 mod forward;
 mod message;
 mod resolve;
+mod turns;
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -37,6 +37,7 @@ use crate::shared::Shared;
 use forward::Transport;
 use message::{Asked, Outcome};
 use resolve::{Asker, Resolution};
+use turns::Turns;
 
 /// Queries of one pod that may be under way upstream.
 const MAX_FORWARDED: usize = 256;
@@ -46,8 +47,9 @@ const MAX_CONNECTIONS: usize = 64;
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// Longest datagram that is read; RFC 6891 recommends to offer no more.
 const MAX_DATAGRAM_BYTES: usize = 4096;
-/// How long the resolver that a pod asked is remembered.
-const RESOLVER_MEMORY: Duration = Duration::from_secs(30);
+/// Longest query that is read of a connection. One has a question of 271 bytes at most, and
+/// options, cookies and signatures of a few hundred.
+const MAX_TCP_QUERY_BYTES: usize = 4096;
 /// Pause after a socket failed.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// How long queries under way may take once the thread is to stop.
@@ -91,8 +93,8 @@ struct Served {
     connections: Arc<Semaphore>,
     /// What the pod may have of the worker's descriptors.
     share: Arc<Share>,
-    /// The resolver that the pod asked, and when that was found out.
-    resolver: Cell<Option<(SocketAddr, Instant)>>,
+    /// When what it asks is looked at.
+    turns: Turns,
     /// Where other names are looked up when that is unknown.
     fallback: Vec<SocketAddr>,
 }
@@ -111,7 +113,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut commands: mpsc::Receiver<Comman
                     forwarded: Arc::new(Semaphore::new(MAX_FORWARDED)),
                     connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
                     share: pod.shares.of(Direction::Dns).clone(),
-                    resolver: Cell::new(None),
+                    turns: Turns::new(),
                     fallback: fallback.clone(),
                 });
                 serve(&served, sockets, &drain);
@@ -221,7 +223,7 @@ impl Datagrams {
         };
         let (served, query) = (&self.served, &buffer[..length]);
         served.shared.metrics.dns_request();
-        let answer = match served.answer(query, Transport::Udp) {
+        let answer = match served.turns.take(|| served.answer(query, Transport::Udp)).await {
             Outcome::Ignore => return,
             Outcome::Answer(answer) => answer,
             Outcome::Forward => match served.permits(&served.forwarded, 1) {
@@ -278,7 +280,7 @@ async fn serve_tcp(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => each(stream, peer),
+            Ok((stream, peer)) => served.turns.take(|| each(stream, peer)).await,
             Err(error) => {
                 debug!(%error, "DNS listener");
                 tokio::time::sleep(ERROR_PAUSE).await;
@@ -343,11 +345,14 @@ impl Served {
         stream: &mut TcpStream,
         original: Option<SocketAddr>,
     ) -> io::Result<()> {
-        let length = stream.read_u16().await?;
-        let mut query = vec![0; length.into()];
+        let length = usize::from(stream.read_u16().await?);
+        if length > MAX_TCP_QUERY_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut query = vec![0; length];
         stream.read_exact(&mut query).await?;
         self.shared.metrics.dns_request();
-        let answer = match self.answer(&query, Transport::Tcp) {
+        let answer = match self.turns.take(|| self.answer(&query, Transport::Tcp)).await {
             Outcome::Ignore => return Err(io::ErrorKind::InvalidData.into()),
             Outcome::Answer(answer) => answer,
             Outcome::Forward => match self.forwarded.try_acquire() {
@@ -381,26 +386,21 @@ impl Served {
             }
             Err(error) => {
                 self.shared.metrics.dns_upstream(None);
-                self.resolver.set(None);
                 debug!(pod = %self.pod.name, ?resolvers, %error, "no resolver answers");
                 message::refusal(query, message::SERVER_FAILURE)
             }
         }
     }
 
-    /// Whom to ask: who is configured, or whom the pod asked, or the node's own resolvers.
+    /// Whom to ask: who is configured, or whom this query was for, or the node's own resolvers.
+    /// Nothing is remembered of other queries: they are of other processes, which must not decide
+    /// whom this one believes.
     fn resolvers(&self, original: impl FnOnce() -> Option<SocketAddr>) -> Vec<SocketAddr> {
         if !self.shared.config.dns.upstream.is_empty() {
             return self.shared.config.dns.upstream.clone();
         }
-        let fresh = |(_, found): &(_, Instant)| found.elapsed() < RESOLVER_MEMORY;
-        let remembered = self.resolver.get().filter(fresh);
-        let asked = remembered.map(|(resolver, _)| resolver).or_else(|| {
-            // A query to this very socket was not redirected: it names no resolver.
-            let found = original().filter(|it| !it.ip().is_loopback())?;
-            self.resolver.set(Some((found, Instant::now())));
-            Some(found)
-        });
+        // A query to this very socket was not redirected: it names no resolver.
+        let asked = original().filter(|it| !it.ip().is_loopback());
         asked.map_or_else(|| self.fallback.clone(), |asked| vec![asked])
     }
 

@@ -1,13 +1,11 @@
 //! DNS messages: reading queries, writing answers. No socket and no view.
 //!
 //! Input is arbitrary bytes of a pod; what is no query is ignored or answered with an error, and
-//! nothing here panics on it.
+//! nothing here panics on it. A query is read once from front to back, in steps that are counted:
+//! no name is ever decompressed, because one message can hold thousands of names, each of which
+//! costs thousands of hops.
 
 use std::net::IpAddr;
-
-use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::{A, AAAA};
-use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
 use super::forward::Transport;
 use super::resolve::Family;
@@ -18,6 +16,15 @@ const PLAIN_UDP_BYTES: usize = 512;
 const MAX_UDP_BYTES: usize = 4096;
 /// Size of a header (RFC 1035 section 4.1.1).
 pub(super) const HEADER_BYTES: usize = 12;
+/// Longest name, with the lengths of its labels (RFC 1035 section 2.3.4).
+const MAX_NAME_BYTES: usize = 255;
+/// Longest label; what is beyond is a pointer, or of no known kind (RFC 1035 section 4.1.4).
+const MAX_LABEL_BYTES: u8 = 63;
+/// The two highest bits of a pointer's first byte.
+const POINTER_BITS: u8 = 0xc0;
+/// Labels and records of one query that are looked at. A name has at most 128 labels, and a query
+/// little beside its question: an OPT record and a signature, or the SOA of a zone transfer.
+const MAX_STEPS: usize = 512;
 /// Nobody could be asked.
 pub(super) const SERVER_FAILURE: u8 = 2;
 /// The query is of no known kind.
@@ -26,16 +33,24 @@ const NOT_IMPLEMENTED: u8 = 4;
 const FORMAT_ERROR: u8 = 1;
 /// Too many queries are under way.
 pub(super) const REFUSED: u8 = 5;
+/// The class of the Internet.
+const CLASS_IN: u16 = 1;
+/// Types of records.
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
+const TYPE_OPT: u16 = 41;
 
 /// A query that can be looked up.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     /// The name, in lower case and without the last dot.
     pub(super) name: String,
     /// Which addresses, or nothing for another type of record.
     pub(super) family: Option<Family>,
-    id: u16,
+    id: [u8; 2],
     recursion_desired: bool,
-    query: Query,
+    /// The question as it came: some resolvers randomise its spelling and compare.
+    question: Vec<u8>,
     payload: Option<usize>,
 }
 
@@ -52,37 +67,155 @@ pub(super) enum Outcome {
 
 /// Reads a query, or says what else to do.
 pub(super) fn read(bytes: &[u8]) -> Result<Asked, Outcome> {
+    read_within(bytes, &mut Walk::new(bytes))
+}
+
+fn read_within(bytes: &[u8], walk: &mut Walk<'_>) -> Result<Asked, Outcome> {
     // Answering an answer could go on for ever.
     let is_response = bytes.get(2).is_none_or(|flags| flags & 0x80 != 0);
     if bytes.len() < HEADER_BYTES || is_response {
         return Err(Outcome::Ignore);
     }
-    let Ok(message) = Message::from_vec(bytes) else {
-        return Err(Outcome::Answer(refusal(bytes, FORMAT_ERROR)));
-    };
-    if message.metadata.op_code != OpCode::Query {
+    if bytes[2] & 0x78 != 0 {
         return Err(Outcome::Answer(refusal(bytes, NOT_IMPLEMENTED)));
     }
-    let [query] = &message.queries[..] else {
-        return Err(Outcome::Answer(refusal(bytes, FORMAT_ERROR)));
+    let malformed = || Outcome::Answer(refusal(bytes, FORMAT_ERROR));
+    let question = Question::read(bytes, walk).ok_or_else(malformed)?;
+    let payload = walk.payload().ok_or_else(malformed)?;
+    let name = match question.name {
+        Some(name) if question.class == CLASS_IN => name,
+        _ => return Err(Outcome::Forward),
     };
-    if query.query_class() != DNSClass::IN {
-        return Err(Outcome::Forward);
-    }
-    let family = match query.query_type() {
-        RecordType::A => Some(Family::Ipv4),
-        RecordType::AAAA => Some(Family::Ipv6),
-        _ => None,
-    };
-    let name = query.name().to_ascii().to_ascii_lowercase();
     Ok(Asked {
-        name: name.strip_suffix('.').unwrap_or(&name).to_owned(),
-        family,
-        id: message.metadata.id,
-        recursion_desired: message.metadata.recursion_desired,
-        query: query.clone(),
-        payload: message.edns.as_ref().map(|edns| edns.max_payload().into()),
+        name,
+        family: match question.kind {
+            TYPE_A => Some(Family::Ipv4),
+            TYPE_AAAA => Some(Family::Ipv6),
+            _ => None,
+        },
+        id: [bytes[0], bytes[1]],
+        recursion_desired: bytes[2] & 1 != 0,
+        question: bytes[HEADER_BYTES..question.end].to_vec(),
+        payload,
     })
+}
+
+/// The one question of a message.
+struct Question {
+    /// In lower case; nothing if no service can have it: bytes that would have to be escaped.
+    name: Option<String>,
+    kind: u16,
+    class: u16,
+    end: usize,
+}
+
+impl Question {
+    /// Nothing if there is not exactly one in plain form.
+    fn read(message: &[u8], walk: &mut Walk<'_>) -> Option<Self> {
+        if message.get(4..6)? != [0, 1] {
+            return None;
+        }
+        let (mut name, mut is_plain) = (String::new(), true);
+        while let Part::Label(label) = walk.part()? {
+            if !name.is_empty() {
+                name.push('.');
+            }
+            let is_written = |it: &u8| it.is_ascii_graphic() && !matches!(it, b'.' | b'\\');
+            is_plain &= label.iter().all(is_written);
+            name.extend(label.iter().map(|byte| char::from(byte.to_ascii_lowercase())));
+            // With the root.
+            if walk.at + 1 - HEADER_BYTES > MAX_NAME_BYTES {
+                return None;
+            }
+        }
+        // A pointer could only lead into the header.
+        if walk.ended_with_pointer {
+            return None;
+        }
+        let (kind, class) = (walk.number()?, walk.number()?);
+        Some(Self { name: is_plain.then_some(name), kind, class, end: walk.at })
+    }
+}
+
+/// A message that is read from front to back.
+struct Walk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Labels and records looked at.
+    steps: usize,
+    ended_with_pointer: bool,
+}
+
+/// A part of a name.
+enum Part<'a> {
+    Label(&'a [u8]),
+    /// The root, or a pointer, which is not followed.
+    End,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins behind the header.
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: HEADER_BYTES, steps: 0, ended_with_pointer: false }
+    }
+
+    fn step(&mut self) -> Option<()> {
+        self.steps += 1;
+        (self.steps <= MAX_STEPS).then_some(())
+    }
+
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..)?.get(..count)?;
+        self.at += count;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u16> {
+        self.take(2).map(|it| u16::from_be_bytes([it[0], it[1]]))
+    }
+
+    /// The next part of a name; nothing if there is none, or there were too many.
+    fn part(&mut self) -> Option<Part<'a>> {
+        self.step()?;
+        match self.take(1)?[0] {
+            0 => {
+                self.ended_with_pointer = false;
+                Some(Part::End)
+            }
+            length @ 1..=MAX_LABEL_BYTES => self.take(length.into()).map(Part::Label),
+            first if first & POINTER_BITS == POINTER_BITS => {
+                self.take(1)?;
+                self.ended_with_pointer = true;
+                Some(Part::End)
+            }
+            _ => None,
+        }
+    }
+
+    /// What the OPT record behind the question says of the client's payload, if there is one;
+    /// nothing if the records are malformed or too many. There is one at most, and it is among the
+    /// additional records (RFC 6891 section 6.1.1).
+    fn payload(&mut self) -> Option<Option<usize>> {
+        let count = |at: usize| {
+            let count = self.bytes.get(at..at + 2)?;
+            Some(usize::from(u16::from_be_bytes([count[0], count[1]])))
+        };
+        let (before, additional) = (count(6)? + count(8)?, count(10)?);
+        let mut payload = None;
+        for index in 0..before + additional {
+            self.step()?;
+            while let Part::Label(_) = self.part()? {}
+            let (kind, class) = (self.number()?, self.number()?);
+            // The time to live, or the rest of what EDNS says.
+            self.take(4)?;
+            let length = self.number()?;
+            self.take(length.into())?;
+            if kind == TYPE_OPT && index >= before && payload.replace(class.into()).is_some() {
+                return None;
+            }
+        }
+        Some(payload)
+    }
 }
 
 /// Writes the answer; one that does not fit a datagram is marked as cut, so that the client asks
@@ -93,37 +226,46 @@ pub(super) fn answer(
     ttl: u32,
     transport: Transport,
 ) -> Vec<u8> {
-    let mut message = Message::new(asked.id, MessageType::Response, OpCode::Query);
-    message.metadata.recursion_desired = asked.recursion_desired;
-    message.metadata.recursion_available = true;
-    message.metadata.authoritative = true;
-    message.metadata.response_code = ResponseCode::NoError;
-    message.add_query(asked.query.clone());
-    for ip in addresses {
-        let data = match ip {
-            IpAddr::V4(ip) => RData::A(A(*ip)),
-            IpAddr::V6(ip) => RData::AAAA(AAAA(*ip)),
-        };
-        message.add_answer(Record::from_rdata(asked.query.name().clone(), ttl, data));
-    }
-    if asked.payload.is_some() {
-        let mut edns = Edns::new();
-        edns.set_max_payload(MAX_UDP_BYTES as u16);
-        message.set_edns(edns);
-    }
     let limit = match transport {
         Transport::Tcp => usize::from(u16::MAX),
         Transport::Udp => {
             asked.payload.unwrap_or(PLAIN_UDP_BYTES).clamp(PLAIN_UDP_BYTES, MAX_UDP_BYTES)
         }
     };
-    let whole = message.to_vec().expect("a name that was read can be written");
-    if whole.len() <= limit {
-        return whole;
+    let whole = written(asked, addresses, ttl, false);
+    if whole.len() <= limit { whole } else { written(asked, &[], ttl, true) }
+}
+
+fn written(asked: &Asked, addresses: &[IpAddr], ttl: u32, is_cut: bool) -> Vec<u8> {
+    let count = u16::try_from(addresses.len()).expect("an answer has few addresses");
+    let has_opt = u16::from(asked.payload.is_some());
+    let mut message = asked.id.to_vec();
+    // QR and AA set, TC, RD as asked; RA set, no error.
+    let flags = 0x84 | (u8::from(is_cut) << 1) | u8::from(asked.recursion_desired);
+    message.extend([flags, 0x80]);
+    for number in [1, count, 0, has_opt] {
+        message.extend(u16::to_be_bytes(number));
     }
-    message.answers.clear();
-    message.metadata.truncation = true;
-    message.to_vec().expect("a name that was read can be written")
+    message.extend(&asked.question);
+    for ip in addresses {
+        let (kind, data) = match ip {
+            IpAddr::V4(ip) => (TYPE_A, ip.octets().to_vec()),
+            IpAddr::V6(ip) => (TYPE_AAAA, ip.octets().to_vec()),
+        };
+        // The name of the question, which stands behind the header.
+        message.extend([POINTER_BITS, HEADER_BYTES as u8]);
+        message.extend([kind, CLASS_IN].map(u16::to_be_bytes).concat());
+        message.extend(ttl.to_be_bytes());
+        message.extend((data.len() as u16).to_be_bytes());
+        message.extend(data);
+    }
+    if asked.payload.is_some() {
+        // The root, the type, the payload that is taken; no extended code, version or option.
+        message.push(0);
+        message.extend([TYPE_OPT, MAX_UDP_BYTES as u16].map(u16::to_be_bytes).concat());
+        message.extend([0; 6]);
+    }
+    message
 }
 
 /// An answer without content: the query's header and question with this code. Works on any bytes
@@ -142,25 +284,13 @@ pub(super) fn refusal(query: &[u8], code: u8) -> Vec<u8> {
 
 /// Where the one question of a message ends; nothing if there is not exactly one in plain form.
 pub(super) fn question_end(message: &[u8]) -> Option<usize> {
-    if message.get(4..6)? != [0, 1] {
-        return None;
-    }
-    let mut at = HEADER_BYTES;
-    loop {
-        match *message.get(at)? {
-            0 => break,
-            label @ 1..=63 => at += usize::from(label) + 1,
-            _ => return None,
-        }
-    }
-    // The root label, type and class.
-    let end = at + 5;
-    (end <= message.len()).then_some(end)
+    Question::read(message, &mut Walk::new(message)).map(|question| question.end)
 }
 
 #[cfg(test)]
-mod tests {
-    use hickory_proto::rr::Name;
+pub(super) mod tests {
+    use hickory_proto::op::{Edns, Message, Query, ResponseCode};
+    use hickory_proto::rr::{Name, RecordType};
 
     use super::*;
 
@@ -177,6 +307,9 @@ mod tests {
         }
         message.to_vec().expect("encoded")
     }
+
+    /// No pointer leads further.
+    pub(in crate::dns) const LAST_POINTER: usize = 0x3fff;
 
     fn addresses(number: u8) -> Vec<IpAddr> {
         (0..number).map(|last| IpAddr::from([10, 0, 0, last])).collect()
@@ -255,6 +388,112 @@ mod tests {
         let end = chaos.len();
         chaos[end - 1] = 3;
         assert!(matches!(read(&chaos), Err(Outcome::Forward)));
+    }
+
+    /// Queries of this size, full of records whose names are chains of pointers, each to the one
+    /// before: as answers, of an authority, and as additional ones. The chain ends before `end`.
+    pub(in crate::dns) fn chains_of_pointers(end: usize, size: usize) -> Vec<Vec<u8>> {
+        let record = |name: &[u8], data: &[u8]| {
+            let length = (data.len() as u16).to_be_bytes();
+            [name, &[0, 10, 0, 1, 0, 0, 0, 0], &length, data].concat()
+        };
+        let question = [0, 0, 1, 0, 1];
+        let start = HEADER_BYTES + question.len() + record(&[0], &[]).len();
+        let mut chain = Vec::new();
+        let mut last = HEADER_BYTES;
+        while start + chain.len() < end {
+            let here = start + chain.len();
+            chain.extend((0xc000 | last as u16).to_be_bytes());
+            last = here;
+        }
+        let mut records = record(&[0], &chain);
+        let entry = (0xc000 | last as u16).to_be_bytes();
+        let mut count = 1_u16;
+        while HEADER_BYTES + question.len() + records.len() + 13 <= size {
+            records.extend(record(&entry, b"x"));
+            count += 1;
+        }
+        let sections = (0..3).map(|section| {
+            let mut header = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+            header[6 + 2 * section..8 + 2 * section].copy_from_slice(&count.to_be_bytes());
+            [&header[..], &question, &records].concat()
+        });
+        sections.collect()
+    }
+
+    #[test]
+    fn names_that_are_chains_of_pointers_cost_nothing() {
+        for bytes in chains_of_pointers(LAST_POINTER, usize::from(u16::MAX)) {
+            let mut walk = Walk::new(&bytes);
+            let Err(Outcome::Answer(answer)) = read_within(&bytes, &mut walk) else { panic!() };
+            assert_eq!((answer[3] & 0x0f, answer.len()), (FORMAT_ERROR, HEADER_BYTES + 5));
+            assert!(walk.steps <= MAX_STEPS + 1, "{}", walk.steps);
+        }
+    }
+
+    #[test]
+    fn a_question_has_no_pointers_and_is_the_only_one() {
+        let whole = query("cart.", RecordType::A, None);
+        let check = |name: &[u8], questions: u8, is_read: bool| {
+            let mut bytes = whole[..HEADER_BYTES].to_vec();
+            bytes[5] = questions;
+            for _ in 0..questions {
+                bytes.extend([name, &[0, 1, 0, 1]].concat());
+            }
+            match read(&bytes) {
+                Ok(asked) => assert!(is_read, "{}", asked.name),
+                Err(outcome) => {
+                    let refused = Outcome::Answer(refusal(&bytes, FORMAT_ERROR));
+                    assert_eq!((outcome, is_read), (refused, false), "{name:?}");
+                }
+            }
+        };
+        let of_length = |last: u8| {
+            let labels = [&[63; 64][..], &[63; 64], &[63; 64], &vec![last; usize::from(last) + 1]];
+            [&labels.concat()[..], &[0]].concat()
+        };
+        check(b"\x04cart\0", 1, true);
+        check(b"\x04cart\0", 2, false);
+        check(b"\x04cart\0", 0, false);
+        check(b"\x04cart\xc0\x04", 1, false);
+        check(b"\xc0\x0c", 1, false);
+        check(b"\x40art\0", 1, false);
+        check(b"\x04car", 1, false);
+        check(&of_length(61), 1, true);
+        check(&of_length(62), 1, false);
+        check(&[&[1, b'a'].repeat(127)[..], &[0]].concat(), 1, true);
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_service_is_for_others() {
+        for name in [&b"\x06ca.rt1\0"[..], b"\x02a\\\0", b"\x02a \0", b"\x02\xc3\xa4\0"] {
+            let whole = query("cart.", RecordType::A, None);
+            let bytes = [&whole[..HEADER_BYTES], name, &[0, 1, 0, 1]].concat();
+            assert_eq!(read(&bytes), Err(Outcome::Forward), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn options_are_found_among_few_further_records() {
+        let with = |counts: [u8; 3], records: &[&[u8]]| {
+            let mut bytes = query("cart.", RecordType::A, None);
+            for (index, count) in counts.into_iter().enumerate() {
+                bytes[7 + 2 * index] = count;
+            }
+            bytes.extend(records.concat());
+            read(&bytes).ok().map(|asked| asked.payload)
+        };
+        let options: &[u8] = &[0, 0, 41, 4, 210, 0, 0, 0, 0, 0, 0];
+        let signature: &[u8] = b"\x03key\xc0\x0c\x00\xfa\x00\xff\x00\x00\x00\x00\x00\x02ab";
+        let cut = &signature[..signature.len() - 1];
+        assert_eq!(with([0, 0, 1], &[options]), Some(Some(1234)));
+        assert_eq!(with([0, 0, 2], &[options, signature]), Some(Some(1234)));
+        assert_eq!(with([0, 1, 1], &[signature, options]), Some(Some(1234)));
+        assert_eq!(with([0, 1, 0], &[options]), Some(None), "it is of the authority");
+        assert_eq!(with([0, 0, 2], &[options, options]), None);
+        assert_eq!(with([0, 0, 2], &[options, cut]), None);
+        assert_eq!(with([0, 0, 2], &[options]), None);
+        assert_eq!(with([0, 0, 200], &vec![signature; 200]), None, "too many");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Queries through real sockets, with a scripted resolver behind.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ambit_model::identity::Identity;
 use ambit_model::names::{NetworkAddress, WorkloadName};
 use ambit_model::service::{Service, VirtualAddress};
 use ambit_model::view::{Change, View};
 use ambit_net::namespace::NetNs;
+use ambit_net::socket::tcp_listener;
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
 use tokio::task::LocalSet;
 
+use super::message::tests::{LAST_POINTER, chains_of_pointers};
 use super::*;
 use crate::certificates::{Certificates, Clock};
 use crate::config;
@@ -22,6 +26,7 @@ struct World {
     upstream: UdpSocket,
     upstream_tcp: TcpListener,
     commands: mpsc::Sender<Command>,
+    shared: Arc<Shared>,
 }
 
 impl World {
@@ -40,25 +45,40 @@ impl World {
         cart.addresses = vec![vip];
         view.apply(Change::Service(cart));
         shared.publish(view);
-        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let (at_udp, at_tcp) = (udp.local_addr(), tcp.local_addr());
         let (commands, receiver) = mpsc::channel(4);
-        let descriptors = shared.descriptors.clone();
-        tokio::task::spawn_local(run(shared, receiver));
-        let name = WorkloadName::new("shop", "web");
+        tokio::task::spawn_local(run(shared.clone(), receiver));
+        let nowhere = address;
+        let mut world =
+            Self { udp: nowhere, tcp: nowhere, upstream, upstream_tcp, commands, shared };
+        (world.udp, world.tcp) = world.add("1", "web").await;
+        world
+    }
+
+    /// One more pod, and where it is served.
+    async fn add(&self, uid: &str, name: &str) -> (SocketAddr, SocketAddr) {
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let tcp = tcp_listener("127.0.0.1:0".parse().expect("an address"), &Default::default());
+        let tcp = tcp.expect("a port");
+        let (at_udp, at_tcp) = (udp.local_addr(), tcp.local_addr());
+        let name = WorkloadName::new("shop", name);
         let pod = Arc::new(Pod {
-            uid: "1".into(),
-            shares: Shares::new(&descriptors, &name),
-            name,
+            uid: uid.into(),
+            shares: Shares::new(&self.shared.descriptors, &name),
             netns: NetNs::current().expect("this namespace"),
-            identity: Identity::new("cluster.local", "shop", "web"),
+            identity: Identity::new("cluster.local", "shop", &*name.name),
+            name,
         });
         let sockets = Sockets { udp: vec![udp], tcp: vec![tcp] };
-        let add = commands.send(Command::Add { pod, sockets }).await;
+        let add = self.commands.send(Command::Add { pod, sockets }).await;
         assert!(add.is_ok());
-        let (udp, tcp) = (at_udp.expect("an address"), at_tcp.expect("an address"));
-        Self { udp, tcp, upstream, upstream_tcp, commands }
+        (at_udp.expect("an address"), at_tcp.expect("an address"))
+    }
+
+    /// How many queries were looked at so far.
+    fn asked(&self) -> u64 {
+        let metrics = self.shared.metrics.encode().expect("metrics");
+        let line = metrics.lines().find_map(|it| it.strip_prefix("istio_dns_requests_total "));
+        line.map_or(0, |count| count.parse().expect("a number"))
     }
 
     async fn ask_udp(&self, query: &[u8]) -> Message {
@@ -240,6 +260,145 @@ async fn a_socket_that_is_still_to_give_an_answer_takes_queries() {
         };
         let (answer, ()) = tokio::join!(world.ask_udp(&elsewhere), resolver);
         assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
+    })
+    .await;
+}
+
+/// Bytes as they are sent over TCP.
+fn framed(query: &[u8]) -> Vec<u8> {
+    [&(query.len() as u16).to_be_bytes()[..], query].concat()
+}
+
+/// Sends this again and again by one connection after the other, in a thread.
+fn flood(
+    server: SocketAddr,
+    bytes: Vec<u8>,
+    is_over: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<()> {
+    use std::io::{Read as _, Write as _};
+
+    let moment = Some(Duration::from_millis(2));
+    std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok(mut client) = std::net::TcpStream::connect(server) else { continue };
+            client.set_read_timeout(moment).expect("a limit");
+            client.set_write_timeout(Some(Duration::from_millis(500))).expect("a limit");
+            while !is_over.load(Ordering::Relaxed) && client.write_all(&bytes).is_ok() {
+                // Answers are thrown away.
+                if matches!(client.read(&mut [0; 4096]), Ok(0)) {
+                    break;
+                }
+            }
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_pod_whose_queries_are_made_to_cost_keeps_no_neighbour_waiting() {
+    in_thread(async {
+        let world = World::new().await;
+        let (_, greedy) = world.add("2", "greedy").await;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let long = chains_of_pointers(LAST_POINTER, usize::from(u16::MAX));
+        let short = chains_of_pointers(MAX_TCP_QUERY_BYTES / 2, MAX_TCP_QUERY_BYTES);
+        let floods: Vec<_> = (0..32)
+            .map(|at| {
+                let kind = if at % 2 == 0 { &long } else { &short };
+                flood(greedy, framed(&kind[at / 2 % kind.len()]), is_over.clone())
+            })
+            .collect();
+        let known = query("cart.", RecordType::A);
+        // All of them are under way.
+        while world.asked() < 32 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut slowest = Duration::ZERO;
+        for _ in 0..30 {
+            let start = Instant::now();
+            assert_eq!(world.ask_udp(&known).await.answers.len(), 1);
+            assert_eq!(world.ask_tcp(std::slice::from_ref(&known)).await[0].answers.len(), 1);
+            slowest = slowest.max(start.elapsed());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        println!("{} queries beside, slowest exchange {slowest:?}", world.asked());
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+        is_over.store(true, Ordering::Relaxed);
+        floods.into_iter().for_each(|it| it.join().expect("it ends"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pods_take_turns_however_many_connections_each_has() {
+    in_thread(async {
+        let world = World::new().await;
+        let (_, greedy) = world.add("2", "greedy").await;
+        let known = query("cart.", RecordType::A);
+        let mut connections = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            let mut client = TcpStream::connect(greedy).await.expect("connected");
+            client.write_all(&framed(&known).repeat(60)).await.expect("sent");
+            connections.push(client);
+        }
+        let before = world.asked();
+        for _ in 0..50 {
+            assert_eq!(world.ask_udp(&known).await.answers.len(), 1);
+        }
+        let beside = world.asked() - before - 50;
+        println!("{beside} queries of the other pod");
+        // Two rounds or three of each exchange, in each of which the other pod has one.
+        assert!(beside < 50 * 6, "{beside}");
+        // And the other pod is answered all the same.
+        for client in &mut connections {
+            for _ in 0..60 {
+                let length = client.read_u16().await.expect("an answer");
+                client.read_exact(&mut vec![0; length.into()]).await.expect("whole");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn silent_connections_are_bounded_and_concern_their_own_pod_alone() {
+    in_thread(async {
+        let world = World::new().await;
+        let (udp, silent) = world.add("2", "silent").await;
+        let mut connections = Vec::new();
+        for _ in 0..100 {
+            connections.push(TcpStream::connect(silent).await.expect("connected"));
+        }
+        let mut closed = 0;
+        for client in &mut connections {
+            let heard = timeout(Duration::from_millis(20), client.read_u8()).await;
+            closed += usize::from(heard.is_ok_and(|it| it.is_err()));
+        }
+        assert_eq!((connections.len() - closed, closed), (MAX_CONNECTIONS, 36));
+        let (used, _) = world.shared.descriptors.used();
+        assert_eq!(used, 2 * MAX_CONNECTIONS, "one for each, and one for the resolver's");
+        let known = query("cart.", RecordType::A);
+        assert_eq!(world.ask_tcp(std::slice::from_ref(&known)).await.len(), 1);
+        assert_eq!(World { udp, ..world }.ask_udp(&known).await.answers.len(), 1);
+        let last = connections.iter_mut().rfind(|it| it.try_read(&mut [0]).is_err());
+        tokio::time::pause();
+        let ended = timeout(IDLE_LIMIT + Duration::from_secs(5), last.expect("open").read_u8());
+        assert!(ended.await.expect("in time").is_err(), "silence ends");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_query_that_is_too_long_ends_its_connection() {
+    in_thread(async {
+        let world = World::new().await;
+        let known = query("cart.", RecordType::A);
+        for (padding, is_answered) in [(MAX_TCP_QUERY_BYTES - known.len(), true), (4096, false)] {
+            let mut client = TcpStream::connect(world.tcp).await.expect("connected");
+            let padded = [&known[..], &vec![0; padding]].concat();
+            client.write_all(&framed(&padded)).await.expect("sent");
+            let heard = timeout(Duration::from_secs(5), client.read_u16()).await;
+            assert_eq!(heard.expect("in time").is_ok(), is_answered);
+        }
     })
     .await;
 }
