@@ -2,13 +2,15 @@
 //!
 //! A name is looked for as it stands, with the cluster's suffixes added (a short name of a
 //! service), and with a search domain of the pod taken off again (resolvers try those first, also
-//! behind names of other domains). What the view does not know is for another resolver to say:
-//! nothing is ever declared non-existent here.
+//! behind names of other domains). A name of the cluster (`name.namespace.svc` and its short forms)
+//! belongs to the namespace in it: no other takes it over. What the view does not know is for
+//! another resolver to say: nothing is ever declared non-existent here.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::names::ServiceName;
 use ambit_model::service::{IpFamilies, Service};
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
@@ -108,25 +110,63 @@ fn endpoints(view: &View, asker: &Asker<'_>, service: &Service) -> Vec<IpAddr> {
     ready.flat_map(|workload| workload.addresses.iter().copied()).collect()
 }
 
+/// The service that a name means to the asker.
+///
+/// Nobody takes over another namespace's names. What the asker's own namespace declares by this
+/// very name comes first; then what the namespace that the name names declares; only then what any
+/// other namespace declares for it in a ServiceEntry.
 fn find<'a>(view: &'a View, asker: &Asker<'_>, name: &str) -> Option<&'a Arc<Service>> {
-    let exact = |hostname: &str| view.service_by_hostname(hostname, asker.namespace);
-    let any = |hostname: &str| exact(hostname).or_else(|| wildcard(view, asker, hostname));
-    if let Some(found) = any(name) {
-        return Some(found);
-    }
     let domains = [
         format!("{}.svc.{}", asker.namespace, asker.cluster_domain),
         format!("svc.{}", asker.cluster_domain),
         asker.cluster_domain.to_owned(),
     ];
-    let added = expansion(name, &domains).and_then(|hostname| exact(&hostname));
-    added.or_else(|| {
-        let stripped = domains.iter().filter_map(|domain| {
-            name.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.'))
-        });
-        // A single label is a service of the cluster, which was looked up under its full name.
-        stripped.filter(|rest| rest.contains('.')).find_map(any)
-    })
+    let stripped = domains.iter().filter_map(|domain| {
+        name.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.'))
+    });
+    // A single label is a service of the cluster, which is looked up under its full name.
+    let stripped = stripped.filter(|rest| rest.contains('.'));
+    let expanded = expansion(name, &domains);
+    let own = |name: &str| {
+        let expanded = expansion(name, &domains);
+        declared(view, asker, asker.namespace, name)
+            .or_else(|| of_its_namespace(view, asker, name))
+            .or_else(|| of_its_namespace(view, asker, &expanded?))
+    };
+    if let Some(found) = own(name) {
+        return Some(found);
+    }
+    // A pod's name below its service, of which the view has none: the cluster's resolver knows it.
+    let parent = name.split_once('.').map(|(_, parent)| parent);
+    if parent.is_some_and(|parent| of_its_namespace(view, asker, parent).is_some()) {
+        return None;
+    }
+    let exact = |hostname: &str| view.service_by_hostname(hostname, asker.namespace);
+    let any = |hostname: &str| exact(hostname).or_else(|| wildcard(view, asker, hostname));
+    let found = stripped.clone().find_map(own).or_else(|| any(name));
+    found.or_else(|| exact(&expanded?)).or_else(|| stripped.clone().find_map(any))
+}
+
+/// What a namespace declares by this name, if the asker may see it.
+fn declared<'a>(
+    view: &'a View,
+    asker: &Asker<'_>,
+    namespace: &str,
+    hostname: &str,
+) -> Option<&'a Arc<Service>> {
+    let found = view.service(&ServiceName::new(namespace, hostname))?;
+    (!found.namespace_only || namespace == asker.namespace).then_some(found)
+}
+
+/// What the namespace in a full name declares by it: all names below the namespace are its own.
+fn of_its_namespace<'a>(
+    view: &'a View,
+    asker: &Asker<'_>,
+    hostname: &str,
+) -> Option<&'a Arc<Service>> {
+    let short = hostname.strip_suffix(asker.cluster_domain)?.strip_suffix(".svc.")?;
+    let (_, namespace) = short.rsplit_once('.')?;
+    declared(view, asker, namespace, hostname)
 }
 
 /// The full name of a service from `service`, `service.namespace` or `service.namespace.svc`.
@@ -185,7 +225,7 @@ mod tests {
         let ips = ips.iter().map(|ip| ip.parse().expect("an address"));
         workload.addresses = ips.collect::<Vec<_>>().into();
         workload.healthy = healthy;
-        let key = ambit_model::names::ServiceName::new("shop", hostname);
+        let key = ServiceName::new("shop", hostname);
         workload.serve(key, ports(u16::from(!["half-1", "none-0"].contains(&name))));
         Change::Workload(workload)
     }
@@ -278,6 +318,119 @@ mod tests {
         check("missing.shop.svc.cluster.local", Ipv4, None);
         check("", Ipv4, None);
         check(".", Ipv4, None);
+    }
+
+    /// The same view with a Service `server` in namespace `a`, and these hosts of ServiceEntries.
+    fn beside(entries: &[(&str, &str, &str)]) -> View {
+        let mut view = view();
+        for change in [
+            service("a", "server.a.svc.cluster.local", &["10.96.0.7"]),
+            service("a", "db.a.svc.cluster.local", &[]),
+            service("db", "db-0.db.svc.cluster.local", &["10.96.0.8"]),
+        ] {
+            let Change::Service(mut service) = change else { unreachable!() };
+            service.canonical = true;
+            view.apply(Change::Service(service));
+        }
+        for (namespace, host, ip) in entries {
+            view.apply(service(namespace, host, &[*ip]));
+        }
+        view
+    }
+
+    fn resolved(view: &View, namespace: &str, name: &str) -> Option<String> {
+        let network = Text::from("");
+        let asker =
+            Asker { namespace, network: &network, cluster_domain: "cluster.local", ipv6: true };
+        match resolve(view, &asker, name, Family::Ipv4, 0) {
+            Resolution::Known { addresses, .. } => {
+                Some(addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            }
+            Resolution::Forward => None,
+        }
+    }
+
+    #[test]
+    fn no_namespace_takes_over_anothers_names() {
+        let hosts = [
+            "server",
+            "server.a",
+            "server.a.svc",
+            "server.a.svc.cluster.local",
+            "server.a.a.svc.cluster.local",
+            "server.a.svc.a.svc.cluster.local",
+            "server.a.cluster.local",
+            "*.a",
+            "*.svc",
+            "*.a.svc",
+            "*.a.svc.cluster.local",
+            "*.cluster.local",
+        ];
+        let names = [
+            "server",
+            "server.a",
+            "server.a.svc",
+            "server.a.svc.cluster.local",
+            // With each search domain behind it.
+            "server.a.a.svc.cluster.local",
+            "server.a.svc.svc.cluster.local",
+            "server.a.cluster.local",
+            "server.a.svc.a.svc.cluster.local",
+            "server.a.svc.cluster.local.a.svc.cluster.local",
+        ];
+        for host in hosts {
+            let view = beside(&[("b", host, "10.66.0.1")]);
+            for name in names {
+                let found = resolved(&view, "a", name);
+                assert_eq!(found.as_deref(), Some("10.96.0.7"), "{name} beside {host}");
+            }
+            for name in &names[1..4] {
+                let found = resolved(&view, "shop", name);
+                assert_eq!(found.as_deref(), Some("10.96.0.7"), "{name} from elsewhere");
+            }
+        }
+        // Its own names are the namespace's to redirect, for itself.
+        let view = beside(&[("b", "server.a", "10.66.0.1")]);
+        assert_eq!(resolved(&view, "b", "server.a").as_deref(), Some("10.66.0.1"));
+        let searched = resolved(&view, "b", "server.a.b.svc.cluster.local");
+        assert_eq!(searched.as_deref(), Some("10.66.0.1"));
+    }
+
+    #[test]
+    fn names_that_only_a_service_entry_has_are_found() {
+        let hosts =
+            ["other", "other.a", "other.a.svc", "other.a.svc.cluster.local", "api.b.example"];
+        for host in hosts {
+            let view = beside(&[("b", host, "10.66.0.1")]);
+            assert_eq!(resolved(&view, "a", host).as_deref(), Some("10.66.0.1"), "{host}");
+            if host.contains('.') {
+                let searched = resolved(&view, "a", &format!("{host}.a.svc.cluster.local"));
+                assert_eq!(searched.as_deref(), Some("10.66.0.1"), "{host}");
+            }
+        }
+    }
+
+    #[test]
+    fn pods_below_a_service_are_nobody_elses_to_name() {
+        let pod = "db-0.db.a.svc.cluster.local";
+        // Neither a ServiceEntry, nor a Service of a namespace that is called like the service.
+        for host in [pod, "db-0.db", "*.db.a.svc.cluster.local", "*.db"] {
+            assert_eq!(resolved(&beside(&[("b", host, "10.66.0.1")]), "a", pod), None, "{host}");
+        }
+        assert_eq!(resolved(&beside(&[]), "shop", "db-0.db").as_deref(), Some("10.96.0.8"));
+    }
+
+    #[test]
+    fn what_is_private_to_a_namespace_is_seen_there_alone() {
+        let mut view = beside(&[]);
+        let Change::Service(mut private) = service("a", "own.a.svc.cluster.local", &["10.96.0.9"])
+        else {
+            unreachable!()
+        };
+        private.namespace_only = true;
+        view.apply(Change::Service(private));
+        assert_eq!(resolved(&view, "a", "own.a").as_deref(), Some("10.96.0.9"));
+        assert_eq!(resolved(&view, "shop", "own.a"), None);
     }
 
     #[test]

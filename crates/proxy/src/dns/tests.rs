@@ -336,21 +336,25 @@ async fn pods_take_turns_however_many_connections_each_has() {
         let known = query("cart.", RecordType::A);
         let mut connections = Vec::new();
         for _ in 0..MAX_CONNECTIONS {
-            let mut client = TcpStream::connect(greedy).await.expect("connected");
-            client.write_all(&framed(&known).repeat(60)).await.expect("sent");
-            connections.push(client);
+            let client = TcpStream::connect(greedy).await.expect("connected");
+            connections.push(client.into_std().expect("a socket"));
         }
         let before = world.asked();
+        for client in &mut connections {
+            // Not to wait is not to let the thread begin.
+            std::io::Write::write_all(client, &framed(&known).repeat(100)).expect("sent");
+        }
         for _ in 0..50 {
             assert_eq!(world.ask_udp(&known).await.answers.len(), 1);
         }
         let beside = world.asked() - before - 50;
         println!("{beside} queries of the other pod");
-        // Two rounds or three of each exchange, in each of which the other pod has one.
+        // A few rounds for each exchange, in each of which the other pod has one turn.
         assert!(beside < 50 * 6, "{beside}");
         // And the other pod is answered all the same.
-        for client in &mut connections {
-            for _ in 0..60 {
+        for client in connections {
+            let mut client = TcpStream::from_std(client).expect("a socket");
+            for _ in 0..100 {
                 let length = client.read_u16().await.expect("an answer");
                 client.read_exact(&mut vec![0; length.into()]).await.expect("whole");
             }
