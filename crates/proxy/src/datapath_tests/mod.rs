@@ -28,6 +28,7 @@ macro_rules! in_namespaces {
 
 // Below the macro that they use.
 mod greed;
+mod resolvers;
 mod slow_readers;
 
 /// How client and server stand to each other.

@@ -21,7 +21,7 @@ use ambit_net::hbone::{Client, HboneError, Settings, Transport};
 use ambit_net::namespace::{NetNs, set_sysctl};
 use ambit_net::netlink::{self, RouteSocket};
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
-use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, tcp_listener};
+use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, tcp_listener, udp_bind};
 use ambit_net::sys::process::{self, Namespaces};
 use ambit_tls::{Authority, AuthorityBundle};
 use clap::Parser;
@@ -34,6 +34,7 @@ use crate::config::{Config, Environment, SameNode};
 use crate::connections::ConnectionInfo;
 use crate::dataplane::{self, Command, Listeners};
 use crate::descriptors::{Descriptors, Process, Shares, Told};
+use crate::dns;
 use crate::link::Link;
 use crate::pods::Pod;
 use crate::shared::Shared;
@@ -253,6 +254,23 @@ impl Proxy {
         tokio::task::LocalSet::new().block_on(&runtime, asked)
     }
 
+    /// Serves DNS in a pod that is enrolled, until the test ends.
+    pub(crate) fn serve_dns(&self, pod: &PodBox) {
+        let enrolled = self.shared.pods.load();
+        let enrolled = enrolled.iter().find(|it| *it.uid == *pod.uid).cloned().unwrap();
+        let sockets = pod.netns.run(dns_sockets).unwrap();
+        let shared = self.shared.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let (commands, receiver) = mpsc::channel(1);
+            tokio::task::LocalSet::new().block_on(&runtime.unwrap(), async {
+                let add = dns::Command::Add { pod: enrolled, sockets };
+                assert!(commands.send(add).await.is_ok());
+                dns::run(shared, receiver).await;
+            });
+        });
+    }
+
     /// A pod is gone.
     pub(crate) fn remove(&self, pod: &PodBox, deadline: Duration) {
         let uid = pod.uid.as_str().into();
@@ -400,6 +418,17 @@ fn listeners() -> Listeners {
     Listeners { outbound: open(15001), inbound: open(15008), plaintext: open(15006) }
 }
 
+fn dns_sockets() -> dns::Sockets {
+    let options = ListenOptions { mark: Some(MARK), ..ListenOptions::default() };
+    let mut sockets = dns::Sockets::default();
+    for ip in ["127.0.0.1", "::1"] {
+        let address = SocketAddr::new(ip.parse().unwrap(), 15053);
+        sockets.udp.push(udp_bind(address, &options).unwrap());
+        sockets.tcp.push(tcp_listener(address, &options).unwrap());
+    }
+    sockets
+}
+
 /// The capture rules of WIRE.md, as far as a test needs them.
 fn capture(netns: &NetNs) {
     let tables = [(Family::Ip, "127.0.0.1/32"), (Family::Ip6, "::1/128")];
@@ -415,13 +444,29 @@ fn capture(netns: &NetNs) {
             Rule::new("answers").connection_mark(TRANSPARENT, MASK).mark_from_connection();
         let answers = Rule::new("answers").protocol(Protocol::Tcp).mark(TRANSPARENT, MASK).accept();
         let itself = Rule::new("itself").out_interface("lo").destination_not(localhost()).accept();
+        let dns = |protocol| {
+            let rule = Rule::new("dns").protocol(protocol).port(53).out_interface_not("lo");
+            rule.mark_not(MARK, MASK).redirect(15053)
+        };
+        // The proxy's own queries may bear the addresses and ports of those that they serve.
+        let ours = Rule::new("ours").protocol(Protocol::Udp).mark(MARK, MASK);
+        let theirs = Rule::new("theirs").protocol(Protocol::Udp).mark_not(MARK, MASK);
         let (nat, mangle) = (Priority::DESTINATION_NAT, Priority::MANGLE);
         Table::new(family, "test")
             .chain(Chain::filter("pre", Hook::Prerouting, mangle).rule(mark_connection))
             .chain(Chain::route("out", mangle).rule(mark_packet))
             .chain(Chain::nat("nat-pre", Hook::Prerouting, nat).rule(redirect("in", 15006)))
             .chain(
+                Chain::filter("raw-pre", Hook::Prerouting, Priority::RAW)
+                    .rule(theirs.source_port(53).zone(1)),
+            )
+            .chain(
+                Chain::filter("raw-out", Hook::Output, Priority::RAW).rule(ours.port(53).zone(1)),
+            )
+            .chain(
                 Chain::nat("nat-out", Hook::Output, nat)
+                    .rule(dns(Protocol::Udp))
+                    .rule(dns(Protocol::Tcp))
                     .rule(answers)
                     .rule(itself)
                     .rule(redirect("out", 15001)),
