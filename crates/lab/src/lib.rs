@@ -37,6 +37,7 @@ pub mod load;
 pub mod logs;
 pub mod machine;
 pub mod objects;
+pub mod ownership;
 pub mod plan;
 pub mod sample;
 

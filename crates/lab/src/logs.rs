@@ -8,13 +8,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
+
+use crate::ownership::open_own;
 
 /// Size at which a log file is put aside.
 pub const FILE_SIZE_MAX_BYTES: u64 = 8 << 20;
@@ -33,10 +35,11 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens a log for appending.
+    /// Opens a log of ours for appending. A symbolic link there is refused.
     pub(crate) fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+        let file = open_own(OpenOptions::new().create(true).append(true), &path);
+        let file = file.map_err(io::Error::other)?;
         let size_bytes = file.metadata()?.len();
         Ok(Self { path, file, size_bytes })
     }

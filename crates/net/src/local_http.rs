@@ -1,7 +1,8 @@
 //! HTTP/1.1 over unix sockets and loopback: how commands on one machine ask a role's
 //! administration.
 //!
-//! One request a connection, bodies bounded, no keep-alive. Never used between machines.
+//! One request a connection, bodies bounded, no keep-alive. Never used between machines, and never
+//! says a word to a socket of another user than its own and root.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,6 +14,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::socket::peer_credentials;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
 pub const MAX_ANSWER_BYTES: usize = 256 << 20;
@@ -27,6 +30,17 @@ pub enum LocalHttpError {
         path: String,
         /// What the kernel said.
         source: std::io::Error,
+    },
+    /// Somebody else listens.
+    #[error(
+        "{path} is served by user {uid}, neither you nor root, and is told nothing; find out who \
+         put it there, and run as that user if it is meant"
+    )]
+    Foreign {
+        /// The socket.
+        path: String,
+        /// Whose it is.
+        uid: u32,
     },
     /// The request could not be formed.
     #[error("form the request {0}")]
@@ -52,9 +66,16 @@ pub async fn request(
 ) -> Result<(StatusCode, Bytes), LocalHttpError> {
     let name = format!("{method} {target}");
     let answered = async {
-        let stream = UnixStream::connect(path).await;
+        let connected = UnixStream::connect(path).await;
         let path = path.display().to_string();
-        let stream = stream.map_err(|source| LocalHttpError::Connect { path, source })?;
+        let known = connected.and_then(|stream| Ok((peer_credentials(&stream)?, stream)));
+        let (peer, stream) = match known {
+            Ok((peer, stream)) => (peer, stream),
+            Err(source) => return Err(LocalHttpError::Connect { path, source }),
+        };
+        if !peer.is_own_or_root() {
+            return Err(LocalHttpError::Foreign { path, uid: peer.uid });
+        }
         exchange(stream, method, target, body, &name).await
     };
     let answered = tokio::time::timeout(patience, answered).await;

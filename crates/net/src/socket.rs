@@ -16,7 +16,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 
-use crate::sys::socket_option;
+use crate::sys::{process, socket_option};
 
 /// How long the queue of connections not yet accepted may get.
 pub const DEFAULT_BACKLOG: i32 = 4096;
@@ -353,6 +353,14 @@ pub struct PeerCredentials {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+}
+
+impl PeerCredentials {
+    /// Whether it is this process' own user, or root, who could do anything in its name. Whoever
+    /// else listens at a path that a command asks has put itself there.
+    pub fn is_own_or_root(&self) -> bool {
+        self.uid == 0 || self.uid == process::effective_uid()
+    }
 }
 
 /// Reads [`PeerCredentials`] of a connected Unix socket.

@@ -3,6 +3,7 @@
 use ambit_cluster::{Cluster, kubeconfig_file};
 use ambit_lab::layout::Layout;
 use ambit_lab::machine::{Record, RecordError};
+use ambit_lab::ownership::check_state_directory;
 use anyhow::{Result, anyhow};
 use serde_json::Value;
 
@@ -26,6 +27,7 @@ pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
         return Ok(Mesh::Cluster(Box::new(Cluster::connect(&kube.choice()).await?)));
     }
     let layout = super::layout(state);
+    check_state_directory(layout.root())?;
     match Record::read(&layout) {
         Err(error @ RecordError::NoMachine { .. }) => Err(hinted(error)),
         // Whatever else is wrong with it, whoever uses it says.

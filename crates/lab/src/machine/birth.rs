@@ -4,8 +4,8 @@
 //! that starts it once more as process 1 of the new PID namespace and ends. What process 1 is
 //! waiting for comes back over a pipe.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -20,6 +20,9 @@ use super::{Progress, UpConfig};
 use crate::addresses::NODES_MAX;
 use crate::image::SHIPPED_BINARY;
 use crate::layout::{Layout, STATE_PATH_LEN_MAX};
+use crate::ownership::{
+    OwnershipError, check_remains, create_below, open_own, take_state_directory,
+};
 
 /// The step in the new namespaces, still in the old PID namespace.
 pub(super) const OUTER: &str = "outer";
@@ -72,6 +75,9 @@ pub enum UpError {
         /// Why.
         source: io::Error,
     },
+    /// Others could replace what the machine keeps there.
+    #[error("no machine is started where another user can interfere")]
+    Ownership(#[from] OwnershipError),
     /// An older machine's remains cannot be removed.
     #[error("cannot remove what an older machine left")]
     Remains(#[from] DownError),
@@ -114,6 +120,7 @@ pub struct Born {
 pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result<Born, UpError> {
     check(config)?;
     let layout = Layout::new(&config.state);
+    take_state_directory(layout.root())?;
     make_room(&layout)?;
     let mut command = Command::new(&config.binary);
     command
@@ -164,15 +171,11 @@ async fn gave_up(layout: &Layout, error: String) -> UpError {
 }
 
 /// The machine outlives its caller, and must not hold the caller's standard error open.
-fn open_log(layout: &Layout) -> Result<std::fs::File, UpError> {
+fn open_log(layout: &Layout) -> Result<File, UpError> {
+    create_below(layout.root(), &layout.logs())?;
+    check_remains(&layout.logs())?;
     let path = layout.role_log("lab", None);
-    let failed = |source| UpError::State { state: layout.root().to_owned(), source };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(layout.logs())
-        .and_then(|()| std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path))
-        .map_err(failed)
+    Ok(open_own(OpenOptions::new().create(true).append(true), &path)?)
 }
 
 fn check(config: &UpConfig) -> Result<(), UpError> {

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::layout::Layout;
 use crate::objects::{Changes, ObjectRef};
+use crate::ownership::{OwnershipError, check_state_directory};
 use crate::registry::{ContainerStatus, Phase};
 
 /// How long the machine may take to answer.
@@ -36,6 +37,9 @@ pub enum ClientError {
         /// Why.
         source: LocalHttpError,
     },
+    /// Somebody else could answer in the machine's place.
+    #[error(transparent)]
+    Ownership(#[from] OwnershipError),
     /// The machine says no; nothing was changed.
     #[error("{reason}")]
     Refused {
@@ -298,6 +302,7 @@ impl Client {
         body: Value,
     ) -> Result<T, ClientError> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
+        check_state_directory(self.layout.root())?;
         let socket = self.layout.socket();
         let answer = local_http::request(&socket, method, target, body.into(), ANSWER_TIMEOUT);
         let (status, body) = answer.await.map_err(|source| ClientError::Unreachable {

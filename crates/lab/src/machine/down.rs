@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::record::{Liveness, Record, RecordError, liveness, start_ticks};
 use crate::layout::Layout;
+use crate::ownership::{OwnershipError, check_state_directory};
 
 /// How long the kernel may take to end a machine.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -43,6 +44,9 @@ pub enum DownError {
         /// The state directory.
         state: PathBuf,
     },
+    /// Somebody else may have written what would be believed: which process to end.
+    #[error(transparent)]
+    Ownership(#[from] OwnershipError),
     /// Its state cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -86,6 +90,7 @@ pub enum DownError {
 /// Ends a machine and removes everything of it but its logs. Works on what is left of one, too.
 pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
     let start = Instant::now();
+    check_state_directory(layout.root())?;
     let lock = layout.lock();
     let state =
         liveness(layout).map_err(|source| DownError::Remove { path: lock.clone(), source })?;

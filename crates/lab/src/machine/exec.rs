@@ -18,6 +18,7 @@ use super::client::PodInfo;
 use super::state::Machine;
 use crate::layout::Layout;
 use crate::node::ask_pod;
+use crate::ownership::{OwnershipError, check_state_directory};
 use crate::pod::{
     ExecAnswer, ExecControl, ExecMessage, PACKET_SIZE_MAX_BYTES, PodRequest, WindowSize, answer,
 };
@@ -60,6 +61,20 @@ pub enum ExecError {
         /// Why.
         source: io::Error,
     },
+    /// Somebody else could take the command and its descriptors.
+    #[error(transparent)]
+    Ownership(#[from] OwnershipError),
+    /// Somebody else listens.
+    #[error(
+        "{socket} is served by user {uid}, neither you nor root; it was sent neither command nor \
+         descriptors"
+    )]
+    Foreign {
+        /// Where.
+        socket: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
     /// The command has too many or too long arguments.
     #[error("the command is longer than {PACKET_SIZE_MAX_BYTES} bytes")]
     TooLong,
@@ -94,9 +109,14 @@ pub(crate) async fn exec_with(
     request: &ExecRequest,
     fds: &[std::os::fd::BorrowedFd<'_>; 3],
 ) -> Result<i32, ExecError> {
+    check_state_directory(layout.root())?;
     let socket = layout.exec_socket();
-    let connection = Connection::connect(&socket)
-        .map_err(|source| ExecError::Unreachable { socket: socket.clone(), source })?;
+    let unreachable = |source| ExecError::Unreachable { socket: socket.clone(), source };
+    let connection = Connection::connect(&socket).map_err(unreachable)?;
+    let peer = connection.peer_credentials().map_err(unreachable)?;
+    if !peer.is_own_or_root() {
+        return Err(ExecError::Foreign { socket, uid: peer.uid });
+    }
     let text = serde_json::to_vec(request).expect("requests can be written as JSON");
     if text.len() > PACKET_SIZE_MAX_BYTES {
         return Err(ExecError::TooLong);

@@ -4,9 +4,9 @@
 //! When it ends, however it ends, the kernel ends everything else. So there is nothing to clean up
 //! here, and nothing here may live outside of this process tree.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,6 +26,7 @@ use crate::controller;
 use crate::layout::Layout;
 use crate::logs::LogFile;
 use crate::objects::{Admission, Store};
+use crate::ownership::{OwnershipError, create_below, open_own};
 use crate::reaper::Reaper;
 use crate::registry::{Mirror, Watch, WatchError, timestamp};
 
@@ -86,11 +87,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
 }
 
 /// Directories that the programs expect.
-fn create_directories(layout: &Layout) -> anyhow::Result<()> {
-    let create = |path: std::path::PathBuf| {
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-        created.with_context(|| format!("create {}", path.display()))
-    };
+fn create_directories(layout: &Layout) -> Result<(), OwnershipError> {
     for directory in [
         layout.root().to_owned(),
         layout.logs().join("pods"),
@@ -100,7 +97,7 @@ fn create_directories(layout: &Layout) -> anyhow::Result<()> {
         layout.captured_directory(),
         layout.root().join("netns"),
     ] {
-        create(directory)?;
+        create_below(layout.root(), &directory)?;
     }
     Ok(())
 }
@@ -118,7 +115,9 @@ fn start_log(layout: &Layout) -> anyhow::Result<()> {
 
 /// Takes the lock that says that the machine lives.
 fn lock(layout: &Layout) -> anyhow::Result<File> {
-    let file = File::create(layout.lock()).context("create the machine's lock")?;
+    let mut options = OpenOptions::new();
+    let file = open_own(options.create(true).write(true).truncate(true), &layout.lock())
+        .context("create the machine's lock")?;
     file.try_lock().context("another machine has just been started here")?;
     Ok(file)
 }

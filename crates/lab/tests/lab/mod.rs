@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use ambit_lab::image::ImageMap;
 use ambit_lab::layout::Layout;
 use ambit_lab::machine::{self, Client, ExecRequest, Record, UpConfig};
 use ambit_lab::objects::ObjectRef;
+use ambit_net::seqpacket::Listener;
 use ambit_net::sys::process::{self, Signal};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -20,6 +21,8 @@ use tokio::time::{Instant, sleep};
 /// How long anything may take to come about.
 const PATIENCE: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_millis(20);
+/// A user without privileges.
+const NOBODY: u32 = 65534;
 /// The exit of a command that was not run at all.
 const NOT_RUN: u8 = 99;
 
@@ -32,6 +35,12 @@ pub(crate) fn hidden(words: impl IntoIterator<Item = OsString>) -> Option<ExitCo
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(super::rootless());
+            Some(ExitCode::SUCCESS)
+        }
+        Some("impostor-helper") => {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(impostor(&words[2]));
             Some(ExitCode::SUCCESS)
         }
         _ => ambit_lab::hidden_command(words),
@@ -56,6 +65,51 @@ fn exec_helper(words: &[OsString]) -> ExitCode {
             println!("{:#}", anyhow::Error::new(error));
             ExitCode::from(NOT_RUN)
         }
+    }
+}
+
+/// Listens at `path`, takes one connection and prints what it is told.
+async fn impostor(path: &OsString) {
+    let listener = Listener::bind(path.as_ref()).unwrap();
+    println!("ready");
+    let caller = listener.accept().await.unwrap();
+    let mut buffer = [0; 1024];
+    match caller.receive(&mut buffer).await {
+        Ok(packet) => println!("{} bytes, {} descriptors", packet.length, packet.fds.len()),
+        Err(_closed) => println!("nothing"),
+    }
+}
+
+/// A process of another user that listens where a machine did.
+pub(crate) struct Impostor {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Impostor {
+    /// Puts another user's socket in the place of one of ours.
+    pub(crate) fn take_the_place_of(socket: &Path) -> Self {
+        let own = PathBuf::from(format!("/tmp/ambit-impostor-{}.sock", std::process::id()));
+        let binary = own.with_extension("binary");
+        fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+        let mut command = Command::new(&binary);
+        command.arg("impostor-helper").arg(&own).uid(NOBODY).gid(NOBODY).current_dir("/tmp");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut ready = String::new();
+        output.read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        fs::remove_file(&binary).unwrap();
+        fs::rename(own, socket).unwrap();
+        Self { child, output }
+    }
+
+    /// What its one caller told it.
+    pub(crate) fn heard(mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        line
     }
 }
 
@@ -226,7 +280,6 @@ pub(crate) fn lives(pid: i32) -> bool {
 
 /// Runs this binary as a user without privileges.
 pub(crate) fn as_user_nobody(word: &str) -> (String, i32) {
-    const NOBODY: u32 = 65534;
     let binary = PathBuf::from(format!("/tmp/ambit-machine-test-{}", std::process::id()));
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
     let output =

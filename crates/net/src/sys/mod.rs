@@ -9,6 +9,7 @@
 pub mod capability;
 pub mod clock;
 pub(crate) mod control_message;
+pub mod file;
 pub(crate) mod memory_file;
 pub mod mount;
 pub(crate) mod packet_socket;

@@ -286,6 +286,12 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The effective group id.
+pub fn effective_gid() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::getegid() }
+}
+
 /// Lets the process, and those it will start, open as many files as the kernel allows it without
 /// privileges.
 ///
