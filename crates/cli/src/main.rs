@@ -9,6 +9,7 @@ mod table;
 
 use std::process::ExitCode;
 
+use ambit_model::printable::printable_lines;
 use anyhow::Context;
 use clap::Parser;
 
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
         command => commands::run(command),
     };
     outcome.unwrap_or_else(|error| {
-        ambit_lab::tell(format_args!("ambit: {error:#}"));
+        let reason = format!("{error:#}");
+        ambit_lab::tell(format_args!("ambit: {}", printable_lines(&reason)));
         ExitCode::from(FAILURE)
     })
 }

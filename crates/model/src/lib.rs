@@ -27,6 +27,7 @@ pub mod intern;
 pub mod names;
 pub mod plan;
 pub mod policy;
+pub mod printable;
 pub mod service;
 pub mod view;
 pub mod workload;

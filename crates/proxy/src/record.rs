@@ -89,9 +89,13 @@ impl Party {
     }
 
     fn name(&self) -> Option<&str> {
-        let workload = self.workload.as_ref().map(|workload| &*workload.name);
-        let said = self.baggage.as_ref().and_then(|said| said.service_name.as_deref());
-        workload.or(said)
+        self.workload.as_ref().map(|workload| &*workload.name)
+    }
+
+    /// What it calls itself, where the view has no name for it.
+    fn told_name(&self) -> Option<&str> {
+        let told = self.baggage.as_ref().filter(|_| self.workload.is_none())?;
+        told.service_name.as_deref()
     }
 
     fn namespace(&self) -> Option<&str> {
@@ -160,6 +164,7 @@ impl Record {
             tracing::Level::DEBUG,
             src.addr = %self.source.address,
             src.workload = self.source.name(),
+            src.told = self.source.told_name(),
             dst.addr = %self.destination.address,
             dst.workload = self.destination.name(),
             direction = self.direction(),
@@ -195,6 +200,9 @@ impl Record {
             Reporter::Source => (bytes.to_server, bytes.to_client),
             Reporter::Destination => (bytes.to_client, bytes.to_server),
         };
+        let named = self.service.as_ref().map(|it| &*it.key.hostname);
+        let (told_service, service) =
+            if self.names_foreign_service() { (named, None) } else { (None, named) };
         macro_rules! line {
             ($level:expr) => {
                 tracing::event!(
@@ -202,12 +210,14 @@ impl Record {
                     $level,
                     src.addr = %self.source.address,
                     src.workload = self.source.name(),
+                    src.told = self.source.told_name(),
                     src.namespace = self.source.namespace(),
                     src.identity = self.source.identity.as_ref().map(tracing::field::display),
                     src.cluster = self.source.cluster(),
                     dst.addr = %self.destination.address,
                     dst.hbone_addr = self.authority.map(tracing::field::display),
-                    dst.service = self.service.as_ref().map(|it| &*it.key.hostname),
+                    dst.service = service,
+                    dst.told_service = told_service,
                     dst.workload = self.destination.name(),
                     dst.namespace = self.destination.namespace(),
                     dst.identity = self.destination.identity.as_ref().map(tracing::field::display),
@@ -393,6 +403,8 @@ mod tests {
         record.source.baggage = Some(Box::new(said));
         assert!(record.hears_peer());
         assert_eq!(&*record.labels(ResponseFlags::None).source.workload, "b");
+        let names = (record.source.name(), record.source.told_name());
+        assert_eq!(names, (None, Some("a")), "its word is in no field of what is proven");
         let without = record.without_words();
         assert!(!without.hears_peer());
         let labels = without.labels(ResponseFlags::None);

@@ -94,7 +94,7 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
     let manifests = load(&args.paths)?;
     if args.kube.is_meant() {
         let count = manifests.objects.len();
-        super::print(&format!(
+        super::print_text(&format!(
             "{count} objects are understood; the cluster is asked by `kubectl apply \
              --dry-run=server {}`\n",
             files(&args.paths)
@@ -157,7 +157,7 @@ fn print(changes: &Changes, dry_run: bool) -> Result<()> {
     for warning in &changes.warnings {
         eprintln!("warning: {warning}");
     }
-    super::print(&lines(changes, dry_run))
+    super::print_text(&lines(changes, dry_run))
 }
 
 /// One line for each change; those of a dry run say so, as kubectl's do.

@@ -22,7 +22,7 @@ pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
         Report::Json => {
             super::print_json(&json!({ "context": cluster.context(), "findings": found }))?;
         }
-        Report::Text => super::print(&text(cluster.context(), &found))?,
+        Report::Text => super::print_text(&text(cluster.context(), &found))?,
     }
     let has_error = found.iter().any(|it| it.severity == Severity::Error);
     Ok(if has_error { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -31,7 +31,7 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
     }
     match args.output {
         Output::Json => super::print_json(&json!({ "items": items }))?,
-        Output::Yaml => super::print(&serde_saphyr::to_string(&json!({ "items": items }))?)?,
+        Output::Yaml => super::print_text(&serde_saphyr::to_string(&json!({ "items": items }))?)?,
         Output::Table | Output::Wide if items.is_empty() => {}
         Output::Table | Output::Wide => {
             let (narrow, wide) = columns(args.kind);
@@ -40,7 +40,7 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
             let header: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
             let row = |item: &Value| columns.iter().map(|(_, at)| cell(item, at)).collect();
             let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-            super::print(&table::format(&header, &rows))?;
+            super::print_text(&table::format(&header, &rows))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -17,6 +17,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use ambit_lab::layout::Layout;
+use ambit_model::printable::{printable_json, printable_lines};
 use anyhow::{Context, Result};
 
 use crate::args::{Command, StateArgs};
@@ -58,9 +59,14 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Prints lines for a person. They hold names that others chose, which command no terminal.
+fn print_text(text: &str) -> Result<()> {
+    print(&printable_lines(text))
+}
+
 /// Prints a result as JSON.
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+    print(&printable_json(&format!("{}\n", serde_json::to_string_pretty(value)?)))
 }
 
 /// The state directory that is meant.

@@ -47,7 +47,7 @@ pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode> {
         eprintln!("chart written to {}", file.display());
     }
     match args.output {
-        Report::Text => super::print(&text(&inputs, &planned, comparison.as_ref()))?,
+        Report::Text => super::print_text(&text(&inputs, &planned, comparison.as_ref()))?,
         Report::Json => {
             let mut value = plan::json(&inputs, &planned);
             if let Some(Comparison { rows, remarks }) = comparison {

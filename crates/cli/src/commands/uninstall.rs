@@ -27,16 +27,16 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
     };
     let found = findings(&facts);
     for finding in &found {
-        super::print(&format!("{finding}\n"))?;
+        super::print_text(&format!("{finding}\n"))?;
     }
     let errors = found.iter().filter(|it| it.severity == Severity::Error).count();
     if errors > 0 && !args.force {
         bail!("nothing was changed: {errors} of the findings forbid it; mend them, or force it");
     }
     let departure = Departure { grace: args.grace.0, is_forced: args.force };
-    let say = |words: &str| drop(super::print(&format!("{words}\n")));
+    let say = |words: &str| drop(super::print_text(&format!("{words}\n")));
     let cut = departure.run(&cluster, say, stop).await?;
-    super::print(&match cut {
+    super::print_text(&match cut {
         0 => "every pod has left the mesh; no connection was cut\n".to_owned(),
         cut => format!(
             "every pod has left the mesh; {cut} ends of connections were open after {:?} and were \

@@ -195,7 +195,7 @@ pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode> {
     };
     let report = demo::run(&config, |line| tell(format_args!("{line}"))).await?;
     match args.output {
-        Report::Text => super::print(&report.to_string())?,
+        Report::Text => super::print_text(&report.to_string())?,
         Report::Json => super::print_json(&report)?,
     }
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

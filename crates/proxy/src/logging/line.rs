@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use ambit_model::printable::{is_printable, printable, printable_json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -34,6 +35,7 @@ where
         let scope = event.metadata().target().trim_start_matches("ambit_");
         match self.0 {
             LogFormat::Plain => {
+                let message = printable(&message);
                 writeln!(writer, "{time}\t{level}\t{scope}\t{message}\t{}", rest.trim_end())
             }
             LogFormat::Json => {
@@ -49,9 +51,22 @@ where
     }
 }
 
-/// A text as JSON.
+/// A text as JSON. What a terminal should not be shown stands there as its number.
 fn json(text: &str) -> String {
-    serde_json::to_string(text).expect("a text is valid JSON")
+    let quoted = serde_json::to_string(text).expect("a text is valid JSON");
+    printable_json(&quoted).into_owned()
+}
+
+/// Whether a value could be taken for something else without quotes around it: for two values, for
+/// another field, or for a command to the terminal.
+fn needs_quotes(value: &str) -> bool {
+    value.chars().any(|it| it.is_whitespace() || matches!(it, '"' | '=') || !is_printable(it))
+}
+
+/// The value between quotes, with every character escaped that ends it or is not to be shown.
+fn quoted(value: &str) -> String {
+    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{}\"", printable(&escaped))
 }
 
 struct Fields {
@@ -69,10 +84,10 @@ impl Fields {
         }
         let name = field.name();
         let added = match self.format {
-            LogFormat::Plain if bare || !value.contains(char::is_whitespace) => {
+            LogFormat::Plain if bare || !needs_quotes(value) => {
                 write!(self.rest, "{name}={value} ")
             }
-            LogFormat::Plain => write!(self.rest, "{name}={value:?} "),
+            LogFormat::Plain => write!(self.rest, "{name}={} ", quoted(value)),
             LogFormat::Json if bare => write!(self.rest, ",\"{name}\":{value}"),
             LogFormat::Json => write!(self.rest, ",\"{name}\":{}", json(value)),
         };
@@ -125,13 +140,7 @@ mod tests {
     }
 
     fn logged(format: LogFormat) -> String {
-        let captured = Captured::default();
-        let writer = captured.clone();
-        let layer = tracing_subscriber::fmt::layer()
-            .event_format(LineFormat(format))
-            .with_writer(move || writer.clone());
-        let subscriber = tracing_subscriber::registry().with(layer);
-        tracing::subscriber::with_default(subscriber, || {
+        logged_with(format, || {
             tracing::event!(
                 target: "access",
                 tracing::Level::INFO,
@@ -141,7 +150,17 @@ mod tests {
                 error = "no \"way\"",
                 "connection {}", "complete"
             );
-        });
+        })
+    }
+
+    fn logged_with(format: LogFormat, event: impl FnOnce()) -> String {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(LineFormat(format))
+            .with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, event);
         let bytes = captured.0.lock().expect("unbroken").clone();
         String::from_utf8(bytes).expect("text")
     }
@@ -152,6 +171,40 @@ mod tests {
         let columns: Vec<_> = line.trim_end().split('\t').collect();
         assert_eq!(columns[1..4], ["info", "access", "connection complete"]);
         assert_eq!(columns[4], "src.addr=10.0.0.1:5 bytes_sent=5 error=\"no \\\"way\\\"\"");
+    }
+
+    #[test]
+    fn what_a_peer_says_commands_no_terminal_and_poses_as_no_field() {
+        for format in [LogFormat::Plain, LogFormat::Json] {
+            let line = logged_with(format, || {
+                tracing::event!(
+                    target: "access",
+                    tracing::Level::INFO,
+                    src.told = "a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}\r\nx",
+                    dst.told_service = "b src.identity=\"spiffe://t\"",
+                    error = "c=d\\",
+                    "{}",
+                    "e\u{1b}\tf\n"
+                );
+            });
+            let line = line.strip_suffix('\n').expect("one line");
+            let separators = if format == LogFormat::Plain { 4 } else { 0 };
+            assert_eq!(line.matches('\t').count(), separators, "{line:?}");
+            let shown = line.chars().filter(|it| *it != '\t');
+            assert!(shown.clone().all(is_printable), "{line:?}");
+            if format == LogFormat::Plain {
+                let service = r#"dst.told_service="b src.identity=\"spiffe://t\"""#;
+                assert!(line.contains(service), "{line}");
+                assert!(
+                    line.contains(r#"src.told="a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}"#),
+                    "{line}"
+                );
+                assert!(line.ends_with(r#"error="c=d\\""#), "{line}");
+            } else {
+                let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                assert_eq!(value["src.told"], "a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}\r\nx");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::fmt::{self, Write as _};
 
 use ambit_model::Text;
+use ambit_model::printable::is_printable;
 use ambit_model::workload::{Workload, WorkloadKind};
 
 use super::{HeaderError, bounded};
@@ -13,6 +14,11 @@ use super::{HeaderError, bounded};
 /// W3C Baggage, section 3.3.2: what every implementation must carry.
 const MAX_BAGGAGE_BYTES: usize = 8192;
 const HEADER: &str = "baggage";
+/// Longest name of an object of Kubernetes (a DNS subdomain); what is longer is cut. What has no
+/// bound of its own, such as a cluster's name, gets this one.
+const MAX_NAME_BYTES: usize = 253;
+/// Longest name of a namespace (a DNS label) and longest value of a label, such as a version.
+const MAX_LABEL_BYTES: usize = 63;
 
 /// What is said of a workload. Absent and empty are the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,30 +67,49 @@ impl Baggage {
                 // What follows a semicolon are properties of the pair; none is in use.
                 let pair = member.split(';').next().unwrap_or_default();
                 if let Some((key, value)) = pair.split_once('=') {
-                    baggage.put(key.trim(), value.trim());
+                    baggage.put(key.trim(), value.trim())?;
                 }
             }
         }
         Ok(baggage)
     }
 
-    /// Keeps the pairs that are known.
-    fn put(&mut self, key: &str, value: &str) {
-        let value = decode(value);
-        match key {
-            "k8s.cluster.name" => self.cluster = value,
-            "k8s.namespace.name" => self.namespace = value,
-            "service.name" => self.service_name = value,
-            "service.version" => self.service_version = value,
-            "cloud.region" => self.region = value,
-            "cloud.availability_zone" => self.zone = value,
+    /// Keeps the pairs that are known, no longer than Kubernetes lets them be. A value that no
+    /// terminal should be shown is refused: no name of anything holds such a character.
+    fn put(&mut self, key: &str, value: &str) -> Result<(), HeaderError> {
+        let (field, max_bytes) = match key {
+            "k8s.cluster.name" => (&mut self.cluster, MAX_NAME_BYTES),
+            "k8s.namespace.name" => (&mut self.namespace, MAX_LABEL_BYTES),
+            // A label, or else the name of what owns the pod.
+            "service.name" => (&mut self.service_name, MAX_NAME_BYTES),
+            "service.version" => (&mut self.service_version, MAX_LABEL_BYTES),
+            // Labels of a node, but free text of a WorkloadEntry.
+            "cloud.region" => (&mut self.region, MAX_NAME_BYTES),
+            "cloud.availability_zone" => (&mut self.zone, MAX_NAME_BYTES),
             _ => {
                 if let Some((kind, _)) = KINDS.iter().find(|(_, name)| *name == key) {
+                    let value = told(value, MAX_NAME_BYTES)?;
                     self.workload = value.map(|value| (*kind, value));
                 }
+                return Ok(());
             }
-        }
+        };
+        *field = told(value, max_bytes)?;
+        Ok(())
     }
+}
+
+/// A value as it is kept.
+fn told(value: &str, max_bytes: usize) -> Result<Option<Text>, HeaderError> {
+    let Some(value) = decode(value) else { return Ok(None) };
+    if !value.chars().all(is_printable) {
+        let expected = "names without control, invisible or direction characters";
+        return Err(HeaderError::Malformed { header: HEADER, expected });
+    }
+    if value.len() <= max_bytes {
+        return Ok(Some(value));
+    }
+    Ok(Some(value[..value.floor_char_boundary(max_bytes)].into()))
 }
 
 /// The key that names a workload says of what kind it is.
@@ -211,6 +236,32 @@ mod tests {
         check(",,=,=a", None);
         let two = Baggage::parse([&b"service.name=a"[..], b"cloud.region=r"]).unwrap();
         assert_eq!((two.service_name.as_deref(), two.region.as_deref()), (Some("a"), Some("r")));
+    }
+
+    #[test]
+    fn values_are_as_long_as_kubernetes_lets_them_be() {
+        let long = "x".repeat(1000);
+        let told = parse(&format!(
+            "k8s.cluster.name={long},k8s.namespace.name={long},k8s.pod.name={long},\
+             service.name={long},service.version={long},cloud.region={long}"
+        ));
+        let length = |text: &Option<Text>| text.as_ref().map_or(0, |text| text.len());
+        let names = [&told.cluster, &told.service_name, &told.region].map(length);
+        assert_eq!(names, [MAX_NAME_BYTES; 3]);
+        assert_eq!(told.workload.map(|(_, name)| name.len()), Some(MAX_NAME_BYTES));
+        assert_eq!([&told.namespace, &told.service_version].map(length), [MAX_LABEL_BYTES; 2]);
+        let odd = parse(&format!("service.version={}", "%C3%A9".repeat(63)));
+        assert_eq!(odd.service_version, Some("é".repeat(31).into()), "no half character");
+    }
+
+    #[test]
+    fn characters_that_deceive_a_terminal_are_refused() {
+        for character in ["%1B", "%07", "%C2%9B", "%E2%80%AE", "%0A", "%7F"] {
+            for key in ["service.name", "k8s.pod.name", "k8s.cluster.name", "cloud.region"] {
+                let text = format!("{key}=a{character}b");
+                assert!(Baggage::parse([text.as_bytes()]).is_err(), "{text}");
+            }
+        }
     }
 
     #[test]
