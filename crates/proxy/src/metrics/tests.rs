@@ -1,5 +1,7 @@
 //! What a scrape shows.
 
+use ambit_wire::hbone::Baggage;
+
 use super::*;
 
 fn labels(workload: &str) -> TrafficLabels {
@@ -77,6 +79,62 @@ fn what_a_peer_says_fills_its_own_share_only() {
     assert_eq!(opened("source_workload=\"invented-0\""), Some(2.0), "known ones go on");
     assert_eq!(opened("source_workload=\"unknown\""), Some(968.0), "none is lost");
     assert_eq!(opened("source_workload=\"web\""), Some(1.0), "others are told apart as before");
+}
+
+/// As a taken-over node does: 8 KiB of baggage in each of forty connections of one identity.
+#[test]
+fn long_words_of_a_peer_do_not_swell_a_scrape() {
+    let metrics = Metrics::default();
+    let size = || metrics.encode().expect("encoded").len();
+    let before = size();
+    for (number, filler) in (0..40).flat_map(|number| [(number, "x"), (number, "%22")]) {
+        let key = |name: &str| format!("{name}={number}-{},", filler.repeat(1150 / filler.len()));
+        let header: String =
+            ["k8s.cluster.name", "k8s.pod.name", "service.name", "service.version"]
+                .iter()
+                .chain(&["cloud.region", "cloud.availability_zone"])
+                .map(|name| key(name))
+                .collect();
+        assert!(header.len() > 6 << 10, "{}", header.len());
+        let said = Baggage::parse([header.as_bytes()]).expect("within the header's bound");
+        let mut told = labels("");
+        told.source.principal = "spiffe://cluster.local/ns/shop/sa/talker".into();
+        let without = told.clone();
+        told.source.workload = said.workload.expect("said").1;
+        told.source.canonical_service = said.service_name.expect("said");
+        told.source.canonical_revision = said.service_version.expect("said");
+        told.source.cluster = said.cluster.expect("said");
+        told.source.region = said.region.expect("said");
+        told.source.zone = said.zone.expect("said");
+        metrics.traffic_as_told(&told, &without).opened();
+    }
+    let grown = size() - before;
+    assert!(grown < 300_000, "{grown}");
+    let text = metrics.encode().expect("encoded");
+    let metric = "istio_tcp_connections_opened_total";
+    let opened = text.lines().filter(|it| it.starts_with(metric)).map(|it| value(it, "", ""));
+    assert_eq!(opened.flatten().sum::<f64>(), 80.0, "none is lost");
+    assert!(value(&text, "ambit_told_labels_refused_total", "").is_some_and(|it| it > 0.0));
+    println!("a scrape grew by {grown} bytes");
+}
+
+#[test]
+fn words_of_all_peers_together_have_a_bound() {
+    let metrics = Metrics::default();
+    for (peer, number) in (0..100).flat_map(|peer| (0..32).map(move |number| (peer, number))) {
+        let mut told = labels(&format!("w{number}"));
+        told.source.principal = format!("p{peer}").into();
+        let mut without = labels("");
+        without.source.principal = told.source.principal.clone();
+        metrics.traffic_as_told(&told, &without).opened();
+    }
+    let text = metrics.encode().expect("encoded");
+    let metric = "istio_tcp_connections_opened_total";
+    let is_told = |it: &&str| it.starts_with(metric) && it.contains("source_workload=\"w");
+    let told = text.lines().filter(is_told).count();
+    assert!((1000..=2048).contains(&told), "{told}");
+    let refused = value(&text, "ambit_told_labels_refused_total", "");
+    assert_eq!(refused, Some(3200.0 - told as f64));
 }
 
 #[test]

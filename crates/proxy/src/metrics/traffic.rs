@@ -2,12 +2,14 @@
 //!
 //! Label sets are interned: a connection holds a pointer to its counters, not its labels. The table
 //! is bounded; beyond the bound further label sets are counted together, never lost. What a peer
-//! says of itself has a small bound for each identity, so that no peer fills the table.
+//! says of itself has a small bound for each identity and one for all, in sets and in bytes, so that
+//! no peer fills the table or a scrape.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 use ambit_model::Text;
 use prometheus_client::collector::Collector;
@@ -22,8 +24,17 @@ use super::Reporter;
 const MAX_LABEL_SETS: usize = 100_000;
 /// Label sets with words of the peer in them, for each identity: its versions, and what it calls.
 const MAX_TOLD_PER_PEER: usize = 32;
-/// Label sets with words of any peer in them.
-const MAX_TOLD: usize = MAX_LABEL_SETS / 4;
+/// Label sets with words of any peer in them: thirty-two each of 64 identities. Few peers are ever
+/// unknown to the view, and a node of the mesh that is taken over has hundreds of identities.
+const MAX_TOLD: usize = 2048;
+/// Text of label sets with words of one identity. It is printed six times, once for each metric. Names
+/// of usual length leave room for [`MAX_TOLD_PER_PEER`] sets.
+const MAX_TOLD_BYTES_PER_PEER: usize = 40 << 10;
+/// Text of label sets with words of any peer: with it, a scrape grows by 12 MiB at most.
+const MAX_TOLD_BYTES: usize = 2 << 20;
+/// How often it is looked which label sets with words of a peer are unused since the last look,
+/// which give their places back. Their counters vanish from scrapes.
+const TOLD_IDLE: Duration = Duration::from_secs(600);
 /// What Istio prints for a label without value.
 const UNKNOWN: &str = "unknown";
 
@@ -125,17 +136,16 @@ impl TrafficLabels {
     }
 }
 
-impl EncodeLabelSet for TrafficLabels {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+impl TrafficLabels {
+    /// Tells every label as it is printed, but for escapes.
+    fn each(&self, mut label: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
+        let mut label =
+            |name: &str, value: &str| label(name, if value.is_empty() { UNKNOWN } else { value });
         let reporter = match self.reporter {
             Reporter::Source => "source",
             Reporter::Destination => "destination",
         };
         let security = if self.mutual_tls { "mutual_tls" } else { UNKNOWN };
-        let mut label = |name: &str, value: &str| {
-            let value = if value.is_empty() { UNKNOWN } else { value };
-            (name, value).encode(encoder.encode_label())
-        };
         label("reporter", reporter)?;
         for (side, end) in [("source", &self.source), ("destination", &self.destination)] {
             label(&format!("{side}_workload"), &end.workload)?;
@@ -155,6 +165,27 @@ impl EncodeLabelSet for TrafficLabels {
         label("request_protocol", "tcp")?;
         label("response_flags", self.flags.as_str())?;
         label("connection_security_policy", security)
+    }
+
+    /// How much text one metric with these labels has in a scrape.
+    fn printed_bytes(&self) -> usize {
+        let mut bytes = 0;
+        let count = |name: &str, value: &str| {
+            let escapes = value.bytes().filter(|it| matches!(it, b'"' | b'\\' | b'\n')).count();
+            bytes += name.len() + value.len() + escapes + LABEL_MARKS_BYTES;
+            Ok(())
+        };
+        self.each(count).expect("counting does not fail");
+        bytes
+    }
+}
+
+/// Of a printed label: the equals sign, two quotes and a comma.
+const LABEL_MARKS_BYTES: usize = 4;
+
+impl EncodeLabelSet for TrafficLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        self.each(|name, value| (name, value).encode(encoder.encode_label()))
     }
 }
 
@@ -184,6 +215,11 @@ impl Traffic {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How many it has counted, those that failed included.
+    fn connections(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed) + self.failed.load(Ordering::Relaxed)
+    }
+
     /// Bytes from client to server and from server to client, since the last call. Istio's *sent*
     /// is what the server sent, whoever reports it.
     pub(crate) fn moved(&self, to_server: u64, to_client: u64) {
@@ -197,25 +233,91 @@ impl Traffic {
 pub(super) struct TrafficTable {
     sets: RwLock<HashMap<TrafficLabels, Arc<Traffic>>>,
     told: Mutex<Told>,
+    /// Connections that were counted without what their peer says of itself.
+    told_overflow: AtomicU64,
 }
 
-/// How many label sets hold words of peers.
+/// The label sets that hold words of peers.
 #[derive(Debug, Default)]
 struct Told {
-    all: usize,
-    by_principal: HashMap<Text, usize>,
+    sets: HashMap<TrafficLabels, ToldSet>,
+    all: Share,
+    by_principal: HashMap<Text, Share>,
+    swept: Option<Instant>,
+}
+
+/// A label set that holds words of a peer.
+#[derive(Debug)]
+struct ToldSet {
+    bytes: usize,
+    /// Connections counted by it when it was last looked whether it is in use.
+    seen: u64,
+}
+
+/// What label sets take, of one peer or of all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    sets: usize,
+    bytes: usize,
+}
+
+impl Share {
+    fn has_room(self, bytes: usize, max_sets: usize, max_bytes: usize) -> bool {
+        self.sets < max_sets && self.bytes + bytes <= max_bytes
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.sets += 1;
+        self.bytes += bytes;
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.sets -= 1;
+        self.bytes -= bytes;
+    }
 }
 
 impl Told {
     /// Whether this peer may have one more.
-    fn grant(&mut self, principal: &Text) -> bool {
-        let own = self.by_principal.entry(principal.clone()).or_default();
-        let granted = *own < MAX_TOLD_PER_PEER && self.all < MAX_TOLD;
+    fn grant(&mut self, labels: &TrafficLabels) -> bool {
+        let bytes = labels.printed_bytes();
+        let own = self.by_principal.get(&labels.source.principal).copied().unwrap_or_default();
+        let granted = own.has_room(bytes, MAX_TOLD_PER_PEER, MAX_TOLD_BYTES_PER_PEER)
+            && self.all.has_room(bytes, MAX_TOLD, MAX_TOLD_BYTES);
         if granted {
-            *own += 1;
-            self.all += 1;
+            self.by_principal.entry(labels.source.principal.clone()).or_default().add(bytes);
+            self.all.add(bytes);
+            self.sets.insert(labels.clone(), ToldSet { bytes, seen: 0 });
         }
         granted
+    }
+
+    /// Takes out what no connection holds and none has counted on since the last look.
+    fn sweep(&mut self, now: Instant, table: &RwLock<HashMap<TrafficLabels, Arc<Traffic>>>) {
+        let last = *self.swept.get_or_insert(now);
+        if now.duration_since(last) < TOLD_IDLE {
+            return;
+        }
+        self.swept = Some(now);
+        let mut table = table.write().expect(UNBROKEN);
+        let (all, by_principal) = (&mut self.all, &mut self.by_principal);
+        self.sets.retain(|labels, set| {
+            if let Some(traffic) = table.get(labels) {
+                let counted = traffic.connections();
+                // Under the table's lock nobody else can take hold of it now.
+                if Arc::strong_count(traffic) > 1 || counted != set.seen {
+                    set.seen = counted;
+                    return true;
+                }
+            }
+            table.remove(labels);
+            all.give_back(set.bytes);
+            if let Some(share) = by_principal.get_mut(&labels.source.principal) {
+                share.give_back(set.bytes);
+            }
+            false
+        });
+        by_principal.retain(|_, share| share.sets > 0);
     }
 }
 
@@ -246,7 +348,12 @@ impl TrafficTable {
         if let Some(found) = self.found(told) {
             return found;
         }
-        self.of(if share.grant(&told.source.principal) { told } else { without })
+        share.sweep(Instant::now(), &self.sets);
+        if share.grant(told) {
+            return self.of(told);
+        }
+        self.told_overflow.fetch_add(1, Ordering::Relaxed);
+        self.of(without)
     }
 
     fn found(&self, labels: &TrafficLabels) -> Option<Arc<Traffic>> {
@@ -290,6 +397,10 @@ impl Collector for TrafficTable {
             let open = i64::try_from(open).unwrap_or(i64::MAX);
             family.encode_family(labels)?.encode_gauge(&open)?;
         }
-        Ok(())
+        let help = "Connections counted without what their peer says of itself: its share is full";
+        let name = "ambit_told_labels_refused";
+        let mut counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let refused = self.told_overflow.load(Ordering::Relaxed);
+        counter.encode_counter::<TrafficLabels, u64, u64>(&refused, None)
     }
 }
