@@ -95,7 +95,7 @@ struct Shelf<T, E> {
 
 /// An open connection, and the certificate it was made with.
 struct Ready<T> {
-    generation: u64,
+    generation: u128,
     client: Rc<Pooled<T>>,
 }
 
@@ -104,7 +104,7 @@ type Outcome<T, E> = Result<Rc<Pooled<T>>, Arc<E>>;
 
 /// A connection that is being opened.
 struct Opening<T, E> {
-    generation: u64,
+    generation: u128,
     outcome: RefCell<Option<Outcome<T, E>>>,
     done: Notify,
     waiters: Cell<usize>,
@@ -133,7 +133,7 @@ impl<T, E> Default for Shelf<T, E> {
 }
 
 impl<T, E> Shelf<T, E> {
-    fn source(&mut self, generation: u64, limits: &Limits) -> Result<Source<T, E>, PoolError<E>> {
+    fn source(&mut self, generation: u128, limits: &Limits) -> Result<Source<T, E>, PoolError<E>> {
         // Closing connections end with their last tunnel; here they are only forgotten.
         self.ready.retain(|ready| ready.generation == generation && !ready.client.is_closing());
         let limit = limits.tunnels_per_connection;
@@ -176,7 +176,7 @@ where
     pub async fn client<F>(
         &self,
         key: &K,
-        generation: u64,
+        generation: u128,
         guard: &Guard,
         connect: impl FnOnce() -> F,
     ) -> Result<Rc<Pooled<T>>, PoolError<E>>
@@ -199,7 +199,7 @@ where
 
     /// Opens a connection in a task of its own: it must not be lost to the others that wait for
     /// it when the first of them gives up.
-    fn open<F>(&self, key: &K, generation: u64, guard: &Guard, connect: F) -> Rc<Opening<T, E>>
+    fn open<F>(&self, key: &K, generation: u128, guard: &Guard, connect: F) -> Rc<Opening<T, E>>
     where
         F: Future<Output = Result<(Client, T), E>> + 'static,
     {

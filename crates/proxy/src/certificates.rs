@@ -9,6 +9,7 @@ mod keeper;
 mod revocations;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
@@ -35,13 +36,23 @@ pub(crate) struct Credentials {
     pub(crate) acceptor: Acceptor,
     /// Opens HBONE in its name.
     pub(crate) connector: Connector,
+    /// The list in force names it, or an authority of its chain: nobody accepts it any more.
+    pub(crate) is_revoked: bool,
+    /// No other credentials of this process have it.
+    number: u64,
 }
+
+/// Counts credentials. An address would not do for their number: it is used again.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 impl Credentials {
     fn new(certificate: Arc<WorkloadCertificate>, revocations: &Arc<RevocationList>) -> Arc<Self> {
         let acceptor = Acceptor::new(certificate.clone(), revocations.clone(), &[]);
         let connector = Connector::new(certificate.clone(), revocations.clone());
-        Arc::new(Self { certificate, acceptor, connector })
+        let mut chain = certificate.chain().iter();
+        let is_revoked = chain.any(|it| revocations.is_revoked(&it.serial, &it.issuer));
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { certificate, acceptor, connector, is_revoked, number })
     }
 }
 
@@ -72,6 +83,12 @@ impl Clock {
     /// The system's.
     pub(crate) fn system() -> Self {
         Self(Arc::new(SystemTime::now))
+    }
+
+    /// Another, for a test.
+    #[cfg(test)]
+    pub(crate) fn of(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
     }
 
     /// What time it is.
@@ -170,12 +187,24 @@ impl Certificates {
         }
     }
 
+    /// Numbers what an HBONE connection is proven with: the certificate, and what was trusted and
+    /// revoked at the time. Connections of another number get no new tunnels.
+    pub(crate) fn generation(&self, credentials: &Credentials) -> u128 {
+        let trust = *self.inner.trust_changed.borrow();
+        u128::from(credentials.number) << u64::BITS | u128::from(trust)
+    }
+
+    /// What time it is on the wall, by which certificates are valid.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.inner.clock.now()
+    }
+
     /// The certificate of an identity if there is a valid one, without waiting.
     pub(crate) fn cached(&self, identity: &Identity) -> Option<Arc<Credentials>> {
         let cache = self.inner.cache.load();
         let credentials = cache.get(identity)?;
         let in_date = !credentials.certificate.is_expired(self.inner.clock.now());
-        in_date.then(|| credentials.clone())
+        (in_date && !credentials.is_revoked).then(|| credentials.clone())
     }
 
     /// What is revoked. Live connections are judged again whenever [`Self::trust_changed`] fires.

@@ -4,7 +4,6 @@
 //! with a connection: that is told in `outbound`, `inbound` and `plaintext`.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,11 +15,10 @@ use ambit_net::namespace::remember_home;
 use ambit_net::pool::{Limits, Pool};
 use ambit_net::socket::{DialOptions, normalise, original_destination};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::accept::{Entrance, accept_loop};
-use crate::certificates::Credentials;
 use crate::choice::Balance;
 use crate::connections::{ConnectionInfo, Connections};
 use crate::descriptors::{Crowded, Direction, Permit, Source};
@@ -77,7 +75,6 @@ pub(crate) struct DataPlane {
     pub(crate) pool: Pool<PoolKey, TunnelPeer, DialError>,
     pub(crate) balance: Balance,
     pub(crate) tally: Tally,
-    trust: watch::Receiver<u64>,
 }
 
 /// A pod as one thread serves it.
@@ -116,17 +113,8 @@ impl DataPlane {
             pool: Pool::new(limits, guard),
             balance: Balance::new(rand::random()),
             tally: Tally::new(shared.clone()),
-            trust: shared.certificates.trust_changed(),
             shared,
         }
-    }
-
-    /// Numbers what an HBONE connection is proven with: the certificate, and what was trusted and
-    /// revoked at the time. Connections of another number get no new tunnels.
-    pub(crate) fn generation(&self, credentials: &Arc<Credentials>) -> u64 {
-        let mut hasher = rustc_hash::FxHasher::default();
-        (Arc::as_ptr(credentials) as usize, *self.trust.borrow()).hash(&mut hasher);
-        hasher.finish()
     }
 
     /// The address that an application shall see as its client's: the client's own, where the

@@ -253,7 +253,7 @@ pub(crate) async fn open(
         destinations: target.identities.clone(),
         hbone: target.hbone,
     };
-    let generation = plane.generation(&credentials);
+    let generation = certificates.generation(&credentials);
     let mut attempts = 1;
     loop {
         let connect = || connect(plane.clone(), served.clone(), credentials.clone(), key.clone());

@@ -27,9 +27,12 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         json!({})
     };
     let shares = if has_mesh { shares(mesh.proxies("/shares").await) } else { Vec::new() };
+    let certificates =
+        if has_mesh { revoked(mesh.proxies("/certificates").await) } else { Vec::new() };
     let are_roles_well = machine.iter().flat_map(|machine| &machine.roles).all(is_role_well);
     let is_well = are_roles_well
         && shares.iter().all(|share| share.used_up.is_empty())
+        && certificates.is_empty()
         && told["error"].is_null()
         && is_empty(&told, "/discovery/nodesWithoutProxy")
         && is_empty(&told, "/pods/waitingForCapture")
@@ -37,13 +40,13 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     match (args.output, &mesh) {
         (Report::Json, Mesh::Machine(_)) => {
             let whole = json!({ "well": is_well, "machine": machine, "mesh": told,
-                "shares": shares });
+                "shares": shares, "certificatesRevoked": certificates });
             super::print_json(&whole)?;
         }
         (Report::Json, Mesh::Cluster(cluster)) => {
             let cluster = json!({ "context": cluster.context() });
             let whole = json!({ "well": is_well, "cluster": cluster, "mesh": told,
-                "shares": shares });
+                "shares": shares, "certificatesRevoked": certificates });
             super::print_json(&whole)?;
         }
         (Report::Text, _) => {
@@ -53,12 +56,13 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
             };
             text.push_str(&mesh_text(has_mesh, &told));
             text.push_str(&shares_text(&shares));
+            text.push_str(&revoked_text(&certificates));
             for left in machine.iter().flat_map(|machine| &machine.left_alone) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "left alone: {left}");
             }
             text.push_str(if is_well { "all is well\n" } else { "not all is well\n" });
-            super::print(&text)?;
+            super::print_text(&text)?;
         }
     }
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -100,6 +104,45 @@ fn shares_text(shares: &[NodeShares]) -> String {
         if let Some(reason) = unknown {
             let _ = writeln!(text, "shares of {node} are not known: {reason}");
         }
+    }
+    text
+}
+
+/// An identity whose certificate on a node is revoked, and that has got no other yet.
+#[derive(Debug, PartialEq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RevokedCertificate {
+    /// The node.
+    node: String,
+    /// The identity: its pods there have no connection with other nodes.
+    identity: String,
+    /// Why no other has come, if that is known.
+    reason: Option<String>,
+}
+
+/// Who waits for a certificate in the place of a revoked one. Proxies that do not answer are named
+/// with the shares.
+fn revoked(answers: Result<Answers>) -> Vec<RevokedCertificate> {
+    let mut all = Vec::new();
+    for (node, answer) in answers.unwrap_or_default() {
+        let Ok(Value::Array(items)) = answer else { continue };
+        all.extend(items.iter().filter(|item| item["state"] == "Revoked").map(|item| {
+            let reason = item["lastFailure"].as_str().map(str::to_owned);
+            RevokedCertificate { node: node.clone(), identity: plain(&item["identity"]), reason }
+        }));
+    }
+    all
+}
+
+fn revoked_text(certificates: &[RevokedCertificate]) -> String {
+    let mut text = String::new();
+    for RevokedCertificate { node, identity, reason } in certificates {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "certificate revoked on {node}: {identity}");
+        let _ = match reason {
+            Some(reason) => writeln!(text, " ({reason})"),
+            None => writeln!(text),
+        };
     }
     text
 }
@@ -195,7 +238,7 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     let explanation = mesh.control(&query).await?;
     match args.output {
         Report::Json => super::print_json(&explanation)?,
-        Report::Text => super::print(&why_text(&explanation))?,
+        Report::Text => super::print_text(&why_text(&explanation))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -264,6 +307,19 @@ mod tests {
             "share used up on node-2: {sentence}\nshares of node-3 are not known: no such page\n"
         );
         assert_eq!(super::shares_text(&told), expected);
+    }
+
+    #[test]
+    fn revoked_certificates_are_named_with_their_node() {
+        let available = json!({ "identity": "spiffe://t/ns/a/sa/b", "state": "Available" });
+        let revoked = json!({ "identity": "spiffe://t/ns/a/sa/c", "state": "Revoked",
+            "lastFailure": "no answer" });
+        let told = super::revoked(Ok(vec![
+            ("node-1".to_owned(), Ok(json!([available, revoked]))),
+            ("node-2".to_owned(), Err(anyhow::anyhow!("no such page"))),
+        ]));
+        let expected = "certificate revoked on node-1: spiffe://t/ns/a/sa/c (no answer)\n";
+        assert_eq!(super::revoked_text(&told), expected);
     }
 
     #[test]

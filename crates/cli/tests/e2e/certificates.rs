@@ -10,7 +10,7 @@ use crate::size::sized;
 const USUAL: Size = Size { life_seconds: 20, load_seconds: 45.0 };
 /// The same at full size.
 const FULL: Size = Size { life_seconds: 60, load_seconds: 300.0 };
-/// How soon a revocation must be in force.
+/// How soon a revocation must be in force, and how soon its pod has another certificate.
 const REVOKED_WITHIN: Duration = Duration::from_secs(5);
 
 struct Size {
@@ -54,10 +54,26 @@ fn revocation(machine: &Machine) {
     let (mut load, other) = (long("client/load"), long("client/other"));
     machine.wait("the connections stand", SETTLE_TIMEOUT, || machine.connections(9000).len() == 10);
     let socket = machine.layout.control_socket();
+    let before = serials(machine);
     let body = "{\"pod\": \"client/load\"}";
     let (status, answer) = machine.post(&socket, http::Method::POST, "/ca/revoke", body);
     assert_eq!(status, 200, "{answer}");
+    let revoked_at = std::time::Instant::now();
     machine.wait("its connections are cut", REVOKED_WITHIN, || load.has_ended());
+    // What is revoked is a certificate, not the identity: the pod gets another and goes on.
+    let left = || REVOKED_WITHIN.saturating_sub(revoked_at.elapsed());
+    let is_of_load = |identity: &str| identity.contains("/ns/client/sa/");
+    machine.wait("it has another certificate", left(), || {
+        let now = serials(machine);
+        before.iter().any(|(who, serial)| is_of_load(who) && now.get(who) != Some(serial))
+    });
+    machine.wait("it reaches the other node again", left(), || {
+        let again = machine.load("client/load", "long echo.app:9000 --connections 1 --seconds 0.2");
+        let again = again.long();
+        (again.opened, again.cut) == (1, 0)
+    });
+    let seconds = revoked_at.elapsed().as_secs_f64();
+    eprintln!("{seconds:.1} s after its certificate was revoked a pod is connected again");
     let (load, other) = (load.long(), other.long());
     assert_eq!((load.opened, load.cut), (5, 5), "{load:?}");
     assert_eq!((other.opened, other.cut), (5, 0), "{other:?}");

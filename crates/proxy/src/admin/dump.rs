@@ -66,6 +66,7 @@ pub(super) fn certificates(shared: &Shared) -> Value {
 fn holding(holding: &Holding) -> Value {
     let Holding { identity, credentials, failure } = holding;
     let state = match (credentials, failure) {
+        (Some(credentials), _) if credentials.is_revoked => "Revoked".to_owned(),
         (Some(_), _) => "Available".to_owned(),
         (None, Some(reason)) => format!("Unavailable: {reason}"),
         (None, None) => "Initializing".to_owned(),

@@ -1,7 +1,8 @@
 //! The one task that obtains certificates and puts revocations into force.
 //!
 //! Each identity of an enrolled pod has one certificate, asked for once at a time, refreshed at its
-//! half life, and tried again with growing waits when the authority fails. What is obtained goes to
+//! half life, and tried again with growing waits when the authority fails. One that is revoked is
+//! replaced at once: revoking takes back a certificate, not an identity. What is obtained goes to
 //! the cache, where the data path finds it, and to the supervisor, which hands it to the next
 //! worker. Nothing is asked for before its time and nothing is kept after its last pod has gone.
 
@@ -41,6 +42,9 @@ const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Waits differ by up to this part, so that proxies that failed together do not return together.
 const RETRY_JITTER: f64 = 0.2;
+
+/// Why an identity has no certificate to use, though it has one.
+const REVOKED: &str = "its certificate is revoked, and no other has come yet";
 
 /// Why no certificate was obtained.
 #[derive(Debug, thiserror::Error)]
@@ -225,11 +229,16 @@ impl<A: Authority> Keeper<A> {
         self.revoke_with(&certificate).await;
         let credentials = Credentials::new(certificate, &inner.revocations.load_full());
         inner.cache.rcu(|cache| cache.update(identity.clone(), credentials.clone()));
-        if let Some(entry) = self.entries.get_mut(identity) {
+        if credentials.is_revoked {
+            // Handed over by a worker before, or signed by an authority that is revoked itself.
+            let wait = self.postpone(identity);
+            warn!(%identity, ?wait, "the certificate is revoked; asking for another");
+            self.note(identity, Some(REVOKED.into()));
+        } else if let Some(entry) = self.entries.get_mut(identity) {
             entry.failures = 0;
             entry.due = Some(refresh);
+            self.note(identity, None);
         }
-        self.note(identity, None);
         if before.is_some_and(|before| before != fingerprint) {
             info!(%identity, "the roots of trust have changed");
             inner.trust_changed.send_modify(|version| *version += 1);
@@ -241,7 +250,7 @@ impl<A: Authority> Keeper<A> {
         let now = self.now();
         let in_use = self.certificates.cached(identity);
         let left = in_use.and_then(|it| it.certificate.not_after().duration_since(now).ok());
-        let entry = self.entries.get_mut(identity).expect("the caller looked it up");
+        let Some(entry) = self.entries.get_mut(identity) else { return RETRY_START };
         let factor = 2_u32.saturating_pow(entry.failures.min(20));
         entry.failures = entry.failures.saturating_add(1);
         let limit = left.map_or(RETRY_LIMIT, |left| (left / RETRY_SHARE).max(MIN_WAIT));
@@ -312,6 +321,7 @@ impl<A: Authority> Keeper<A> {
         }
         info!(revoked = revocations.len(), "revocation list in force");
         inner.revocations.store(revocations.clone());
+        let cached = inner.cache.load_full();
         inner.cache.rcu(|cache| {
             let renew = |(identity, it): (&Identity, &Arc<Credentials>)| {
                 (identity.clone(), Credentials::new(it.certificate.clone(), &revocations))
@@ -319,8 +329,27 @@ impl<A: Authority> Keeper<A> {
             cache.iter().map(renew).collect::<imbl::HashMap<_, _>>()
         });
         inner.trust_changed.send_modify(|version| *version += 1);
+        self.replace_revoked(&cached);
         self.link.revocations(self.file.pem()).await;
         debug!("live connections are judged by the revocation list");
+    }
+
+    /// Asks at once for new certificates in the place of those of our own that are revoked. What
+    /// is under way is judged when it comes; what fails is tried again with growing waits.
+    fn replace_revoked(&mut self, before: &imbl::HashMap<Identity, Arc<Credentials>>) {
+        let now = self.now();
+        let cache = self.certificates.inner.cache.load_full();
+        let was_revoked = |identity: &Identity| before.get(identity).is_some_and(|it| it.is_revoked);
+        let is_news = |(identity, it): &(&Identity, &Arc<Credentials>)| {
+            it.is_revoked && !was_revoked(identity)
+        };
+        for (identity, _) in cache.iter().filter(is_news) {
+            warn!(%identity, "the certificate is revoked; asking for another");
+            self.note(identity, Some(REVOKED.into()));
+            if let Some(entry) = self.entries.get_mut(identity) {
+                entry.due = entry.due.map(|_| now);
+            }
+        }
     }
 }
 

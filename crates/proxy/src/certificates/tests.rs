@@ -258,7 +258,8 @@ async fn a_revocation_list_comes_into_force_when_its_file_changes() {
         let bundle = world.authority.bundle.lock().expect("unbroken");
         bundle.revoke(serials, now, MINUTE * 60).expect("signed")
     };
-    let serial = credentials.certificate.serial().clone();
+    // Of a certificate that is not its own, so that its own stays in use.
+    let serial: ambit_tls::certificate::Serial = "0a0b".parse().expect("a serial");
     std::fs::write(&world.crl_path, revoke(&world, std::slice::from_ref(&serial)))
         .expect("written");
     pass(1).await;
@@ -277,6 +278,80 @@ async fn a_revocation_list_comes_into_force_when_its_file_changes() {
     std::fs::write(&world.crl_path, "\n").expect("written");
     pass(1).await;
     assert_eq!(world.certificates.revocations().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_certificate_of_its_own_is_replaced_at_once() {
+    let world = World::new("own-revoked", MINUTE * 60).start();
+    world.certificates.hold(identity("cart")).await;
+    world.certificates.hold(identity("bank")).await;
+    let revoked = world.certificates.of(&identity("cart")).await.expect("obtained");
+    let other = world.certificates.of(&identity("bank")).await.expect("obtained");
+    let revoke = |serial: &ambit_tls::certificate::Serial| {
+        let bundle = world.authority.bundle.lock().expect("unbroken");
+        let now = world.authority.clock.now();
+        let pem = bundle.revoke(std::slice::from_ref(serial), now, MINUTE * 60).expect("signed");
+        std::fs::write(&world.crl_path, pem).expect("written");
+    };
+    // While the authority is away nobody is handed what is revoked, and the list says why.
+    world.authority.set_down(true);
+    revoke(revoked.certificate.serial());
+    pass(1).await;
+    assert!(world.certificates.cached(&identity("cart")).is_none());
+    let listed = world.certificates.list().into_iter().find(|it| it.identity == identity("cart"));
+    let listed = listed.expect("listed");
+    assert!(listed.credentials.expect("there is one").is_revoked && listed.failure.is_some());
+    pass(20).await;
+    let tried = world.authority.asked(&identity("cart")).len();
+    assert!((5..=9).contains(&tried), "{tried}: with growing waits");
+    world.authority.set_down(false);
+    pass(40).await;
+    let first = world.certificates.of(&identity("cart")).await.expect("obtained");
+    assert_ne!(first.certificate.serial(), revoked.certificate.serial());
+    assert!(world.certificates.list().iter().all(|it| it.failure.is_none()));
+    // With the authority there it takes as long as it takes to see the list.
+    revoke(first.certificate.serial());
+    pass(1).await;
+    let second = world.certificates.cached(&identity("cart")).expect("obtained");
+    assert_ne!(second.certificate.serial(), first.certificate.serial());
+    let same = world.certificates.cached(&identity("bank")).expect("in date");
+    assert_eq!(same.certificate.serial(), other.certificate.serial());
+    assert_eq!(world.authority.asked(&identity("bank")).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handed_certificate_that_is_revoked_is_replaced_at_once() {
+    let mut world = World::new("handed-revoked", MINUTE * 60);
+    let key = ambit_tls::WorkloadKey::generate().expect("a key");
+    let csr = key.csr_pem(&identity("cart")).expect("a request");
+    let chain = world.authority.sign(&identity("cart"), csr).await.expect("signed");
+    let now = world.authority.clock.now();
+    let old = WorkloadCertificate::new(key, &chain, &identity("cart"), now).expect("whole");
+    let crl = {
+        let bundle = world.authority.bundle.lock().expect("unbroken");
+        bundle.revoke(std::slice::from_ref(old.serial()), now, MINUTE * 60).expect("signed")
+    };
+    let keeper = world.keeper.as_mut().expect("not started yet");
+    keeper.hand(old.clone());
+    keeper.hand_revocations(crl);
+    let world = world.start();
+    world.certificates.hold(identity("cart")).await;
+    let now = world.certificates.of(&identity("cart")).await.expect("obtained");
+    assert_ne!(now.certificate.serial(), old.serial());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_credentials_have_one_generation() {
+    let world = World::new("generation", MINUTE).start();
+    world.certificates.hold(identity("cart")).await;
+    let certificate =
+        world.certificates.of(&identity("cart")).await.expect("obtained").certificate.clone();
+    let none = Arc::new(RevocationList::none());
+    // Each is gone before the next is made, which then lies at its address.
+    let generations: std::collections::BTreeSet<u128> = (0..64)
+        .map(|_| world.certificates.generation(&Credentials::new(certificate.clone(), &none)))
+        .collect();
+    assert_eq!(generations.len(), 64);
 }
 
 #[tokio::test(start_paused = true)]
