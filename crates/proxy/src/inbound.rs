@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ambit_model::address::Reach;
 use ambit_model::authorize;
@@ -25,7 +25,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::certificates::CertificateError;
+use crate::certificates::{CertificateError, Certificates};
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
 use crate::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
@@ -33,6 +33,10 @@ use crate::judgement::{Allowed, Refused, admit, wait_for_view};
 use crate::metrics::{Reporter, ResponseFlags};
 use crate::record::{Failure, Record, Way};
 use crate::tunnel::{self, DialError};
+
+/// How often the wall clock is compared with the end of a client's certificate, besides at every
+/// new tunnel: so soon after a suspend the client is asked to connect anew.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why another proxy's connection was not served.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +110,9 @@ pub(crate) enum InboundError {
     /// Its target is the proxy.
     #[error("{0} is the proxy's own port")]
     ProxyPort(SocketAddr),
+    /// What proved the client proves nothing any more.
+    #[error("the client's certificate has expired; its proxy must open a new connection")]
+    Expired,
     /// It may not come in.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -131,7 +138,9 @@ impl InboundError {
             | Self::WrongAddress { .. }
             | Self::NoWorkloadAddress(_)
             | Self::ProxyPort(_) => StatusCode::BAD_REQUEST,
-            Self::Refused(Refused::Denied(_)) | Self::Cut(_) => StatusCode::UNAUTHORIZED,
+            Self::Refused(Refused::Denied(_)) | Self::Cut(_) | Self::Expired => {
+                StatusCode::UNAUTHORIZED
+            }
             Self::Refused(Refused::Unknown(_))
             | Self::Dial(_)
             | Self::Share(_)
@@ -156,6 +165,7 @@ impl Failure for InboundError {
             Self::Method(_) | Self::Authority(_) => "bad_request",
             Self::WrongAddress { .. } | Self::NoWorkloadAddress(_) => "wrong_address",
             Self::ProxyPort(_) => "self_call",
+            Self::Expired => "expired",
             Self::Refused(refused) => refused.reason(),
             Self::Dial(error) => error.reason(),
             Self::Share(crowded) => crowded.reason(),
@@ -236,7 +246,9 @@ async fn session(
         session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
     };
     let serving = serve_hbone(stream, activity, &settings, &guard, each);
-    pod.clone().spawn_local(leave(leaving, pod, session.peer.not_after));
+    let certificates = session.plane.shared.certificates.clone();
+    let expiry = expired(certificates, session.peer.not_after);
+    pod.clone().spawn_local(leave(leaving, pod, expiry));
     tokio::select! {
         biased;
         served = serving => match served {
@@ -260,13 +272,12 @@ async fn session(
 /// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's
 /// certificate has expired, which proves nothing from then on. Tunnels that are open go on. Ends
 /// with the session.
-async fn leave(session: Drain, mut pod: Guard, not_after: SystemTime) {
-    let valid_for = not_after.duration_since(SystemTime::now()).unwrap_or_default();
+async fn leave(session: Drain, mut pod: Guard, expiry: impl Future<Output = ()>) {
     let mut late = pod.clone();
     let leaving = async {
         tokio::select! {
             _ = pod.draining() => {}
-            () = tokio::time::sleep(valid_for) => {}
+            () = expiry => {}
         }
         session.start(None);
         late.overdue().await;
@@ -277,6 +288,17 @@ async fn leave(session: Drain, mut pod: Guard, not_after: SystemTime) {
         () = leaving => {}
     }
     session.finished().await;
+}
+
+/// Waits until the wall clock says so. Timers stand still while a machine is suspended, so the
+/// clock is looked at again and again.
+async fn expired(certificates: Certificates, not_after: SystemTime) {
+    while let Ok(left) = not_after.duration_since(certificates.now()) {
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(CLOCK_INTERVAL)).await;
+    }
 }
 
 /// Serves one tunnel from its CONNECT to its record.
@@ -313,6 +335,10 @@ impl Session {
     ) -> Result<Admitted, InboundError> {
         if connect.method() != Method::CONNECT {
             return Err(InboundError::Method(connect.method().clone()));
+        }
+        // By the wall clock, which a suspended machine finds further on than its timers.
+        if self.peer.not_after <= self.plane.shared.certificates.now() {
+            return Err(InboundError::Expired);
         }
         let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
         let asked: Authority = authority.parse()?;

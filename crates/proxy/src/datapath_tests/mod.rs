@@ -149,6 +149,21 @@ in_namespaces! {
         }
     }
 
+    /// The wall clock of the server's node jumps ahead, as after a suspend, and no timer has moved.
+    fn a_certificate_that_expired_while_timers_stood_still_opens_no_tunnel() {
+        let world = World::new();
+        let pair = Pair::new(&world, Place::Apart);
+        pair.server.serve(8080, echo);
+        let to = at(pair.server.v4, 8080);
+        let mut open = pair.client.connect(to).unwrap();
+        ping(&mut open);
+        pair.judge().ahead_s.store(2 * 3600, std::sync::atomic::Ordering::Relaxed);
+        assert!(pair.client.ask(to).is_err(), "the connection between the proxies was reused");
+        ping(&mut open);
+        let metrics = pair.judge().metrics();
+        assert!(metrics.contains("reason=\"expired\""), "{metrics}");
+    }
+
     fn a_service_leads_to_its_endpoint() {
         let world = World::new();
         for place in PLACES {

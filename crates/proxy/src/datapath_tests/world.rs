@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -77,6 +77,8 @@ pub(crate) struct Proxy {
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) thread: Option<JoinHandle<()>>,
+    /// How many seconds its wall clock is ahead of ours.
+    pub(crate) ahead_s: Arc<AtomicU64>,
     control: tokio::runtime::Runtime,
 }
 
@@ -165,7 +167,11 @@ impl World {
         let cli = Cli::parse_from(["ambit", "--node-name", "node"]);
         let mut config = Config::new(&cli.args, &Environment::default()).unwrap();
         config.same_node = same_node;
-        let (certificates, asks) = Certificates::new(Clock::system());
+        let ahead_s = Arc::new(AtomicU64::new(0));
+        let ahead = ahead_s.clone();
+        let (certificates, asks) = Certificates::new(Clock::of(move || {
+            SystemTime::now() + Duration::from_secs(ahead.load(Ordering::Relaxed))
+        }));
         let mut shared = Shared::new(config, certificates.clone(), Demand::nothing());
         if let Some(limit) = limit {
             shared.descriptors = Descriptors::new(Process { limit, threads: 1 });
@@ -195,7 +201,7 @@ impl World {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime.unwrap(), dataplane::run(served, receiver));
         });
-        Proxy { shared, commands, thread: Some(thread), control }
+        Proxy { shared, commands, thread: Some(thread), ahead_s, control }
     }
 }
 
