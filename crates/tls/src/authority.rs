@@ -254,6 +254,7 @@ impl Authority {
     fn revocation_list(
         &self,
         serials: &[Serial],
+        number: u64,
         now: SystemTime,
         valid_for: Duration,
     ) -> Result<String, AuthorityError> {
@@ -263,12 +264,10 @@ impl Authority {
             reason_code: None,
             invalidity_date: None,
         });
-        // The time is a number that only grows, which is all that RFC 5280 asks of a CRL number.
-        let number = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().to_be_bytes();
         let params = CertificateRevocationListParams {
             this_update: (now - CLOCK_SKEW).into(),
             next_update: expiry(now, valid_for),
-            crl_number: SerialNumber::from_slice(&number),
+            crl_number: SerialNumber::from_slice(&number.to_be_bytes()),
             issuing_distribution_point: None,
             revoked_certs: revoked_certs.collect(),
             key_identifier_method: match &self.key_identifier {
@@ -387,8 +386,23 @@ impl AuthorityBundle {
         now: SystemTime,
         valid_for: Duration,
     ) -> Result<String, AuthorityError> {
-        let authorities = self.earlier.iter().chain([&self.active]);
-        authorities.map(|authority| authority.revocation_list(serials, now, valid_for)).collect()
+        let number = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.revoke_as(serials, number, now, valid_for)
+    }
+
+    /// As [`Self::revoke`], with this CRL number. RFC 5280 section 5.2.3 asks that it only grows,
+    /// and workloads refuse a list with a smaller one.
+    pub fn revoke_as(
+        &self,
+        serials: &[Serial],
+        number: u64,
+        now: SystemTime,
+        valid_for: Duration,
+    ) -> Result<String, AuthorityError> {
+        let list = |authority: &Authority| {
+            authority.revocation_list(serials, number, now, valid_for)
+        };
+        self.earlier.iter().chain([&self.active]).map(list).collect()
     }
 
     fn add_roots(&mut self, roots: Vec<CertificateDer<'static>>) {

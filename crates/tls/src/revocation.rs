@@ -30,8 +30,18 @@ pub struct RevocationList {
     lists: HashMap<Issuer, Vec<SignedList>>,
 }
 
+/// A CRL number of up to 20 octets: compared by length, then by its octets without leading zeros.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Number(usize, Vec<u8>);
+
 #[derive(Debug)]
 struct SignedList {
+    /// The public key that signed it. A name may have several while a root is rotated, and each
+    /// counts its own lists.
+    signer: Box<[u8]>,
+    /// Its CRL number, RFC 5280 section 5.2.3.
+    number: Option<Number>,
+    this_update: SystemTime,
     revoked: HashSet<Serial>,
     next_update: Option<SystemTime>,
 }
@@ -137,6 +147,35 @@ impl RevocationList {
         self.lists.values().filter_map(|lists| in_date_until(lists)).min()
     }
 
+    /// The issuer whose list here is older, by its number, than the one `before` has of the same
+    /// key. A list without a number is never older.
+    pub fn goes_back(&self, before: &Self) -> Option<&Issuer> {
+        self.lists.iter().find_map(|(issuer, lists)| {
+            let earlier = before.lists.get(issuer)?;
+            let is_older = |list: &&SignedList| {
+                let known = newest(earlier, &list.signer);
+                known.is_some() && list.number.is_some() && newest(lists, &list.signer) < known
+            };
+            lists.iter().any(|list| is_older(&list)).then_some(issuer)
+        })
+    }
+
+    /// The largest CRL number, if it is one that an [`crate::AuthorityBundle`] can have given.
+    pub fn number(&self) -> Option<u64> {
+        let numbers = self.lists.values().flatten().filter_map(|list| list.number.as_ref());
+        numbers.max()?.value()
+    }
+
+    /// When the newest of the lists was signed.
+    pub fn this_update(&self) -> Option<SystemTime> {
+        self.lists.values().flatten().map(|list| list.this_update).max()
+    }
+
+    /// The serials of revoked certificates; one may be there for each of several signers.
+    pub fn serials(&self) -> impl Iterator<Item = &Serial> {
+        self.lists.values().flatten().flat_map(|list| &list.revoked)
+    }
+
     /// Number of revoked certificates.
     pub fn len(&self) -> usize {
         self.lists.values().flatten().map(|list| list.revoked.len()).sum()
@@ -167,6 +206,24 @@ impl RevocationList {
     }
 }
 
+impl Number {
+    fn new(octets: &[u8]) -> Self {
+        let start = octets.iter().position(|octet| *octet != 0).unwrap_or(octets.len());
+        Self(octets.len() - start, octets[start..].to_vec())
+    }
+
+    fn value(&self) -> Option<u64> {
+        let fits = self.0 <= size_of::<u64>();
+        fits.then(|| self.1.iter().fold(0, |value, octet| value << 8 | u64::from(*octet)))
+    }
+}
+
+/// The largest number among the lists of one key.
+fn newest<'a>(lists: &'a [SignedList], signer: &[u8]) -> Option<&'a Number> {
+    let own = lists.iter().filter(|list| *list.signer == *signer);
+    own.filter_map(|list| list.number.as_ref()).max()
+}
+
 /// When the last of one issuer's lists falls out of date; never, if one has no end.
 ///
 /// Lists of one name are joined: an older one that a retired key signed only adds serials.
@@ -194,14 +251,21 @@ fn read_list(
     {
         return Err(RevocationError::Partial { number, issuer });
     }
-    if !signers.iter().any(|signer| has_signed(signer, &crl)) {
+    let Some(signer) = signers.iter().find(|signer| has_signed(signer, &crl)) else {
         return Err(RevocationError::Unsigned { number, issuer });
-    }
+    };
     let revoked = crl
         .iter_revoked_certificates()
         .map(|entry| Serial::from_der_integer(entry.raw_serial()))
         .collect();
-    Ok((issuer, SignedList { revoked, next_update: crl.next_update().map(system_time) }))
+    let list = SignedList {
+        signer: signer.public_key().raw.into(),
+        number: crl.crl_number().map(|number| Number::new(&number.to_bytes_be())),
+        this_update: system_time(crl.last_update()),
+        revoked,
+        next_update: crl.next_update().map(system_time),
+    };
+    Ok((issuer, list))
 }
 
 fn has_signed(signer: &X509Certificate<'_>, crl: &CertificateRevocationList<'_>) -> bool {

@@ -348,6 +348,29 @@ fn earlier_authorities_go_on_revoking_until_they_are_retired() {
 }
 
 #[test]
+fn a_list_with_a_smaller_number_goes_back_and_only_for_the_key_that_signed_it() {
+    let mut ca = bundle("cluster.local");
+    let now = SystemTime::now();
+    let serial = certificate(&ca, WORKLOAD).serial().clone();
+    let list = |ca: &AuthorityBundle, number: u64| {
+        let crl = ca.revoke_as(&[serial.clone()], number, now, HOUR).expect("a list");
+        RevocationList::from_pem(&crl, &ca.revocation_signers_pem()).expect("signed")
+    };
+    let (old, new, wide) = (list(&ca, 9), list(&ca, 10), list(&ca, 256));
+    assert_eq!((old.number(), wide.number()), (Some(9), Some(256)));
+    assert_eq!(old.serials().collect::<Vec<_>>(), [&serial]);
+    assert!(old.goes_back(&new).is_some() && new.goes_back(&wide).is_some());
+    assert!(new.goes_back(&old).is_none() && wide.goes_back(&new).is_none());
+    assert!(new.goes_back(&new).is_none(), "the same again");
+    assert!(old.goes_back(&RevocationList::none()).is_none());
+    ca.activate(Authority::generate("cluster.local", now).expect("a root"));
+    assert!(list(&ca, 9).goes_back(&wide).is_some(), "the earlier key's list is older");
+    assert!(list(&ca, 257).goes_back(&wide).is_none());
+    ca.retire_earlier();
+    assert!(list(&ca, 1).goes_back(&wide).is_none(), "a new root counts for itself");
+}
+
+#[test]
 fn a_hand_over_gives_back_the_whole_certificate() {
     let ca = AuthorityBundle::new(
         plugged(KeyPair::generate().expect("a key")).authority().expect("whole"),
