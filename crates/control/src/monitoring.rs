@@ -35,7 +35,11 @@ impl Monitoring {
             (&Method::GET, "/ready") => {
                 let ready = *self.serves.borrow();
                 let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                Answer::json(status, &json!({ "ready": ready }))
+                let mut told = json!({ "ready": ready });
+                if let Some(problem) = self.authority.get().and_then(|it| it.problem()) {
+                    told["problem"] = json!(problem);
+                }
+                Answer::json(status, &told)
             }
             (&Method::GET, "/debug/syncz") => {
                 let message = "this port tells no names; ask the administration API";

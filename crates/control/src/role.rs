@@ -343,7 +343,7 @@ async fn authority(
     let authority =
         CertificateAuthority::of_cluster(state, root, config.max_workload_cert_ttl, now)?;
     // What other replicas took back must be known before the first proxy is served.
-    cluster.authority.exchange(&authority).await?;
+    cluster.authority.catch_up(&authority).await;
     Ok(authority)
 }
 

@@ -399,9 +399,8 @@ impl AuthorityBundle {
         now: SystemTime,
         valid_for: Duration,
     ) -> Result<String, AuthorityError> {
-        let list = |authority: &Authority| {
-            authority.revocation_list(serials, number, now, valid_for)
-        };
+        let list =
+            |authority: &Authority| authority.revocation_list(serials, number, now, valid_for);
         self.earlier.iter().chain([&self.active]).map(list).collect()
     }
 

@@ -205,6 +205,7 @@ impl Admin {
             "authority": {
                 "issued": issued.len(),
                 "revoked": revoked.len(),
+                "problem": self.authority.problem(),
                 "rotation": self.authority.rotation(&holders),
             },
         })

@@ -2,10 +2,11 @@
 //!
 //! The Secret `cacerts` (plugged in by an operator, with Istio's names or those of a
 //! `kubernetes.io/tls` Secret) goes before `istio-ca-secret`, which holds a root of its own and is
-//! made by whichever replica is first. The ConfigMap `ambit-revoked` holds the serials that were
-//! taken back, and the orders by which they were: a replica knows only the certificates that it
-//! signed itself, so each carries out every order on its own ledger. Nothing is ever removed from
-//! it before its certificates have ended. Keys are never logged.
+//! made by whichever replica is first. The ConfigMaps `ambit-revoked-0` and so on hold the serials
+//! that were taken back, `ambit-revoked` the orders by which they were: a replica knows only the
+//! certificates that it signed itself, so each carries out every order on its own ledger. Nothing
+//! is ever removed before its certificates have ended. A list that is full is told, and is no
+//! reason to stop. Keys are never logged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use zeroize::Zeroizing;
 
-use super::ledger::Shared;
+use super::shared::{LineError, ORDERS_MAX, PARTS, REVOKED_MAX, Shared};
 use super::{CaError, CertificateAuthority};
 use crate::error_text::chain;
 use crate::kubernetes::{ApiError, FIELD_MANAGER, answer};
@@ -31,11 +32,15 @@ const PLUGGED_IN: &str = "cacerts";
 const OWN: &str = "istio-ca-secret";
 /// The type that istiod gives it.
 const OWN_TYPE: &str = "istio.io/ca-root";
-/// The ConfigMap of what was taken back, and its key.
-const REVOKED: &str = "ambit-revoked";
-const REVOKED_KEY: &str = "revoked.json";
-/// Longest list in a ConfigMap; the API server refuses objects above 1 MiB.
-const REVOKED_SIZE_MAX_BYTES: usize = 900 << 10;
+/// The ConfigMap of orders, and its key.
+const ORDERS: &str = "ambit-revoked";
+const ORDERS_KEY: &str = "orders.json";
+/// The ConfigMaps of what was taken back, and the key of each. The chart's Role names them too.
+const REVOKED: [&str; PARTS] =
+    ["ambit-revoked-0", "ambit-revoked-1", "ambit-revoked-2", "ambit-revoked-3"];
+const REVOKED_KEY: &str = "revoked.txt";
+/// What the two are to an operator.
+const LIST: &str = "ConfigMaps ambit-revoked and ambit-revoked-*";
 /// How often replicas look at the list; at the Secrets every sixth time.
 const INTERVAL: Duration = Duration::from_secs(5);
 const LOOKS_PER_ROOT: u32 = 6;
@@ -72,21 +77,24 @@ pub enum ClusterError {
         /// What there must be.
         needs: &'static str,
     },
-    /// The list cannot be read.
+    /// A part of the list cannot be read.
     #[error(
-        "ConfigMap {namespace}/{REVOKED} is damaged; restore it, or delete it: replicas that run \
+        "ConfigMap {namespace}/{name} is damaged; restore it, or delete it: replicas that run \
          write it again"
     )]
     Damaged {
         /// Where.
         namespace: String,
+        /// Which.
+        name: &'static str,
         /// Why.
-        source: serde_json::Error,
+        source: Damage,
     },
     /// The list is full.
     #[error(
-        "the list of revoked certificates is full ({REVOKED_SIZE_MAX_BYTES} bytes); it becomes \
-         shorter as certificates end; to distrust all at once, plug in a new root"
+        "the list of revoked certificates is full ({REVOKED_MAX} certificates, {ORDERS_MAX} \
+         orders): what is on it holds, nothing more is added; it becomes shorter as certificates \
+         end; to distrust all at once, plug in a new root"
     )]
     Full,
     /// Other replicas were faster each time.
@@ -106,6 +114,24 @@ pub enum ClusterError {
     /// What the list says cannot be carried out here.
     #[error("carrying out the revocations")]
     Revoke(#[source] Box<CaError>),
+}
+
+/// What cannot be read of a ConfigMap.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub enum Damage {
+    /// Its orders.
+    Orders(serde_json::Error),
+    /// Its serials.
+    Serials(LineError),
+}
+
+/// One ConfigMap of the list, as it is there.
+struct Part {
+    name: &'static str,
+    key: &'static str,
+    version: Option<String>,
+    text: Option<String>,
 }
 
 /// What the replicas of a cluster share of their authority.
@@ -214,56 +240,114 @@ impl ClusterAuthority {
         })
     }
 
+    /// Waits until what other replicas took back is known here. A list that is full is; one that
+    /// cannot be read is not, and nobody may be served before.
+    pub(crate) async fn catch_up(&self, authority: &CertificateAuthority) {
+        let mut problem = None;
+        loop {
+            let exchanged = self.exchange(authority).await;
+            note(authority, &mut problem, exchanged.as_ref().err());
+            if matches!(exchanged, Ok(()) | Err(ClusterError::Full)) {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     /// Tells the other replicas what was taken back here, and takes back what they did.
     pub(crate) async fn exchange(
         &self,
         authority: &CertificateAuthority,
     ) -> Result<(), ClusterError> {
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        let what = "ConfigMap ambit-revoked";
         for _ in 0..ATTEMPTS {
-            let known = answer(maps.get_opt(REVOKED)).await.map_err(self.failed(what))?;
-            let shared = self.read(known.as_ref())?;
-            let now = SystemTime::now();
-            let all = authority
-                .absorb(&shared, now)
+            let parts = self.parts().await?;
+            let (shared, damage) = self.read(&parts);
+            let absorbed = authority
+                .absorb(&shared, SystemTime::now())
                 .map_err(|source| ClusterError::Revoke(Box::new(source)))?;
-            if all == shared {
-                return Ok(());
+            // What is damaged stays as it is until somebody has looked at it.
+            if let Some(damage) = damage {
+                return Err(damage);
             }
-            let json = serde_json::to_string(&all).expect("texts and numbers are JSON");
-            if json.len() > REVOKED_SIZE_MAX_BYTES {
-                return Err(ClusterError::Full);
+            let mut is_written = true;
+            for part in parts {
+                let text = absorbed.all.text(part.name);
+                if part.text.as_deref().unwrap_or_default() != text {
+                    is_written &= self.write(part, text).await?;
+                }
             }
-            let map = ConfigMap {
-                metadata: ObjectMeta {
-                    name: Some(REVOKED.to_owned()),
-                    resource_version: known
-                        .as_ref()
-                        .and_then(|it| it.metadata.resource_version.clone()),
-                    ..ObjectMeta::default()
-                },
-                data: Some(BTreeMap::from([(REVOKED_KEY.to_owned(), json)])),
-                ..ConfigMap::default()
-            };
-            let written = match known {
-                Some(_) => answer(maps.replace(REVOKED, &created(), &map)).await,
-                None => answer(maps.create(&created(), &map)).await,
-            };
-            match written {
-                Ok(_) => return Ok(()),
-                Err(error) if error.is_conflict() || error.is_not_found() => {}
-                Err(error) => return Err(self.failed(what)(error)),
+            match (is_written, absorbed.is_full) {
+                (true, false) => return Ok(()),
+                (true, true) => return Err(ClusterError::Full),
+                (false, _) => {}
             }
         }
-        Err(ClusterError::Contended { what })
+        Err(ClusterError::Contended { what: LIST })
     }
 
-    fn read(&self, map: Option<&ConfigMap>) -> Result<Shared, ClusterError> {
-        let json = map.and_then(|map| map.data.as_ref()?.get(REVOKED_KEY));
-        let Some(json) = json else { return Ok(Shared::default()) };
-        serde_json::from_str(json)
-            .map_err(|source| ClusterError::Damaged { namespace: self.namespace.clone(), source })
+    fn maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn parts(&self) -> Result<Vec<Part>, ClusterError> {
+        let maps = self.maps();
+        let names = REVOKED.iter().map(|name| (*name, REVOKED_KEY)).chain([(ORDERS, ORDERS_KEY)]);
+        let mut parts = Vec::new();
+        for (name, key) in names {
+            let known = answer(maps.get_opt(name)).await.map_err(self.failed(LIST))?;
+            let (version, text) = match known {
+                Some(map) => {
+                    (map.metadata.resource_version, map.data.and_then(|mut data| data.remove(key)))
+                }
+                None => (None, None),
+            };
+            parts.push(Part { name, key, version, text });
+        }
+        Ok(parts)
+    }
+
+    /// All that can be read, and what cannot.
+    fn read(&self, parts: &[Part]) -> (Shared, Option<ClusterError>) {
+        let (mut shared, mut damage) = (Shared::default(), None);
+        for part in parts {
+            let Some(text) = part.text.as_deref().filter(|text| !text.is_empty()) else { continue };
+            let read = if part.name == ORDERS {
+                let orders = serde_json::from_str(text).map_err(Damage::Orders);
+                orders.map(|orders| shared.orders = orders)
+            } else {
+                shared.add_part(text).map_err(Damage::Serials)
+            };
+            if let Err(source) = read {
+                let (namespace, name) = (self.namespace.clone(), part.name);
+                damage = Some(ClusterError::Damaged { namespace, name, source });
+            }
+        }
+        (shared, damage)
+    }
+
+    /// Writes a part; answers whether no other replica did meanwhile.
+    async fn write(&self, part: Part, text: String) -> Result<bool, ClusterError> {
+        let maps = self.maps();
+        let is_there = part.version.is_some();
+        let map = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(part.name.to_owned()),
+                resource_version: part.version,
+                ..ObjectMeta::default()
+            },
+            data: Some(BTreeMap::from([(part.key.to_owned(), text)])),
+            ..ConfigMap::default()
+        };
+        let written = if is_there {
+            answer(maps.replace(part.name, &created(), &map)).await
+        } else {
+            answer(maps.create(&created(), &map)).await
+        };
+        match written {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(false),
+            Err(error) => Err(self.failed(LIST)(error)),
+        }
     }
 
     /// Follows the Secrets and the list until asked to drain.
@@ -273,7 +357,7 @@ impl ClusterAuthority {
         mut guard: Guard,
     ) {
         let mut looks = 0;
-        let mut problem = None;
+        let mut problem = authority.problem();
         loop {
             tokio::select! {
                 _ = guard.draining() => return,
@@ -284,16 +368,7 @@ impl ClusterAuthority {
             if looks % LOOKS_PER_ROOT == 0 {
                 looked = looked.and(self.follow_root(&authority).await);
             }
-            let now_wrong = looked.err().map(|error| chain(&error));
-            if now_wrong != problem {
-                match &now_wrong {
-                    Some(error) => {
-                        tracing::error!(error, "the authority that replicas share; trying again");
-                    }
-                    None => tracing::info!("the authority that replicas share is at hand again"),
-                }
-                problem = now_wrong;
-            }
+            note(&authority, &mut problem, looked.as_ref().err());
         }
     }
 
@@ -302,6 +377,37 @@ impl ClusterAuthority {
         let root = self.root(now).await?;
         authority.take_over(root, now).map_err(|source| ClusterError::Revoke(Box::new(source)))
     }
+}
+
+impl Shared {
+    /// What the ConfigMap of this name is to say.
+    fn text(&self, name: &str) -> String {
+        match REVOKED.iter().position(|part| *part == name) {
+            Some(part) => self.part(part),
+            None if self.orders.is_empty() => String::new(),
+            None => serde_json::to_string(&self.orders).expect("texts and numbers are JSON"),
+        }
+    }
+}
+
+/// Logs what is wrong when that changes, and tells it to whoever asks for the status.
+fn note(
+    authority: &CertificateAuthority,
+    problem: &mut Option<String>,
+    error: Option<&ClusterError>,
+) {
+    let now_wrong = error.map(|error| chain(error));
+    if now_wrong == *problem {
+        return;
+    }
+    match &now_wrong {
+        Some(error) => {
+            tracing::error!(error, "the authority that replicas share; trying again");
+        }
+        None => tracing::info!("the authority that replicas share is at hand again"),
+    }
+    authority.set_problem(now_wrong.clone());
+    *problem = now_wrong;
 }
 
 impl ClusterError {
@@ -340,15 +446,19 @@ fn own_secret(authority: &Authority) -> Secret {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use ambit_model::identity::Identity;
-    use ambit_tls::WorkloadKey;
+    use ambit_tls::{RevocationList, WorkloadKey};
     use serde_json::json;
 
-    use super::super::Which;
+    use super::super::ledger::unix;
+    use super::super::{Issued, Which};
     use super::*;
     use crate::kubernetes::fake::FakeApi;
 
     const SECRETS: &str = "/api/v1/namespaces/istio-system/secrets";
+    const MAPS: &str = "/api/v1/namespaces/istio-system/configmaps";
     const MAXIMUM: Duration = Duration::from_secs(600);
 
     /// One replica with a state directory of its own.
@@ -462,8 +572,9 @@ mod tests {
         let kept = two.sign(&db);
         one.exchange().await;
         assert!(one.authority.crl_pem().is_none());
-        let path = "/api/v1/namespaces/istio-system/configmaps/ambit-revoked";
-        assert!(api.get(path).is_none(), "nothing was taken back");
+        let path = format!("{MAPS}/ambit-revoked");
+        assert!(api.get(&path).is_none(), "nothing was taken back");
+        assert!(api.get(&format!("{path}-0")).is_none());
         let revoked = one.authority.revoke(&Which::Identity(web.clone()), SystemTime::now());
         assert_eq!(revoked.unwrap().len(), 1, "its own");
         one.exchange().await;
@@ -487,5 +598,153 @@ mod tests {
         tokio::join!(two.exchange(), three.exchange());
         one.exchange().await;
         assert!(one.revoked().contains(&kept) && one.revoked().contains(&"01ab".to_owned()));
+    }
+
+    /// What a proxy makes of a replica's list.
+    fn list(replica: &Replica) -> RevocationList {
+        let signers = replica.authority.roots_pem();
+        RevocationList::from_pem(&replica.authority.crl_pem().expect("a list"), &signers).unwrap()
+    }
+
+    fn wrote_down(replica: &Replica, serial: &str, identity: &Identity, node: &str) {
+        let now = SystemTime::now();
+        let (issued_at, not_after) = (unix(now), unix(now + MAXIMUM));
+        let (identity, node) = (identity.to_string(), node.to_owned());
+        let entry = Issued { serial: serial.to_owned(), identity, node, issued_at, not_after };
+        replica.authority.inner().ledger.record(entry, now).unwrap();
+    }
+
+    fn identity(number: usize) -> Identity {
+        format!("spiffe://cluster.local/ns/shop/sa/app-{number}").parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_one_node_was_given_can_all_be_taken_back() {
+        let api = FakeApi::default();
+        let one = Replica::start(&api, "many-one").await;
+        let (identities, each) = (200, 50);
+        let mut serials = Vec::new();
+        for number in 0..identities * each {
+            let serial = format!("f{number:031x}");
+            wrote_down(&one, &serial, &identity(number / each), "compromised");
+            serials.push(serial);
+        }
+        for number in 0..identities {
+            // As an operator does, but that the list is signed once.
+            let (which, now) = (Which::Identity(identity(number)), SystemTime::now());
+            let mut inner = one.authority.inner();
+            inner.ledger.revoke(&which, now).unwrap();
+            inner.ledger.order(&which, MAXIMUM, now);
+        }
+        let last = Which::Serial("0e".parse().unwrap());
+        one.authority.revoke(&last, SystemTime::now()).unwrap();
+        one.exchange().await;
+        let two = Replica::start(&api, "many-two").await;
+        two.exchange().await;
+        let three = Replica::start(&api, "many-three").await;
+        tokio::time::timeout(MAXIMUM, three.cluster.catch_up(&three.authority)).await.unwrap();
+        for replica in [&one, &two, &three] {
+            let list = list(replica);
+            let refused: BTreeSet<String> = list.serials().map(ToString::to_string).collect();
+            assert!(serials.iter().all(|serial| refused.contains(serial)), "{}", refused.len());
+            assert!(replica.authority.crl_pem().unwrap().len() < 1 << 19, "fits into a ConfigMap");
+        }
+        let sizes = (0..PARTS).map(|part| {
+            let map = api.get(&format!("{MAPS}/ambit-revoked-{part}")).unwrap();
+            map["data"]["revoked.txt"].as_str().unwrap().len()
+        });
+        let sizes: Vec<usize> = sizes.collect();
+        println!("10,000 take {sizes:?} bytes");
+        assert!(sizes.iter().sum::<usize>() <= 45 * serials.len(), "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_full_stops_nobody() {
+        let api = FakeApi::default();
+        let mut full = Shared::default();
+        let end = unix(SystemTime::now() + MAXIMUM);
+        for number in 0..REVOKED_MAX + 100 {
+            full.revoked.insert(format!("f{number:031x}"), Some(end));
+        }
+        for (part, name) in REVOKED.iter().enumerate() {
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": name}, "data": {REVOKED_KEY: full.part(part)}});
+            api.put(&format!("{MAPS}/{name}"), map);
+        }
+        let replica = Replica::start(&api, "full").await;
+        tokio::time::timeout(MAXIMUM, replica.cluster.catch_up(&replica.authority)).await.unwrap();
+        let problem = replica.authority.problem().unwrap();
+        assert!(problem.contains("full"), "{problem}");
+        assert_eq!(list(&replica).len(), REVOKED_MAX);
+        assert!(replica.authority.crl_pem().unwrap().len() < 1 << 20, "fits into istio-ca-crl");
+        let serial = replica.sign(&identity(0));
+        let refused =
+            replica.authority.revoke(&Which::Serial(serial.parse().unwrap()), SystemTime::now());
+        assert!(chain(&refused.unwrap_err()).contains("plug in a new root"));
+    }
+
+    #[tokio::test]
+    async fn a_damaged_part_is_waited_for_and_hides_no_other() {
+        let api = FakeApi::default();
+        let one = Replica::start(&api, "damage-one").await;
+        let serials = ["0a10", "0a11", "0a12", "0a13"];
+        for serial in serials {
+            let which = Which::Serial(serial.parse().unwrap());
+            one.authority.revoke(&which, SystemTime::now()).unwrap();
+        }
+        one.exchange().await;
+        let path = format!("{MAPS}/ambit-revoked-0");
+        let good = api.get(&path).unwrap();
+        let mut damaged = good.clone();
+        damaged["metadata"] = json!({"name": "ambit-revoked-0"});
+        damaged["data"]["revoked.txt"] = json!("nonsense");
+        api.put(&path, damaged);
+        let two = Replica::start(&api, "damage-two").await;
+        let error = two.cluster.exchange(&two.authority).await.unwrap_err();
+        assert!(error.to_string().contains("ambit-revoked-0"), "{error}");
+        assert_eq!(two.revoked().len(), 3, "the other parts count");
+        assert_eq!(api.get(&path).unwrap()["data"]["revoked.txt"], "nonsense", "left as it is");
+        let waiting = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(two.authority.problem().unwrap().contains("damaged"));
+            api.delete(&path);
+            one.exchange().await;
+        };
+        tokio::join!(two.cluster.catch_up(&two.authority), waiting);
+        assert_eq!((two.revoked().len(), two.authority.problem()), (4, None));
+    }
+
+    #[tokio::test]
+    async fn a_published_list_is_followed_by_none_that_names_less() {
+        let api = FakeApi::default();
+        let one = Replica::start(&api, "publish-one").await;
+        let serial = one.sign(&identity(1));
+        let which = Which::Serial(serial.parse().unwrap());
+        one.authority.revoke(&which, SystemTime::now()).unwrap();
+        let published = one.authority.crl_pem().unwrap();
+        // A replica that knows nothing, not even what replicas share, and whose clock is behind.
+        let two = Replica::start(&api, "publish-two").await;
+        let behind = SystemTime::now() - Duration::from_secs(100);
+        two.authority.succeed(&published, behind).unwrap();
+        assert_eq!(two.revoked(), [serial.clone()]);
+        let before = RevocationList::from_pem(&published, &one.authority.roots_pem()).unwrap();
+        assert!(list(&two).goes_back(&before).is_none(), "{:?}", list(&two).number());
+        assert!(list(&two).number() > before.number());
+        let own = two.authority.crl_pem();
+        two.authority.succeed(&own.clone().unwrap(), behind).unwrap();
+        assert_eq!(two.authority.crl_pem(), own, "its own");
+        // What has ended leaves, and does not come back from an old list.
+        let later = SystemTime::now() + MAXIMUM + Duration::from_secs(1000);
+        two.authority.maintain(&[], later).unwrap();
+        assert!(two.revoked().is_empty());
+        two.authority.succeed(&published, later).unwrap();
+        two.authority.succeed(&published, SystemTime::now()).unwrap();
+        assert!(two.revoked().is_empty());
+        // A stranger's list is nobody's.
+        let stranger = Authority::generate("cluster.local", SystemTime::now()).unwrap();
+        let stranger = ambit_tls::AuthorityBundle::new(stranger);
+        let forged = stranger.revoke_as(&["0b".parse().unwrap()], u64::MAX - 9, later, MAXIMUM);
+        two.authority.succeed(&forged.unwrap(), later).unwrap();
+        assert!(two.revoked().is_empty() && list(&two).number() < Some(u64::MAX / 2));
     }
 }

@@ -15,6 +15,7 @@ use ambit_model::identity::Identity;
 use ambit_tls::certificate::Serial;
 use serde::{Deserialize, Serialize};
 
+use super::shared::{ORDERS_MAX, Order, REVOKED_MAX, Shared};
 use crate::durable::{self, FileError, PRIVATE};
 
 /// Most live certificates in all. What is forgotten can no longer be revoked by its identity, so
@@ -23,6 +24,18 @@ const ISSUED_MAX: usize = 500_000;
 /// Most live certificates of one node, so that no node takes the room of others. A pod's identity
 /// has two or three at a time, and a few more whenever its proxy is started anew.
 const ISSUED_PER_NODE_MAX: usize = 10_000;
+/// Most live certificates of one identity on one node: what is taken back with it is on every
+/// proxy's list. An honest proxy holds one, two while it renews, and two more while it is upgraded.
+const HELD_MAX: usize = 64;
+/// A holder of so many lives with short certificates. That is what a proxy is whose container dies
+/// again and again: the kubelet starts it every five minutes then, which within
+/// [`CROWDED_TTL`] makes a dozen, and so it never comes to [`HELD_MAX`].
+pub(super) const HELD_CROWDED: usize = 32;
+/// How long further certificates of such a holder live.
+pub(super) const CROWDED_TTL: Duration = Duration::from_secs(3600);
+/// How long a serial is known that has ended while it was on the list: until no list that was
+/// published has it any more.
+const ENDED_KEPT_SECONDS: u64 = 3600;
 /// The ledger is written anew when it has this many more lines than entries.
 const STALE_LINES_MAX: usize = 10_000;
 
@@ -58,30 +71,6 @@ pub(crate) struct Revoked {
     pub(crate) not_after: Option<u64>,
 }
 
-/// That certificates were taken back by name. Each replica carries it out on what it signed itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Order {
-    /// Whose certificates.
-    identity: String,
-    /// Those of one node only.
-    node: Option<String>,
-    /// When, seconds since 1970; what was signed later is good.
-    ordered_at: u64,
-    /// When the last certificate that it names has ended, seconds since 1970.
-    until: u64,
-}
-
-/// What all replicas of a cluster must know of revocations.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Shared {
-    /// What was taken back, by serial.
-    revoked: BTreeMap<String, Revoked>,
-    /// How, where it was not by serial.
-    orders: BTreeSet<Order>,
-}
-
 /// What is to be taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Which {
@@ -110,6 +99,17 @@ pub enum Full {
         /// Which.
         node: String,
     },
+    /// One identity does on a node.
+    #[error(
+        "node {node} holds {HELD_MAX} certificates of {identity} that have not ended, where a \
+         proxy needs two; wait until some end, or revoke what it should not hold"
+    )]
+    Holder {
+        /// Whose.
+        identity: String,
+        /// Where.
+        node: String,
+    },
     /// All nodes together do.
     #[error(
         "the ledger holds {ISSUED_MAX} certificates that have not ended; shorten \
@@ -118,17 +118,56 @@ pub enum Full {
     All,
 }
 
+/// Why a certificate is not taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum RevokeError {
+    /// The list is full.
+    #[error(
+        "{REVOKED_MAX} certificates and {ORDERS_MAX} orders can be on the list at a time, and this \
+         is beyond; it becomes shorter as certificates end; to distrust all at once, plug in a new \
+         root"
+    )]
+    Full,
+    /// It cannot be written down.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// What came of taking over what others know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Absorbed {
+    /// What all must know now.
+    pub(crate) all: Shared,
+    /// Whether the list of revocations became longer.
+    pub(crate) is_longer: bool,
+    /// Whether there was no room for all of it.
+    pub(crate) is_full: bool,
+}
+
+/// One who holds certificates: an identity on a node.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    /// When the last one was signed, seconds since 1970.
+    latest: u64,
+    /// How many have not ended.
+    live: usize,
+}
+
 /// Certificates signed and taken back, kept on disk.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     issued_path: PathBuf,
     revoked_path: PathBuf,
     issued: BTreeMap<(u64, String), Issued>,
-    latest: HashMap<(String, String), u64>,
+    holders: HashMap<(String, String), Held>,
     by_node: HashMap<String, usize>,
     revoked: BTreeMap<String, Revoked>,
+    /// Serials that have ended on the list, and when that was noticed, seconds since 1970.
+    ended: BTreeMap<String, u64>,
     /// Orders that were carried out here; kept only where replicas share them.
     orders: BTreeSet<Order>,
+    /// Those of them for which the list had no room.
+    unfinished: BTreeSet<Order>,
     lines: usize,
 }
 
@@ -145,10 +184,12 @@ impl Ledger {
             issued_path: directory.join("issued.jsonl"),
             revoked_path: directory.join("revoked.json"),
             issued: BTreeMap::new(),
-            latest: HashMap::new(),
+            holders: HashMap::new(),
             by_node: HashMap::new(),
             revoked: BTreeMap::new(),
+            ended: BTreeMap::new(),
             orders: BTreeSet::new(),
+            unfinished: BTreeSet::new(),
             lines: 0,
         };
         let lines = durable::read(&ledger.issued_path)?.unwrap_or_default();
@@ -171,19 +212,32 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Whether there is room for one more certificate of `node`.
-    pub(crate) fn admit(&mut self, node: &str, now: SystemTime) -> Result<(), Full> {
-        if self.has_room(node).is_err() {
+    /// How many certificates `identity` holds on `node`, if there is room for one more.
+    pub(crate) fn admit(
+        &mut self,
+        identity: &Identity,
+        node: &str,
+        now: SystemTime,
+    ) -> Result<usize, Full> {
+        let holder = (identity.to_string(), node.to_owned());
+        if self.has_room(&holder).is_err() {
             self.forget_expired(now);
         }
-        self.has_room(node)
+        self.has_room(&holder)
     }
 
-    fn has_room(&self, node: &str) -> Result<(), Full> {
+    fn has_room(&self, holder: &(String, String)) -> Result<usize, Full> {
+        let (identity, node) = holder;
         if self.by_node.get(node).is_some_and(|held| *held >= ISSUED_PER_NODE_MAX) {
-            return Err(Full::Node { node: node.to_owned() });
+            return Err(Full::Node { node: node.clone() });
         }
-        if self.issued.len() >= ISSUED_MAX { Err(Full::All) } else { Ok(()) }
+        if self.issued.len() >= ISSUED_MAX {
+            return Err(Full::All);
+        }
+        match self.holders.get(holder).map_or(0, |held| held.live) {
+            held if held < HELD_MAX => Ok(held),
+            _ => Err(Full::Holder { identity: identity.clone(), node: node.clone() }),
+        }
     }
 
     /// Writes down a certificate before it is handed out.
@@ -209,21 +263,22 @@ impl Ledger {
     }
 
     fn remember(&mut self, entry: Issued) {
-        let holder = (entry.identity.clone(), entry.node.clone());
-        let latest = self.latest.entry(holder).or_default();
-        *latest = entry.issued_at.max(*latest);
-        let node = entry.node.clone();
+        let (identity, node) = (entry.identity.clone(), entry.node.clone());
+        let issued_at = entry.issued_at;
         if self.issued.insert((entry.not_after, entry.serial.clone()), entry).is_none() {
-            *self.by_node.entry(node).or_default() += 1;
+            *self.by_node.entry(node.clone()).or_default() += 1;
+            let held = self.holders.entry((identity, node)).or_default();
+            held.latest = issued_at.max(held.latest);
+            held.live += 1;
         }
     }
 
-    /// Takes certificates back; answers with what was not taken back before.
+    /// Takes certificates back, all or none; answers with what was not taken back before.
     pub(crate) fn revoke(
         &mut self,
         which: &Which,
         now: SystemTime,
-    ) -> Result<Vec<Revoked>, FileError> {
+    ) -> Result<Vec<Revoked>, RevokeError> {
         let mut fresh = Vec::new();
         for entry in self.issued.values().filter(|entry| which.names(entry)) {
             fresh.push(entry.revoked(unix(now)));
@@ -232,11 +287,15 @@ impl Ledger {
             && fresh.is_empty()
         {
             // Signed by another replica, or before this ledger began.
-            let serial = serial.to_string();
-            let revoked_at = unix(now);
-            fresh.push(Revoked { serial, identity: None, node: None, revoked_at, not_after: None });
+            fresh.push(Revoked::elsewhere(serial.to_string(), None, unix(now)));
         }
         fresh.retain(|it| !self.revoked.contains_key(&it.serial));
+        if self.revoked.len() + fresh.len() > REVOKED_MAX {
+            self.forget_expired(now);
+        }
+        if self.revoked.len() + fresh.len() > REVOKED_MAX || self.orders.len() >= ORDERS_MAX {
+            return Err(RevokeError::Full);
+        }
         self.revoked.extend(fresh.iter().map(|it| (it.serial.clone(), it.clone())));
         self.write_revoked()?;
         Ok(fresh)
@@ -255,37 +314,78 @@ impl Ledger {
         self.orders.insert(Order { identity, node, ordered_at, until });
     }
 
-    /// Takes over what other replicas took back, and carries out their orders; answers with what
-    /// all must know now, and whether the list of revocations became longer.
+    /// Takes over what other replicas took back, and carries out their orders. As much as there is
+    /// room for: what is on everybody's list goes before what would be new to it.
     pub(crate) fn absorb(
         &mut self,
         shared: &Shared,
         now: SystemTime,
-    ) -> Result<(Shared, bool), FileError> {
-        let before = self.revoked.len();
+    ) -> Result<Absorbed, FileError> {
+        self.forget_expired(now);
         let now = unix(now);
+        let told = shared.revoked.iter().filter(|(_, end)| end.is_none_or(|end| end >= now));
+        let mut fresh: Vec<Revoked> =
+            told.map(|(serial, end)| Revoked::elsewhere(serial.clone(), *end, now)).collect();
+        let mut carried_out = std::mem::take(&mut self.unfinished);
         for order in shared.orders.iter().filter(|order| order.until >= now) {
-            if self.orders.insert(order.clone()) {
-                let named = self.issued.values().filter(|entry| order.names(entry));
-                let revoked = named.map(|entry| (entry.serial.clone(), entry.revoked(now)));
-                let revoked: Vec<_> = revoked.collect();
-                for (serial, entry) in revoked {
-                    self.revoked.entry(serial).or_insert(entry);
-                }
+            if self.orders.len() < ORDERS_MAX && self.orders.insert(order.clone()) {
+                carried_out.insert(order.clone());
             }
         }
-        for (serial, entry) in &shared.revoked {
-            if entry.not_after.is_none_or(|end| end >= now) {
-                self.revoked.entry(serial.clone()).or_insert_with(|| entry.clone());
-            }
+        for order in &carried_out {
+            let named = self.issued.values().filter(|entry| order.names(entry));
+            fresh.extend(named.map(|entry| entry.revoked(now)));
         }
-        let is_longer = self.revoked.len() > before;
+        let (is_longer, is_full) = self.add_revoked(fresh);
+        if is_full {
+            self.unfinished = carried_out;
+        }
         if is_longer {
             self.write_revoked()?;
         }
         self.orders.retain(|order| order.until >= now);
-        let all = Shared { revoked: self.revoked.clone(), orders: self.orders.clone() };
-        Ok((all, is_longer))
+        let revoked = self.revoked.values().map(|it| (it.serial.clone(), it.not_after)).collect();
+        let all = Shared { revoked, orders: self.orders.clone() };
+        Ok(Absorbed { all, is_longer, is_full })
+    }
+
+    /// Takes over the serials of a list that some replica has published, each until `end`; but not
+    /// those that have ended here. Answers whether the list became longer.
+    pub(crate) fn absorb_published(
+        &mut self,
+        serials: impl Iterator<Item = String>,
+        end: u64,
+        now: SystemTime,
+    ) -> Result<bool, FileError> {
+        let now = unix(now);
+        if end < now {
+            return Ok(false);
+        }
+        let fresh = serials.filter(|serial| !self.ended.contains_key(serial));
+        let fresh: Vec<Revoked> =
+            fresh.map(|serial| Revoked::elsewhere(serial, Some(end), now)).collect();
+        let (is_longer, _) = self.add_revoked(fresh);
+        if is_longer {
+            self.write_revoked()?;
+        }
+        Ok(is_longer)
+    }
+
+    /// Adds what is not there yet, as long as there is room; answers whether anything was added,
+    /// and whether the room was too small.
+    fn add_revoked(&mut self, fresh: Vec<Revoked>) -> (bool, bool) {
+        let (before, mut is_full) = (self.revoked.len(), false);
+        for entry in fresh {
+            if self.revoked.contains_key(&entry.serial) {
+                continue;
+            }
+            if self.revoked.len() >= REVOKED_MAX {
+                is_full = true;
+            } else {
+                self.revoked.insert(entry.serial.clone(), entry);
+            }
+        }
+        (self.revoked.len() > before, is_full)
     }
 
     /// The serials on the list.
@@ -301,7 +401,7 @@ impl Ledger {
     /// Whether this node has fetched a certificate of this identity since `moment`.
     pub(crate) fn has_fetched_since(&self, identity: &Identity, node: &str, moment: u64) -> bool {
         let holder = (identity.to_string(), node.to_owned());
-        self.latest.get(&holder).is_some_and(|latest| *latest > moment)
+        self.holders.get(&holder).is_some_and(|held| held.latest > moment)
     }
 
     /// Drops what has ended; answers whether the list of revocations became shorter.
@@ -312,19 +412,25 @@ impl Ledger {
             self.forget_issued(now);
         }
         let before = self.revoked.len();
-        self.revoked.retain(|_, it| it.not_after.is_none_or(|end| end >= now));
+        let has_ended = |_: &String, it: &mut Revoked| it.not_after.is_some_and(|end| end < now);
+        let ended = self.revoked.extract_if(.., has_ended).map(|(serial, _)| (serial, now));
+        self.ended.extend(ended);
+        self.ended.retain(|_, at| *at + ENDED_KEPT_SECONDS >= now);
         self.revoked.len() < before
     }
 
     fn forget_issued(&mut self, now: u64) {
         self.issued = self.issued.split_off(&(now, String::new()));
-        let live: std::collections::HashSet<(String, String)> =
-            self.issued.values().map(|it| (it.identity.clone(), it.node.clone())).collect();
-        self.latest.retain(|holder, _| live.contains(holder));
         self.by_node.clear();
+        for held in self.holders.values_mut() {
+            held.live = 0;
+        }
         for entry in self.issued.values() {
             *self.by_node.entry(entry.node.clone()).or_default() += 1;
+            let holder = (entry.identity.clone(), entry.node.clone());
+            self.holders.entry(holder).or_default().live += 1;
         }
+        self.holders.retain(|_, held| held.live > 0);
     }
 
     fn rewrite(&mut self) -> Result<(), FileError> {
@@ -354,6 +460,13 @@ impl Issued {
             revoked_at,
             not_after: Some(self.not_after),
         }
+    }
+}
+
+impl Revoked {
+    /// One that another replica took back.
+    fn elsewhere(serial: String, not_after: Option<u64>, revoked_at: u64) -> Self {
+        Self { serial, identity: None, node: None, revoked_at, not_after }
     }
 }
 
@@ -391,28 +504,71 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
         let mut ledger = Ledger::open(&directory, at(0)).unwrap();
+        let identity = |number: usize| format!("spiffe://t/ns/app/sa/web-{}", number / HELD_MAX);
         let entry = |node: &str, serial: usize, not_after| Issued {
             serial: format!("{serial:x}"),
-            identity: "spiffe://t/ns/app/sa/web".to_owned(),
+            identity: identity(serial),
             node: node.to_owned(),
             issued_at: 1,
             not_after,
         };
+        let of = |number: usize| -> Identity { identity(number).parse().unwrap() };
         ledger.remember(entry("quiet", 1, 50));
         for serial in 0..ISSUED_PER_NODE_MAX {
-            assert_eq!(ledger.admit("greedy", at(2)), Ok(()));
-            ledger.remember(entry("greedy", 1000 + serial, 100 + u64::from(serial > 0)));
+            assert_eq!(ledger.admit(&of(serial), "greedy", at(2)), Ok(serial % HELD_MAX));
+            ledger.remember(entry("greedy", serial, 100 + u64::from(serial > 0)));
         }
         let full = Full::Node { node: "greedy".to_owned() };
-        assert_eq!(ledger.admit("greedy", at(2)), Err(full.clone()));
-        assert_eq!(ledger.admit("quiet", at(2)), Ok(()));
+        assert_eq!(ledger.admit(&of(0), "greedy", at(2)), Err(full.clone()));
+        assert_eq!(ledger.admit(&of(0), "quiet", at(2)), Ok(1));
         assert!(ledger.issued().any(|it| it.node == "quiet"), "never the others'");
+        let mut revoked = 0;
+        for number in (0..ISSUED_PER_NODE_MAX).step_by(HELD_MAX) {
+            let which = Which::Holder { identity: of(number), node: "greedy".to_owned() };
+            revoked += ledger.revoke(&which, at(2)).unwrap().len();
+        }
+        assert_eq!(revoked, ISSUED_PER_NODE_MAX, "each can be taken back");
+        let other = of(ISSUED_PER_NODE_MAX * 2);
+        assert_eq!(ledger.admit(&other, "greedy", at(100)), Err(full));
+        assert_eq!(ledger.admit(&other, "greedy", at(101)), Ok(0), "one has ended");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn an_identity_holds_so_many_on_a_node_and_not_more_on_a_list() {
+        let name = format!("ambit-ledger-holder-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut ledger = Ledger::open(&directory, at(0)).unwrap();
         let identity: Identity = "spiffe://t/ns/app/sa/web".parse().unwrap();
-        let which = Which::Holder { identity, node: "greedy".to_owned() };
-        let revoked = ledger.revoke(&which, at(2)).unwrap();
-        assert_eq!(revoked.len(), ISSUED_PER_NODE_MAX, "each can be taken back");
-        assert_eq!(ledger.admit("greedy", at(100)), Err(full));
-        assert_eq!(ledger.admit("greedy", at(101)), Ok(()), "one has ended");
+        let entry = |serial: usize, not_after| Issued {
+            serial: format!("{serial:x}"),
+            identity: identity.to_string(),
+            node: "one".to_owned(),
+            issued_at: 1,
+            not_after,
+        };
+        for serial in 0..HELD_MAX {
+            assert_eq!(ledger.admit(&identity, "one", at(2)), Ok(serial));
+            ledger.remember(entry(0x100 + serial, 100 + u64::from(serial > 0)));
+        }
+        let full = Full::Holder { identity: identity.to_string(), node: "one".to_owned() };
+        assert_eq!(ledger.admit(&identity, "one", at(100)), Err(full.clone()));
+        assert_eq!(ledger.admit(&identity, "two", at(100)), Ok(0), "elsewhere it may");
+        assert_eq!(ledger.admit(&identity, "one", at(101)), Ok(HELD_MAX - 1), "one has ended");
+        // A list that is full takes nothing more, and nothing leaves it for what is new.
+        let revoked = (0..REVOKED_MAX - 1).map(|number| (format!("f{number:x}"), Some(500)));
+        let shared = Shared { revoked: revoked.collect(), ..Shared::default() };
+        assert!(!ledger.absorb(&shared, at(101)).unwrap().is_full);
+        let refused = ledger.revoke(&Which::Identity(identity.clone()), at(101)).unwrap_err();
+        assert!(matches!(refused, RevokeError::Full), "{refused}");
+        ledger.revoke(&Which::Serial("0102".parse().unwrap()), at(101)).unwrap();
+        let more = Shared { revoked: [("e1".into(), Some(500))].into(), ..Shared::default() };
+        let absorbed = ledger.absorb(&more, at(101)).unwrap();
+        assert!(absorbed.is_full && !absorbed.is_longer, "{}", absorbed.all.revoked.len());
+        assert_eq!(absorbed.all.revoked.len(), REVOKED_MAX);
+        let absorbed = ledger.absorb(&Shared::default(), at(501)).unwrap();
+        assert_eq!(absorbed.all.revoked.len(), 1, "the rest has ended");
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -9,6 +9,7 @@
 pub(crate) mod cluster;
 mod ledger;
 pub(crate) mod service;
+mod shared;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -18,12 +19,13 @@ use ambit_model::identity::Identity;
 use ambit_tls::authority::AuthorityError;
 use ambit_tls::certificate::{CertificateError, CertificateSummary};
 use ambit_tls::service::ServerCertificate;
-use ambit_tls::{Authority, AuthorityBundle};
+use ambit_tls::{Authority, AuthorityBundle, RevocationList};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use self::ledger::{Full, Ledger, Shared, unix};
+use self::ledger::{Absorbed, CROWDED_TTL, Full, HELD_CROWDED, Ledger, RevokeError, unix};
 pub(crate) use self::ledger::{Issued, Revoked, Which};
+use self::shared::Shared;
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 
 /// How long a revocation list is valid. It bounds how long a mesh with revocations lives without
@@ -32,6 +34,11 @@ const CRL_VALIDITY: Duration = Duration::from_secs(7 * 86_400);
 /// How long a server certificate is valid; it is renewed long before.
 pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
 
+/// How far a list's time lies before it was signed; generous.
+const LIST_DATED_BACK: Duration = Duration::from_secs(600);
+
+/// How each revocation list of a PEM text ends.
+const CRL_END: &str = "-----END X509 CRL-----";
 /// How each certificate of a PEM text ends.
 const END: &str = "-----END CERTIFICATE-----\n";
 
@@ -69,6 +76,9 @@ pub enum CaError {
     /// There is no room to write down another certificate.
     #[error(transparent)]
     Full(#[from] Full),
+    /// No further certificate can be taken back.
+    #[error("nothing was revoked")]
+    Revoke(#[source] RevokeError),
     /// A request cannot be signed.
     #[error("cannot sign")]
     Sign(#[source] Box<AuthorityError>),
@@ -92,6 +102,15 @@ impl From<AuthorityError> for CaError {
 impl From<CertificateError> for CaError {
     fn from(error: CertificateError) -> Self {
         Self::Signed(Box::new(error))
+    }
+}
+
+impl From<RevokeError> for CaError {
+    fn from(error: RevokeError) -> Self {
+        match error {
+            RevokeError::File(error) => Self::File(error),
+            full @ RevokeError::Full => Self::Revoke(full),
+        }
     }
 }
 
@@ -148,6 +167,8 @@ pub(crate) struct CertificateAuthority {
     keys: Keys,
     inner: Mutex<Inner>,
     changed: watch::Sender<u64>,
+    /// What is wrong with what replicas share, if anything is.
+    problem: Mutex<Option<String>>,
 }
 
 struct Inner {
@@ -158,6 +179,8 @@ struct Inner {
     ledger: Ledger,
     crl_pem: Option<String>,
     crl_signed_at: Option<SystemTime>,
+    /// The largest number of a list that was signed or seen, by this replica or another.
+    crl_number: u64,
 }
 
 impl CertificateAuthority {
@@ -208,7 +231,11 @@ impl CertificateAuthority {
             ledger: Ledger::open(directory, now)?,
             crl_pem: None,
             crl_signed_at: None,
+            crl_number: 0,
         };
+        if let Some(before) = text(&directory.join("crl.pem"))? {
+            inner.crl_number = inner.number_of(&before);
+        }
         inner.sign_crl(directory, now)?;
         Ok(Self {
             directory: directory.to_owned(),
@@ -216,6 +243,7 @@ impl CertificateAuthority {
             keys,
             inner: Mutex::new(inner),
             changed: watch::Sender::new(0),
+            problem: Mutex::default(),
         })
     }
 
@@ -226,6 +254,15 @@ impl CertificateAuthority {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no holder of the lock panics")
+    }
+
+    /// What is wrong with what replicas share, for the status.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.lock().expect("no holder of the lock panics").clone()
+    }
+
+    fn set_problem(&self, problem: Option<String>) {
+        *self.problem.lock().expect("no holder of the lock panics") = problem;
     }
 
     /// All trusted roots.
@@ -253,7 +290,8 @@ impl CertificateAuthority {
         now: SystemTime,
     ) -> Result<(Vec<String>, Issued), CaError> {
         let mut inner = self.inner();
-        inner.ledger.admit(node, now)?;
+        let held = inner.ledger.admit(identity, node, now)?;
+        let ttl = if held < HELD_CROWDED { ttl } else { ttl.min(CROWDED_TTL) };
         let chain = inner.bundle.sign(csr_pem, identity, ttl, now)?;
         let leaf = CertificateSummary::from_pem(chain.first().map_or("", String::as_str))?;
         let entry = Issued {
@@ -297,14 +335,42 @@ impl CertificateAuthority {
     }
 
     /// Takes back what other replicas did; answers with what all must know.
-    fn absorb(&self, shared: &Shared, now: SystemTime) -> Result<Shared, CaError> {
+    fn absorb(&self, shared: &Shared, now: SystemTime) -> Result<Absorbed, CaError> {
         let mut inner = self.inner();
-        let (all, is_longer) = inner.ledger.absorb(shared, now)?;
-        if is_longer {
+        let absorbed = inner.ledger.absorb(shared, now)?;
+        if absorbed.is_longer {
             inner.sign_crl(&self.directory, now)?;
             self.changed.send_modify(|version| *version += 1);
         }
-        Ok(all)
+        Ok(absorbed)
+    }
+
+    /// Makes the own list one that may follow `published`, which some replica wrote: it names all
+    /// that has not ended, and its number is larger. What was not signed by an authority that is
+    /// trusted here is nobody's list.
+    pub(crate) fn succeed(&self, published: &str, now: SystemTime) -> Result<(), CaError> {
+        let Keys::Cluster(ttl_max) = self.keys else { return Ok(()) };
+        let mut inner = self.inner();
+        if inner.crl_pem.as_deref() == Some(published) {
+            return Ok(());
+        }
+        let signers = inner.bundle.revocation_signers_pem();
+        let (mut is_longer, mut must_grow) = (false, false);
+        let own = inner.crl_number;
+        for block in published.split_inclusive(CRL_END) {
+            let Ok(list) = RevocationList::from_pem(block, &signers) else { continue };
+            let number = list.number().unwrap_or_default();
+            must_grow |= number >= own;
+            inner.crl_number = inner.crl_number.max(number);
+            // Whatever is on it was signed before it, and ends no later than that plus a life.
+            let end = unix(list.this_update().unwrap_or(now) + LIST_DATED_BACK + ttl_max);
+            let serials = list.serials().map(ToString::to_string);
+            is_longer |= inner.ledger.absorb_published(serials, end, now)?;
+        }
+        if is_longer || must_grow {
+            inner.sign_crl(&self.directory, now)?;
+        }
+        Ok(())
     }
 
     /// Signs with `next` from now on, if it is another authority than the present one, which stays
@@ -451,6 +517,14 @@ impl CertificateAuthority {
 }
 
 impl Inner {
+    /// The largest number of the lists in a text that our authorities signed.
+    fn number_of(&self, crls_pem: &str) -> u64 {
+        let signers = self.bundle.revocation_signers_pem();
+        let blocks = crls_pem.split_inclusive(CRL_END);
+        let lists = blocks.filter_map(|block| RevocationList::from_pem(block, &signers).ok());
+        lists.filter_map(|list| list.number()).max().unwrap_or_default()
+    }
+
     fn sign_crl(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {
         let serials: Result<Vec<_>, CertificateError> =
             self.ledger.revoked().map(|it| it.serial.parse()).collect();
@@ -459,7 +533,10 @@ impl Inner {
         if serials.is_empty() && self.crl_pem.is_none() && !directory.join("crl.pem").exists() {
             return Ok(());
         }
-        let crl_pem = self.bundle.revoke(&serials, now, CRL_VALIDITY)?;
+        // The time, as long as no clock goes back and no replica's is ahead.
+        let number = unix(now).max(self.crl_number + 1);
+        let crl_pem = self.bundle.revoke_as(&serials, number, now, CRL_VALIDITY)?;
+        self.crl_number = number;
         durable::replace(&directory.join("crl.pem"), crl_pem.as_bytes(), PUBLIC)?;
         self.crl_pem = Some(crl_pem);
         self.crl_signed_at = Some(now);

@@ -2,11 +2,13 @@
 //!
 //! ConfigMap `istio-ca-root-cert` (key root-cert.pem), and `istio-ca-crl` (key ca-crl.pem) once
 //! anything was revoked. Only the replica that leads writes, only what differs, and not into a
-//! namespace that is being deleted. Nothing but these two is ever touched.
+//! namespace that is being deleted. A list that is there was signed by a replica that may know
+//! more: what it names is taken over before another is written. Nothing but these two is ever
+//! touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
 use futures::StreamExt;
@@ -14,6 +16,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::{ApiError, FIELD_MANAGER, answer};
@@ -30,8 +33,20 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(5);
 /// Writes under way at the same time.
 const WRITES_MAX: usize = 8;
-/// ConfigMaps in one page of a list.
-const PAGE: u32 = 500;
+/// ConfigMaps in one page of a list: each may have 1 MiB.
+const PAGE: u32 = 50;
+/// Texts of one ConfigMap that differ and are looked at. There is one, and another while it is
+/// replaced; whoever may write in a namespace may make more.
+const TEXTS_MAX: usize = 16;
+
+/// What the ConfigMaps of one name hold.
+#[derive(Default)]
+struct Known {
+    /// The hash of each namespace's text.
+    hashes: BTreeMap<String, [u8; 32]>,
+    /// The texts by their hashes, as far as they are looked at.
+    texts: BTreeMap<[u8; 32], String>,
+}
 
 /// Writes the ConfigMaps.
 pub(crate) struct Roots {
@@ -104,34 +119,54 @@ impl Roots {
     /// Writes what differs; answers with the namespaces that have it.
     async fn write_all(&self) -> Result<BTreeSet<String>, ApiError> {
         let namespaces = self.namespaces();
-        let texts = [(ROOTS, Some(self.authority.roots_pem())), (LIST, self.authority.crl_pem())];
-        for ((name, key), text) in texts {
-            let Some(text) = text else { continue };
-            let known = self.known(name, key).await?;
-            let mut writes = Vec::new();
-            for namespace in &namespaces {
-                if known.get(namespace) != Some(&text) {
-                    writes.push(self.write(namespace, name, key, &text));
-                }
+        let roots = self.known(ROOTS).await?;
+        self.write_where_missing(&namespaces, ROOTS, &self.authority.roots_pem(), &roots).await?;
+        let lists = self.known(LIST).await?;
+        for published in lists.texts.values() {
+            if let Err(error) = self.authority.succeed(published, SystemTime::now()) {
+                tracing::error!(error = chain(&error), "a list that was published is not followed");
+                return Ok(namespaces);
             }
-            let mut writes = futures::stream::iter(writes).buffer_unordered(WRITES_MAX);
-            while let Some(written) = writes.next().await {
-                written?;
-            }
+        }
+        if let Some(list) = self.authority.crl_pem() {
+            self.write_where_missing(&namespaces, LIST, &list, &lists).await?;
         }
         Ok(namespaces)
     }
 
+    async fn write_where_missing(
+        &self,
+        namespaces: &BTreeSet<String>,
+        (name, key): (&str, &str),
+        text: &str,
+        known: &Known,
+    ) -> Result<(), ApiError> {
+        let hash: [u8; 32] = Sha256::digest(text).into();
+        let missing = namespaces.iter().filter(|it| known.hashes.get(*it) != Some(&hash));
+        let writes = missing.map(|namespace| self.write(namespace, name, key, text));
+        let writes: Vec<_> = writes.collect();
+        let mut writes = futures::stream::iter(writes).buffer_unordered(WRITES_MAX);
+        while let Some(written) = writes.next().await {
+            written?;
+        }
+        Ok(())
+    }
+
     /// What each namespace's ConfigMap of this name holds.
-    async fn known(&self, name: &str, key: &str) -> Result<BTreeMap<String, String>, ApiError> {
+    async fn known(&self, (name, key): (&str, &str)) -> Result<Known, ApiError> {
         let maps: Api<ConfigMap> = Api::all(self.client.clone());
-        let mut known = BTreeMap::new();
+        let mut known = Known::default();
         let mut page = ListParams::default().fields(&format!("metadata.name={name}")).limit(PAGE);
         loop {
             let list = answer(maps.list(&page)).await?;
             for map in list.items {
                 let text = map.data.and_then(|mut data| data.remove(key));
-                known.extend(map.metadata.namespace.zip(text));
+                let Some((namespace, text)) = map.metadata.namespace.zip(text) else { continue };
+                let hash = Sha256::digest(&text).into();
+                known.hashes.insert(namespace, hash);
+                if known.texts.len() < TEXTS_MAX {
+                    known.texts.insert(hash, text);
+                }
             }
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page.continue_token = Some(token),
@@ -172,8 +207,6 @@ impl Roots {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use ambit_net::drain::Drain;
     use ambit_tls::Authority;
 
