@@ -6,6 +6,7 @@
 //! other replicas are not stormed; then everything else.
 
 mod cluster;
+mod renewal;
 
 use std::net::SocketAddr;
 use std::num::NonZero;
@@ -20,9 +21,7 @@ use ambit_net::netlink::{NetlinkError, RouteSocket};
 use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_net::sys::process::open_files_limit;
 use ambit_tls::certificate::CertificateError;
-use ambit_tls::service::ServiceAcceptor;
 use ambit_tls::token::{TokenError, TokenSigner};
-use arc_swap::ArcSwap;
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::runtime::{EnterGuard, Runtime};
@@ -32,11 +31,12 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use self::cluster::Cluster;
+use self::renewal::Renewal;
 use crate::admin::{self, Admin, SocketError};
 use crate::authentication::Authentication;
 use crate::ca::cluster::{ClusterAuthority, ClusterError};
 use crate::ca::service::{CertificateService, Guarded};
-use crate::ca::{CaError, CertificateAuthority, SERVER_CERT_TTL};
+use crate::ca::{CaError, CertificateAuthority};
 use crate::callers::{Callers, Reviews};
 use crate::config::{Args, Config, ConfigError, Source};
 use crate::delta_service::DeltaService;
@@ -436,8 +436,8 @@ fn serve_proxies(
     guard: &Guard,
 ) -> Result<(SocketAddr, Option<SocketAddr>), RunError> {
     let names = server_names(config)?;
-    let acceptor = Arc::new(ArcSwap::from_pointee(server_acceptor(&parts.authority, &names)?));
-    renew_server_certificate(parts.authority.clone(), names, acceptor.clone(), guard);
+    let renewal = Renewal { authority: parts.authority.clone(), names, clock: SystemTime::now };
+    let acceptor = renewal.start(guard)?;
     let turns = Turns::default();
     let authentication = Authentication {
         callers: parts.callers.clone(),
@@ -522,41 +522,6 @@ fn server_names(config: &Config) -> Result<Vec<String>, RunError> {
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-fn server_acceptor(
-    authority: &CertificateAuthority,
-    names: &[String],
-) -> Result<ServiceAcceptor, RunError> {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let certificate = authority.issue_server(&names, SystemTime::now())?;
-    Ok(ServiceAcceptor::new(&certificate, None)?)
-}
-
-/// Replaces the server certificate at half its life, and whenever the authority changes.
-fn renew_server_certificate(
-    authority: Arc<CertificateAuthority>,
-    names: Vec<String>,
-    acceptor: Arc<ArcSwap<ServiceAcceptor>>,
-    guard: &Guard,
-) {
-    let mut drain = guard.clone();
-    let mut changes = authority.changes();
-    guard.spawn(async move {
-        loop {
-            tokio::select! {
-                _ = drain.draining() => return,
-                changed = changes.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(SERVER_CERT_TTL / 2) => {}
-            }
-            match server_acceptor(&authority, &names) {
-                Ok(renewed) => acceptor.store(Arc::new(renewed)),
-                Err(error) => {
-                    tracing::error!(error = chain(&error), "the server certificate is not renewed");
-                }
-            }
-        }
-    });
 }
 
 /// The monitoring port: the first to open, so that it can say that nothing is served yet.
