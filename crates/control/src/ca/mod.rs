@@ -6,6 +6,7 @@
 //! where the operator put them. A certificate is written down before it is handed out. Keys never
 //! leave this directory and this process.
 
+mod bodies;
 pub(crate) mod cluster;
 mod ledger;
 pub(crate) mod service;

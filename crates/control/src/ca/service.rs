@@ -26,6 +26,7 @@ use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
+use super::bodies::{Bodies, REQUEST_MAX_BYTES};
 use super::{CaError, CertificateAuthority};
 use crate::authentication::Authentication;
 use crate::callers::Caller;
@@ -36,9 +37,6 @@ use crate::world::World;
 
 /// How long a request waits for its pod to appear: an agent may be faster than the registry.
 const POD_WAIT: Duration = Duration::from_secs(1);
-
-/// Largest request: it holds a signing request of a few KiB and a name.
-const REQUEST_MAX_BYTES: usize = 64 << 10;
 
 /// Certificates for the pods of the caller's node.
 pub(crate) struct CertificateService {
@@ -54,10 +52,12 @@ pub(crate) struct CertificateService {
 struct Refusal(&'static str, Status);
 
 /// Lets node proxies call, and nobody else. The generated server below reads a whole request before
-/// anything is asked; strangers must not have that read.
+/// anything is asked; strangers must not have that read, and what proxies send is read here, within
+/// bounds.
 #[derive(Clone)]
 pub(crate) struct Guarded {
     authentication: Authentication,
+    bodies: Bodies,
     metrics: Arc<Metrics>,
     service: IstioCertificateServiceServer<CertificateService>,
 }
@@ -68,7 +68,7 @@ impl Guarded {
         let metrics = service.metrics.clone();
         let service = IstioCertificateServiceServer::new(service);
         let service = service.max_decoding_message_size(REQUEST_MAX_BYTES);
-        Self { authentication, metrics, service }
+        Self { authentication, bodies: Bodies::default(), metrics, service }
     }
 }
 
@@ -91,16 +91,19 @@ impl Service<http::Request<Body>> for Guarded {
             guarded.metrics.requested();
             let metadata = MetadataMap::from_headers(request.headers().clone());
             let remote = request.extensions().get::<Remote>().cloned();
-            match guarded.authentication.caller(&metadata, remote.as_ref()).await {
-                Ok(caller) => {
-                    request.extensions_mut().insert(caller);
-                    guarded.service.call(request).await
-                }
-                Err(refusal) => {
-                    let refusal = Refusal(refusal.reason(), refusal.status());
-                    Ok(refusal.told(&guarded.metrics, remote.as_ref()).into_http())
-                }
+            let refused =
+                |refusal: Refusal| Ok(refusal.told(&guarded.metrics, remote.as_ref()).into_http());
+            let caller = match guarded.authentication.caller(&metadata, remote.as_ref()).await {
+                Ok(caller) => caller,
+                Err(refusal) => return refused(Refusal(refusal.reason(), refusal.status())),
+            };
+            let body = std::mem::take(request.body_mut());
+            match guarded.bodies.read(&caller.node, body).await {
+                Ok(body) => *request.body_mut() = body,
+                Err(status) => return refused(Refusal("malformed", status)),
             }
+            request.extensions_mut().insert(caller);
+            guarded.service.call(request).await
         })
     }
 }

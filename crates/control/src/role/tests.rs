@@ -31,6 +31,7 @@ use tonic::{Code, Request};
 
 use super::*;
 
+mod anonymous;
 mod flood;
 
 /// Longest wait for something that must happen.
