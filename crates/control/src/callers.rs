@@ -3,9 +3,10 @@
 //! On one machine control signs the tokens itself, and believes one only from an address of its
 //! node: what a token was copied to elsewhere gains nothing. In a cluster the API server signs
 //! them, and only it can tell whether one is good: the pod that it was given to must still exist.
-//! Its positive answers are remembered for a minute, by the token's hash; a token itself is never
-//! kept and never part of an error. An API server that is away is no reason to call a proxy
-//! unknown: it is told to come again.
+//! It is asked about no token that it has not signed, see [`crate::issuer`]. Its positive answers
+//! are remembered for a minute, by the token's hash; a token itself is never kept and never part of
+//! an error. An API server that is away is no reason to call a proxy unknown: it is told to come
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -22,13 +23,13 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 use zeroize::Zeroizing;
 
 use crate::error_text::chain;
+use crate::issuer::{Issuer, Signature, Source, Turns};
 use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
 use crate::view_builder::records::ObjectName;
 use crate::world::World;
@@ -41,8 +42,6 @@ const TOKEN_SIZE_MAX_BYTES: usize = 8 << 10;
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// Most tokens that are remembered: some for each node of a large cluster.
 const REMEMBERED_MAX: usize = 20_000;
-/// Reviews under way at the same time.
-const REVIEWS_MAX: usize = 32;
 /// How long a pod may be known to the API server and not yet to us.
 const POD_WAIT: Duration = Duration::from_secs(1);
 
@@ -146,7 +145,10 @@ impl Callers {
                     pod: None,
                 })
             }
-            Self::Reviewed(reviews) => located(reviews.caller(token, now).await?, world).await,
+            Self::Reviewed(reviews) => {
+                let source = Source::of(remote.map(|remote| remote.ip()));
+                located(reviews.caller(token, source, now).await?, world).await
+            }
         }
     }
 }
@@ -189,7 +191,8 @@ async fn located(mut caller: Caller, world: &World) -> Result<Caller, CallerErro
 /// The API server's word on tokens.
 pub(crate) struct Reviews {
     client: Client,
-    under_way: Semaphore,
+    issuer: Issuer,
+    turns: Turns,
     remembered: Mutex<Remembered>,
 }
 
@@ -217,26 +220,40 @@ enum Audience {
 impl Reviews {
     /// Asks the API server of `client`.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, under_way: Semaphore::new(REVIEWS_MAX), remembered: Mutex::default() }
+        let issuer = Issuer::new(client.clone());
+        Self { client, issuer, turns: Turns::default(), remembered: Mutex::default() }
     }
 
-    async fn caller(&self, token: &str, now: SystemTime) -> Result<Caller, CallerError> {
+    async fn caller(
+        &self,
+        token: &str,
+        source: Source,
+        now: SystemTime,
+    ) -> Result<Caller, CallerError> {
         let hash: [u8; 32] = Sha256::digest(token).into();
         if let Some(known) = self.known(&hash, now) {
             return Ok(known);
         }
         // What the API server would refuse anyway must not cost a question.
         let expires_at = plausible(token, now)?;
-        let busy = |_| {
-            let what = format!("{REVIEWS_MAX} tokens are being verified");
-            CallerError::Unknown(ApiError::Away(what))
-        };
-        let _permit = timeout(ANSWER_TIMEOUT, self.under_way.acquire()).await.map_err(busy)?;
+        if let Signature::Forged(forgery) = self.issuer.judge(token).await {
+            return Err(CallerError::Refused(forgery.to_string()));
+        }
+        let busy = |_| CallerError::Unknown(ApiError::Away("it is asked about others".to_owned()));
+        let _turn = timeout(ANSWER_TIMEOUT, self.turns.of(source)).await.map_err(busy)?;
         // Whoever was faster may have asked about the same token.
         if let Some(known) = self.known(&hash, now) {
             return Ok(known);
         }
-        let caller = self.review(token, expires_at).await?;
+        if let Some(refusal) = self.turns.refusal(&hash) {
+            return Err(CallerError::Refused(refusal));
+        }
+        let caller = self.review(token, expires_at).await.inspect_err(|error| {
+            if let CallerError::Refused(why) = error {
+                self.turns.was_refused(hash, why.clone());
+            }
+        })?;
+        self.turns.was_good(source);
         let left = expires_at.duration_since(now).unwrap_or_default();
         let until = Instant::now() + left.min(REMEMBERED_FOR);
         self.remembered.lock().expect("no holder of the lock panics").add(
@@ -346,6 +363,8 @@ fn accept(status: TokenReviewStatus, expires_at: SystemTime) -> Result<Caller, C
 
 #[cfg(test)]
 mod tests {
+    use ambit_tls::token::{Claims, ISSUER, TokenSigner};
+    use base64::prelude::BASE64_STANDARD;
     use serde_json::{Value, json};
 
     use super::*;
@@ -391,9 +410,131 @@ mod tests {
     }
 
     async fn ask(callers: &Callers, token: &str) -> Result<Caller, CallerError> {
+        ask_from(callers, token, "10.0.0.1", &world()).await
+    }
+
+    async fn ask_from(
+        callers: &Callers,
+        token: &str,
+        from: &str,
+        world: &World,
+    ) -> Result<Caller, CallerError> {
         let mut metadata = MetadataMap::new();
         metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
-        callers.caller(&metadata, None, &world(), SystemTime::now()).await
+        let from = SocketAddr::new(from.parse().unwrap(), 1);
+        callers.caller(&metadata, Some(from), world, SystemTime::now()).await
+    }
+
+    /// A signer's public key as the API server publishes it.
+    fn published(signer: &TokenSigner, kid: Option<&str>) -> Value {
+        let pem = signer.to_pem();
+        let base64: String = pem.lines().filter(|line| !line.starts_with("--")).collect();
+        let der = BASE64_STANDARD.decode(base64).unwrap();
+        // PKCS#8 with the public point at its end.
+        let (x, y) = der[der.len() - 64..].split_at(32);
+        let encode = |part| BASE64_URL_SAFE_NO_PAD.encode(part);
+        let key = json!({"use": "sig", "kty": "EC", "crv": "P-256", "alg": "ES256", "kid": kid,
+            "x": encode(x), "y": encode(y)});
+        json!({ "keys": [key] })
+    }
+
+    fn signed(signer: &TokenSigner) -> String {
+        let now = SystemTime::now();
+        let claims = Claims {
+            issuer: ISSUER.to_owned(),
+            audience: vec![AUDIENCE.to_owned()],
+            issued_at: now,
+            expires_at: now + Duration::from_secs(600),
+            namespace: "istio-system".to_owned(),
+            service_account: "ztunnel".to_owned(),
+            node: "node-1".to_owned(),
+        };
+        signer.sign(&claims).unwrap().to_string()
+    }
+
+    /// An own forgery each time: another signature, under a key that is there or is not.
+    fn forged(good: &str, number: usize) -> String {
+        let (signed, _) = good.rsplit_once('.').unwrap();
+        let (header, body) = signed.split_once('.').unwrap();
+        let signature =
+            BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(number.to_be_bytes()).repeat(2));
+        let unknown = BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256","kid":"none"}"#);
+        let header = if number.is_multiple_of(2) { header } else { &unknown };
+        format!("{header}.{body}.{signature}")
+    }
+
+    /// How long a good call takes among 120 connections whose tokens are junk, each time another;
+    /// and how many questions the API server was asked, in two seconds.
+    async fn among_junk(keys: Option<Value>, good: &str) -> (Duration, usize, FakeApi) {
+        let api = FakeApi::default();
+        api.take_for_reviews(Duration::from_millis(30));
+        api.review(good, status(&extra(Some("node-1"), "u1")));
+        if let Some(keys) = keys {
+            api.publish_keys(keys);
+        }
+        let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
+        let world = Arc::new(world());
+        let mut junk = tokio::task::JoinSet::new();
+        for connection in 0..120 {
+            let (callers, world, good) = (callers.clone(), world.clone(), good.to_owned());
+            junk.spawn(async move {
+                for attempt in 0.. {
+                    let forged = forged(&good, connection * 1_000_000 + attempt);
+                    let refused = ask_from(&callers, &forged, "10.0.0.66", &world).await;
+                    assert!(refused.is_err());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let started = Instant::now();
+        ask_from(&callers, good, "10.0.0.1", &world).await.unwrap();
+        let took = started.elapsed();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        junk.shutdown().await;
+        let reviews = api.count("POST /apis/authentication.k8s.io");
+        println!("a good call took {took:?} among {reviews} reviews");
+        (took, reviews, api)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forged_tokens_cost_the_api_server_nothing() {
+        let signer = TokenSigner::generate().unwrap();
+        let good = signed(&signer);
+        let (took, reviews, api) = among_junk(Some(published(&signer, None)), &good).await;
+        assert!(took < Duration::from_millis(200), "{took:?}");
+        assert_eq!(reviews, 1, "the good one");
+        assert!(api.count("GET /openid/v1/jwks") <= 2, "the keys are asked for at a rate");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_no_keys_are_known_a_source_waits_for_itself() {
+        let good = signed(&TokenSigner::generate().unwrap());
+        let (took, reviews, _) = among_junk(None, &good).await;
+        assert!(took < Duration::from_millis(200), "{took:?}");
+        assert!(reviews < 150, "{reviews} in two seconds");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_change_are_asked_for_again() {
+        let api = FakeApi::default();
+        let (old, new) = (TokenSigner::generate().unwrap(), TokenSigner::generate().unwrap());
+        api.publish_keys(published(&old, None));
+        let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
+        let (before, after) = (signed(&old), signed(&new));
+        api.review(&before, status(&extra(Some("node-1"), "u1")));
+        api.review(&after, status(&extra(Some("node-1"), "u1")));
+        ask(&callers, &before).await.unwrap();
+        let refused = ask(&callers, &after).await.unwrap_err();
+        assert!(chain(&refused).contains("signature"), "{refused}");
+        api.publish_keys(published(&new, None));
+        tokio::time::advance(Duration::from_secs(601)).await;
+        ask(&callers, &after).await.unwrap();
+        // An API server that is away takes nobody's keys from us, and refuses no token.
+        api.be_away(true);
+        tokio::time::advance(Duration::from_secs(601)).await;
+        let unknown = ask(&callers, &after).await.unwrap_err();
+        assert_eq!(unknown.status().code(), tonic::Code::Unavailable, "{unknown:?}");
     }
 
     #[tokio::test]

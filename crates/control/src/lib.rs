@@ -28,6 +28,7 @@ mod delta_service;
 mod durable;
 mod error_text;
 mod http_server;
+mod issuer;
 mod kubernetes;
 mod listener;
 pub mod manifest;

@@ -14,6 +14,7 @@
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
+//! | [`key_set`] | [`key_set::KeySet`]: whether an issuer's keys have signed a token |
 //! | [`error`] | [`HandshakeError`]: why a peer was refused, or refused us |
 //!
 //! A workload's certificate, from key to connection:
@@ -39,6 +40,7 @@ pub mod certificate;
 pub mod error;
 pub mod handshake;
 pub mod key;
+pub mod key_set;
 pub mod probe;
 pub mod provider;
 pub mod request;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -39,6 +40,9 @@ struct State {
     /// What discovery tells: group with version, and a resource.
     served: Option<(String, String)>,
     reviews: BTreeMap<String, Value>,
+    review_time: Duration,
+    /// Its public keys, if it publishes them.
+    keys: Option<Value>,
     is_away: bool,
     /// Method and path of every request.
     requests: Vec<String>,
@@ -148,6 +152,16 @@ impl FakeApi {
         self.state().reviews.insert(token.to_owned(), status);
     }
 
+    /// How long it takes for a TokenReview.
+    pub(crate) fn take_for_reviews(&self, time: Duration) {
+        self.state().review_time = time;
+    }
+
+    /// Publishes the keys of its tokens, a JSON Web Key Set.
+    pub(crate) fn publish_keys(&self, keys: Value) {
+        self.state().keys = Some(keys);
+    }
+
     /// How many requests began so, as in `POST /apis/authentication`.
     pub(crate) fn count(&self, start: &str) -> usize {
         self.state().requests.iter().filter(|request| request.starts_with(start)).count()
@@ -161,10 +175,18 @@ impl FakeApi {
             let pairs = head.uri.query().unwrap_or_default().split('&');
             pairs.filter_map(|pair| pair.split_once('=')).find(|pair| pair.0 == name).map(|it| it.1)
         };
+        if head.uri.path().ends_with("/tokenreviews") {
+            let time = self.state().review_time;
+            tokio::time::sleep(time).await;
+        }
         let mut state = self.state();
         state.requests.push(format!("{} {}", head.method, head.uri.path()));
         if state.is_away {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        if head.uri.path() == "/openid/v1/jwks" {
+            let keys = state.keys.as_ref().map(|keys| answer(StatusCode::OK, keys));
+            return Ok(keys.unwrap_or_else(|| failure(404, "NotFound")));
         }
         if let Some(answer) = state.discover(head.uri.path()) {
             return Ok(answer);

@@ -1,0 +1,168 @@
+//! The public keys of a token issuer, as RFC 7517 writes them, and whether one has signed a token.
+//!
+//! It says nothing of what a token claims: whether it is in date, whose it is, or whether it was
+//! taken back. It serves to drop forgeries before anybody who knows more is asked. What a token's
+//! header asks for is compared with the key, never obeyed.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
+    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RsaParameters, RsaPublicKeyComponents,
+    UnparsedPublicKey,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
+/// Keys that are read of a set; an issuer has one, and another while it changes them.
+const MAX_KEYS: usize = 32;
+/// The longest text of a set that is read.
+const MAX_SET_BYTES: usize = 256 << 10;
+
+/// The public keys of an issuer.
+#[derive(Debug, Default)]
+pub struct KeySet {
+    keys: Vec<Key>,
+}
+
+#[derive(Debug)]
+struct Key {
+    id: Option<String>,
+    material: Material,
+}
+
+#[derive(Debug)]
+enum Material {
+    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+}
+
+/// Why a token is not one of the issuer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Forgery {
+    /// It is no signed token.
+    #[error("it is not a signed JWT")]
+    Malformed,
+    /// Its key is none of the set. The set may be old.
+    #[error("it names a key that its issuer does not publish")]
+    UnknownKey,
+    /// The key that it names has not signed it.
+    #[error("its signature is not its issuer's")]
+    Signature,
+}
+
+/// Why a set cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeySetError {
+    /// The text is no set.
+    #[error("the issuer's keys are no JSON Web Key Set")]
+    Unreadable(#[source] serde_json::Error),
+    /// It is longer than any issuer's.
+    #[error("the issuer's keys are {0} bytes long; at most {MAX_SET_BYTES} are read")]
+    TooLarge(usize),
+    /// No key of it is for signatures that are known here.
+    #[error("none of the issuer's keys is for RS256, RS384, RS512, ES256 or ES384")]
+    Empty,
+}
+
+#[derive(Deserialize)]
+struct WireSet {
+    keys: Vec<WireKey>,
+}
+
+#[derive(Deserialize)]
+struct WireKey {
+    kty: String,
+    kid: Option<String>,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WireHeader {
+    alg: String,
+    kid: Option<String>,
+    /// RFC 7515 section 4.1.11: what is listed here must be understood; nothing is.
+    crit: Option<serde_json::Value>,
+}
+
+impl KeySet {
+    /// Reads a JSON Web Key Set; keys of other kinds are left out.
+    pub fn from_json(text: &str) -> Result<Self, KeySetError> {
+        if text.len() > MAX_SET_BYTES {
+            return Err(KeySetError::TooLarge(text.len()));
+        }
+        let set: WireSet = serde_json::from_str(text).map_err(KeySetError::Unreadable)?;
+        let keys: Vec<Key> = set.keys.into_iter().take(MAX_KEYS).filter_map(Key::new).collect();
+        if keys.is_empty() { Err(KeySetError::Empty) } else { Ok(Self { keys }) }
+    }
+
+    /// Whether a key of the set has signed the token.
+    pub fn verify(&self, token: &str) -> Result<(), Forgery> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(Forgery::Malformed)?;
+        let (header, _) = signed.split_once('.').ok_or(Forgery::Malformed)?;
+        let decode = |part| URL_SAFE_NO_PAD.decode(part).map_err(|_| Forgery::Malformed);
+        let header: WireHeader =
+            serde_json::from_slice(&decode(header)?).map_err(|_| Forgery::Malformed)?;
+        if header.crit.is_some() {
+            return Err(Forgery::Malformed);
+        }
+        let signature = decode(signature)?;
+        let is_named = |key: &&Key| header.kid.is_none() || key.id == header.kid;
+        let mut named = self.keys.iter().filter(is_named).peekable();
+        if named.peek().is_none() {
+            return Err(Forgery::UnknownKey);
+        }
+        let has_signed =
+            |key: &Key| key.material.has_signed(&header.alg, signed.as_bytes(), &signature);
+        if named.any(has_signed) { Ok(()) } else { Err(Forgery::Signature) }
+    }
+}
+
+impl Key {
+    fn new(wire: WireKey) -> Option<Self> {
+        let octets = |text: Option<&str>| URL_SAFE_NO_PAD.decode(text?).ok();
+        let material = match (wire.kty.as_str(), wire.crv.as_deref()) {
+            ("RSA", _) => Material::Rsa {
+                modulus: octets(wire.n.as_deref())?,
+                exponent: octets(wire.e.as_deref())?,
+            },
+            ("EC", Some(curve @ ("P-256" | "P-384"))) => {
+                // SEC 1 section 2.3.3: an uncompressed point.
+                let mut point = vec![4];
+                point.extend(octets(wire.x.as_deref())?);
+                point.extend(octets(wire.y.as_deref())?);
+                if curve == "P-256" { Material::P256(point) } else { Material::P384(point) }
+            }
+            _ => return None,
+        };
+        Some(Self { id: wire.kid, material })
+    }
+}
+
+impl Material {
+    fn has_signed(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> bool {
+        match (self, algorithm) {
+            (Self::Rsa { modulus, exponent }, _) => {
+                let parameters: &RsaParameters = match algorithm {
+                    "RS256" => &RSA_PKCS1_2048_8192_SHA256,
+                    "RS384" => &RSA_PKCS1_2048_8192_SHA384,
+                    "RS512" => &RSA_PKCS1_2048_8192_SHA512,
+                    _ => return false,
+                };
+                let key = RsaPublicKeyComponents { n: modulus, e: exponent };
+                key.verify(parameters, message, signature).is_ok()
+            }
+            (Self::P256(point), "ES256") => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+                .verify(message, signature)
+                .is_ok(),
+            (Self::P384(point), "ES384") => UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point)
+                .verify(message, signature)
+                .is_ok(),
+            _ => false,
+        }
+    }
+}
