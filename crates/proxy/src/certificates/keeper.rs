@@ -22,7 +22,7 @@ use futures::stream::FuturesUnordered;
 use tracing::{debug, error, info, warn};
 
 use super::authority::{Authority, SignError};
-use super::revocations::{POLL_INTERVAL, RevocationFile, Seen, parse};
+use super::revocations::{POLL_INTERVAL, RevocationFile, Seen};
 use super::{Ask, Asks, Certificates, Credentials};
 use crate::handover::FromWorker;
 use crate::link::Link;
@@ -303,8 +303,14 @@ impl<A: Authority> Keeper<A> {
             return;
         }
         let signers_pem: String = self.signers.iter().map(String::as_str).collect();
-        let revocations = match parse(self.file.pem(), &signers_pem) {
-            Ok(revocations) => Arc::new(revocations),
+        let revocations = match self.file.parse(&signers_pem) {
+            Ok((revocations, older)) => {
+                if let Some(older) = older {
+                    self.metrics.revocations_failed();
+                    error!(error = %older, "the revocation list in force stays");
+                }
+                Arc::new(revocations)
+            }
             Err(error) => {
                 self.metrics.revocations_failed();
                 error!(
@@ -314,6 +320,7 @@ impl<A: Authority> Keeper<A> {
                 return;
             }
         };
+        self.file.accept();
         let inner = &self.certificates.inner;
         let before = inner.revocations.load();
         if revocations.is_empty() && before.is_empty() && revocations.next_update().is_none() {

@@ -2,7 +2,8 @@
 //!
 //! The file is looked at twice a second: ConfigMaps replace directories by links, which a stat
 //! sees and a watch may not. A list that cannot be used leaves the one before it in force, and so
-//! does a file that vanishes; only an empty file withdraws a list.
+//! does one that is older by its number, and a file that vanishes; only an empty file withdraws a
+//! list.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ambit_tls::RevocationList;
+use ambit_tls::certificate::Issuer;
 use ambit_tls::revocation::RevocationError;
 
 /// How often the file is looked at.
@@ -50,6 +52,17 @@ pub(super) enum ReadError {
     },
 }
 
+/// A list that was replaced by an older one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the revocation list {path} of {issuer} has a smaller CRL number than the one in force; \
+     whoever writes it must only count up; restart the proxy with an empty file to begin again"
+)]
+pub(super) struct Older {
+    path: PathBuf,
+    issuer: Issuer,
+}
+
 /// The file, and the last that was read from it.
 #[derive(Debug)]
 pub(super) struct RevocationFile {
@@ -57,16 +70,42 @@ pub(super) struct RevocationFile {
     stamp: Option<(u64, u64, i64, i64)>,
     /// What is to be in force; empty for nothing.
     pem: String,
+    /// What is in force, or was when the worker before ended.
+    in_force: String,
 }
 
 impl RevocationFile {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, stamp: None, pem: String::new() }
+        Self { path, stamp: None, pem: String::new(), in_force: String::new() }
     }
 
     /// What the supervisor kept counts until the file says something else.
     pub(super) fn restore(&mut self, pem: String) {
+        self.in_force.clone_from(&pem);
         self.pem = pem;
+    }
+
+    /// What the file says, or what was kept, is in force now.
+    pub(super) fn accept(&mut self) {
+        self.in_force.clone_from(&self.pem);
+    }
+
+    /// What is to be in force: the text that is there, unless a list of it is older than the one
+    /// that is in force. Then that one stays, and what is wrong is told besides.
+    pub(super) fn parse(
+        &mut self,
+        signers_pem: &str,
+    ) -> Result<(RevocationList, Option<Older>), RevocationError> {
+        let list = parse(&self.pem, signers_pem)?;
+        if self.pem == self.in_force {
+            return Ok((list, None));
+        }
+        // One that can no longer be read was signed by an authority that is not trusted any more.
+        let Ok(before) = parse(&self.in_force, signers_pem) else { return Ok((list, None)) };
+        let Some(issuer) = list.goes_back(&before).cloned() else { return Ok((list, None)) };
+        let path = self.path.clone();
+        self.pem.clone_from(&self.in_force);
+        Ok((before, Some(Older { path, issuer })))
     }
 
     /// What is to be in force; empty for nothing.
@@ -103,7 +142,7 @@ impl RevocationFile {
 }
 
 /// Reads a list; an empty text is none.
-pub(super) fn parse(pem: &str, signers_pem: &str) -> Result<RevocationList, RevocationError> {
+fn parse(pem: &str, signers_pem: &str) -> Result<RevocationList, RevocationError> {
     match pem.trim() {
         "" => Ok(RevocationList::none()),
         pem => RevocationList::from_pem(pem, signers_pem),
@@ -130,6 +169,43 @@ mod tests {
         std::fs::write(&path, "").expect("written");
         assert_eq!(file.look().expect("looked"), Seen::Changed);
         assert_eq!(file.pem(), "");
+        std::fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn an_older_list_brings_nothing_back() {
+        use std::time::SystemTime;
+
+        use ambit_tls::{Authority, AuthorityBundle};
+
+        let now = SystemTime::now();
+        let bundle =
+            || AuthorityBundle::new(Authority::generate("cluster.local", now).expect("a root"));
+        let (ours, next) = (bundle(), bundle());
+        let list = |of: &AuthorityBundle, serials: &[&str], number: u64| {
+            let serials: Vec<_> =
+                serials.iter().map(|serial| serial.parse().expect("a serial")).collect();
+            of.revoke_as(&serials, number, now, Duration::from_secs(600)).expect("signed")
+        };
+        let path = std::env::temp_dir().join(format!("ambit-crl-older-{}", std::process::id()));
+        // A worker that starts anew has what the one before had, and sees the file only then.
+        let mut file = RevocationFile::new(path.clone());
+        file.restore(list(&ours, &["0a", "0b"], 7));
+        let mut check = |text: &str, signers: &AuthorityBundle, expected: usize, is_older: bool| {
+            std::fs::write(&path, text).expect("written");
+            file.stamp = None;
+            file.look().expect("looked");
+            let (list, older) = file.parse(&signers.roots_pem()).expect("signed");
+            assert_eq!((list.len(), older.is_some()), (expected, is_older), "{older:?}");
+            file.accept();
+        };
+        check(&list(&ours, &["0a"], 6), &ours, 2, true);
+        check(&list(&ours, &[], 6), &ours, 2, true);
+        check(&list(&ours, &["0a"], 7), &ours, 1, false);
+        check(&list(&ours, &["0a", "0b", "0c"], 8), &ours, 3, false);
+        check(&list(&ours, &["0a", "0b"], 7), &ours, 3, true);
+        check(&list(&next, &["0d"], 1), &next, 1, false);
+        check("", &next, 0, false);
         std::fs::remove_file(&path).expect("removed");
     }
 
