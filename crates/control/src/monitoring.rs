@@ -15,6 +15,9 @@ use crate::ca::CertificateAuthority;
 use crate::http_server::{Answer, Question};
 use crate::metrics::Metrics;
 
+/// That something is wrong with what replicas share; what it is, administrators are told.
+const SHARED_PROBLEM: &str = "what replicas share of the authority; see the log, or GET /status";
+
 /// Answers whoever watches the control plane.
 pub(crate) struct Monitoring {
     /// Not there before the control plane serves.
@@ -36,8 +39,8 @@ impl Monitoring {
                 let ready = *self.serves.borrow();
                 let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let mut told = json!({ "ready": ready });
-                if let Some(problem) = self.authority.get().and_then(|it| it.problem()) {
-                    told["problem"] = json!(problem);
+                if self.authority.get().is_some_and(|it| it.problem().is_some()) {
+                    told["problem"] = json!(SHARED_PROBLEM);
                 }
                 Answer::json(status, &told)
             }
