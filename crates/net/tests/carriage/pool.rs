@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Takes a tunnel; tells the number of the connection it is on.
-    async fn tunnel(&self, key: &'static str, generation: u64) -> (u32, Tunnel) {
+    async fn tunnel(&self, key: &'static str, generation: u128) -> (u32, Tunnel) {
         let guard = self.drain.guard();
         let client = self.pool.client(&key, generation, &guard, || self.connect()).await.unwrap();
         let request = connect_to("127.0.0.1:1".parse().unwrap());
