@@ -346,7 +346,8 @@ impl<A: Authority> Keeper<A> {
     fn replace_revoked(&mut self, before: &imbl::HashMap<Identity, Arc<Credentials>>) {
         let now = self.now();
         let cache = self.certificates.inner.cache.load_full();
-        let was_revoked = |identity: &Identity| before.get(identity).is_some_and(|it| it.is_revoked);
+        let was_revoked =
+            |identity: &Identity| before.get(identity).is_some_and(|it| it.is_revoked);
         let is_news = |(identity, it): &(&Identity, &Arc<Credentials>)| {
             it.is_revoked && !was_revoked(identity)
         };

@@ -2,8 +2,8 @@
 //!
 //! Label sets are interned: a connection holds a pointer to its counters, not its labels. The table
 //! is bounded; beyond the bound further label sets are counted together, never lost. What a peer
-//! says of itself has a small bound for each identity and one for all, in sets and in bytes, so that
-//! no peer fills the table or a scrape.
+//! says of itself has a small bound for each identity and one for all, in sets and in bytes, so
+//! that no peer fills the table or a scrape.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,8 +27,8 @@ const MAX_TOLD_PER_PEER: usize = 32;
 /// Label sets with words of any peer in them: thirty-two each of 64 identities. Few peers are ever
 /// unknown to the view, and a node of the mesh that is taken over has hundreds of identities.
 const MAX_TOLD: usize = 2048;
-/// Text of label sets with words of one identity. It is printed six times, once for each metric. Names
-/// of usual length leave room for [`MAX_TOLD_PER_PEER`] sets.
+/// Text of label sets with words of one identity. It is printed six times, once for each metric.
+/// Names of usual length leave room for [`MAX_TOLD_PER_PEER`] sets.
 const MAX_TOLD_BYTES_PER_PEER: usize = 40 << 10;
 /// Text of label sets with words of any peer: with it, a scrape grows by 12 MiB at most.
 const MAX_TOLD_BYTES: usize = 2 << 20;
