@@ -36,7 +36,7 @@ mod tests {
     fn a_foreign_name_commands_no_terminal() {
         let rows = vec![vec!["a\u{1b}[2J\n\u{9b}\u{202e}".into(), "b".into()]];
         let text = super::format(&["ONE", "TWO"], &rows);
-        let expected = "ONE                         TWO\na\\u{1b}[2J\\u{a}\\u{9b}\\u{202e}  b\n";
+        let expected = "ONE                            TWO\na\\u{1b}[2J\\u{a}\\u{9b}\\u{202e}  b\n";
         assert_eq!(text, expected);
     }
 
