@@ -353,7 +353,7 @@ fn a_list_with_a_smaller_number_goes_back_and_only_for_the_key_that_signed_it() 
     let now = SystemTime::now();
     let serial = certificate(&ca, WORKLOAD).serial().clone();
     let list = |ca: &AuthorityBundle, number: u64| {
-        let crl = ca.revoke_as(&[serial.clone()], number, now, HOUR).expect("a list");
+        let crl = ca.revoke_as(std::slice::from_ref(&serial), number, now, HOUR).expect("a list");
         RevocationList::from_pem(&crl, &ca.revocation_signers_pem()).expect("signed")
     };
     let (old, new, wide) = (list(&ca, 9), list(&ca, 10), list(&ca, 256));
