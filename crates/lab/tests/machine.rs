@@ -19,7 +19,7 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use serde_json::json;
 
-use lab::{Lab, container, deployment, pod, service};
+use lab::{Lab, container, deployment, owners, pod, service};
 
 fn main() -> ExitCode {
     if let Some(code) = lab::hidden(std::env::args_os()) {
@@ -57,10 +57,10 @@ const CASES: &[(&str, Case)] = &[
     ("pods_ask_for_addresses_and_networks", || pods_ask_for_addresses_and_networks().boxed_local()),
     ("machines_that_cannot_start_say_why", || machines_that_cannot_start_say_why().boxed_local()),
     ("machines_start_where_nobody_else_writes", || {
-        machines_start_where_nobody_else_writes().boxed_local()
+        owners::machines_start_where_nobody_else_writes().boxed_local()
     }),
     ("commands_go_to_our_own_machine_alone", || {
-        commands_go_to_our_own_machine_alone().boxed_local()
+        owners::commands_go_to_our_own_machine_alone().boxed_local()
     }),
     ("machines_end_without_trace", || machines_end_without_trace().boxed_local()),
     ("machines_run_without_root", || machines_run_without_root().boxed_local()),
@@ -690,78 +690,6 @@ async fn machines_that_cannot_start_say_why() {
         let error = machine::up(&wrong, |_| {}).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-}
-
-/// What another user prepared is not used: nothing is started, nothing is written.
-async fn machines_start_where_nobody_else_writes() {
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
-    const NOBODY: u32 = 65534;
-    let base = lab::config("prepared", 1);
-    let root = base.state.clone();
-    let aim = std::path::PathBuf::from(format!("{}-aim", root.display()));
-    let prepare = |what: &str| {
-        std::fs::create_dir(&root).unwrap();
-        match what {
-            "writable" => {
-                let mode = std::fs::Permissions::from_mode(0o777);
-                std::fs::set_permissions(&root, mode).unwrap();
-            }
-            "foreign" => chown(&root, Some(NOBODY), Some(NOBODY)).unwrap(),
-            log => {
-                std::fs::create_dir(root.join("logs")).unwrap();
-                symlink(&aim, root.join("logs").join(log)).unwrap();
-            }
-        }
-    };
-    let cases = [
-        ("writable", "mode 0777"),
-        ("foreign", "belongs to user 65534"),
-        ("lab.log", "is a symbolic link"),
-        ("control.log", "is a symbolic link"),
-    ];
-    for (what, part) in cases {
-        prepare(what);
-        let error = machine::up(&base, |_| {}).await.unwrap_err();
-        let error = format!("{:#}", anyhow::Error::new(error));
-        assert!(error.contains(part), "{what}: {error}");
-        let left = std::fs::read_dir(&root).unwrap().count();
-        assert_eq!(left, usize::from(part.contains("link")), "{what}: nothing was written");
-        assert!(!aim.exists(), "{what}: nothing was written elsewhere");
-        std::fs::remove_dir_all(&root).unwrap();
-    }
-    std::fs::create_dir(&aim).unwrap();
-    symlink(&aim, &root).unwrap();
-    let error = machine::up(&base, |_| {}).await.unwrap_err();
-    let error = format!("{:#}", anyhow::Error::new(error));
-    assert!(error.contains("is a symbolic link"), "{error}");
-    assert_eq!(std::fs::read_dir(&aim).unwrap().count(), 0);
-    std::fs::remove_file(&root).unwrap();
-    std::fs::remove_dir(&aim).unwrap();
-}
-
-/// A command is not handed to another user's socket, nor to a machine whose directory others write.
-async fn commands_go_to_our_own_machine_alone() {
-    use std::os::unix::fs::PermissionsExt;
-    let lab = Lab::up("exposed", 1).await;
-    lab.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
-    let root = lab.layout().root().to_owned();
-    let mode = |mode| {
-        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    mode(0o777);
-    let (said, code) = lab.sh("a", "echo secret");
-    assert!(code != 0 && said.contains("mode 0777"), "{said}");
-    let error = lab.client.status().await.unwrap_err().to_string();
-    assert!(error.contains("mode 0777"), "{error}");
-    let error = machine::down(lab.layout()).await.unwrap_err().to_string();
-    assert!(error.contains("mode 0777"), "{error}");
-    mode(0o700);
-    // Another user's socket in the place of ours, as if it had been put there before.
-    let impostor = lab::Impostor::take_the_place_of(&lab.layout().exec_socket());
-    let (said, code) = lab.sh("a", "echo secret");
-    assert!(code != 0 && said.contains("user 65534"), "{said}");
-    assert_eq!(impostor.heard(), "nothing\n");
-    lab.down().await;
 }
 
 async fn machines_end_without_trace() {

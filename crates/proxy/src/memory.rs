@@ -191,13 +191,9 @@ mod tests {
         });
         let fills = client.share_bytes();
         accounts.charge(fills - 1);
-        assert_eq!(
-            memory.used_up(name_of),
-            [
-                "pod shop/cart, inbound from spiffe://cluster.local/ns/shop/sa/slow at 0.0.0.1: 63 of \
-              64 MiB wait for readers that stand still"
-            ]
-        );
+        let owner = "pod shop/cart, inbound from spiffe://cluster.local/ns/shop/sa/slow at 0.0.0.1";
+        let expected = format!("{owner}: 63 of 64 MiB wait for readers that stand still");
+        assert_eq!(memory.used_up(name_of), [expected]);
         accounts.release(fills - 1);
         assert_eq!(memory.used_up(name_of), [""; 0]);
     }

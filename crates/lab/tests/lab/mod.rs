@@ -1,5 +1,7 @@
 //! A machine for a test: started, asked, waited for, always taken down by its test.
 
+pub(crate) mod owners;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;

@@ -119,11 +119,7 @@ impl Code<'_> {
                 self.ether_type(if *ipv6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP });
             }
             Condition::NestedTag { service, vlan } => {
-                self.ether_type(if *service { libc::ETH_P_8021AD } else { libc::ETH_P_8021Q });
-                // Whatever header is left first counts as the network's.
-                self.load_payload(key::NETWORK_HEADER, 0, 2, 0);
-                self.mask(&VLAN_BITS.to_be_bytes());
-                self.compare(true, &vlan.to_be_bytes());
+                self.nested_tag(*service, *vlan);
             }
             Condition::Ipv6(ipv6) => {
                 self.load_meta(key::META_FAMILY);
@@ -167,6 +163,14 @@ impl Code<'_> {
                 }
             }
         }
+    }
+
+    fn nested_tag(&mut self, service: bool, vlan: u16) {
+        self.ether_type(if service { libc::ETH_P_8021AD } else { libc::ETH_P_8021Q });
+        // Whatever header is left first counts as the network's.
+        self.load_payload(key::NETWORK_HEADER, 0, 2, 0);
+        self.mask(&VLAN_BITS.to_be_bytes());
+        self.compare(true, &vlan.to_be_bytes());
     }
 
     /// Ends the rule for frames that carry something else.
