@@ -217,20 +217,24 @@ fn named_service<'a>(builder: &'a Builder, namespace: &str, name: &str) -> Optio
     builder.view().service(&key).map(|service| &**service)
 }
 
-/// The service that a name means to `client`, as its resolver would complete it.
+/// The service that a name means to `client`, as its proxy answers it: what the client's own
+/// namespace declares by this very name, then a service of the namespace that the name names, then
+/// what any namespace declares by it.
 fn hosted_service<'a>(builder: &'a Builder, client: &Workload, host: &str) -> Option<&'a Service> {
     let (namespace, domain) = (&client.namespace, &builder.mesh().domain);
     let host = host.trim_end_matches('.');
     let candidates = [
-        host.to_owned(),
         format!("{host}.{namespace}.svc.{domain}"),
         format!("{host}.svc.{domain}"),
         format!("{host}.{domain}"),
+        host.to_owned(),
     ];
-    candidates
-        .iter()
-        .find_map(|candidate| builder.view().service_by_hostname(candidate, namespace))
-        .map(|service| &**service)
+    let declared = || {
+        let mut candidates = candidates.iter();
+        candidates.find_map(|it| builder.view().service_by_hostname(it, namespace))
+    };
+    let own = builder.view().service(&ServiceName::new(namespace.clone(), host));
+    own.or_else(declared).map(|service| &**service)
 }
 
 fn at_service(

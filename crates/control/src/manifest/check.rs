@@ -183,6 +183,7 @@ impl<'a> All<'a> {
                  IP addresses",
             ));
         }
+        self.short_names(object, &entry.spec, warnings);
         let owners = self.pod_addresses();
         let endpoints = entry.spec.endpoints.iter().enumerate();
         let endpoints = endpoints
@@ -200,6 +201,31 @@ impl<'a> All<'a> {
                      the address does not hold for the pod"
                 ),
                 "reach pods by a Service, and list only addresses outside of the mesh",
+            ));
+        }
+    }
+
+    /// Hosts that are short names of other namespaces' Services, as resolvers complete them.
+    fn short_names(&self, object: &Object, spec: &ServiceEntrySpec, warnings: &mut Vec<Finding>) {
+        for (index, host) in spec.hosts.iter().enumerate() {
+            let host = host.strip_suffix('.').unwrap_or(host);
+            let Some((name, namespace)) = host.split_once('.') else { continue };
+            let mut keys = self.objects.keys().filter(|key| key.kind == Kind::Service);
+            let service = keys.find(|key| {
+                *key.namespace == *namespace
+                    && key.namespace != object.key.namespace
+                    && (name == "*" || *key.name == *name)
+            });
+            let Some(service) = service else { continue };
+            warnings.push(finding(
+                object,
+                format!("spec.hosts[{index}]"),
+                format!(
+                    "`{host}` means the Service {namespace}/{}, which comes before \
+                     the entry in other namespaces than the entry's",
+                    service.name
+                ),
+                "use a name that no Service has",
             ));
         }
     }

@@ -38,7 +38,10 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::PeerAuthentication(object) => {
             security::peer_authentication(&object.spec, &spec, issues);
         }
-        Typed::ServiceEntry(object) => networking::service_entry(&object.spec, &spec, issues),
+        Typed::ServiceEntry(object) => {
+            let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
+            networking::service_entry(&object.spec, namespace, &spec, issues);
+        }
         Typed::WorkloadEntry(object) => networking::workload_entry(&object.spec, &spec, issues),
     }
 }

@@ -18,9 +18,15 @@ const HOSTS_MAX: usize = 256;
 const PROTOCOLS: &[&str] =
     &["TCP", "TLS", "HTTP", "HTTP2", "HTTPS", "GRPC", "GRPC-WEB", "MONGO", "MYSQL", "REDIS", "UDP"];
 
-/// Checks a ServiceEntry.
-pub(crate) fn service_entry(spec: &ServiceEntrySpec, at: &Path, issues: &mut Issues) {
+/// Checks a ServiceEntry of this namespace.
+pub(crate) fn service_entry(
+    spec: &ServiceEntrySpec,
+    namespace: &str,
+    at: &Path,
+    issues: &mut Issues,
+) {
     hosts(spec, at, issues);
+    names_of_others(spec, namespace, &at.field("hosts"), issues);
     let resolution = spec.resolution.unwrap_or(Resolution::None);
     for (index, address) in spec.addresses.iter().enumerate() {
         let at = at.field("addresses").index(index);
@@ -65,6 +71,25 @@ fn hosts(spec: &ServiceEntrySpec, at: &Path, issues: &mut Issues) {
                 &at.index(index),
                 format!("the endpoints of the wildcard `{host}` cannot be known"),
                 "use `resolution: NONE`, or list the hosts",
+            );
+        }
+    }
+}
+
+/// Hosts that are names of Services of another namespace: `service.namespace.svc`, with or without
+/// the cluster's domain.
+fn names_of_others(spec: &ServiceEntrySpec, own: &str, at: &Path, issues: &mut Issues) {
+    for (index, host) in spec.hosts.iter().enumerate() {
+        let labels: Vec<&str> = host.split('.').collect();
+        let [_, namespace, "svc", ..] = labels[..] else { continue };
+        if namespace != own {
+            issues.warn(
+                &at.index(index),
+                format!(
+                    "`{host}` is a name of namespace `{namespace}`, whose Services come before \
+                     the entry in other namespaces than the entry's"
+                ),
+                format!("use a name outside of the cluster, or put the entry into `{namespace}`"),
             );
         }
     }
