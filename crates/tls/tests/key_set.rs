@@ -40,9 +40,9 @@ fn a_token_is_good_only_by_the_key_that_it_names_and_the_algorithm_of_that_key()
     let (p256, p256_key) = elliptic(&ECDSA_P256_SHA256_FIXED_SIGNING, "P-256", "a");
     let (p384, p384_key) = elliptic(&ECDSA_P384_SHA384_FIXED_SIGNING, "P-384", "b");
     let rsa = RsaKeyPair::generate(KeySize::Rsa2048).expect("a key");
-    let public = rsa.public_key();
-    let modulus = encode(public.modulus().big_endian_without_leading_zero());
-    let exponent = encode(public.exponent().big_endian_without_leading_zero());
+    // RFC 8017 appendix A.1.1: a sequence of modulus, with a zero before it, and exponent.
+    let public = rsa.public_key().as_ref();
+    let (modulus, exponent) = (encode(&public[9..265]), encode(&public[267..]));
     let rsa_key = json!({"kty": "RSA", "kid": "c", "n": modulus, "e": exponent});
     let other = json!({"kty": "OKP", "crv": "Ed25519", "kid": "d", "x": "AAAA"});
     let keys = json!({ "keys": [p256_key, other, p384_key, rsa_key] }).to_string();
