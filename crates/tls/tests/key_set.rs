@@ -71,7 +71,8 @@ fn a_token_is_good_only_by_the_key_that_it_names_and_the_algorithm_of_that_key()
     check("another algorithm", &by_rsa(&RSA_PKCS1_SHA256, json!({"alg": "RS512"})), forged);
     check("none", &by(&p256, json!({"alg": "none", "kid": "a"})), forged);
     check("HS256", &by(&p256, json!({"alg": "HS256", "kid": "a"})), forged);
-    check("cut", &good[..good.len() - 4], forged);
+    // 84 letters are 63 octets of the 64.
+    check("cut", &good[..good.len() - 2], forged);
     let unknown = Err(Forgery::UnknownKey);
     check("an unknown key", &by(&p256, json!({"alg": "ES256", "kid": "z"})), unknown);
     check("an unreadable key", &by(&p256, json!({"alg": "EdDSA", "kid": "d"})), unknown);
