@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
 use super::{
-    Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, Settings, Tunnel,
-    keepalive,
+    Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SMALL_FRAMES_BYTES,
+    Settings, Tunnel, keepalive,
 };
 use crate::drain::Guard;
 
@@ -74,6 +74,7 @@ impl Client {
             .initial_connection_window_size(FLOOR_BYTES)
             .max_frame_size(settings.frame_size_bytes)
             .max_header_list_size(MAX_RESPONSE_HEADER_BYTES)
+            .data_frame_budget(MAX_SMALL_FRAMES_BYTES)
             .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
             .enable_push(false)
             .handshake(io)

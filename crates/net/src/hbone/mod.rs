@@ -32,6 +32,12 @@ pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
 /// source is read. Whole reads, so that no small rest of room makes for small reads.
 const MAX_SEND_BUFFER_BYTES: usize = 2 * READ_BYTES;
 
+/// What small frames may cost a connection while they wait for their tunnels, by the library's
+/// reckoning (256 bytes each, less what they bring): eighty for each of [`MAX_SERVER_STREAMS`]. By
+/// itself the library would take half of the connection's window, which begins small here: 130 first
+/// words of as many new tunnels would end the connection.
+const MAX_SMALL_FRAMES_BYTES: usize = 4 << 20;
+
 /// Windows and frame size of HTTP/2, those of both directions.
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -15,7 +15,7 @@ use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
 use super::{
     Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
-    Settings, Tunnel, keepalive,
+    MAX_SMALL_FRAMES_BYTES, Settings, Tunnel, keepalive,
 };
 use crate::drain::Guard;
 
@@ -89,6 +89,7 @@ where
         .initial_connection_window_size(FLOOR_BYTES)
         .max_frame_size(settings.frame_size_bytes)
         .max_header_list_size(MAX_REQUEST_HEADER_BYTES)
+        .data_frame_budget(MAX_SMALL_FRAMES_BYTES)
         .max_concurrent_streams(MAX_SERVER_STREAMS)
         .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
         .handshake(io);

@@ -35,8 +35,10 @@ const FLOOD_BYTES: usize = 8 << 20;
 const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// What a connection may hold for a peer that reads no answers: buffers, not the flood.
 const HELD_BYTES: usize = 2 << 20;
-/// Growth of the whole process that is no sign of a leak: other tests run beside this one.
+/// Growth of the whole process that is no sign of a leak.
 const NOISE_BYTES: usize = 4 << 20;
+/// Set in the process in which a test that looks at the process' memory runs alone.
+const ALONE: &str = "AMBIT_TEST_ALONE";
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -90,6 +92,18 @@ impl Victim {
         Self { peer, asked, served }
     }
 
+    /// A PING is answered with its own bytes.
+    async fn still_answers(&mut self, what: &str) {
+        self.peer.write_all(&frame(PING, 0, 0, b"are you?")).await.unwrap();
+        let mut heard: Vec<u8> = Vec::new();
+        while !heard.windows(8).any(|window| window == b"are you?") {
+            let mut some = [0; 1024];
+            let read = self.peer.read(&mut some).await.unwrap();
+            assert!(read > 0, "{what}: closed");
+            heard.extend(&some[..read]);
+        }
+    }
+
     /// Sends pieces until they are enough, or nobody takes more; says how many bytes were taken.
     async fn flood(&mut self, mut piece: Flood) -> usize {
         let mut sent = 0;
@@ -107,6 +121,22 @@ impl Victim {
         }
         sent
     }
+}
+
+#[test]
+fn the_first_words_of_many_tunnels_are_no_flood() {
+    on_one_thread(async {
+        let mut victim = Victim::new(true).await;
+        // Nobody has taken any of them yet, as when an application is slow to accept.
+        for number in 0..MAX_SERVER_STREAMS {
+            let stream = 2 * number + 1;
+            let word = frame(DATA, 0, stream, b"ambit-42");
+            victim.peer.write_all(&[connect(stream), word].concat()).await.unwrap();
+        }
+        victim.still_answers("small words").await;
+        assert_eq!(victim.asked.get(), MAX_SERVER_STREAMS as usize);
+        victim.served.abort();
+    });
 }
 
 /// The peer is closed, and asked for no more tunnels than it may have.
@@ -147,6 +177,18 @@ fn floods_that_cost_are_closed() {
     });
 }
 
+/// Runs a test body in a process of its own: tests beside it would grow its process too.
+fn alone(test: &str, body: fn()) {
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", &format!("floods::{test}"), "--nocapture"]).env(ALONE, "1");
+    let output = again.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "alone: {output:?}");
+}
+
 /// Bytes of this process that lie in memory.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -156,6 +198,10 @@ fn resident_bytes() -> usize {
 
 #[test]
 fn floods_that_ask_for_answers_are_read_no_faster_than_the_answers_are() {
+    alone("floods_that_ask_for_answers_are_read_no_faster_than_the_answers_are", asking);
+}
+
+fn asking() {
     for (what, piece) in [
         ("PING", frame(PING, 0, 0, &[7; 8])),
         ("SETTINGS", frame(SETTINGS, 0, 0, &[])),
@@ -176,6 +222,10 @@ fn floods_that_ask_for_answers_are_read_no_faster_than_the_answers_are() {
 
 #[test]
 fn floods_that_say_nothing_leave_nothing() {
+    alone("floods_that_say_nothing_leave_nothing", saying_nothing);
+}
+
+fn saying_nothing() {
     for (what, piece) in [
         ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 1])),
         ("unknown frames", frame(UNKNOWN, 0xff, 1, &[0; 64])),
@@ -189,16 +239,7 @@ fn floods_that_say_nothing_leave_nothing() {
             assert!(sent >= FLOOD_BYTES, "{what}: {sent} bytes were taken");
             let grown = resident_bytes().saturating_sub(before);
             assert!(grown <= HELD_BYTES + NOISE_BYTES, "{what}: {grown} bytes more");
-            // The connection still works: a PING is answered with its own bytes.
-            let ping = frame(PING, 0, 0, b"are you?");
-            victim.peer.write_all(&ping).await.unwrap();
-            let mut heard: Vec<u8> = Vec::new();
-            while !heard.windows(8).any(|window| window == b"are you?") {
-                let mut some = [0; 1024];
-                let read = victim.peer.read(&mut some).await.unwrap();
-                assert!(read > 0, "{what}: closed");
-                heard.extend(&some[..read]);
-            }
+            victim.still_answers(what).await;
             victim.served.abort();
         });
     }
