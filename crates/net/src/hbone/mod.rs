@@ -33,9 +33,9 @@ pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
 const MAX_SEND_BUFFER_BYTES: usize = 2 * READ_BYTES;
 
 /// What small frames may cost a connection while they wait for their tunnels, by the library's
-/// reckoning (256 bytes each, less what they bring): eighty for each of [`MAX_SERVER_STREAMS`]. By
-/// itself the library would take half of the connection's window, which begins small here: 130 first
-/// words of as many new tunnels would end the connection.
+/// reckoning: 256 bytes each, less what they bring. That is eighty for each of
+/// [`MAX_SERVER_STREAMS`]. By itself the library takes half of the connection's window, which
+/// begins small here: the first words of 133 new tunnels would end the connection.
 const MAX_SMALL_FRAMES_BYTES: usize = 4 << 20;
 
 /// Windows and frame size of HTTP/2, those of both directions.
