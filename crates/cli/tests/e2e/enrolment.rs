@@ -31,6 +31,10 @@ fn a_running_pair_joins_and_leaves_without_losing_a_byte() {
     machine.apply(MESH_ON);
     machine.wait_until_meshed();
     // What was open goes on past the proxies, what is new goes through them.
+    let captured = || machine.pods().iter().all(|it| it.captured == (it.namespace != "outside"));
+    assert!(captured(), "also by the machine's own list, which is the demonstration's");
+    let older = machine.run(&["status"]);
+    assert!(older.contains("older than"), "status counts what was open: {older}");
     machine.wait("what was open stands", SOON, || machine.established("client/load", 9000) == LONG);
     let during = machine.load("client/load", "long echo.app:9000 --connections 5 --seconds 8");
     machine.wait("new connections are tunnelled", SOON, || machine.connections(9000).len() == 5);

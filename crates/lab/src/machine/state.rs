@@ -73,7 +73,8 @@ impl Objects {
                 owner: text(value, "/metadata/ownerReferences/0/name").to_owned(),
                 created: text(value, "/metadata/creationTimestamp").to_owned(),
                 terminating: value.pointer("/metadata/deletionTimestamp").is_some(),
-                captured: captured.is_ok_and(|captured| captured.trim() == uid),
+                // What else the agent notes of the pod is behind its uid.
+                captured: captured.is_ok_and(|noted| noted.lines().next() == Some(&uid)),
                 ready: status.ready,
                 phase: status.phase,
                 pod_ips: status.pod_ips,
