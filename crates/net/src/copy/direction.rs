@@ -24,6 +24,8 @@ pub(super) struct Direction {
     in_flight: Option<Batch>,
     /// Whether the sink set room aside for us.
     holds_room: bool,
+    /// Whether the source has something that the sink does not take.
+    is_stuck: bool,
 }
 
 /// Which end broke.
@@ -49,11 +51,21 @@ impl Broken {
 
 impl Direction {
     pub(super) fn new() -> Self {
-        Self { state: State::Open, in_flight: None, holds_room: false }
+        Self { state: State::Open, in_flight: None, holds_room: false, is_stuck: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Whether bytes wait for the sink, or it cannot be told of the end.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    /// Whether what waits for the sink is the last that the source says.
+    pub(super) fn is_stuck_at_the_end(&self, source: &impl End) -> bool {
+        self.is_stuck && (self.state == State::Ending || source.has_ended())
     }
 
     /// Moves what can be moved now. `unwatched`: nobody takes from the sink's end any more.
@@ -65,6 +77,7 @@ impl Direction {
         unwatched: bool,
         count: &Cell<u64>,
     ) -> Poll<Result<(), Broken>> {
+        self.is_stuck = true;
         loop {
             if self.in_flight.is_some() {
                 let given = self.poll_give(cx, source, sink)?;
@@ -83,7 +96,10 @@ impl Direction {
                     ready!(sink.poll_finish(cx)).map_err(Broken::Sink)?;
                     self.state = State::Done;
                 }
-                State::Done => return Poll::Ready(Ok(())),
+                State::Done => {
+                    self.is_stuck = false;
+                    return Poll::Ready(Ok(()));
+                }
             }
         }
     }
@@ -109,6 +125,7 @@ impl Direction {
             Poll::Pending => {
                 // Woken for nothing: room must not be kept from others meanwhile.
                 self.holds_room = false;
+                self.is_stuck = false;
                 sink.rest();
                 return Poll::Pending;
             }
@@ -165,6 +182,7 @@ impl Direction {
         sink: &mut impl End,
         unwatched: bool,
     ) -> Poll<Result<(), Broken>> {
+        self.is_stuck = false;
         if std::mem::take(&mut self.holds_room) {
             sink.rest();
         }

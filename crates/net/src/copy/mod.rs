@@ -12,14 +12,17 @@ mod arena;
 mod batch;
 mod direction;
 mod socket;
+mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 pub use batch::Batch;
 use direction::Direction;
 pub use socket::SocketEnd;
+use watch::Watch;
 
 /// How much is read from a socket at once: with the header of an HTTP/2 frame it fills sixteen TLS
 /// records. A byte more would take a record of its own. Less costs a stream wake-ups and segments:
@@ -29,6 +32,11 @@ pub const READ_BYTES: usize = 16 * TLS_RECORD_BYTES - FRAME_HEADER_BYTES;
 const TLS_RECORD_BYTES: usize = 16 * 1024;
 /// What an HTTP/2 frame begins with (RFC 9113 section 4.1).
 const FRAME_HEADER_BYTES: usize = 9;
+
+/// How long the last bytes of a side that has closed may wait for a peer that takes none of them,
+/// while nothing moves the other way either. Linux gives a socket that its program has closed some
+/// minutes, too.
+pub const MAX_STANDSTILL: Duration = Duration::from_secs(300);
 
 /// One end of a connection.
 ///
@@ -63,7 +71,11 @@ pub trait End {
     /// Nothing more to give for now: room that was set aside may serve others.
     fn rest(&mut self);
 
-    /// Ready when the end is gone, for as long as nobody takes from it and would notice.
+    /// Whether the peer has said that nothing more comes, though not all before that is taken.
+    fn has_ended(&self) -> bool;
+
+    /// Ready when the end has failed, for as long as nobody takes from it and would notice. The
+    /// end of what it says is no failure. A socket does not wake for it: [`copy`] looks again.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<EndError>;
 
     /// Tells the end that nothing more will be given.
@@ -103,6 +115,14 @@ pub enum EndError {
     TunnelClosed,
 }
 
+impl EndError {
+    /// The other proxy asks for no more bytes; what it has sent before stays valid, RFC 9113
+    /// section 8.1.
+    fn is_no_error(&self) -> bool {
+        matches!(self, Self::Tunnel(error) if error.reason() == Some(h2::Reason::NO_ERROR))
+    }
+}
+
 /// Why a connection did not end in good order.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
@@ -112,6 +132,12 @@ pub enum CopyError {
     /// The end that was connected to broke.
     #[error("the server's side of the connection broke")]
     Server(#[source] EndError),
+    /// One side has closed, and the other took none of its last bytes for too long.
+    #[error(
+        "one side has closed and the other took none of its last bytes for {} s",
+        MAX_STANDSTILL.as_secs()
+    )]
+    Standstill,
     /// [`Flow::cut`] was called.
     #[error("the connection was cut")]
     Cut,
@@ -181,6 +207,7 @@ pub async fn copy<C: End, S: End>(
 ) -> Result<(), CopyError> {
     let mut to_server = Direction::new();
     let mut to_client = Direction::new();
+    let mut watch = Watch::default();
     let result = std::future::poll_fn(|cx| {
         if flow.poll_cut(cx).is_ready() {
             return Poll::Ready(Err(CopyError::Cut));
@@ -189,7 +216,21 @@ pub async fn copy<C: End, S: End>(
         let there = there.map_err(|broken| broken.of(CopyError::Client, CopyError::Server))?;
         let back = to_client.poll(cx, server, client, to_server.is_done(), &flow.to_client);
         let back = back.map_err(|broken| broken.of(CopyError::Server, CopyError::Client))?;
-        if there.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if there.is_ready() && back.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let is_stuck = to_server.is_stuck() || to_client.is_stuck();
+        let is_half_closed = there.is_ready() || back.is_ready();
+        if (is_stuck || is_half_closed) && watch.poll_look(cx).is_ready() {
+            gone(cx, client).map_or(Ok(()), |error| Err(CopyError::Client(error)))?;
+            gone(cx, server).map_or(Ok(()), |error| Err(CopyError::Server(error)))?;
+            let is_last =
+                to_server.is_stuck_at_the_end(client) || to_client.is_stuck_at_the_end(server);
+            if watch.is_over(flow.to_server() + flow.to_client(), is_last) {
+                return Poll::Ready(Err(CopyError::Standstill));
+            }
+        }
+        Poll::Pending
     })
     .await;
     if result.is_err() {
@@ -197,4 +238,12 @@ pub async fn copy<C: End, S: End>(
         server.reset();
     }
     result
+}
+
+/// Why an end is gone, if it is.
+fn gone(cx: &mut Context<'_>, end: &mut impl End) -> Option<EndError> {
+    match end.poll_gone(cx) {
+        Poll::Ready(error) if !error.is_no_error() => Some(error),
+        _ => None,
+    }
 }

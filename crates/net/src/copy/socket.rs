@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
+use futures::future::FutureExt;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
@@ -173,8 +174,17 @@ impl End for SocketEnd {
 
     fn rest(&mut self) {}
 
+    fn has_ended(&self) -> bool {
+        let known = self.stream.ready(Interest::READABLE).now_or_never();
+        known.is_some_and(|known| known.is_ok_and(|ready| ready.is_read_closed()))
+    }
+
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<EndError> {
-        Poll::Pending
+        // A call only when the runtime was told of an error. A FIN is none, a reset is.
+        match self.stream.try_io(Interest::ERROR, || self.stream.take_error()) {
+            Ok(Some(error)) => Poll::Ready(EndError::Socket(error)),
+            _ => Poll::Pending,
+        }
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {

@@ -174,6 +174,10 @@ impl End for Tunnel {
         self.send.reserve_capacity(0);
     }
 
+    fn has_ended(&self) -> bool {
+        self.receive.ended || self.receive.stream.is_end_stream()
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<EndError> {
         self.send.poll_reset(cx).map(|reason| match reason {
             Ok(reason) => EndError::Tunnel(reason.into()),

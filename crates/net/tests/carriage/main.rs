@@ -5,6 +5,7 @@
 
 mod copy;
 mod floods;
+mod gone;
 mod hbone;
 mod pool;
 mod windows;
