@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use h2::client::{Builder, SendRequest};
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 
 use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
+use super::piece::Piece;
 use super::{
     Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SMALL_FRAMES_BYTES,
     Settings, Tunnel, keepalive,
@@ -22,7 +22,7 @@ use crate::drain::Guard;
 
 /// The client's side of an HBONE connection. Closes when it is dropped and its last tunnel ends.
 pub struct Client {
-    requests: SendRequest<Bytes>,
+    requests: SendRequest<Piece>,
     state: Rc<State>,
     credit: Rc<Credit>,
 }
@@ -95,8 +95,7 @@ impl Client {
                 lent.adjust(cx, &mut connection);
                 let ended = connection.poll_unpin(cx);
                 driver.push(cx);
-                let (bytes, is_full) = driver.taken();
-                lent.written(bytes, is_full);
+                lent.written(driver.is_full());
                 ended
             });
             tokio::select! {

@@ -39,8 +39,6 @@ struct Corked<IO> {
     is_dirty: bool,
     /// Why a push failed; the library is told when it next asks.
     failed: Option<io::Error>,
-    /// Bytes that the transport took since this was last asked.
-    taken: usize,
     /// The transport took less than it was given.
     is_full: bool,
 }
@@ -53,7 +51,6 @@ pub(super) fn cork<IO>(io: IO) -> (Cork<IO>, Driver<IO>) {
         held: Vec::new(),
         is_dirty: false,
         failed: None,
-        taken: 0,
         is_full: false,
     };
     let corked = Rc::new(RefCell::new(corked));
@@ -76,10 +73,9 @@ impl<IO: AsyncWrite + Unpin> Driver<IO> {
         }
     }
 
-    /// How many bytes the transport has taken since this was last asked, and whether it is full.
-    pub(super) fn taken(&self) -> (usize, bool) {
-        let mut corked = self.0.borrow_mut();
-        (std::mem::take(&mut corked.taken), corked.is_full)
+    /// Whether the transport took less than it was given.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.borrow().is_full
     }
 }
 
@@ -134,9 +130,6 @@ impl<IO: AsyncWrite + Unpin> Corked<IO> {
     /// Takes note of what the transport took.
     fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.is_full = written.is_pending();
-        if let Poll::Ready(Ok(bytes)) = &written {
-            self.taken += bytes;
-        }
         written
     }
 

@@ -7,7 +7,9 @@
 //! a reservation: HTTP/2 knows no smaller window. Headroom grows with use and goes when unused.
 //!
 //! The other way, bytes that wait for the transport are counted for all tunnels together: beyond a
-//! bound no source is read.
+//! bound no source is read. So are those that wait for a window, which they do when the peer has
+//! made it smaller after they were given to the library: they have a bound of their own, the same,
+//! because a stream that its reader leaves alone must not stop the others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,6 +20,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
+use super::piece::{Piece, Queue};
 use super::{MAX_SEND_BUFFER_BYTES, Settings};
 use crate::copy::READ_BYTES;
 use crate::memory::{Accounts, Holder, MIN_WINDOW_BYTES};
@@ -33,8 +36,8 @@ const GROWTH_TIME: Duration = Duration::from_millis(250);
 const HEADROOM_TIME: Duration = Duration::from_secs(10);
 /// What may wait for the transport without a reservation.
 const FREE_QUEUE_BYTES: usize = 64 * 1024;
-/// What a frame costs in the library's queue beside its bytes; tiny ones must not be free.
-const FRAME_COST_BYTES: usize = 128;
+/// What is reserved for those that wait for the transport, or for a window, beyond that.
+const QUEUE_PART_BYTES: usize = MAX_SEND_BUFFER_BYTES - FREE_QUEUE_BYTES;
 
 /// An HTTP/2 connection of either side, whose windows can be set.
 pub(super) trait Windows {
@@ -44,7 +47,7 @@ pub(super) trait Windows {
     fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error>;
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::server::Connection<IO, Bytes> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::server::Connection<IO, Piece> {
     fn set_connection(&mut self, bytes: u32) {
         self.set_target_window_size(bytes);
     }
@@ -54,7 +57,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::server::Connection<IO, 
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::client::Connection<IO, Bytes> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::client::Connection<IO, Piece> {
     fn set_connection(&mut self, bytes: u32) {
         self.set_target_window_size(bytes);
     }
@@ -101,7 +104,11 @@ struct Incoming {
 
 /// Bytes to the peer.
 struct Outgoing {
-    queued: usize,
+    /// All that the library has.
+    queue: Queue,
+    /// The part of it that waited for a window, and not for the transport, when this was last
+    /// known.
+    withheld: usize,
     reserved: usize,
     waiting: Vec<Waker>,
 }
@@ -122,7 +129,8 @@ impl Credit {
             reserved: 0,
             holder: Holder::new(accounts.clone()),
         };
-        let outgoing = Outgoing { queued: 0, reserved: 0, waiting: Vec::new() };
+        let queue = Queue::default();
+        let outgoing = Outgoing { queue, withheld: 0, reserved: 0, waiting: Vec::new() };
         Rc::new(Self {
             accounts,
             most_of_stream: settings.stream_window_bytes,
@@ -193,43 +201,67 @@ impl Credit {
     /// is woken when there is room again.
     pub(super) fn queue_room(&self, cx: &Context<'_>) -> Option<usize> {
         let mut outgoing = self.outgoing.borrow_mut();
-        let limit = if outgoing.reserved > 0 || !self.accounts.are_short() {
-            MAX_SEND_BUFFER_BYTES
-        } else {
-            FREE_QUEUE_BYTES
-        };
-        if outgoing.queued >= limit {
+        let room = outgoing.room(self.accounts.are_short());
+        if room == 0 {
             if !outgoing.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                 outgoing.waiting.push(cx.waker().clone());
             }
             return None;
         }
-        Some((limit - outgoing.queued).min(READ_BYTES))
+        Some(room.min(READ_BYTES))
     }
 
-    /// Bytes were given to the library.
-    pub(super) fn queued(&self, bytes: usize) {
+    /// Counts bytes that are given to the library.
+    pub(super) fn queued(&self, bytes: Bytes) -> Piece {
         let mut outgoing = self.outgoing.borrow_mut();
-        outgoing.queued += bytes + FRAME_COST_BYTES;
-        if outgoing.queued > FREE_QUEUE_BYTES && outgoing.reserved == 0 {
-            let bytes = MAX_SEND_BUFFER_BYTES - FREE_QUEUE_BYTES;
-            if self.accounts.try_reserve(bytes) {
-                outgoing.reserved = bytes;
-            }
+        let piece = outgoing.queue.piece(bytes);
+        outgoing.reserve(&self.accounts);
+        piece
+    }
+
+    /// The library was polled: it has written all that it could, unless the transport is full.
+    pub(super) fn written(&self, is_full: bool) {
+        let mut outgoing = self.outgoing.borrow_mut();
+        let queued = outgoing.queue.bytes();
+        // What an idle transport leaves there waits for a window.
+        outgoing.withheld = if is_full { outgoing.withheld.min(queued) } else { queued };
+        outgoing.reserve(&self.accounts);
+        if queued == 0 {
+            self.accounts.release(std::mem::take(&mut outgoing.reserved));
         }
-    }
-
-    /// The library was polled: it has written so many bytes, and all that it could unless the
-    /// transport is full.
-    pub(super) fn written(&self, bytes: usize, is_full: bool) {
-        let mut outgoing = self.outgoing.borrow_mut();
-        outgoing.queued = if is_full { outgoing.queued.saturating_sub(bytes) } else { 0 };
-        if outgoing.queued < FREE_QUEUE_BYTES {
-            if outgoing.queued == 0 {
-                self.accounts.release(std::mem::take(&mut outgoing.reserved));
-            }
+        if outgoing.to_transport() < FREE_QUEUE_BYTES
+            && outgoing.room(self.accounts.are_short()) > 0
+        {
             outgoing.waiting.drain(..).for_each(Waker::wake);
         }
+    }
+}
+
+impl Outgoing {
+    /// What waits for the transport.
+    fn to_transport(&self) -> usize {
+        self.queue.bytes().saturating_sub(self.withheld)
+    }
+
+    /// What is to be reserved.
+    fn wanted(&self) -> usize {
+        let waiting = [self.to_transport(), self.withheld];
+        QUEUE_PART_BYTES * waiting.iter().filter(|bytes| **bytes > FREE_QUEUE_BYTES).count()
+    }
+
+    fn reserve(&mut self, accounts: &Accounts) {
+        let wanted = self.wanted();
+        while self.reserved < wanted && accounts.try_reserve(QUEUE_PART_BYTES) {
+            self.reserved += QUEUE_PART_BYTES;
+        }
+    }
+
+    /// How much more may be given to the library.
+    fn room(&self, is_short: bool) -> usize {
+        let is_reserved = self.reserved > 0 && self.reserved >= self.wanted();
+        let limit = if is_reserved || !is_short { MAX_SEND_BUFFER_BYTES } else { FREE_QUEUE_BYTES };
+        let is_withheld = self.withheld >= limit;
+        if is_withheld { 0 } else { limit.saturating_sub(self.to_transport()) }
     }
 }
 

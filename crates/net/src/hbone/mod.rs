@@ -13,6 +13,7 @@ mod client;
 mod cork;
 mod credit;
 mod keepalive;
+mod piece;
 mod server;
 mod transport;
 mod tunnel;

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use h2::RecvStream;
@@ -13,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
+use super::piece::Piece;
 use super::{
     Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
     MAX_SMALL_FRAMES_BYTES, Settings, Tunnel, keepalive,
@@ -26,7 +26,7 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Connect {
     head: request::Parts,
     receive: RecvStream,
-    respond: SendResponse<Bytes>,
+    respond: SendResponse<Piece>,
     credit: Rc<Credit>,
 }
 
@@ -111,8 +111,7 @@ where
             credit.adjust(cx, &mut connection);
             let request = connection.poll_accept(cx);
             driver.push(cx);
-            let (bytes, is_full) = driver.taken();
-            credit.written(bytes, is_full);
+            credit.written(driver.is_full());
             request
         });
         tokio::select! {

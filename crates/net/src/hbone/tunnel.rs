@@ -8,6 +8,7 @@ use h2::{Reason, RecvStream, SendStream};
 
 use super::client::Occupied;
 use super::credit::Credit;
+use super::piece::Piece;
 use crate::copy::{Batch, End, EndError, READ_BYTES, Taken};
 use crate::memory::{Holder, MIN_WINDOW_BYTES};
 
@@ -16,7 +17,7 @@ const HOLDING_BYTES: usize = MIN_WINDOW_BYTES as usize / 2;
 
 /// One tunnel: an HTTP/2 stream as the end of a connection.
 pub struct Tunnel {
-    send: SendStream<Bytes>,
+    send: SendStream<Piece>,
     receive: Received,
     /// Whether END_STREAM was sent.
     is_finished: bool,
@@ -39,7 +40,7 @@ struct Received {
 
 impl Tunnel {
     pub(super) fn new(
-        send: SendStream<Bytes>,
+        send: SendStream<Piece>,
         receive: RecvStream,
         credit: Rc<Credit>,
         place: Option<Rc<Occupied>>,
@@ -163,7 +164,7 @@ impl End for Tunnel {
         let mut given = 0;
         while let Some(piece) = batch.pop() {
             given += piece.len();
-            self.credit.queued(piece.len());
+            let piece = self.credit.queued(piece);
             self.is_finished = is_last && batch.is_empty();
             self.send.send_data(piece, self.is_finished).map_err(EndError::Tunnel)?;
         }
@@ -190,7 +191,8 @@ impl End for Tunnel {
             return Poll::Ready(Ok(()));
         }
         self.is_finished = true;
-        Poll::Ready(self.send.send_data(Bytes::new(), true).map_err(EndError::Tunnel))
+        let nothing = self.credit.queued(Bytes::new());
+        Poll::Ready(self.send.send_data(nothing, true).map_err(EndError::Tunnel))
     }
 
     fn is_short(&self) -> bool {

@@ -12,7 +12,7 @@ use ambit_net::memory::{Account, Accounts, MIN_WINDOW_BYTES, Owner};
 use http::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::spawn_local;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
@@ -75,6 +75,21 @@ impl Raw {
                 return payload;
             }
         }
+    }
+
+    /// Takes so many bytes of DATA, or what comes until nothing does for a while.
+    async fn drain(&mut self, most: u64) -> u64 {
+        let mut bytes = 0;
+        while bytes < most {
+            let mut head = [0; 9];
+            let read = timeout(Duration::from_millis(200), self.0.read_exact(&mut head)).await;
+            let Ok(read) = read else { break };
+            read.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            self.0.read_exact(&mut vec![0; length as usize]).await.unwrap();
+            bytes += if head[3] == DATA { u64::from(length) } else { 0 };
+        }
+        bytes
     }
 
     /// The window of the next SETTINGS, which are acknowledged.
@@ -192,5 +207,48 @@ fn little_waits_for_a_peer_that_stops_reading() {
         raw.0.read_exact(&mut first).await.unwrap();
         let later: u64 = flows.borrow().iter().map(|flow| flow.to_client()).sum();
         assert!(later > taken, "it goes on when the peer reads again");
+    });
+}
+
+/// What was given to the library before a window shrank cannot go on, and is counted all the same.
+#[test]
+fn what_a_shrunken_window_holds_back_is_bounded() {
+    const ROUNDS: u32 = 7;
+    const STEP: u32 = 720 * 1024;
+    on_one_thread(async {
+        let drain = Drain::new();
+        let flows: Rc<std::cell::RefCell<Vec<Rc<Flow>>>> = Rc::default();
+        let opened = flows.clone();
+        let gush = move |connect: Connect| {
+            let mut tunnel = connect.accept(HeaderMap::new()).unwrap();
+            let flow = Rc::new(Flow::new());
+            opened.borrow_mut().push(flow.clone());
+            spawn_local(async move {
+                let (mut application, of_application) = tcp_pair().await;
+                spawn_local(async move { application.write_all(&vec![7; 8 << 20]).await });
+                copy(&mut tunnel, &mut SocketEnd::new(of_application), &flow).await
+            });
+        };
+        let mut raw = Raw::new(Accounts::default(), &drain, gush).await;
+        raw.window().await;
+        raw.send(WINDOW_UPDATE, 0, 0, &[0x40, 0, 0, 0]).await;
+        let given = || flows.borrow().iter().map(|flow| flow.to_client()).sum::<u64>();
+        let mut received = 0;
+        for round in 0..ROUNDS {
+            // Less than each stream before has sent: those stay held back.
+            let window = 6 * MIB - round * STEP;
+            let [a, b, c, d] = window.to_be_bytes();
+            raw.send(SETTINGS, 0, 0, &[0, 4, a, b, c, d]).await;
+            raw.send(HEADERS, END_HEADERS, 2 * round + 1, CONNECT).await;
+            received += raw.drain(u64::from(window - STEP + 20_000)).await;
+            // The queue fills up behind the transport, and then the window goes.
+            sleep(Duration::from_millis(100)).await;
+            raw.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]).await;
+            received += raw.drain(u64::MAX).await;
+            println!("round {round}: {} bytes wait", given() - received);
+        }
+        let waiting = given() - received;
+        // What is held back, what is queued, and a read beyond each.
+        assert!(waiting <= 3 * 512 * 1024, "{waiting} bytes wait");
     });
 }
