@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::drain::Guard;
-use ambit_net::socket::{DEFAULT_BACKLOG, normalise};
+use ambit_net::socket::{DEFAULT_BACKLOG, Keepalive, normalise, set_keepalive};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -35,6 +35,9 @@ pub(crate) struct Entrance {
     pub(crate) count: usize,
     /// Where the pod is connected to: by whom. `None` where it connects itself.
     pub(crate) source_of: Option<SourceOf>,
+    /// Probes of the accepted, if any. A client whose kernel has given up what it had to send says
+    /// nothing: nobody would learn that it is gone while what it sent before waits.
+    pub(crate) keepalive: Option<Keepalive>,
 }
 
 impl Entrance {
@@ -76,8 +79,11 @@ pub(crate) async fn accept_loop(
     entrance: &Entrance,
     each: impl Fn(TcpStream, SocketAddr, Result<Permit, Box<Crowded>>),
 ) -> io::Result<()> {
-    // Accepted sockets inherit it: one system call less for each of them.
+    // Accepted sockets inherit these: some system calls less for each of them.
     SockRef::from(&listener).set_tcp_nodelay(true)?;
+    if let Some(keepalive) = entrance.keepalive {
+        set_keepalive(&listener, keepalive)?;
+    }
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let mut draining = std::pin::pin!(guard.draining());
@@ -154,6 +160,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ambit_net::socket::ISTIO_KEEPALIVE;
     use std::cell::RefCell;
     use std::io::Write as _;
 
@@ -178,7 +185,7 @@ mod tests {
         let share = shares().of(Direction::Outbound).clone();
         taken.extend(fill(&share));
         taken.truncate(taken.len() - room);
-        (Entrance { share, count: 1, source_of }, taken)
+        (Entrance { share, count: 1, source_of, keepalive: Some(ISTIO_KEEPALIVE) }, taken)
     }
 
     fn listening() -> (std::net::TcpListener, SocketAddr) {
@@ -205,6 +212,11 @@ mod tests {
         accept_loop(listener, guard, &entrance, each).await.expect("closed in good order");
         let accepted: Vec<(TcpStream, Permit)> = accepted.into_inner();
         assert_eq!(accepted.len(), expected);
+        for (stream, _) in &accepted {
+            let idle = SockRef::from(stream).tcp_keepalive_time().expect("a TCP socket");
+            assert!(SockRef::from(stream).keepalive().expect("a socket"), "it is probed");
+            assert_eq!(idle, ISTIO_KEEPALIVE.time);
+        }
         for ((mut stream, _), client) in accepted.into_iter().zip(&mut clients) {
             client.write_all(b"?").expect("not reset");
             assert_eq!(stream.read_u8().await.expect("heard"), b'?');

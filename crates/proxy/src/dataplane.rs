@@ -134,15 +134,16 @@ impl DataPlane {
         let share = pod.shares.of(direction).clone();
         // What another proxy brings has one descriptor until it is told which tunnels.
         let count = if direction == Direction::Handshakes { 1 } else { 2 };
+        let keepalive = self.shared.config.sockets.keepalive;
         if direction == Direction::Outbound {
-            return Entrance { share, count, source_of: None };
+            return Entrance { share, count, source_of: None, keepalive };
         }
         let shared = self.shared.clone();
         let source_of = move |peer: SocketAddr| {
             let (view, network) = (shared.view.load(), &shared.config.node.network);
             Source::unproven(peer.ip(), view.workload_at(network, peer.ip()).is_some())
         };
-        Entrance { share, count, source_of: Some(Box::new(source_of)) }
+        Entrance { share, count, source_of: Some(Box::new(source_of)), keepalive }
     }
 
     /// Resets a connection that there is no descriptor for.

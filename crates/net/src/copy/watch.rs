@@ -14,8 +14,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::MAX_STANDSTILL;
 
-/// How often a connection that stands still is looked at: a client that gives up and comes again
-/// has its share back by then, and 10,000 of them cost a core a hundredth.
+/// How often a connection that stands still is looked at: often enough that a client which gives up
+/// and comes again has its share back, seldom enough that thousands cost next to nothing.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The looks at one connection. Boxed: an idle connection pays for a pointer.

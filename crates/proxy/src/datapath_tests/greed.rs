@@ -97,7 +97,7 @@ fn ask(target: SocketAddr) -> Request<()> {
 }
 
 /// Serves this port by accepting and nothing else.
-fn keep(pod: &PodBox, port: u16) {
+pub(super) fn keep(pod: &PodBox, port: u16) {
     let address: SocketAddr = format!("[::]:{port}").parse().unwrap();
     let options = ListenOptions { v6only: false, ..ListenOptions::default() };
     let listener = pod.netns.run(|| tcp_listener(address, &options)).unwrap().unwrap();

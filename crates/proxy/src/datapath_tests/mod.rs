@@ -27,6 +27,7 @@ macro_rules! in_namespaces {
 }
 
 // Below the macro that they use.
+mod gone;
 mod greed;
 mod resolvers;
 mod slow_readers;

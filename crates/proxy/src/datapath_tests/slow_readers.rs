@@ -51,7 +51,7 @@ fn gush(mut stream: TcpStream) {
 }
 
 /// Small socket buffers, so that what is sent comes to the proxies and does not stay in the kernel.
-fn narrow(pod: &PodBox) {
+pub(super) fn narrow(pod: &PodBox) {
     let set = || {
         for name in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
             set_sysctl(name, "4096 8192 16384").unwrap();
@@ -66,7 +66,7 @@ fn resident_bytes() -> usize {
 }
 
 /// Writes to all of them until nothing more goes into any.
-fn fill(streams: &mut [TcpStream]) {
+pub(super) fn fill(streams: &mut [TcpStream]) {
     let bytes = [b'.'; 16 * 1024];
     let mut quiet = 0;
     while quiet < 10 {
