@@ -212,11 +212,6 @@ mod tests {
         accept_loop(listener, guard, &entrance, each).await.expect("closed in good order");
         let accepted: Vec<(TcpStream, Permit)> = accepted.into_inner();
         assert_eq!(accepted.len(), expected);
-        for (stream, _) in &accepted {
-            let idle = SockRef::from(stream).tcp_keepalive_time().expect("a TCP socket");
-            assert!(SockRef::from(stream).keepalive().expect("a socket"), "it is probed");
-            assert_eq!(idle, ISTIO_KEEPALIVE.time);
-        }
         for ((mut stream, _), client) in accepted.into_iter().zip(&mut clients) {
             client.write_all(b"?").expect("not reset");
             assert_eq!(stream.read_u8().await.expect("heard"), b'?');
@@ -228,6 +223,29 @@ mod tests {
         check(0, 8, 0).await;
         check(3, 8, 3).await;
         check(3, 2, 2).await;
+    }
+
+    #[tokio::test]
+    async fn an_accepted_socket_is_probed() {
+        let (listener, address) = listening();
+        let (drain, probed) = (Drain::new(), RefCell::new(None));
+        let (entrance, _others) = entrance(8, None);
+        let each = |stream: TcpStream, _, _: Result<Permit, _>| {
+            let socket = SockRef::from(&stream);
+            *probed.borrow_mut() = socket
+                .keepalive()
+                .and_then(|is_on| {
+                    Ok((is_on, socket.tcp_keepalive_time()?, socket.tcp_keepalive_interval()?))
+                })
+                .ok();
+            drain.start(None);
+        };
+        let accepting = accept_loop(listener, drain.guard(), &entrance, each);
+        // The loop listens by then.
+        let (ended, _client) = tokio::join!(accepting, async { connect(address) });
+        ended.expect("closed in good order");
+        let Keepalive { time, interval, .. } = ISTIO_KEEPALIVE;
+        assert_eq!(probed.into_inner(), Some((true, time, interval)));
     }
 
     #[tokio::test]

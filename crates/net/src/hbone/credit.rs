@@ -9,7 +9,7 @@
 //! The other way, bytes that wait for the transport are counted for all tunnels together: beyond a
 //! bound no source is read. So are those that wait for a window, which they do when the peer has
 //! made it smaller after they were given to the library: they have a bound of their own, the same,
-//! because a stream that its reader leaves alone must not stop the others.
+//! beyond which little is given at a time. A stream that its reader leaves alone stops no others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -260,8 +260,11 @@ impl Outgoing {
     fn room(&self, is_short: bool) -> usize {
         let is_reserved = self.reserved > 0 && self.reserved >= self.wanted();
         let limit = if is_reserved || !is_short { MAX_SEND_BUFFER_BYTES } else { FREE_QUEUE_BYTES };
+        // The neighbours of what is withheld go on. They give so little at a time that a window
+        // which shrinks again keeps hardly more.
         let is_withheld = self.withheld >= limit;
-        if is_withheld { 0 } else { limit.saturating_sub(self.to_transport()) }
+        let limit = if is_withheld { MIN_WINDOW_BYTES as usize } else { limit };
+        limit.saturating_sub(self.to_transport())
     }
 }
 

@@ -250,5 +250,9 @@ fn what_a_shrunken_window_holds_back_is_bounded() {
         let waiting = given() - received;
         // What is held back, what is queued, and a read beyond each.
         assert!(waiting <= 3 * 512 * 1024, "{waiting} bytes wait");
+        // They stop nobody else.
+        raw.send(SETTINGS, 0, 0, &[0, 4, 0, 0x10, 0, 0]).await;
+        raw.send(HEADERS, END_HEADERS, 2 * ROUNDS + 1, CONNECT).await;
+        assert_eq!(raw.drain(u64::MAX).await, u64::from(MIB), "a neighbour has its window");
     });
 }
