@@ -1,13 +1,16 @@
 //! The capture rules of one pod as data: nftables tables, policy routing, kernel parameters.
 //!
-//! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with three
+//! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with four
 //! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so
 //! that connections which are open at enrolment live on: to connection tracking, which begins with
 //! these rules, their packets look new. The probe address is believed only on the interface
 //! towards the node. And an outbound connection arrives at a local address that depends on where
 //! it goes: at 127.0.0.1 a client's port that is used again for another destination would meet the
 //! last connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every
-//! second such connection would wait a second for its next SYN.
+//! second such connection would wait a second for its next SYN. And an inbound connection is
+//! redirected only from an address that the pod has: a neighbour may write any other into a packet,
+//! and the redirect would deliver it, and name that address to the proxy as the one to dial. Without
+//! it such a packet is for somebody else, and a pod that is no router drops it.
 //!
 //! Address translation decides by a connection's first packet alone, and only where connection
 //! tracking sees a first packet. So two chains stand behind it and drop what passed it by, whatever
@@ -253,8 +256,11 @@ fn nat_prerouting(version: IpVersion, options: CaptureOptions, uplink: &Uplink) 
         return Vec::new();
     }
     let probe = probe_of_node(version, uplink);
-    let inbound = first_packet(Rule::new("inbound"))
-        .destination_not(version.localhost())
+    // What is local for outbound connections alone is nobody's to reach from outside.
+    let redirected = version.redirected().into_iter();
+    let inbound = redirected
+        .fold(first_packet(Rule::new("inbound")), Rule::destination_not)
+        .to_local_address()
         .port_not(HBONE_PORT)
         .mark_not(PROXY_MARK, MARK_MASK)
         .redirect(INBOUND_PORT);

@@ -405,6 +405,86 @@ async fn no_stray_packet_opens_a_way_in() {
     }
 }
 
+/// Destinations that a captured pod does not have. Some of them its applications listen at.
+fn not_of_the_pod(version: IpVersion) -> Vec<IpAddr> {
+    let texts: &[&str] = match version {
+        IpVersion::V4 => &[
+            "0.0.0.0",
+            "127.0.0.2",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "10.244.1.255",
+            "10.244.1.77",
+            "203.0.113.9",
+        ],
+        IpVersion::V6 => &[
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "ff02::1",
+            "fe80::77",
+            "fd00:10:244:1::77",
+            "2001:db8:9::9",
+            "fd16:9254:7127:1338::7f00:1",
+        ],
+    };
+    texts.iter().map(|text| text.parse().expect("literal")).collect()
+}
+
+/// Sends a SYN to each destination, in frames to the pod; those that somebody there took up. The
+/// pod's own address comes last: when that is taken up, the others were received before it.
+async fn taken_up(bed: &Testbed, addresses: Addresses) -> Vec<IpAddr> {
+    let Addresses { version, pod, node, client, .. } = addresses;
+    let mut routes = RouteSocket::open_in(&bed.node).expect("rtnetlink");
+    let to_pod = Route { link: Some("veth0".to_owned()), ..Route::via(client.into(), pod) };
+    routes.ensure_route(&to_pod).expect("route");
+    let wire = Wire::open(&bed.node, version);
+    let destinations = not_of_the_pod(version).into_iter().chain([pod]);
+    let rows: Vec<_> =
+        (FIRST_PORT..).map(|port| SocketAddr::new(node, port)).zip(destinations).collect();
+    for (from, to) in &rows {
+        let segment = segment(*from, SocketAddr::new(*to, APP), SYN, &[], 0);
+        // Sent where the route is, whatever the header says.
+        wire.send(client, &packet(from.ip(), *to, TCP, &segment));
+    }
+    let mut conntrack = Conntrack::open_in(&bed.pod).expect("conntrack");
+    let mut taken = |from: SocketAddr| {
+        conntrack.delete_matching(|entry| entry.original.source == from).expect("delete") > 0
+    };
+    let own = rows.last().expect("the pod's own").0;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !taken(own) {
+        assert!(tokio::time::Instant::now() < deadline, "the bench must be able to see one");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut found = Vec::new();
+    for (from, to) in &rows[..rows.len() - 1] {
+        // What is dropped leaves no entry; what a listener answers does.
+        let taken = taken(*from);
+        println!("{version:?}, to {to}: {}", if taken { "taken up" } else { "dropped" });
+        found.extend(taken.then_some(*to));
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_is_sent_to_an_address_that_the_pod_does_not_have_is_dropped() {
+    for behind in [Behind::Nothing, Behind::FiltersAlone, Behind::Both] {
+        let bed = captured(behind);
+        println!("behind the redirects: {behind:?}");
+        let mut taken = Vec::new();
+        for addresses in both() {
+            taken.extend(taken_up(&bed, addresses).await);
+        }
+        match behind {
+            // The kernel delivers groups, and IPv6 where outbound connections arrive.
+            Behind::Nothing => assert!(!taken.is_empty(), "the bench must be able to see one"),
+            Behind::FiltersAlone | Behind::Both => assert_eq!(taken, Vec::<IpAddr>::new()),
+        }
+    }
+}
+
 #[tokio::test]
 async fn no_stray_packet_opens_a_way_out() {
     for behind in [Behind::Nothing, Behind::FiltersAlone, Behind::Both] {
