@@ -3,14 +3,19 @@
 //! Nobody proves anything here, so that the client has no identity: whatever policy demands one
 //! (STRICT) refuses. An application that is allowed to be reached is dialled from the client's own
 //! address.
+//!
+//! Where the connection was going is what its sender wrote into a packet, and a neighbour writes
+//! what it likes there. So only an address that the pod has, and that others can reach, is ever
+//! dialled.
 
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ambit_model::address::Reach;
 use ambit_model::authorize::Source;
 use ambit_net::copy::SocketEnd;
-use ambit_net::socket::{normalise, original_destination};
+use ambit_net::socket::{address_exists, normalise, original_destination};
 use tokio::net::TcpStream;
 
 use crate::connections::CutReason;
@@ -31,6 +36,9 @@ pub(crate) enum PlaintextError {
     /// It was made to the proxy itself.
     #[error("{0} is the proxy's own port; connect to the application's")]
     SelfCall(SocketAddr),
+    /// Its packets came to the pod, and name another address.
+    #[error("{0} is no address of this pod that others reach; connect to the pod's own")]
+    WrongAddress(SocketAddr),
     /// It may not come in.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -45,7 +53,9 @@ pub(crate) enum PlaintextError {
 impl Failure for PlaintextError {
     fn flags(&self) -> ResponseFlags {
         match self {
-            Self::OriginalDestination(_) | Self::SelfCall(_) => ResponseFlags::Connect,
+            Self::OriginalDestination(_) | Self::SelfCall(_) | Self::WrongAddress(_) => {
+                ResponseFlags::Connect
+            }
             Self::Refused(refused) => refused.flags(),
             Self::Dial(error) => error.flags(),
             Self::Cut(reason) => reason.flags(),
@@ -56,6 +66,7 @@ impl Failure for PlaintextError {
         match self {
             Self::OriginalDestination(_) => "no_original_destination",
             Self::SelfCall(_) => "self_call",
+            Self::WrongAddress(_) => "wrong_address",
             Self::Refused(refused) => refused.reason(),
             Self::Dial(error) => error.reason(),
             Self::Cut(_) => "cut",
@@ -113,11 +124,19 @@ async fn connect(
         record.source.workload = view.workload_at(network, from.ip()).cloned();
         record.destination.workload = served.pod.described_in(&view).cloned();
     }
+    if Reach::of(destination.ip()) != Reach::Far {
+        return Err(PlaintextError::WrongAddress(destination));
+    }
     let enter = |judged| plane.connections.enter(vec![served.pod.uid.clone()], Some(judged), None);
     let source = Source::new(None, from.ip());
     let allowed = admit(&plane.shared, &served.pod, source, destination, enter).await?;
     record.destination.workload = Some(allowed.workload.clone());
     record.allowed_by.clone_from(&allowed.by);
+    // After the wait for policies: what is not here any more would be dialled elsewhere.
+    let exists = served.pod.netns.run(|| address_exists(destination.ip()));
+    if !exists.and_then(|exists| exists).map_err(DialError::Socket)? {
+        return Err(PlaintextError::WrongAddress(destination));
+    }
     let options = plane.dial_options(plane.original_source(from, destination));
     let server = tokio::select! {
         dialled = tunnel::dial(&served.pod, destination, &options) => dialled?,

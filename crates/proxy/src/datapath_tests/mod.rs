@@ -12,6 +12,7 @@ use ambit_model::policy::{Action, Policy};
 use ambit_model::service::{Service, VirtualAddress};
 use ambit_model::view::Change;
 use ambit_model::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload};
+use ambit_net::netlink::{Route, RouteSocket};
 
 use crate::config::SameNode;
 use world::{PodBox, Proxy, World, change, echo, mirror, policy, publish, service};
@@ -395,6 +396,40 @@ in_namespaces! {
         for asked in [format!("{own}:8080"), "web.default.svc.cluster.local:80".to_owned()] {
             let status = near.tunnel(&pair.client, &pair.server, &asked);
             assert_eq!(status, Some(http::StatusCode::OK), "{asked}");
+        }
+    }
+
+    fn plain_text_leads_to_the_pods_own_addresses_and_those_that_others_reach() {
+        let world = World::new();
+        let mut pair = Pair::new(&world, Place::Together);
+        pair.server.serve(8080, mirror);
+        let (stranger, other) = (world.pod("stranger", "x"), world.pod("other", "x"));
+        let elsewhere = listens(&other, "[::]:8080");
+        // The pod has this one, but it means another place to everybody else.
+        let metadata: IpAddr = "169.254.169.254".parse().unwrap();
+        let mut here = RouteSocket::open_in(&pair.server.netns).unwrap();
+        here.ensure_address("lo", metadata.into()).unwrap();
+        let addresses = vec![pair.server.v4, pair.server.v6, metadata];
+        pair.server.workload.addresses = addresses.into();
+        pair.publish(&[]);
+        let mut routes = RouteSocket::open_in(&stranger.netns).unwrap();
+        let link = Some("eth0".to_owned());
+        for (to, gateway) in [
+            (other.v4, pair.server.v4),
+            (other.v6, pair.server.v6),
+            (metadata, pair.server.v4),
+        ] {
+            // The neighbour's frames, to the pod's hardware address.
+            let route = Route { link: link.clone(), ..Route::via(to.into(), gateway) };
+            routes.ensure_route(&route).unwrap();
+            assert!(stranger.ask(at(to, 8080)).is_err(), "{to}");
+        }
+        assert!(elsewhere.accept().is_err(), "another pod was reached");
+        let refused = pair.near.metrics();
+        let refused = refused.lines().filter(|line| line.contains("wrong_address"));
+        assert_eq!(refused.filter(|line| line.ends_with(" 3")).count(), 1, "each is on record");
+        for own in [pair.server.v4, pair.server.v6] {
+            assert!(stranger.ask(at(own, 8080)).is_ok(), "{own}");
         }
     }
 
