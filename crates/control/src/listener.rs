@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use ambit_net::accept::{self, Admitted, Listener};
@@ -48,6 +48,15 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection stays whose call was refused: for the answer to reach its client.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(1);
+/// What a connection may send before it is read, of all its calls: requests are small, but for what
+/// a proxy holds when it comes back.
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// What a client may send until it has proven itself: all that its window lets it send of its first
+/// calls, which it need not hold back until the first of them is judged, and half as much for the
+/// handshake and the heads of 64 calls. Frames that belong to no call, PING and SETTINGS among
+/// them, have no window; without this bound they could be sent until the time is over.
+pub(crate) const UNPROVEN_BYTES_MAX: usize =
+    CONNECTION_WINDOW_BYTES as usize + (CONNECTION_WINDOW_BYTES / 2) as usize;
 /// Handshakes of one source under way, from the client's first byte on: 0.2 ms of a processor each.
 const HANDSHAKES_OF_SOURCE_MAX: usize = 64;
 /// How long a handshake counts as under way: what it costs us is spent by then. A client that says
@@ -93,8 +102,39 @@ pub(crate) struct Connection {
 }
 
 enum Transport {
-    Tls(Box<ServerStream<Admitted>>),
+    Tls(Box<ServerStream<Metered>>),
     Plain(Admitted),
+}
+
+/// What is read of a client is counted until it has proven itself.
+struct Metered {
+    stream: Admitted,
+    proof: Proof,
+    /// Bytes that may still be read; no bound once it is proven.
+    left: Option<usize>,
+}
+
+/// A client sent more than what may be sent without a proof.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {UNPROVEN_BYTES_MAX} bytes without the call of a node's proxy")]
+struct Chatter;
+
+impl Metered {
+    fn new(stream: Admitted) -> Self {
+        let proof = stream.proof();
+        Self { stream, proof, left: Some(UNPROVEN_BYTES_MAX) }
+    }
+
+    fn count(&mut self, bytes: usize) -> io::Result<()> {
+        let Some(left) = self.left else { return Ok(()) };
+        if self.proof.is_proven() {
+            self.left = None;
+            return Ok(());
+        }
+        self.left = Some(left.saturating_sub(bytes));
+        let chatter = || io::Error::new(io::ErrorKind::ConnectionAborted, Chatter);
+        if bytes > left { Err(chatter()) } else { Ok(()) }
+    }
 }
 
 /// Why a connection was not established.
@@ -190,7 +230,7 @@ async fn establish(
         let turn = handshakes.turn(remote.proof.source());
         let turn = admitted.stay_for(turn).await.map_err(Refused::Gone)?;
         let acceptor = acceptor.load_full();
-        let mut accepting = pin!(acceptor.accept(admitted));
+        let mut accepting = pin!(acceptor.accept(Metered::new(admitted)));
         let accepted = tokio::time::timeout(HANDSHAKE_TURN, &mut accepting).await;
         drop(turn);
         let accepted = match accepted {
@@ -238,6 +278,37 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> Remote {
         self.remote.clone()
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        Poll::Ready(this.count(buf.filled().len() - before))
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
 

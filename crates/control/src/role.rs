@@ -44,7 +44,7 @@ use crate::durable::{self, FileError, PRIVATE};
 use crate::error_text::chain;
 use crate::http_server::{self, Answer};
 use crate::kubernetes::{self, ConnectError};
-use crate::listener::{self, Security};
+use crate::listener::{self, CONNECTION_WINDOW_BYTES, Security};
 use crate::metrics::Metrics;
 use crate::monitoring::Monitoring;
 use crate::node_credentials::NodeCredentials;
@@ -70,10 +70,8 @@ const SERVING_THREADS_MAX: usize = 4;
 /// Calls at the same time on one connection: a proxy has one for discovery and, when its pods
 /// start, one for each certificate.
 const CALLS_MAX: u32 = 64;
-/// What a connection may send before it is read, of one call and of all: requests are small, but
-/// for what a proxy holds when it comes back.
-const CALL_WINDOW_BYTES: u32 = 128 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// What may be sent of one call before it is read.
+const CALL_WINDOW_BYTES: u32 = CONNECTION_WINDOW_BYTES / 2;
 /// Largest list of a call's headers: a token of 8 KiB and little else.
 const HEADERS_MAX_BYTES: u32 = 16 << 10;
 /// Names under which istiod is known.

@@ -174,15 +174,18 @@ fn put_pod(root: &Path, name: &str, account: &str, node: &str, ip: &str, phase: 
     std::fs::write(captured.join(name), uid).unwrap();
 }
 
+/// A node whose proxy calls over loopback.
+fn put_node(root: &Path, name: &str) {
+    let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "status": {"addresses": addresses}});
+    put(root, &format!("objects/nodes/_/{name}.json"), &node);
+}
+
 /// Two nodes; `client` and `web` on the first, `db` on the second, `old` has failed.
 fn mesh(root: &Path) {
-    for node in ["node-1", "node-2"] {
-        // The proxies of both call over loopback.
-        let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
-        let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node},
-            "status": {"addresses": addresses}});
-        put(root, &format!("objects/nodes/_/{node}.json"), &object);
-    }
+    put_node(root, "node-1");
+    put_node(root, "node-2");
     let namespace = json!({
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": "shop", "labels": {"istio.io/dataplane-mode": "ambient"}},

@@ -17,6 +17,10 @@ use super::*;
 const SOON: Duration = Duration::from_secs(3);
 /// Proxies that reconnect.
 const PROXIES: usize = 100;
+/// How often they do.
+const ROUNDS: usize = 3;
+/// Connections that send frames without a call, and read no answer.
+const CHATTERING: usize = 160;
 /// Silent sockets of each attacking address: more than one may have.
 const SILENT: usize = 1500;
 /// Silent sockets on the monitoring port.
@@ -115,7 +119,11 @@ async fn a_flood_keeps_no_proxy_out_and_no_probe() {
     }
     let (token, web) = (fixture.token(), identity("web"));
     let signer = fixture.signer();
-    for round in 0..3 {
+    let name = |round, number| format!("reconnecting-{round}-{number}");
+    for (round, number) in (0..ROUNDS).flat_map(|it| (0..PROXIES).map(move |n| (it, n))) {
+        put_node(&fixture.root, &name(round, number));
+    }
+    for round in 0..ROUNDS {
         // By now the flood has taken all that it gets.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let issued = fixture.certificate(Some(&token), &web, &web, 60);
@@ -131,7 +139,7 @@ async fn a_flood_keeps_no_proxy_out_and_no_probe() {
             assert_eq!(soon(what, get(address, path)).await, StatusCode::OK, "{what}");
         }
         let proxies = (0..PROXIES).map(|number| {
-            let node = format!("reconnecting-{round}-{number}");
+            let node = name(round, number);
             let token = signer.sign(&claims(&node)).unwrap();
             let fixture = &fixture;
             async move {
@@ -146,6 +154,68 @@ async fn a_flood_keeps_no_proxy_out_and_no_probe() {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     assert!(descriptors < open_files_limit() / 2, "{descriptors} of both ends");
     flood.attackers.shutdown().await;
+    fixture.end().await;
+}
+
+/// A preface, an empty SETTINGS frame, and then frames of PING; how much of it went out until the
+/// connection was closed.
+async fn chatter(xds: SocketAddr, tls: ServiceConnector, reads: bool) -> usize {
+    let stream = TcpStream::connect(xds).await.unwrap();
+    let Ok(stream) = tls.connect(stream).await else { return 0 };
+    let (mut answers, mut stream) = tokio::io::split(stream);
+    let mut sent = 0;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let pings = b"\0\0\x08\x06\0\0\0\0\0ambit-ok".repeat(240);
+    let writing = async {
+        let mut next: &[u8] = preface;
+        while stream.write_all(next).await.is_ok() && stream.flush().await.is_ok() {
+            sent += next.len();
+            next = &pings;
+        }
+    };
+    let reading = async {
+        if !reads {
+            std::future::pending::<()>().await;
+        }
+        let mut buffer = [0; 16 << 10];
+        while answers.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+    };
+    tokio::select! { () = writing => {}, () = reading => {} }
+    sent
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_may_send_what_a_call_takes_and_no_more() {
+    let fixture = Fixture::start("chatter", "").await;
+    let xds = fixture.control.ports.xds;
+    let started = Instant::now();
+    let chatter = chatter(xds, connector(&fixture), true);
+    let sent = tokio::time::timeout(PATIENCE, chatter).await.expect("it is ended");
+    println!("{sent} bytes were sent in {:?}", started.elapsed());
+    // What the kernel holds of it was sent, too, and is never read.
+    let limit = crate::listener::UNPROVEN_BYTES_MAX + (6 << 20);
+    assert!(sent < limit, "{sent} bytes were sent, {limit} are too many");
+    assert!(started.elapsed() < Duration::from_secs(9), "{:?}: by its time", started.elapsed());
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_that_send_and_read_nothing_delay_no_certificate() {
+    let fixture = Fixture::start("chatters", "").await;
+    let xds = fixture.control.ports.xds;
+    let mut strangers = JoinSet::new();
+    for _ in 0..CHATTERING {
+        strangers.spawn(chatter(xds, connector(&fixture), false));
+    }
+    let (token, web) = (fixture.token(), identity("web"));
+    // Their handshakes, and what they may send, are done by then; their time is not over.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let issued = fixture.certificate(Some(&token), &web, &web, 60);
+        soon("a certificate", issued).await.unwrap();
+    }
+    strangers.shutdown().await;
     fixture.end().await;
 }
 
