@@ -9,8 +9,8 @@
 //! last connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every
 //! second such connection would wait a second for its next SYN. And an inbound connection is
 //! redirected only from an address that the pod has: a neighbour may write any other into a packet,
-//! and the redirect would deliver it, and name that address to the proxy as the one to dial. Without
-//! it such a packet is for somebody else, and a pod that is no router drops it.
+//! and the redirect would deliver it, and name that address to the proxy as the one to dial.
+//! Without it such a packet is for somebody else, and a pod that is no router drops it.
 //!
 //! Address translation decides by a connection's first packet alone, and only where connection
 //! tracking sees a first packet. So two chains stand behind it and drop what passed it by, whatever
