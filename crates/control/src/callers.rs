@@ -438,7 +438,7 @@ mod tests {
         json!({ "keys": [key] })
     }
 
-    fn signed(signer: &TokenSigner) -> String {
+    fn signed(signer: &TokenSigner, node: &str) -> String {
         let now = SystemTime::now();
         let claims = Claims {
             issuer: ISSUER.to_owned(),
@@ -447,7 +447,7 @@ mod tests {
             expires_at: now + Duration::from_secs(600),
             namespace: "istio-system".to_owned(),
             service_account: "ztunnel".to_owned(),
-            node: "node-1".to_owned(),
+            node: node.to_owned(),
         };
         signer.sign(&claims).unwrap().to_string()
     }
@@ -500,7 +500,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn forged_tokens_cost_the_api_server_nothing() {
         let signer = TokenSigner::generate().unwrap();
-        let good = signed(&signer);
+        let good = signed(&signer, "node-1");
         let (took, reviews, api) = among_junk(Some(published(&signer, None)), &good).await;
         assert!(took < Duration::from_millis(200), "{took:?}");
         assert_eq!(reviews, 1, "the good one");
@@ -509,7 +509,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn where_no_keys_are_known_a_source_waits_for_itself() {
-        let good = signed(&TokenSigner::generate().unwrap());
+        let good = signed(&TokenSigner::generate().unwrap(), "node-1");
         let (took, reviews, _) = among_junk(None, &good).await;
         assert!(took < Duration::from_millis(200), "{took:?}");
         assert!(reviews < 150, "{reviews} in two seconds");
@@ -521,7 +521,7 @@ mod tests {
         let (old, new) = (TokenSigner::generate().unwrap(), TokenSigner::generate().unwrap());
         api.publish_keys(published(&old, None));
         let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
-        let (before, after) = (signed(&old), signed(&new));
+        let (before, after) = (signed(&old, "node-1"), signed(&new, "node-1"));
         api.review(&before, status(&extra(Some("node-1"), "u1")));
         api.review(&after, status(&extra(Some("node-1"), "u1")));
         ask(&callers, &before).await.unwrap();
@@ -539,8 +539,6 @@ mod tests {
 
     #[tokio::test]
     async fn an_own_token_is_good_at_its_node_alone() {
-        use ambit_tls::token::{Claims, ISSUER, TokenSigner};
-
         let world = world();
         let put = |name: &str, addresses: Value| {
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
@@ -564,17 +562,8 @@ mod tests {
         let callers = Callers::Own(signer.verifier());
         let now = SystemTime::now();
         let check = async |node: &str, from: Option<&str>, good: bool| {
-            let claims = Claims {
-                issuer: ISSUER.to_owned(),
-                audience: vec![AUDIENCE.to_owned()],
-                issued_at: now,
-                expires_at: now + Duration::from_secs(600),
-                namespace: "istio-system".to_owned(),
-                service_account: "ztunnel".to_owned(),
-                node: node.to_owned(),
-            };
             let mut metadata = MetadataMap::new();
-            let bearer = format!("Bearer {}", *signer.sign(&claims).unwrap());
+            let bearer = format!("Bearer {}", signed(&signer, node));
             metadata.insert("authorization", bearer.parse().unwrap());
             let from = from.map(|ip| SocketAddr::new(ip.parse().unwrap(), 4711));
             match callers.caller(&metadata, from, &world, now).await {

@@ -12,21 +12,15 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
+use crate::frames::{
+    DATA, END_HEADERS, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+};
 use crate::{on_one_thread, tcp_pair};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-// Frame types (RFC 9113 section 6) and flags.
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+// What only a flood says.
 const PRIORITY: u8 = 2;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const UNKNOWN: u8 = 0xbe;
-const END_HEADERS: u8 = 4;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 /// What a flood sends at most. A connection that survives all of it must not have grown by it.

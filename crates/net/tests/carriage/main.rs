@@ -5,6 +5,7 @@
 
 mod copy;
 mod floods;
+mod frames;
 mod gone;
 mod hbone;
 mod pool;

@@ -4,6 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::frames::{
+    DATA, END_HEADERS, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+};
 use crate::{Hop, Joined, on_one_thread, tcp_pair};
 use ambit_net::copy::{Flow, SocketEnd, copy};
 use ambit_net::drain::Drain;
@@ -14,15 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
 /// SETTINGS_INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW: u16 = 4;
 const FLOW_CONTROL_ERROR: [u8; 4] = [0, 0, 0, 3];
@@ -173,23 +168,30 @@ fn windows_narrow_beside_stuck_readers_and_come_back() {
     });
 }
 
+/// The flows of tunnels that were opened.
+type Flows = Rc<std::cell::RefCell<Vec<Rc<Flow>>>>;
+
+/// A server whose application sends so many bytes into every tunnel.
+fn gushing(bytes: usize, opened: Flows) -> impl FnMut(Connect) {
+    move |connect| {
+        let mut tunnel = connect.accept(HeaderMap::new()).unwrap();
+        let flow = Rc::new(Flow::new());
+        opened.borrow_mut().push(flow.clone());
+        spawn_local(async move {
+            let (mut application, of_application) = tcp_pair().await;
+            spawn_local(async move { application.write_all(&vec![7; bytes]).await });
+            copy(&mut tunnel, &mut SocketEnd::new(of_application), &flow).await
+        });
+    }
+}
+
 #[test]
 fn little_waits_for_a_peer_that_stops_reading() {
     const STREAMS: u32 = 40;
     on_one_thread(async {
         let (drain, (_account, accounts)) = (Drain::new(), one(0));
-        let flows: Rc<std::cell::RefCell<Vec<Rc<Flow>>>> = Rc::default();
-        let opened = flows.clone();
-        let gush = move |connect: Connect| {
-            let mut tunnel = connect.accept(HeaderMap::new()).unwrap();
-            let flow = Rc::new(Flow::new());
-            opened.borrow_mut().push(flow.clone());
-            spawn_local(async move {
-                let (mut application, of_application) = tcp_pair().await;
-                spawn_local(async move { application.write_all(&vec![7; 4 << 20]).await });
-                copy(&mut tunnel, &mut SocketEnd::new(of_application), &flow).await
-            });
-        };
+        let flows = Flows::default();
+        let gush = gushing(4 << 20, flows.clone());
         let mut raw = Raw::new(accounts, &drain, gush).await;
         raw.window().await;
         // Windows of 1 GiB: nothing but the transport holds the server up.
@@ -217,18 +219,8 @@ fn what_a_shrunken_window_holds_back_is_bounded() {
     const STEP: u32 = 720 * 1024;
     on_one_thread(async {
         let drain = Drain::new();
-        let flows: Rc<std::cell::RefCell<Vec<Rc<Flow>>>> = Rc::default();
-        let opened = flows.clone();
-        let gush = move |connect: Connect| {
-            let mut tunnel = connect.accept(HeaderMap::new()).unwrap();
-            let flow = Rc::new(Flow::new());
-            opened.borrow_mut().push(flow.clone());
-            spawn_local(async move {
-                let (mut application, of_application) = tcp_pair().await;
-                spawn_local(async move { application.write_all(&vec![7; 8 << 20]).await });
-                copy(&mut tunnel, &mut SocketEnd::new(of_application), &flow).await
-            });
-        };
+        let flows = Flows::default();
+        let gush = gushing(8 << 20, flows.clone());
         let mut raw = Raw::new(Accounts::default(), &drain, gush).await;
         raw.window().await;
         raw.send(WINDOW_UPDATE, 0, 0, &[0x40, 0, 0, 0]).await;
