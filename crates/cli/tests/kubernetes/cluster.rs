@@ -268,6 +268,12 @@ impl Namespace<'_> {
         self.cluster.await_rollout(self.name, &format!("deployment/{name}"));
     }
 
+    /// Waits until the client's node forwards the Service: kube-proxy learns of a pod only after the
+    /// API server has called it ready.
+    pub(crate) fn await_served(&self, client: &str, url: &str) {
+        until("the client's node forwards the Service", || self.load(client, url, 1).failed == 0);
+    }
+
     /// Whether the pods of one application are captured.
     pub(crate) fn is_captured(&self, app: &str) -> bool {
         let pods = self.cluster.pods(self.name, &format!("app={app}"));

@@ -26,6 +26,7 @@ fn two_pods_talk_before_and_after_their_namespace_is_labelled() {
         };
         logs.lines().filter(is_hbone).count()
     };
+    namespace.await_served("client", "http://server:8080/");
     check("before");
     assert_eq!(hbone_lines(), 0, "nothing is in the mesh yet");
     namespace.enrol();

@@ -38,6 +38,7 @@ impl Everyday {
         namespace.run("web", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
         namespace.run("echo", "n2", &["sample", "tcp-echo", "--listen", "[::]:8080"]);
         namespace.run("load", "n1", &["sample", "sleep"]);
+        namespace.await_served("load", "http://web:8080/");
     }
 
     /// Starts it, and returns when all connections stand.

@@ -43,6 +43,7 @@ impl Wire {
 fn deploy(namespace: &Namespace) {
     namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
     namespace.run("client", "n1", &["sample", "sleep"]);
+    namespace.await_served("client", "http://server:8080/");
 }
 
 #[test]
@@ -149,6 +150,7 @@ fn under_strict_strangers_are_refused_and_probes_pass() {
     deploy(&namespace);
     outside.run("stranger", "n1", &["sample", "sleep"]);
     let host = format!("http://server.{}:8080/", namespace.name);
+    outside.await_served("stranger", &host);
     assert_eq!(outside.load("stranger", &host, 10).failed, 0);
     namespace.enrol();
     cluster.must_apply(&format!(
@@ -161,5 +163,6 @@ fn under_strict_strangers_are_refused_and_probes_pass() {
     // A pod that is born under STRICT becomes ready only if the kubelet's probe passes.
     namespace.run_probed("probed", "n2");
     until("the probed pod is captured", || namespace.is_captured("probed"));
+    namespace.await_served("client", "http://probed:8080/");
     assert_eq!(namespace.load("client", "http://probed:8080/", 10).failed, 0);
 }
