@@ -1,124 +1,141 @@
 //! CI as a program: the same steps here, on a laptop and on the CI machine.
 //!
-//! The tests come last, and the run ends with one line that adds up what every test binary said.
+//! Two depths. Every change passes what `cargo xtask ci` runs, with one build of everything, the
+//! same for tests, machines and the cluster. `--deep` runs all that exists, with the binary that is
+//! shipped, and is for a release. What can run side by side does: Kubernetes is built beside our
+//! own build, and its tests run beside the others. The run ends with a table of seconds and one
+//! line that adds up what every test binary said.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+mod steps;
+mod suite;
+
+use std::process::Command;
+use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::image::{self, Profile};
-use crate::kubernetes;
+use crate::kubernetes::{self, Depth};
+pub(crate) use steps::Steps;
+use suite::Lane;
+pub(crate) use suite::{Counts, run_tests};
 
-/// What tests said, added up.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    passed: u32,
-    failed: u32,
-}
+const USAGE: &str = "\
+cargo xtask ci [--deep]
+    --deep    all that exists, at full size and with the binary that is shipped: hours, on a
+              machine that does nothing else";
 
-/// Runs every step and stops at the first that fails. Where a cluster can be made, Kubernetes is
-/// built beside the steps that leave a processor idle.
-pub(crate) fn run() -> Result<()> {
-    let cluster = kubernetes::prepare();
-    if let Err(reason) = &cluster {
-        println!("== Kubernetes tests will NOT run: {reason:#}");
-    }
-    let programs = cluster.is_ok().then(|| thread::spawn(kubernetes::build));
-    step("format", &["fmt", "--all", "--check"], &[])?;
-    step("lint", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
-    timed("tidy", crate::tidy::run)?;
-    let deny = [("RUSTDOCFLAGS", "-D warnings")];
-    step("docs", &["doc", "--workspace", "--no-deps"], &deny)?;
-    step("shipped binary", &["build", "--release", "--bin", "ambit"], &[])?;
-    let mut counts = Counts::default();
-    if let Some(programs) = programs {
-        let built = programs.join().ok().context("the thread that builds Kubernetes")?;
-        built.context("build Kubernetes")?;
-        counts.add(timed("Kubernetes", || kubernetes::test(Profile::Release))?);
-    }
-    counts.add(timed("tests", tests)?);
-    if let Err(reason) = cluster {
+/// Runs what the words say.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let depth = match words {
+        [] => Depth::Change,
+        ["--deep"] => Depth::Release,
+        _ => bail!("{}: not understood\n{USAGE}", words.join(" ")),
+    };
+    let steps = Arc::new(Steps::default());
+    let outcome = perform(&steps, depth);
+    steps.report(outcome.is_ok())?;
+    let Outcome { counts, not_run } = outcome?;
+    if let Some(reason) = not_run {
         println!("Kubernetes tests were NOT run: {reason:#}");
     }
     println!("{} passed, {} failed", counts.passed, counts.failed);
     Ok(())
 }
 
-fn step(name: &str, words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    timed(name, || {
-        let mut cargo = Command::new(crate::cargo());
-        let status = cargo.args(words).envs(environment.iter().copied()).status();
-        let status = status.with_context(|| format!("start cargo {}", words.join(" ")))?;
-        if !status.success() {
-            bail!("{name}: cargo {} failed", words.join(" "));
+/// What became of a run whose every step passed.
+struct Outcome {
+    counts: Counts,
+    /// Why there was no cluster.
+    not_run: Option<anyhow::Error>,
+}
+
+/// Runs every step and stops at the first that fails.
+fn perform(steps: &Arc<Steps>, depth: Depth) -> Result<Outcome> {
+    let not_run = kubernetes::prepare().err();
+    if let Some(reason) = &not_run {
+        println!("== Kubernetes tests will NOT run: {reason:#}");
+    }
+    let has_cluster = not_run.is_none();
+    // Ends with us where a step before it fails.
+    let programs = has_cluster.then(|| {
+        let steps = Arc::clone(steps);
+        thread::spawn(move || steps.timed("Kubernetes' programs, beside", kubernetes::build))
+    });
+    let binary = prepare(steps, depth)?;
+    if let Some(programs) = programs {
+        programs.join().ok().context("the thread that builds Kubernetes panicked")??;
+    }
+    let counts = match depth {
+        Depth::Change => side_by_side(steps, has_cluster, &binary)?,
+        Depth::Release => in_turn(steps, has_cluster, &binary)?,
+    };
+    Ok(Outcome { counts, not_run })
+}
+
+/// Checks what can be checked without running anything, and builds all that is run; says which
+/// binary is under test.
+fn prepare(steps: &Steps, depth: Depth) -> Result<std::path::PathBuf> {
+    let step = |name: &str, words: &[&str], environment: &[(&str, &str)]| {
+        steps.timed(name, || cargo(words, environment))
+    };
+    step("format", &["fmt", "--all", "--check"], &[])?;
+    steps.timed("tidy", crate::tidy::run)?;
+    step("lint", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    step("docs", &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    steps.timed("build", suite::build)?;
+    match depth {
+        Depth::Change => image::binary(Profile::Dev),
+        Depth::Release => {
+            let fuzz = ["check", "--manifest-path", "fuzz/Cargo.toml", "--locked"];
+            step("fuzz targets", &fuzz, &[("RUSTFLAGS", "--cfg fuzzing")])?;
+            steps.timed("the shipped binary", || image::build(Profile::Dist))
         }
-        Ok(())
-    })
-}
-
-/// Runs one step and says how long it took.
-pub(crate) fn timed<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    println!("== {name}");
-    let start = Instant::now();
-    let outcome = work()?;
-    println!("== {name}: {:.0} s", start.elapsed().as_secs_f64());
-    Ok(outcome)
-}
-
-impl Counts {
-    fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
     }
 }
 
-/// Runs all tests that need no cluster, end-to-end ones with the shipped binary.
-fn tests() -> Result<Counts> {
-    let mut cargo = Command::new(crate::cargo());
-    cargo.args(["test", "--workspace", "--no-fail-fast"]);
-    run_tests(cargo.env("AMBIT_BINARY", image::binary(Profile::Release)?))
-}
-
-/// Runs tests, which must pass, and adds up their closing lines.
-pub(crate) fn run_tests(cargo: &mut Command) -> Result<Counts> {
-    let mut child = cargo.stdout(Stdio::piped()).spawn().context("start cargo test")?;
-    let stdout = child.stdout.take().context("cargo test has a standard output")?;
-    let mut counts = Counts::default();
-    for line in BufReader::new(stdout).lines() {
-        let line = line.context("read what cargo test says")?;
-        writeln!(std::io::stdout(), "{line}")?;
-        if let Some((passed, failed)) = closing_line(&line) {
-            counts.add(Counts { passed, failed });
-        }
-    }
-    let status = child.wait().context("wait for cargo test")?;
-    let Counts { passed, failed } = counts;
-    let is_good = status.success() && failed == 0 && passed > 0;
-    ensure!(is_good, "tests failed: {passed} passed, {failed} failed");
+/// The tests on a cluster beside all others: each waits more than it reckons. Whether the machine
+/// is left as it was is looked at when both have ended.
+fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
+    let before = kubernetes::look()?;
+    let cluster = || kubernetes::test(steps, Depth::Change, binary);
+    let (on_cluster, others) = thread::scope(|scope| {
+        let on_cluster = has_cluster.then(|| scope.spawn(cluster));
+        let others = steps.timed("tests", || suite::run(Lane::Usual, binary));
+        let nothing = || Ok(Counts::default());
+        (on_cluster.map_or_else(nothing, joined), others)
+    });
+    let counts = others.and_then(|others| Ok(others + on_cluster.context("on a cluster")?))?;
+    steps.timed("nothing is left", || kubernetes::nothing_is_left(&before))?;
     Ok(counts)
 }
 
-/// The counts of `test result: ok. 3 passed; 0 failed; ...`.
-fn closing_line(line: &str) -> Option<(u32, u32)> {
-    let rest = line.strip_prefix("test result: ")?;
-    let count = |word: &str| {
-        let before = rest.split(word).next()?;
-        before.trim().rsplit([' ', '.']).next()?.parse().ok()
-    };
-    Some((count(" passed")?, count(" failed")?))
+/// Everything, one after the other, at full size.
+fn in_turn(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
+    let before = kubernetes::look()?;
+    let mut counts = steps.timed("tests", || suite::run(Lane::Full, binary))?;
+    if has_cluster {
+        counts = counts + kubernetes::test(steps, Depth::Release, binary)?;
+    }
+    steps.timed("demo", || {
+        let status = Command::new(binary).arg("demo").status().context("start the demo")?;
+        if status.success() { Ok(()) } else { Err(anyhow!("the demo failed ({status})")) }
+    })?;
+    steps.timed("nothing is left", || kubernetes::nothing_is_left(&before))?;
+    Ok(counts)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::closing_line;
+fn joined<T>(handle: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    handle.join().map_err(|_| anyhow!("a thread panicked"))?
+}
 
-    #[test]
-    fn closing_lines_are_counted() {
-        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; finished in 0.1s";
-        assert_eq!(closing_line(line), Some((12, 3)));
-        assert_eq!(closing_line("test foo ... ok"), None);
+fn cargo(words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    let mut cargo = Command::new(crate::cargo());
+    let status = cargo.args(words).envs(environment.iter().copied()).status();
+    let status = status.with_context(|| format!("start cargo {}", words.join(" ")))?;
+    if !status.success() {
+        bail!("cargo {} failed", words.join(" "));
     }
+    Ok(())
 }

@@ -13,7 +13,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub(crate) use archive::{Compression, Entry, Image};
+pub(crate) use archive::{Compression, Entry, Image, packed};
+pub(crate) use sbom::bill;
 
 /// What the image of a release may weigh; measured on the archive.
 const MAX_RELEASE_BYTES: u64 = 25_000_000;
@@ -21,9 +22,9 @@ const MAX_RELEASE_BYTES: u64 = 25_000_000;
 pub(crate) const PROGRAM: &str = "/ambit";
 
 const USAGE: &str = "\
-cargo xtask image [--output FILE] [--name NAME:TAG] [--profile release|dev]
+cargo xtask image [--output FILE] [--name NAME:TAG] [--profile dist|release|dev]
     an OCI archive FROM scratch with the static binary, and FILE.cdx.json, what it is made of
-    [default: target/ambit-image.tar, ambit:VERSION, release]";
+    [default: target/ambit-image.tar, ambit:VERSION, dist]";
 
 /// What to make.
 struct Wanted {
@@ -36,6 +37,8 @@ struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
     /// What is shipped.
+    Dist,
+    /// What everybody builds: the same without optimisation at link time.
     Release,
     /// Quick to make, large, for tests.
     Dev,
@@ -44,6 +47,7 @@ pub(crate) enum Profile {
 impl Profile {
     fn directory(self) -> &'static str {
         match self {
+            Self::Dist => "dist",
             Self::Release => "release",
             Self::Dev => "debug",
         }
@@ -62,7 +66,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
 /// Writes the archive of `binary`, and beside it the bill of materials; says the digest of the
 /// image's manifest.
 pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) -> Result<String> {
-    let bill = sbom::bill(&host_triple()?)?;
+    let bill = bill(&host_triple()?)?;
     let program = std::fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     ensure!(is_static(&program), "{} is linked dynamically; is RUSTFLAGS set?", binary.display());
     let image = Image {
@@ -76,7 +80,7 @@ pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) 
             Entry::text("/sbom.json", &bill),
         ],
         compression: match profile {
-            Profile::Release => Compression::Gzip,
+            Profile::Dist | Profile::Release => Compression::Gzip,
             Profile::Dev => Compression::None,
         },
     };
@@ -85,7 +89,7 @@ pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) 
     std::fs::write(&beside, &bill).with_context(|| format!("write {}", beside.display()))?;
     let size_bytes = std::fs::metadata(output).context("look at the archive")?.len();
     println!("{}: {name}, {size_bytes} bytes; {}", output.display(), beside.display());
-    if profile == Profile::Release && size_bytes >= MAX_RELEASE_BYTES {
+    if profile == Profile::Dist && size_bytes >= MAX_RELEASE_BYTES {
         bail!("the image has {size_bytes} bytes; it must stay below {MAX_RELEASE_BYTES}");
     }
     Ok(digest)
@@ -95,9 +99,12 @@ pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) 
 pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
     let mut cargo = Command::new(crate::cargo());
     cargo.args(["build", "--locked", "--bin", "ambit"]);
-    if profile == Profile::Release {
-        cargo.arg("--release");
-    }
+    match profile {
+        Profile::Dist => cargo.args(["--profile", "dist"]),
+        Profile::Release => cargo.arg("--release"),
+        // With the features that tests are built with, so that nothing is built twice.
+        Profile::Dev => cargo.arg("--workspace"),
+    };
     let status = cargo.status().context("start cargo build")?;
     ensure!(status.success(), "cargo build failed");
     binary(profile)
@@ -111,7 +118,7 @@ pub(crate) fn binary(profile: Profile) -> Result<PathBuf> {
 }
 
 /// The triple that `host-tuple` in `.cargo/config.toml` stands for.
-fn host_triple() -> Result<String> {
+pub(crate) fn host_triple() -> Result<String> {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let output = Command::new(rustc).args(["--print", "host-tuple"]).output();
     let output = output.context("ask rustc for the machine's triple")?;
@@ -121,7 +128,7 @@ fn host_triple() -> Result<String> {
 }
 
 /// The time of everything in the image: the commit's, or what `SOURCE_DATE_EPOCH` says.
-fn commit_time() -> Result<u64> {
+pub(crate) fn commit_time() -> Result<u64> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,
         Err(_) => {
@@ -154,7 +161,7 @@ fn parse(words: &[&str]) -> Result<Wanted> {
     let mut wanted = Wanted {
         output: "target/ambit-image.tar".into(),
         name: format!("ambit:{}", env!("CARGO_PKG_VERSION")),
-        profile: Profile::Release,
+        profile: Profile::Dist,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -162,6 +169,7 @@ fn parse(words: &[&str]) -> Result<Wanted> {
         match (*word, *value) {
             ("--output", file) => wanted.output = file.into(),
             ("--name", name) => wanted.name = name.to_owned(),
+            ("--profile", "dist") => wanted.profile = Profile::Dist,
             ("--profile", "release") => wanted.profile = Profile::Release,
             ("--profile", "dev") => wanted.profile = Profile::Dev,
             _ => bail!("{word} {value}: not understood\n{USAGE}"),

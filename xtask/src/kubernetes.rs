@@ -13,19 +13,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::ci::{self, Counts, timed};
+use crate::ci::{self, Counts, Steps};
 use crate::image::{self, Profile};
 use cluster::Cluster;
 
 /// The image as the cluster knows it.
 pub(crate) const IMAGE: &str = "registry.local/ambit:test";
 const NODES: u8 = 2;
+/// How many tests run at a time; those that disturb the mesh wait until they are alone.
+const TEST_THREADS: &str = "4";
 /// Where all of the cluster is, unless another place is named.
 const STATE: &str = "target/kubernetes";
 const USAGE: &str = "\
-cargo xtask e2e kubernetes [--release | --binary FILE] [--keep | --up | --down] [--state DIR]
-                           [--scale PODS,PODS] [-- TEST WORDS]
-    --release   the shipped binary instead of a quick build
+cargo xtask e2e kubernetes [--dist | --binary FILE] [--keep | --up | --down] [--state DIR]
+                           [--deep | --scale PODS,PODS] [-- TEST WORDS]
+    --dist      the shipped binary instead of a quick build
+    --deep      all tests, also those that are for a release alone
     --binary    a static binary that is there already, instead of any build
     --scale     instead of the tests: a thousand nodes with so many pods, one number after the
                 other; the report lies in the state directory, in `scale`
@@ -38,12 +41,22 @@ cargo xtask e2e kubernetes [--release | --binary FILE] [--keep | --up | --down] 
 struct Wanted {
     profile: Profile,
     mode: Mode,
+    depth: Depth,
     state: PathBuf,
     /// Not to be built.
     binary: Option<PathBuf>,
     /// Numbers of pods.
     scale: Option<String>,
     tests: Vec<String>,
+}
+
+/// Which tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Those that every change must pass.
+    Change,
+    /// All.
+    Release,
 }
 
 /// Which part of the run.
@@ -61,7 +74,22 @@ enum Mode {
 
 /// Runs what the words say.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
-    perform(&parse(words)?).map(|_| ())
+    let wanted = parse(words)?;
+    let steps = Steps::default();
+    let state = state_directory(&wanted.state)?;
+    if wanted.mode == Mode::Down {
+        let _lock = lock(&state)?;
+        return steps.timed("cluster down", || Cluster::at(&state, NODES).down());
+    }
+    kit::prepare().context("Kubernetes tests NOT run")?;
+    steps.timed("Kubernetes from its modules", || kit::build(&state))?;
+    let before = remains::Machine::look(&state)?;
+    let is_new = !Cluster::at(&state, NODES).is_up();
+    let outcome = perform(&steps, &wanted, &state);
+    if wanted.mode == Mode::All && is_new {
+        steps.timed("nothing is left", || left(&before, &state))?;
+    }
+    outcome.map(|_| ())
 }
 
 /// Says why the tests cannot run here, if they cannot; installs Debian's packages otherwise.
@@ -74,9 +102,26 @@ pub(crate) fn build() -> Result<()> {
     kit::build(&state_directory(Path::new(STATE))?)
 }
 
-/// Runs all of it.
-pub(crate) fn test(profile: Profile) -> Result<Counts> {
-    perform(&Wanted::of(profile, Mode::All))
+/// What the machine is like.
+pub(crate) fn look() -> Result<remains::Machine> {
+    remains::Machine::look(&state_directory(Path::new(STATE))?)
+}
+
+/// Fails where the machine is not what it was.
+pub(crate) fn nothing_is_left(before: &remains::Machine) -> Result<()> {
+    left(before, &state_directory(Path::new(STATE))?)
+}
+
+/// Starts a cluster, runs the tests with this binary, and takes it down; its programs must be
+/// there.
+pub(crate) fn test(steps: &Steps, depth: Depth, binary: &Path) -> Result<Counts> {
+    let mut wanted = Wanted::of(Profile::Dev, Mode::All);
+    wanted.depth = depth;
+    wanted.binary = Some(binary.to_owned());
+    if depth == Depth::Release {
+        wanted.profile = Profile::Dist;
+    }
+    perform(steps, &wanted, &state_directory(Path::new(STATE))?)
 }
 
 fn state_directory(path: &Path) -> Result<PathBuf> {
@@ -84,21 +129,21 @@ fn state_directory(path: &Path) -> Result<PathBuf> {
     std::fs::canonicalize(path).context("find the state directory")
 }
 
-fn perform(wanted: &Wanted) -> Result<Counts> {
-    let state = state_directory(&wanted.state)?;
+fn lock(state: &Path) -> Result<std::fs::File> {
     let lock = std::fs::File::create(state.join("lock")).context("make the lock")?;
     lock.try_lock().with_context(|| format!("{} is in use by another run", state.display()))?;
-    if wanted.mode == Mode::Down {
-        timed("cluster down", || Cluster::at(&state, NODES).down())?;
-        return Ok(Counts::default());
-    }
-    kit::prepare().context("Kubernetes tests NOT run")?;
-    let before = remains::Machine::look(&state)?;
-    timed("Kubernetes from its modules", || kit::build(&state))?;
-    let digest = timed("image", || build_image(&state, wanted))?;
-    let cluster = Cluster::at(&state, NODES);
-    let is_new = !cluster.is_up();
-    let outcome = up_and_test(&cluster, wanted, &digest);
+    Ok(lock)
+}
+
+fn left(before: &remains::Machine, state: &Path) -> Result<()> {
+    remains::check(before, &remains::Machine::look(state)?)
+}
+
+fn perform(steps: &Steps, wanted: &Wanted, state: &Path) -> Result<Counts> {
+    let _lock = lock(state)?;
+    let digest = steps.timed("image", || build_image(state, wanted))?;
+    let cluster = Cluster::at(state, NODES);
+    let outcome = up_and_test(steps, &cluster, wanted, &digest);
     if wanted.mode != Mode::All {
         cluster.print_how_to_reach();
         return outcome;
@@ -106,32 +151,32 @@ fn perform(wanted: &Wanted) -> Result<Counts> {
     if outcome.is_err() {
         cluster.print_state();
     }
-    timed("cluster down", || cluster.down())?;
-    if is_new {
-        timed("nothing is left", || remains::check(&before, &remains::Machine::look(&state)?))?;
-    }
+    steps.timed("cluster down", || cluster.down())?;
     outcome
 }
 
-fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Counts> {
+fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Counts> {
     if cluster.is_up() {
-        timed("images to the nodes", || cluster.import_images())?;
+        steps.timed("images to the nodes", || cluster.import_images())?;
     } else {
-        timed("cluster up", || cluster.up(wanted.mode != Mode::All, wanted.scale.is_some()))?;
+        let is_kept = wanted.mode != Mode::All;
+        steps.timed("cluster up", || cluster.up(is_kept, wanted.scale.is_some()))?;
     }
-    timed("chart", || cluster.install_chart(digest))?;
+    steps.timed("chart", || cluster.install_chart(digest))?;
     if wanted.mode == Mode::Up {
         return Ok(Counts::default());
     }
-    timed("tests", || {
+    steps.timed("tests on a cluster", || {
         let mut cargo = Command::new(crate::cargo());
-        cargo.args(["test", "--package", "ambit-cli", "--test", "kubernetes", "--"]);
-        cargo.args(["--test-threads", "1"]).args(&wanted.tests);
+        cargo.args(["test", "--workspace", "--test", "kubernetes", "--"]);
+        cargo.args(["--test-threads", TEST_THREADS]).args(&wanted.tests);
         cargo.env("AMBIT_KUBERNETES", cluster.state());
         cargo.env("AMBIT_BINARY", wanted.binary()?);
         if let Some(pods) = &wanted.scale {
             cargo.args(["--ignored", "--nocapture", "scale::"]).env("AMBIT_SCALE", pods);
             cargo.env("AMBIT_SCALE_REPORT", cluster.state().join("scale"));
+        } else if wanted.depth == Depth::Release || !wanted.tests.is_empty() {
+            cargo.args(["--include-ignored", "--skip", "scale::"]);
         }
         ci::run_tests(&mut cargo)
     })
@@ -139,7 +184,15 @@ fn up_and_test(cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Count
 
 impl Wanted {
     fn of(profile: Profile, mode: Mode) -> Self {
-        Self { profile, mode, state: STATE.into(), binary: None, scale: None, tests: Vec::new() }
+        Self {
+            profile,
+            mode,
+            depth: Depth::Change,
+            state: STATE.into(),
+            binary: None,
+            scale: None,
+            tests: Vec::new(),
+        }
     }
 
     /// The binary under test.
@@ -166,7 +219,8 @@ fn parse(words: &[&str]) -> Result<Wanted> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match *word {
-            "--release" => wanted.profile = Profile::Release,
+            "--dist" => wanted.profile = Profile::Dist,
+            "--deep" => wanted.depth = Depth::Release,
             "--keep" => wanted.mode = Mode::Keep,
             "--up" => wanted.mode = Mode::Up,
             "--down" => wanted.mode = Mode::Down,

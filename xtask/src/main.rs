@@ -4,6 +4,7 @@
 //! Nothing here ships. A chore fails with one line that names the place and what to do.
 
 mod ci;
+mod dist;
 mod image;
 mod kubernetes;
 mod tidy;
@@ -13,9 +14,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
-cargo xtask ci      everything CI runs: fmt, clippy, tidy, docs, all tests
+cargo xtask ci      what every change must pass: fmt, clippy, tidy, docs, tests; --deep: all of it
 cargo xtask tidy    the house style and its scoreboard, licences and crate edges
 cargo xtask image   the container image: an OCI archive FROM scratch, and what it is made of
+cargo xtask dist    what the page of a release offers: binary, chart, image, checksums
 cargo xtask e2e kubernetes    the mesh on a real cluster of two nodes on this machine; --keep, --up,
                     --down; needs root, Go and Debian's containerd (installed when missing)";
 
@@ -35,9 +37,10 @@ fn run() -> Result<()> {
     std::env::set_current_dir(root).context("enter the workspace")?;
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["ci"] => ci::run(),
+        ["ci", words @ ..] => ci::run(words),
         ["tidy"] => tidy::run(),
         ["e2e", "kubernetes", words @ ..] => kubernetes::run(words),
+        ["dist", words @ ..] => dist::run(words),
         ["image", words @ ..] => image::run(words),
         _ => bail!("usage:\n{USAGE}"),
     }

@@ -20,16 +20,9 @@ pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
 
-/// What was built. That it is a slow build belongs to it: figures of such a program mean nothing.
-const VERSION: &str = if cfg!(debug_assertions) {
-    concat!(env!("CARGO_PKG_VERSION"), ", debug build")
-} else {
-    env!("CARGO_PKG_VERSION")
-};
-
 /// Ambit, a sidecar-less zero-trust service mesh.
 #[derive(Debug, Parser)]
-#[command(name = "ambit", version = VERSION, about, max_term_width = 100)]
+#[command(name = "ambit", version = ambit_lab::VERSION, about, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The state directory of the machine, for the commands that concern one; may also follow the
     /// command [env: AMBIT_STATE].
@@ -62,8 +55,8 @@ impl Cli {
             Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
-                              check, uninstall, probe, control, node and proxy do not use; \
-                              leave it out, or write a role's own after the command";
+                              check, uninstall, probe, completions, control, node and proxy do not \
+                              use; leave it out, or write a role's own after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
             None => {}
@@ -113,6 +106,11 @@ pub(crate) enum Command {
     /// Asks the part of the mesh beside which it is started whether it is well: what the kubelet's
     /// probes run.
     Probe(ProbeArgs),
+    /// Prints the completions of a shell; for bash: `source <(ambit completions bash)`.
+    Completions(CompletionsArgs),
+    /// Writes a manual page for each command.
+    #[command(hide = true)]
+    Man(ManArgs),
     /// Runs the control plane.
     Control(Box<ambit_control::Args>),
     /// Runs the node agent.
@@ -136,6 +134,7 @@ impl Command {
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
             Self::Check(_) | Self::Uninstall(_) | Self::Probe(_) => None,
+            Self::Completions(_) | Self::Man(_) => None,
             Self::Control(_) | Self::Node(_) | Self::Proxy(_) => None,
         }
     }
@@ -409,6 +408,21 @@ pub(crate) struct WhyArgs {
     pub(crate) state: StateArgs,
     #[command(flatten)]
     pub(crate) kube: KubeArgs,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The directory, which must be there.
+    pub(crate) directory: PathBuf,
 }
 
 #[cfg(test)]

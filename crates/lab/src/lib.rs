@@ -51,6 +51,9 @@ mod reaper;
 mod registry;
 mod scale;
 
+/// What was built; where it is not what is shipped, it says which profile compiled it.
+pub const VERSION: &str = env!("AMBIT_VERSION");
+
 /// Runs the hidden subcommand that `arguments` (program name first) ask for, if it is one of this
 /// crate's.
 ///

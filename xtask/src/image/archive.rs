@@ -54,6 +54,12 @@ impl Entry {
     pub(crate) fn text(path: &str, content: &str) -> Self {
         Self { path: path.to_owned(), mode: 0o644, content: content.as_bytes().to_vec() }
     }
+
+    /// Where it is.
+    #[cfg(test)]
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
 }
 
 /// A blob and what refers to it.
@@ -85,7 +91,7 @@ impl Blob {
 impl Image {
     /// Writes the archive; says the manifest's digest.
     pub(crate) fn write(&self, output: &Path) -> Result<String> {
-        let content = self.layer()?;
+        let content = members(self.created_unix, &self.entries)?;
         let unpacked = digest(&content);
         let layer = match self.compression {
             Compression::None => Blob::new("application/vnd.oci.image.layer.v1.tar", content),
@@ -125,21 +131,6 @@ impl Image {
         Ok(manifest.digest)
     }
 
-    fn layer(&self) -> Result<Vec<u8>> {
-        let mut layer = Tar::new(self.created_unix);
-        let mut made = BTreeSet::new();
-        for entry in &self.entries {
-            let path = entry.path.trim_start_matches('/');
-            for (end, _) in path.match_indices('/') {
-                if made.insert(&path[..end]) {
-                    layer.directory(&path[..end], 0o755)?;
-                }
-            }
-            layer.file(path, entry.mode, &entry.content)?;
-        }
-        Ok(layer.finish())
-    }
-
     fn index(&self, manifest: &Blob) -> Value {
         let mut descriptor = manifest.descriptor();
         descriptor["platform"] = json!({ "architecture": architecture(), "os": "linux" });
@@ -154,6 +145,27 @@ impl Image {
             "manifests": [descriptor],
         })
     }
+}
+
+/// Entries as a compressed tar archive.
+pub(crate) fn packed(time: u64, entries: &[Entry]) -> Result<Vec<u8>> {
+    gzip(&members(time, entries)?)
+}
+
+/// Entries as a tar stream, each below its directories.
+fn members(time: u64, entries: &[Entry]) -> Result<Vec<u8>> {
+    let mut stream = Tar::new(time);
+    let mut made = BTreeSet::new();
+    for entry in entries {
+        let path = entry.path.trim_start_matches('/');
+        for (end, _) in path.match_indices('/') {
+            if made.insert(&path[..end]) {
+                stream.directory(&path[..end], 0o755)?;
+            }
+        }
+        stream.file(path, entry.mode, &entry.content)?;
+    }
+    Ok(stream.finish())
 }
 
 /// The machine as Go, and with it OCI, calls it.

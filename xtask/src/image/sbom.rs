@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const ROOT: &str = "ambit-cli";
 
 /// The bill of `ambit` as built for `triple`.
-pub(super) fn bill(triple: &str) -> Result<String> {
+pub(crate) fn bill(triple: &str) -> Result<String> {
     let output = Command::new(crate::cargo())
         .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", triple])
         .output()

@@ -42,7 +42,7 @@ const PLACES: [&str; 14] = [
 const MAX_CGROUP_DEPTH: usize = 12;
 
 /// The machine at one moment, as lines.
-pub(super) struct Machine(BTreeSet<String>);
+pub(crate) struct Machine(BTreeSet<String>);
 
 impl Machine {
     /// Looks at mounts, links, cgroups, settings, files and processes.
@@ -68,7 +68,7 @@ impl Machine {
 }
 
 /// Fails with everything that is there now and was not, or was and is not.
-pub(super) fn check(before: &Machine, after: &Machine) -> Result<()> {
+pub(crate) fn check(before: &Machine, after: &Machine) -> Result<()> {
     let new = after.0.difference(&before.0).map(|line| format!("left behind: {line}"));
     let gone = before.0.difference(&after.0).map(|line| format!("no longer there: {line}"));
     let wrong: Vec<String> = new.chain(gone).collect();

@@ -3,6 +3,7 @@
 mod bench;
 mod change;
 mod check;
+mod documents;
 mod get;
 mod inside;
 mod mesh;
@@ -40,6 +41,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Check(args) => check::check(args).await,
             Command::Uninstall(args) => uninstall::uninstall(args).await,
             Command::Plan(args) => plan::plan(&args).await,
+            Command::Completions(args) => documents::completions(&args),
+            Command::Man(args) => documents::man(&args),
             Command::Probe(args) => probe::probe(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_lab::load::run_load(*args).await,

@@ -32,7 +32,7 @@ fn words<'a>(text: &'a str, keep: &'a Path) -> Vec<&'a str> {
 
 #[test]
 fn every_mode_is_measured_and_nothing_is_left() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let keep = fresh("modes");
     let text = format!(
         "path --kube --only rps --only per --repetitions {REPETITIONS} --duration 1s --warm-up \
@@ -73,7 +73,7 @@ fn every_mode_is_measured_and_nothing_is_left() {
 
 #[test]
 fn an_interrupted_run_keeps_what_it_has_and_leaves_nothing() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let keep = fresh("ctrl-c");
     let text = "path --kube --only rps --modes none,ambient --repetitions 50 --duration 500ms";
     let mut ambit = cluster.ambit_command(&cluster.admin(), &words(text, &keep));
@@ -92,7 +92,7 @@ fn an_interrupted_run_keeps_what_it_has_and_leaves_nothing() {
 
 #[test]
 fn what_cannot_be_measured_is_refused_and_foreign_namespaces_stay() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let keep = fresh("refused");
     let refused = |text: &str, remedy: &str| {
         let said = cluster.ambit(&words(text, &keep));

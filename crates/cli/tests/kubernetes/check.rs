@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, MESH, until};
 
 #[test]
 fn a_healthy_cluster_is_found_healthy_and_shown() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("shown");
     namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
     namespace.run("client", "n1", &["sample", "sleep"]);
@@ -148,7 +148,7 @@ fn network_policies(cluster: &Cluster) -> Vec<Breakage<'_>> {
 
 #[test]
 fn what_users_break_is_named() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("broken");
     namespace.run("server", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
     namespace.run("client", "n1", &["sample", "sleep"]);
@@ -209,7 +209,7 @@ fn what_users_break_is_named() {
 
 #[test]
 fn what_is_broken_of_ambit_is_named() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     until("all is well", || cluster.ambit(&["check"]).is_success);
     for breakage in [
         gone(
@@ -268,7 +268,7 @@ fn move_conflist(cluster: &Cluster, from: &str, to: &str) {
 
 #[test]
 fn a_part_that_is_away_is_named_and_what_that_does_to_pods() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("partless");
     namespace.run("early", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
     until("all is well", || cluster.ambit(&["check"]).is_success);

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use ambit_lab::load::Report;
@@ -16,9 +17,26 @@ pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 const PATIENCE: Duration = Duration::from_secs(90);
 const STEP: Duration = Duration::from_millis(200);
 
+/// Who uses the cluster: many side by side, each in its own namespaces, or one that disturbs what
+/// all of them rely on.
+static TURN: RwLock<()> = RwLock::new(());
+
 /// The cluster that `cargo xtask e2e kubernetes` started.
 pub(crate) struct Cluster {
     state: PathBuf,
+    _turn: Turn,
+}
+
+/// Held as long as the cluster is used.
+enum Turn {
+    Shared {
+        _guard: RwLockReadGuard<'static, ()>,
+    },
+    Alone {
+        _guard: RwLockWriteGuard<'static, ()>,
+    },
+    /// Of a part of a test that has its turn.
+    Inherited,
 }
 
 /// What a command said.
@@ -29,16 +47,21 @@ pub(crate) struct Said {
 }
 
 impl Cluster {
-    /// The cluster that the environment names.
+    /// The cluster that the environment names, for a test that stays in its namespaces.
     pub(crate) fn open() -> Self {
-        let state = std::env::var_os("AMBIT_KUBERNETES");
-        let state = state.expect("AMBIT_KUBERNETES is not set; run cargo xtask e2e kubernetes");
-        Self { state: state.into() }
+        let guard = TURN.read().unwrap_or_else(PoisonError::into_inner);
+        Self { state: named_state(), _turn: Turn::Shared { _guard: guard } }
     }
 
-    /// The cluster whose state is in a directory.
+    /// The same for a test that stops, changes or looks at what others rely on.
+    pub(crate) fn alone() -> Self {
+        let guard = TURN.write().unwrap_or_else(PoisonError::into_inner);
+        Self { state: named_state(), _turn: Turn::Alone { _guard: guard } }
+    }
+
+    /// The cluster whose state is in a directory, for a part of a test that has opened it.
     pub(crate) fn at(state: PathBuf) -> Self {
-        Self { state }
+        Self { state, _turn: Turn::Inherited }
     }
 
     /// Where its state is.
@@ -268,8 +291,8 @@ impl Namespace<'_> {
         self.cluster.await_rollout(self.name, &format!("deployment/{name}"));
     }
 
-    /// Waits until the client's node forwards the Service: kube-proxy learns of a pod only after the
-    /// API server has called it ready.
+    /// Waits until the client's node forwards the Service: kube-proxy learns of a pod only after
+    /// the API server has called it ready.
     pub(crate) fn await_served(&self, client: &str, url: &str) {
         until("the client's node forwards the Service", || self.load(client, url, 1).failed == 0);
     }
@@ -326,6 +349,11 @@ impl From<Output> for Said {
         let is_success = output.status.success();
         Self { is_success, out: text(output.stdout), err: text(output.stderr) }
     }
+}
+
+fn named_state() -> PathBuf {
+    let state = std::env::var_os("AMBIT_KUBERNETES");
+    state.expect("AMBIT_KUBERNETES is not set; run cargo xtask e2e kubernetes").into()
 }
 
 /// Where our chart is.

@@ -37,7 +37,7 @@ pub(crate) fn under_load(
 
 #[test]
 fn labels_are_set_and_taken_away_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-label");
     Everyday::deploy(&namespace);
     let outcome = under_load(&cluster, &namespace, SHORT_S, "label a live namespace", || {
@@ -52,7 +52,7 @@ fn labels_are_set_and_taken_away_and_nobody_notices() {
 
 #[test]
 fn every_part_is_rolled_out_anew_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-rollout");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -68,7 +68,7 @@ fn every_part_is_rolled_out_anew_and_nobody_notices() {
 
 #[test]
 fn control_and_agents_are_killed_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-kill-away");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -87,7 +87,7 @@ fn control_and_agents_are_killed_and_nobody_notices() {
 
 #[test]
 fn a_worker_dies_and_only_its_own_connections_with_it() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-kill-worker");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -109,7 +109,7 @@ fn a_worker_dies_and_only_its_own_connections_with_it() {
 
 #[test]
 fn a_worker_dies_ten_times_in_a_row() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-ten-times");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -138,7 +138,7 @@ fn assert_own_connections_only(outcome: &Outcome, what: &str) {
 /// The pod is gone with its supervisor: what that costs is reported, and it must come back.
 #[test]
 fn a_proxys_pod_is_killed_and_comes_back() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-kill-pod");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -153,7 +153,7 @@ fn a_proxys_pod_is_killed_and_comes_back() {
 
 #[test]
 fn new_pods_are_served_while_one_of_two_replicas_of_control_is_away() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-one-control");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -166,7 +166,7 @@ fn new_pods_are_served_while_one_of_two_replicas_of_control_is_away() {
 
 #[test]
 fn the_api_server_is_away_for_a_minute_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-no-api");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -179,7 +179,7 @@ fn the_api_server_is_away_for_a_minute_and_nobody_notices() {
 
 #[test]
 fn a_kubelet_stops_and_starts_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("event-kubelet");
     Everyday::deploy(&namespace);
     namespace.enrol();

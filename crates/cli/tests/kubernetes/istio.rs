@@ -64,7 +64,7 @@ fn our_agent_and_proxy_serve_under_istiod() {
 
 /// Traffic in both directions, before and after a policy, and a pod that is born into the mesh.
 fn check(name: &'static str, parts: Parts) {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let Some(mesh) = Mesh::open(&cluster) else { return };
     mesh.install(parts);
     let namespace = cluster.namespace(name);

@@ -31,7 +31,7 @@ enum Cost {
 
 #[test]
 fn from_istio_ambient_to_ambit_and_back_part_by_part() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let Some(mesh) = Mesh::open(&cluster) else { return };
     // So that it is istiod that makes the root which both have to sign with.
     cluster.ask(&["-n", MESH, "delete", "secret", "istio-ca-secret"]);

@@ -12,7 +12,7 @@ const CNI: &str = "/etc/cni/net.d";
 
 #[test]
 fn another_version_is_rolled_out_under_load_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("version");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -44,7 +44,7 @@ const BROKEN_LOAD_S: u32 = 60;
 
 #[test]
 fn a_version_that_cannot_start_is_rolled_back_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("broken-version");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -117,7 +117,7 @@ fn assert_nothing_is_left(cluster: &Cluster, originals: &[String]) {
 
 #[test]
 fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("without");
     Everyday::deploy(&namespace);
     namespace.enrol();
@@ -160,7 +160,7 @@ fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
 
 #[test]
 fn what_outlives_the_grace_of_an_uninstall_is_cut_and_counted() {
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     let namespace = cluster.namespace("without-long");
     Everyday::deploy(&namespace);
     namespace.enrol();

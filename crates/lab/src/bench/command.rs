@@ -321,8 +321,7 @@ fn own_words() -> Vec<String> {
 
 /// What took part: version, size and the first bytes of the digest.
 async fn versions(machines: &Machines) -> Result<BTreeMap<String, String>> {
-    let own = if cfg!(debug_assertions) { ", debug build" } else { "" };
-    let own = format!("{}{own}", env!("CARGO_PKG_VERSION"));
+    let own = crate::VERSION.to_owned();
     let mut versions = BTreeMap::from([("ambit".to_owned(), identified(own, &machines.binary)?)]);
     for (peer, path) in &machines.programs {
         let said = match peer.sidecar() {

@@ -202,6 +202,7 @@ pub(crate) fn of_run(run: &Run) -> Vec<String> {
             .push(format!("the run ended early: {reason}; this is what had been measured by then")),
     }
     doubts.extend(unoptimised(run));
+    doubts.extend(not_as_shipped(run));
     doubts.extend(missing(run));
     let repetitions = run.repetitions;
     if repetitions < REPETITIONS_MIN {
@@ -223,6 +224,17 @@ pub(crate) fn of_run(run: &Run) -> Vec<String> {
     doubts
 }
 
+/// Ambit as everybody builds it, which is not what is shipped.
+fn not_as_shipped(run: &Run) -> Option<String> {
+    let version = run.programs.get("ambit")?;
+    let is_so = version.contains(" build") && !NOT_OPTIMISED.iter().any(|it| version.contains(it));
+    is_so.then(|| {
+        "ambit is not the program that is shipped, which is optimised at link time too: a claim \
+         about its speed is made with `cargo xtask dist`, or `cargo build --profile dist`"
+            .to_owned()
+    })
+}
+
 /// Programs that are slower than those that anybody would run.
 fn unoptimised(run: &Run) -> Option<String> {
     let is_debug = |version: &str| NOT_OPTIMISED.iter().any(|it| version.contains(it));
@@ -232,7 +244,7 @@ fn unoptimised(run: &Run) -> Option<String> {
     (!names.is_empty()).then(|| {
         format!(
             "{} {builds}, many times slower than a release: nothing here tells what it costs, and \
-             no verdict against it or for another mode holds; build with --release",
+             no verdict against it or for another mode holds; build with --profile dist",
             words::listed(&names)
         )
     })
@@ -403,6 +415,10 @@ mod tests {
         run.programs.insert("ambit".to_owned(), "0.1.0, debug build; 180 MB".to_owned());
         let doubts = of_run(&run);
         assert!(doubts[0].contains("ambit is a debug build, many times slower"), "{doubts:?}");
+        assert_eq!(doubts.len(), 1, "{doubts:?}");
+        run.programs.insert("ambit".to_owned(), "0.1.0, release build; 80 MB".to_owned());
+        let doubts = of_run(&run);
+        assert!(doubts[0].contains("not the program that is shipped"), "{doubts:?}");
         run.programs = testing::run().programs;
         run.repetitions = 7;
         assert!(

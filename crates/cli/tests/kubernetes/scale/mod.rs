@@ -45,7 +45,7 @@ fn a_thousand_nodes_are_told_what_changed() {
     let sizes: Vec<u32> = sizes.split(',').map(|it| it.trim().parse().unwrap()).collect();
     let report = std::env::var_os("AMBIT_SCALE_REPORT").expect("AMBIT_SCALE_REPORT is set");
     let report = PathBuf::from(report);
-    let cluster = Cluster::open();
+    let cluster = Cluster::alone();
     cluster.scale(MESH, "istiod", 1);
     let namespace = cluster.namespace("scale-rollout");
     Rollouts::deploy(&cluster, &namespace);

@@ -3,8 +3,6 @@
 //! Every case runs both ends over memory. What is checked is the verdict of either end, because an
 //! operator may see only one of the two logs.
 
-mod mesh;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,12 +10,13 @@ use ambit_tls::error::HandshakeError;
 use ambit_tls::provider::{Cipher, Group};
 use ambit_tls::service::{ServiceAcceptor, ServiceConnector};
 use ambit_tls::{Acceptor, Authority, Connector, RevocationList};
-use mesh::{
+use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::mesh::{
     HOUR, Outcome, alert, believing, bundle, certificate, certificate_at, id, meet,
     meet_certificates, none,
 };
-use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SERVER: &str = "cluster.local/prod/backend";
 const CLIENT: &str = "cluster.local/prod/frontend";

@@ -1,5 +1,4 @@
 //! The agent's end of pod enrolment, against scripted proxies and against the real one.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

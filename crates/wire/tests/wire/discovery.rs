@@ -1,5 +1,4 @@
 //! Both ends of delta discovery against each other, and each against a scripted peer.
-#![allow(clippy::unwrap_used)]
 
 mod resumption;
 

@@ -1,7 +1,5 @@
 //! Nothing that is read from outside makes a parser panic, neither noise nor a damaged original.
 
-mod mesh;
-
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -9,8 +7,9 @@ use ambit_tls::service::{ServerCertificate, ServiceAcceptor, ServiceConnector};
 use ambit_tls::{Authority, AuthorityBundle, RevocationList, WorkloadCertificate, WorkloadKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mesh::{HOUR, bundle, certificate, id};
 use proptest::prelude::*;
+
+use crate::mesh::{HOUR, bundle, certificate, id};
 
 const WORKLOAD: &str = "cluster.local/prod/backend";
 

@@ -1,5 +1,4 @@
 //! Packets with descriptors and sealed files between processes.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

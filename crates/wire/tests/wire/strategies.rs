@@ -1,5 +1,4 @@
 //! Arbitrary values of the model, for round trips.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::net::IpAddr;
 use std::sync::Arc;

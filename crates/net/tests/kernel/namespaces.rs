@@ -1,8 +1,4 @@
 //! Namespaces, links, routes and sockets against the real kernel.
-#![allow(clippy::unwrap_used)]
-
-#[macro_use]
-mod world;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -12,8 +8,9 @@ use ambit_net::namespace::{self, NetNs};
 use ambit_net::netlink::{Neighbour, NetlinkError, Route, RouteSocket, Rule};
 use ambit_net::procnet;
 use ambit_net::socket::{self, DialOptions, ListenOptions};
-use world::{
-    CLIENT_V4, CLIENT_V6, PATIENCE, Pair, ask, lonely, serve_once, server_ips,
+
+use crate::world::{
+    CLIENT_V4, CLIENT_V6, PATIENCE, Pair, ask, lonely, privileged_tests, serve_once, server_ips,
     where_proc_sys_is_read_only,
 };
 
@@ -186,7 +183,7 @@ privileged_tests! {
         });
         assert_eq!(plain, Err(ErrorKind::ReadOnlyFilesystem));
         // Root of a user namespace alone has no right over the PID namespace.
-        if world::is_in_a_user_namespace() {
+        if crate::world::is_in_a_user_namespace() {
             assert_eq!((set, value.trim()), (Err(ErrorKind::ReadOnlyFilesystem), "0"));
         } else {
             assert_eq!((set, value.trim()), (Ok(()), "1"));

@@ -3,8 +3,6 @@
 //! It uses the public interface only, so that a test sees what another crate sees. It must never
 //! grow shortcuts around verification.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 

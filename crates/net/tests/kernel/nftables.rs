@@ -1,8 +1,4 @@
 //! nftables against the real kernel: what the rules do, and that tampering shows.
-#![allow(clippy::unwrap_used)]
-
-#[macro_use]
-mod world;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -17,7 +13,8 @@ use ambit_net::nftables::{
     Rule, ServiceKey, Set, SocketOwner, Table, Verdict, Watch,
 };
 use ambit_net::socket::{self, ListenOptions};
-use world::{PATIENCE, Pair, ask, lonely, serve_once, server_ips};
+
+use crate::world::{PATIENCE, Pair, ask, lonely, privileged_tests, serve_once, server_ips};
 
 const ENOENT: i32 = 2;
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];

@@ -1,15 +1,12 @@
 //! A capture of real traffic, read back.
-#![allow(clippy::unwrap_used)]
-
-#[macro_use]
-mod world;
 
 use std::net::SocketAddr;
 
 use ambit_net::capture::{Capture, CaptureSummary, Trace};
 use ambit_net::netlink::RouteSocket;
 use ambit_net::socket::{self, ListenOptions};
-use world::{Pair, ask, serve_once, server_ips};
+
+use crate::world::{Pair, ask, lonely, privileged_tests, serve_once, server_ips};
 
 const LIMIT_BYTES: u64 = 16 << 20;
 
@@ -49,7 +46,7 @@ privileged_tests! {
     }
 
     fn a_bridge_shows_what_it_forwards_and_the_limit_holds() {
-        let (bridge, one, other) = (world::lonely(), world::lonely(), world::lonely());
+        let (bridge, one, other) = (lonely(), lonely(), lonely());
         let mut netlink = RouteSocket::open_in(&bridge).unwrap();
         netlink.ensure_bridge("fabric").unwrap();
         netlink.set_up("fabric").unwrap();
@@ -82,7 +79,7 @@ privileged_tests! {
     }
 
     fn a_missing_interface_is_named() {
-        let namespace = world::lonely();
+        let namespace = lonely();
         let path = std::env::temp_dir().join(format!("ambit-none-{}.pcap", std::process::id()));
         let error = Capture::start(&namespace, "eth7", &path, LIMIT_BYTES).unwrap_err();
         assert!(error.to_string().contains("\"eth7\""), "{error}");

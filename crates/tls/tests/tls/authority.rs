@@ -1,7 +1,5 @@
 //! What the authority signs, what it refuses, and what it makes of plugged-in files.
 
-mod mesh;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,11 +12,12 @@ use ambit_tls::{
     Acceptor, Authority, AuthorityBundle, Connector, HandshakeError, RevocationList,
     WorkloadCertificate, WorkloadKey,
 };
-use mesh::{HOUR, bundle, certificate, certificate_at, id, meet, meet_certificates, none};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+
+use crate::mesh::{HOUR, bundle, certificate, certificate_at, id, meet, meet_certificates, none};
 
 const WORKLOAD: &str = "cluster.local/prod/backend";
 

@@ -2,7 +2,6 @@
 //!
 //! Tests that need root run again inside a user namespace of their own when started without; where
 //! that is not allowed either they fail, they are never skipped.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -60,15 +59,15 @@ pub(crate) fn where_proc_sys_is_read_only<T: Send>(work: impl FnOnce() -> T + Se
 }
 
 /// Declares tests that run [`privileged`].
-#[macro_export]
 macro_rules! privileged_tests {
     ($($(#[$meta:meta])* fn $name:ident() $body:block)*) => {
         $($(#[$meta])* #[test]
         fn $name() {
-            world::privileged(concat!(module_path!(), "::", stringify!($name)), || $body);
+            $crate::world::privileged(concat!(module_path!(), "::", stringify!($name)), || $body);
         })*
     };
 }
+pub(crate) use privileged_tests;
 
 /// A namespace with loopback only.
 pub(crate) fn lonely() -> NetNs {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ambit_lab::load::Report;
 use serde_json::Value;
 
-const AMBIT: &str = env!("CARGO_BIN_EXE_ambit");
+use crate::machine::binary;
 
 /// A sample that answers after one to three milliseconds.
 struct Server {
@@ -21,7 +21,7 @@ struct Server {
 impl Server {
     fn start() -> Self {
         let words = ["sample", "timed", "--delay", "1ms..3ms", "--listen", "127.0.0.1:0"];
-        let mut child = Command::new(AMBIT).args(words).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new(binary()).args(words).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
@@ -41,7 +41,7 @@ impl Drop for Server {
 }
 
 fn load(words: &[&str]) -> Command {
-    let mut command = Command::new(AMBIT);
+    let mut command = Command::new(binary());
     command.arg("load").args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -69,7 +69,7 @@ fn names() -> PathBuf {
     for name in ["vegeta", "fortio"] {
         let link = directory.join(name);
         let _none_yet = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(AMBIT, link).unwrap();
+        std::os::unix::fs::symlink(binary(), link).unwrap();
     }
     directory
 }

@@ -1,8 +1,5 @@
 //! Messages to model and back: nothing is lost, nothing panics, wrong fields are named, and a
 //! policy that cannot be read never lets in more than it would if it could.
-#![allow(clippy::unwrap_used)]
-
-mod strategies;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,6 +13,8 @@ use ambit_wire::convert::{ConvertError, policy};
 use ambit_wire::proto::istio::{security, workload as proto};
 use proptest::prelude::*;
 use prost::Message;
+
+use crate::strategies;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]

@@ -1,0 +1,23 @@
+//! What is generated from the words of the commands: completions of shells and manual pages.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+
+use crate::args::{Cli, CompletionsArgs, ManArgs};
+
+/// Prints the completions of a shell.
+pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "ambit", &mut text);
+    super::print(&String::from_utf8(text).context("completions are text")?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a manual page for each command into a directory.
+pub(super) fn man(args: &ManArgs) -> Result<ExitCode> {
+    let place = || format!("write manual pages to {}", args.directory.display());
+    clap_mangen::generate_to(Cli::command(), &args.directory).with_context(place)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,5 @@
+//! Decisions of the model, by tables, by distribution and against naive references.
+
+mod authorize;
+mod plan;
+mod view;

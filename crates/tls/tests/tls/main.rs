@@ -1,0 +1,8 @@
+//! Certificates, handshakes and tokens, as other crates use them.
+
+mod authority;
+mod handshake;
+mod key_set;
+mod mesh;
+mod parsers;
+mod tokens;

@@ -1,0 +1,8 @@
+//! Messages and protocols of the mesh, both ends of each against the other and against noise.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+mod conversion;
+mod discovery;
+mod enrolment;
+mod strategies;

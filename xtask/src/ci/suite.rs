@@ -1,0 +1,102 @@
+//! The tests that need no cluster: built once, run by cargo, and added up.
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Add;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// What tests said, added up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(super) passed: u32,
+    pub(super) failed: u32,
+}
+
+/// How large the proofs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// For every change.
+    Usual,
+    /// At full size, with what takes long.
+    Full,
+}
+
+impl Add for Counts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
+    }
+}
+
+/// Builds every test, also those that need a cluster, and with them the binary.
+pub(super) fn build() -> Result<()> {
+    let mut cargo = Command::new(crate::cargo());
+    cargo.args(["test", "--no-run", "--quiet", "--workspace", "--lib", "--bins", "--tests"]);
+    let status = cargo.args(["--test", "kubernetes"]).status().context("start cargo test")?;
+    ensure!(status.success(), "cargo test --no-run failed");
+    Ok(())
+}
+
+/// Runs all tests that need no cluster, end-to-end ones with the binary that is named.
+pub(super) fn run(lane: Lane, binary: &Path) -> Result<Counts> {
+    let mut cargo = Command::new(crate::cargo());
+    cargo.args(["test", "--workspace", "--no-fail-fast"]).env("AMBIT_BINARY", binary);
+    if lane == Lane::Full {
+        cargo.env("AMBIT_E2E_FULL", "1");
+    }
+    run_tests(&mut cargo)
+}
+
+/// Runs tests, which must pass, and adds up their closing lines. What a binary says of its failures
+/// is printed in one piece, for another may speak at the same time.
+pub(crate) fn run_tests(cargo: &mut Command) -> Result<Counts> {
+    let mut child = cargo.stdout(Stdio::piped()).spawn().context("start cargo test")?;
+    let stdout = child.stdout.take().context("cargo test has a standard output")?;
+    let mut counts = Counts::default();
+    let mut held = String::new();
+    for line in BufReader::new(stdout).lines() {
+        let line = line.context("read what cargo test says")?;
+        let closing = closing_line(&line);
+        let is_held = !held.is_empty() || line == "failures:";
+        held.push_str(&line);
+        held.push('\n');
+        if !is_held || closing.is_some() {
+            std::io::stdout().lock().write_all(held.as_bytes())?;
+            held.clear();
+        }
+        if let Some((passed, failed)) = closing {
+            counts = counts + Counts { passed, failed };
+        }
+    }
+    std::io::stdout().lock().write_all(held.as_bytes())?;
+    let status = child.wait().context("wait for cargo test")?;
+    let Counts { passed, failed } = counts;
+    let is_good = status.success() && failed == 0 && passed > 0;
+    ensure!(is_good, "tests failed: {passed} passed, {failed} failed");
+    Ok(counts)
+}
+
+/// The counts of `test result: ok. 3 passed; 0 failed; ...`.
+fn closing_line(line: &str) -> Option<(u32, u32)> {
+    let rest = line.strip_prefix("test result: ")?;
+    let count = |word: &str| {
+        let before = rest.split(word).next()?;
+        before.trim().rsplit([' ', '.']).next()?.parse().ok()
+    };
+    Some((count(" passed")?, count(" failed")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closing_line;
+
+    #[test]
+    fn closing_lines_are_counted() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; finished in 0.1s";
+        assert_eq!(closing_line(line), Some((12, 3)));
+        assert_eq!(closing_line("test foo ... ok"), None);
+    }
+}
