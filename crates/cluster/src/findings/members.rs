@@ -12,6 +12,8 @@ use crate::json::{annotation, items, label, name, namespace, text};
 const OLDER_CONNECTIONS: &str = "ambit.io/older-connections";
 /// What an agent writes on a pod whose capture lacks a kernel parameter.
 const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
+/// By this a pod takes plain connections past its proxy; `true` alone means it, as for the agent.
+const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// The CNI plugin, as the kubelet names it in what it tells of a pod.
 const PLUGIN: &str = "ambit-cni";
@@ -65,6 +67,12 @@ fn standing(pod: &Value, report: &mut Report) {
                 "see `ambit logs --kube node/{}`: the agent needs SYS_ADMIN to set it",
                 text(pod, "/spec/nodeName")
             ),
+        );
+    }
+    if annotation(pod, BYPASS_INBOUND) == Some("true") {
+        report.warning("bypass-inbound", object("Pod", pod)).says(
+            "takes plain connections past its proxy: no policy applies to them, STRICT included",
+            format!("remove the annotation {BYPASS_INBOUND}, if that is not meant"),
         );
     }
 }

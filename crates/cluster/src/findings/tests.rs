@@ -676,6 +676,15 @@ fn members_that_are_not_what_their_labels_say() {
         pod["spec"]["hostNetwork"] = json!(true);
     };
     running(host, &[(Info, "host-network", "app/web-1")]);
+    let bypassed = |value: &'static str| {
+        move |it: &mut Cluster| {
+            let pod = it.the("Pod", "web-1");
+            pod["metadata"]["annotations"]["ambient.istio.io/bypass-inbound-capture"] =
+                json!(value);
+        }
+    };
+    running(bypassed("true"), &[(Warning, "bypass-inbound", "no policy applies to them")]);
+    running(bypassed("yes"), &[]);
     let waypoint = |it: &mut Cluster| {
         it.the("Service", "web")["metadata"]["labels"]["istio.io/use-waypoint"] = json!("wp");
     };
