@@ -157,6 +157,18 @@ mod tests {
         text
     }
 
+    #[test]
+    fn a_port_takes_an_eighth_of_the_files_at_most() {
+        for limits in [PUBLIC, PRIVATE] {
+            for files in [1024, 20_000, 1 << 20] {
+                let Limits { waiting, answered, .. } = limits.within(files);
+                let bounds =
+                    Bounds { silent: waiting, proven: answered, proof_within: HEAD_TIMEOUT };
+                assert!(bounds.descriptors() <= files / 8, "{files}: {bounds:?}");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn who_says_nothing_keeps_nobody_out() {
         let port = port(PUBLIC).await;
