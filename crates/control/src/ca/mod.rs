@@ -688,3 +688,98 @@ fn text(path: &Path) -> Result<Option<String>, CaError> {
     let Some(bytes) = durable::read(path)? else { return Ok(None) };
     String::from_utf8(bytes).map(Some).map_err(|_| CaError::NotText(path.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use ambit_tls::WorkloadKey;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// An authority in a directory of its own, which goes with it.
+    struct Bed {
+        authority: CertificateAuthority,
+        directory: PathBuf,
+    }
+
+    impl Bed {
+        fn new(name: &str, now: SystemTime) -> Self {
+            let name = format!("ambit-authority-{name}-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&directory);
+            let opened = CertificateAuthority::open(&directory, None, "cluster.local", now);
+            Self { authority: opened.expect("an authority"), directory }
+        }
+
+        fn sign(&self, ttl: Duration, now: SystemTime) -> Issued {
+            let identity = Identity::new("cluster.local", "shop", "web");
+            let key = WorkloadKey::generate().expect("a key");
+            let csr = key.csr_pem(&identity).expect("a request");
+            self.authority.sign(&csr, &identity, "one", ttl, now).expect("signed").1
+        }
+
+        fn list(&self) -> RevocationList {
+            let pem = self.authority.crl_pem().expect("a list");
+            let signers = self.authority.inner().bundle.revocation_signers_pem();
+            RevocationList::from_pem(&pem, &signers).expect("of this authority")
+        }
+    }
+
+    impl Drop for Bed {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+
+    #[test]
+    fn keys_on_the_disk_are_their_owners_alone() {
+        let now = SystemTime::now();
+        let bed = Bed::new("modes", now);
+        bed.sign(DAY, now);
+        bed.authority.begin_rotation(&[], now).expect("begun");
+        bed.authority.maintain(&[], now).expect("the new root signs");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(&bed.directory), 0o700);
+        let files = fs::read_dir(&bed.directory).expect("listed").map(|it| it.expect("one").path());
+        let (keys, others): (Vec<_>, Vec<_>) =
+            files.partition(|path| path.to_string_lossy().ends_with("-key.pem"));
+        assert!(keys.len() >= 2, "old and new: {keys:?}, {others:?}");
+        assert!(keys.iter().all(|key| mode(key) == 0o600), "{keys:?}");
+        assert!(others.iter().all(|file| mode(file) & 0o022 == 0), "{others:?}");
+    }
+
+    #[test]
+    fn a_list_is_signed_again_long_before_it_is_out_of_date() {
+        let now = SystemTime::now();
+        let bed = Bed::new("list", now);
+        bed.authority.revoke(&Which::Serial("0102".parse().expect("a serial")), now).expect("done");
+        let list = bed.list();
+        let end = list.next_update().expect("an end");
+        let slack = Duration::from_secs(1);
+        assert!(end <= now + 7 * DAY && end >= now + 7 * DAY - slack, "seven days");
+        bed.authority.maintain(&[], now + DAY).expect("nothing is due");
+        assert_eq!(bed.list().number(), list.number());
+        bed.authority.maintain(&[], now + 2 * DAY).expect("signed");
+        let renewed = bed.list();
+        assert!(renewed.number() > list.number());
+        assert!(renewed.next_update() > list.next_update());
+        assert_eq!(renewed.serials().count(), 1);
+    }
+
+    #[test]
+    fn who_holds_many_certificates_gets_short_ones() {
+        let now = SystemTime::now();
+        let bed = Bed::new("crowded", now);
+        let lives: Vec<u64> = (0..=HELD_CROWDED)
+            .map(|_| bed.sign(DAY, now))
+            .map(|issued| issued.not_after - issued.issued_at)
+            .collect();
+        let (last, before) = lives.split_last().expect("some");
+        assert_eq!(*last, CROWDED_TTL.as_secs());
+        assert!(before.iter().all(|life| *life == DAY.as_secs()), "{before:?}");
+    }
+}
