@@ -1,7 +1,7 @@
 //! Manifests from a user: no text may panic, and every complaint names its place.
 #![no_main]
 
-use ambit_control::manifest::{Input, load};
+use ambit_manifest::{Input, load};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ambit_manifest::ObjectName;
 use ambit_tls::token::{TokenError, TokenVerifier};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -31,7 +32,6 @@ use zeroize::Zeroizing;
 use crate::error_text::chain;
 use crate::issuer::{Issuer, Signature, Source, Turns};
 use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
-use crate::view_builder::records::ObjectName;
 use crate::world::World;
 
 /// For whom tokens must be meant.
@@ -369,10 +369,10 @@ mod tests {
 
     use super::*;
     use crate::kubernetes::fake::FakeApi;
-    use crate::manifest::{Kind, stored};
     use crate::metrics::Metrics;
     use crate::registry::Event;
     use crate::view_builder::{Mesh, Vips};
+    use ambit_manifest::{Kind, stored};
 
     fn world() -> World {
         let path = std::env::temp_dir().join("ambit-callers-none");

@@ -319,7 +319,7 @@ fn mesh(args: &Args) -> Result<Mesh, ConfigError> {
         file.root_namespace,
         "istio-system",
     )?;
-    let rule = crate::manifest::validate::names::dns_subdomain;
+    let rule = ambit_manifest::names::dns_subdomain;
     for (flag, value) in [
         ("--trust-domain", &trust_domain),
         ("--root-namespace", &root_namespace),

@@ -6,7 +6,6 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | [`manifest`] | what users write, to typed objects or to errors with line and remedy |
 //! | [`config`] | flags and Istio's environment variables |
 //! | `registry` | where objects come from, as a stream of events |
 //! | `view_builder` | objects to the workloads, services and policies of the view |
@@ -31,7 +30,6 @@ mod http_server;
 mod issuer;
 mod kubernetes;
 mod listener;
-pub mod manifest;
 mod metrics;
 mod monitoring;
 mod node_credentials;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ambit_manifest::names::dns_subdomain;
 use ambit_model::Text;
 use ambit_net::drain::Guard;
 use ambit_tls::token::{Claims, ISSUER, TokenError, TokenSigner};
@@ -16,7 +17,6 @@ use crate::ca::CertificateAuthority;
 use crate::callers::AUDIENCE;
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 use crate::error_text::chain;
-use crate::manifest::validate::names::dns_subdomain;
 use crate::world::World;
 
 /// How long a token is valid.

@@ -478,9 +478,9 @@ mod tests {
     use tonic::body::Body;
 
     use super::*;
-    use crate::manifest::{Kind, stored};
     use crate::registry::{Event, PodStatus};
     use crate::view_builder::{Mesh, Vips};
+    use ambit_manifest::{Kind, stored};
 
     /// A world whose first answer is no small one.
     fn world(metrics: &Arc<Metrics>) -> Arc<World> {

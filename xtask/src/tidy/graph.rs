@@ -9,14 +9,15 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),
+    ("ambit-manifest", &["ambit-model"]),
     ("ambit-proxy", ROLE),
     ("ambit-waypoint", ROLE),
-    ("ambit-control", ROLE),
+    ("ambit-control", CONTROL),
     ("ambit-node", ROLE),
     ("ambit-lab", LAB),
     ("ambit-cluster", &[]),
@@ -24,12 +25,15 @@ const EDGES: [(&str, &[&str]); 11] = [
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
 /// The experiments on a cluster use what a user's command knows of one.
-const LAB: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-cluster"];
+const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
+const LAB: &[&str] =
+    &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest", "ambit-cluster"];
 const EVERYTHING: &[&str] = &[
     "ambit-model",
     "ambit-wire",
     "ambit-tls",
     "ambit-net",
+    "ambit-manifest",
     "ambit-proxy",
     "ambit-waypoint",
     "ambit-control",
@@ -42,7 +46,10 @@ const EVERYTHING: &[&str] = &[
 const RESERVED: [(&str, &[&str]); 7] = [
     ("rustls", &["ambit-tls"]),
     ("tokio-rustls", &["ambit-tls"]),
-    ("k8s-openapi", &["ambit-cluster", "ambit-control", "ambit-lab", "ambit-node"]),
+    (
+        "k8s-openapi",
+        &["ambit-cluster", "ambit-control", "ambit-lab", "ambit-manifest", "ambit-node"],
+    ),
     ("libc", &["ambit-net"]),
     ("nix", &[]),
     ("openssl", &[]),

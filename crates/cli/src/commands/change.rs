@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ambit_control::manifest::{self, Errors, Finding, Input, Manifests, Typed};
 use ambit_lab::machine::{Client, PodInfo, Record};
 use ambit_lab::objects::{Changes, ObjectRef, Outcome};
+use ambit_manifest::{Errors, Finding, Input, Manifests, Typed};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
@@ -14,7 +14,8 @@ use crate::args::ManifestArgs;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
 pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
-    let manifests = manifest::load(&inputs(paths)).or_else(|errors| refused(&errors, "applied"))?;
+    let manifests =
+        ambit_manifest::load(&inputs(paths)).or_else(|errors| refused(&errors, "applied"))?;
     warn(&manifests.warnings);
     if manifests.objects.is_empty() {
         bail!("the input holds no objects that Ambit reads; nothing was applied");
@@ -61,12 +62,12 @@ pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
 async fn existing(client: &Client) -> Result<Vec<Typed>> {
     let mut existing = Vec::new();
     let running = client.pods().await?;
-    for kind in manifest::Kind::all() {
+    for kind in ambit_manifest::Kind::all() {
         for mut object in client.objects(kind.plural()).await? {
-            if kind == manifest::Kind::Pod {
+            if kind == ambit_manifest::Kind::Pod {
                 add_addresses(&mut object, &running);
             }
-            let typed = manifest::stored(kind, object.to_string().as_bytes());
+            let typed = ambit_manifest::stored(kind, object.to_string().as_bytes());
             existing.push(typed.with_context(|| format!("read a stored {kind}"))?);
         }
     }
@@ -121,7 +122,7 @@ pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
         let files = files(&args.paths);
         bail!("in a cluster this is kubectl's job: `kubectl delete {files}`");
     }
-    let names = manifest::load_names(&inputs(&args.paths));
+    let names = ambit_manifest::load_names(&inputs(&args.paths));
     let names = names.or_else(|errors| refused(&errors, "deleted"))?;
     warn(&names.warnings);
     if names.keys.is_empty() {

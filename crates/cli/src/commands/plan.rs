@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, LiveNode, LiveWorkloads};
-use ambit_control::manifest::{self, Finding, Workload, WorkloadKind, Workloads};
 use ambit_lab::bench::{ProxyCost, Run};
 use ambit_lab::plan::{
     self, Application, Comparison, DEFAULT_NODE_TYPE, Estimate, Inputs, Measured, NodeType, Plan,
     PlanError, PodGroup, Price, Reservations, Resources, Surroundings, Unplaceable,
 };
+use ambit_manifest::{Finding, Workload, WorkloadKind, Workloads};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 
@@ -76,7 +76,7 @@ impl Source {
         let input = match live {
             Some((name, live)) => {
                 let (name, text) = (format!("cluster {name}"), live.manifests.clone());
-                vec![manifest::Input::Text { name, text }]
+                vec![ambit_manifest::Input::Text { name, text }]
             }
             None => change::inputs(&args.paths),
         };
@@ -84,7 +84,7 @@ impl Source {
             let application = plan::published_inputs()?.application;
             return Ok(Self { application, workloads: vec![] });
         }
-        let loaded = manifest::load_workloads(&input);
+        let loaded = ambit_manifest::load_workloads(&input);
         let loaded = loaded.or_else(|errors| change::refused(&errors, "planned"))?;
         change::warn(&loaded.warnings);
         let source = Self::of_manifests(args, loaded)?;
@@ -125,7 +125,7 @@ impl Source {
             }
         }
         if !problems.is_empty() {
-            return change::refused(&manifest::Errors(problems), "planned");
+            return change::refused(&ambit_manifest::Errors(problems), "planned");
         }
         if let Some(count) = args.namespaces {
             application = plan::repeat(&application, count)?;

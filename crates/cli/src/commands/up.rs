@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ambit_control::manifest::{self, Typed};
 use ambit_lab::demo::{self, DemoConfig};
 use ambit_lab::image::ImageMap;
 use ambit_lab::machine::{self, Client, Progress, UpConfig};
 use ambit_lab::tell;
+use ambit_manifest::Typed;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -63,7 +63,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
 fn nodes(count: u8) -> Result<Vec<Typed>> {
     let node = |number| {
         let node = json!({ "metadata": { "name": machine::node_name(number) } });
-        manifest::stored(manifest::Kind::Node, node.to_string().as_bytes())
+        ambit_manifest::stored(ambit_manifest::Kind::Node, node.to_string().as_bytes())
     };
     Ok((1..=count).map(node).collect::<Result<_, _>>()?)
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ambit_control::manifest::{Input, Manifests, load};
+use ambit_manifest::{Input, Manifests, load};
 
 fn example(names: &[&str]) -> Manifests {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiered-app");

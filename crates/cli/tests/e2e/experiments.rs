@@ -1,11 +1,11 @@
 //! The manifests of the experiments are read as a user's manifests are: without an error, and
 //! without a doubt.
 
-use ambit_control::manifest::{Input, Manifests, Typed, load};
 use ambit_lab::bench::manifest::{
     Bookinfo, bookinfo, bookinfo_policies, details, details_policies, path, path_policies, ratings,
     ratings_policies, tiered, tiered_policies,
 };
+use ambit_manifest::{Input, Manifests, Typed, load};
 
 fn read(name: &str, text: String) -> Manifests {
     let loaded = load(&[Input::Text { name: name.to_owned(), text }]);

@@ -6,6 +6,7 @@
 
 use std::time::SystemTime;
 
+use ambit_manifest::ObjectName;
 use ambit_model::identity::Identity;
 use ambit_tls::certificate::Serial;
 use http::{Method, StatusCode};
@@ -17,7 +18,6 @@ use super::Admin;
 use crate::ca::{CaError, Issued, Revoked, Which};
 use crate::error_text::chain;
 use crate::http_server::{Answer, Question};
-use crate::view_builder::records::ObjectName;
 
 /// What is to be revoked; exactly one of serial, pod and identity.
 #[derive(Debug, Default, Deserialize)]

@@ -3,15 +3,17 @@
 //! Names of fields are Kubernetes' where it has one. Nothing here decides anything; it shows what
 //! was decided.
 
+use ambit_manifest::DATAPLANE_MODE;
+use ambit_manifest::ObjectName;
+use ambit_manifest::policy;
+use ambit_manifest::{Kind, istio};
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
 use serde_json::{Value, json};
 
-use crate::manifest::validate::DATAPLANE_MODE;
-use crate::manifest::{Kind, istio};
-use crate::view_builder::records::{ObjectName, PodRecord};
-use crate::view_builder::{Builder, policy};
+use crate::view_builder::Builder;
+use crate::view_builder::records::PodRecord;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
     move |namespace| wanted.is_none_or(|wanted| wanted == namespace)

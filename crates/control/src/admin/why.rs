@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use ambit_manifest::DATAPLANE_MODE;
+use ambit_manifest::ObjectName;
 use ambit_model::authorize::{Decision, RuleName, Source};
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
@@ -17,9 +19,7 @@ use ambit_model::workload::{Tunnel, Workload};
 use serde_json::{Value, json};
 
 use super::lists::protocol;
-use crate::manifest::validate::DATAPLANE_MODE;
 use crate::view_builder::Builder;
-use crate::view_builder::records::ObjectName;
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_manifest::Kind;
+use ambit_manifest::ObjectName;
+use ambit_manifest::policy::{self, StatusCondition};
 use ambit_net::drain::Guard;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -21,10 +24,7 @@ use tokio::sync::watch;
 
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::error_text::chain;
-use crate::manifest::Kind;
 use crate::registry::kubernetes::istio;
-use crate::view_builder::policy::{self, StatusCondition};
-use crate::view_builder::records::ObjectName;
 use crate::world::World;
 
 /// The condition's type; istiod's for the same.

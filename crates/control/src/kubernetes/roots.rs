@@ -213,10 +213,10 @@ mod tests {
     use super::*;
     use crate::ca::Which;
     use crate::kubernetes::fake::FakeApi;
-    use crate::manifest::{Kind, stored};
     use crate::metrics::Metrics;
     use crate::registry::Event;
     use crate::view_builder::{Mesh, Vips};
+    use ambit_manifest::{Kind, stored};
 
     fn namespace(name: &str, ending: Option<&str>) -> Event {
         let object = json!({"apiVersion": "v1", "kind": "Namespace",

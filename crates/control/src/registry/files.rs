@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ambit_manifest::{Kind, ObjectKey, stored};
 use futures::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use sha2::{Digest, Sha256};
@@ -17,7 +18,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Batch, CaptureNotes, Event, GATHER_MAX, KINDS, PodStatus};
-use crate::manifest::{Kind, ObjectKey, stored};
 
 /// Most changed paths in one batch.
 const BATCH_MAX: usize = 50_000;

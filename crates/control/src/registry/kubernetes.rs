@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ambit_manifest::{Kind, ObjectKey};
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -40,7 +41,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use self::reduce::Reading;
 use super::{Batch, Event, GATHER_MAX, KINDS, RegistryError};
 use crate::kubernetes::{ApiError, answer};
-use crate::manifest::{Kind, ObjectKey};
 
 /// Most events in one batch.
 const BATCH_MAX: usize = 10_000;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use self::files::FilesRegistry;
 pub(crate) use self::files::RegistryError;
 use self::kubernetes::KubernetesRegistry;
-use crate::manifest::{Kind, ObjectKey, Typed};
+use ambit_manifest::{Kind, ObjectKey, Typed};
 
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);

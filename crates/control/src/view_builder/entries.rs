@@ -7,6 +7,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::{
+    Resolution, ServiceEntry, ServiceEntrySpec, WorkloadEntry, WorkloadEntrySpec,
+};
+use ambit_manifest::names::{address, address_block};
 use ambit_model::Text;
 use ambit_model::address::not_for_entries;
 use ambit_model::names::{NetworkAddress, ServiceName};
@@ -14,13 +19,9 @@ use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
 use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
 
 use super::Mesh;
-use super::records::{NamespaceRecord, ObjectName, entry_labels};
+use super::records::{NamespaceRecord, entry_labels};
 use super::selectors::Labels;
 use super::services::{app_protocol, virtual_address, waypoint};
-use crate::manifest::istio::{
-    Resolution, ServiceEntry, ServiceEntrySpec, WorkloadEntry, WorkloadEntrySpec,
-};
-use crate::manifest::validate::names::{address, address_block};
 
 /// Labels with which Istio says that an endpoint speaks HBONE.
 const TUNNEL: &str = "networking.istio.io/tunnel";
@@ -82,7 +83,7 @@ pub(crate) fn service(
 
 /// The ports of a ServiceEntry, as `endpoint` serves them.
 fn ports(spec: &ServiceEntrySpec, endpoint: Option<&WorkloadEntrySpec>) -> Vec<PortMapping> {
-    let mapping = |port: &crate::manifest::istio::ServicePort| {
+    let mapping = |port: &ambit_manifest::istio::ServicePort| {
         let target = endpoint.and_then(|endpoint| endpoint.ports.get(&port.name)).copied();
         let target =
             target.unwrap_or(if port.target_port == 0 { port.number } else { port.target_port });

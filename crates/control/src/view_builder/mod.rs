@@ -8,7 +8,6 @@
 
 mod entries;
 mod peer_auth;
-pub(crate) mod policy;
 pub(crate) mod records;
 mod selectors;
 mod services;
@@ -28,11 +27,12 @@ use ambit_model::service::Service;
 use ambit_model::view::{Change, View};
 use ambit_model::workload::Workload;
 
-use self::policy::StatusCondition;
-use self::records::{Member, ObjectName};
+use self::records::Member;
 use self::store::{PolicyOrigin, Store};
 pub(crate) use self::vips::Vips;
 use crate::registry::Event;
+use ambit_manifest::ObjectName;
+use ambit_manifest::policy::{self, StatusCondition};
 
 /// What names the mesh, the same for every object.
 #[derive(Debug, Clone, PartialEq, Eq)]

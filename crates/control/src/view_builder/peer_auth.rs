@@ -5,14 +5,11 @@
 //! of a scope wins, and UNSET asks the next wider scope. Nothing here may let plain text in where
 //! the effective mode is STRICT.
 
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::{MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec};
 use ambit_model::Text;
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
-
-use super::records::ObjectName;
-use crate::manifest::istio::{
-    MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec,
-};
 
 /// Name of the policy that refuses plain text on all ports, in the root namespace.
 const STATIC_STRICT: &str = "istio_converted_static_strict";

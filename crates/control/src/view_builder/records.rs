@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::WorkloadEntry;
+use ambit_manifest::names;
 use ambit_model::Text;
 use ambit_model::workload::{Locality, WorkloadKind};
 use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
@@ -14,33 +17,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::selectors::Labels;
-use crate::manifest::istio::WorkloadEntry;
-use crate::manifest::validate::names;
 use crate::registry::{CaptureNotes, PodStatus};
-
-/// Name of an object in its namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ObjectName {
-    /// The namespace.
-    pub(crate) namespace: Text,
-    /// The name.
-    pub(crate) name: Text,
-}
-
-impl ObjectName {
-    /// Names an object.
-    pub(crate) fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-
-    /// The name that `metadata` gives its object.
-    pub(crate) fn of(metadata: &ObjectMeta) -> Self {
-        Self::new(
-            metadata.namespace.as_deref().unwrap_or("default"),
-            metadata.name.as_deref().unwrap_or_default(),
-        )
-    }
-}
 
 /// What may be an endpoint of a service: a pod or a WorkloadEntry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use ambit_manifest::ObjectName;
+use ambit_manifest::names;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::plan::HBONE_PORT;
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
@@ -13,11 +15,8 @@ use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Mesh;
-use super::records::{
-    NamedPorts, NamespaceRecord, ObjectName, ServiceRecord, TRAFFIC_DISTRIBUTION,
-};
+use super::records::{NamedPorts, NamespaceRecord, ServiceRecord, TRAFFIC_DISTRIBUTION};
 use super::selectors::Labels;
-use crate::manifest::validate::names;
 
 /// Kubernetes' default for session affinity.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;

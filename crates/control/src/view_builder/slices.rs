@@ -10,18 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_manifest::ObjectName;
+use ambit_manifest::names;
+use ambit_manifest::slice::{BY_NAME, SERVICE_NAME};
 use ambit_model::Text;
 use ambit_model::workload::{PortMapping, Workload};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
-use super::records::{NamedPorts, ObjectName, ServiceRecord};
+use super::records::{NamedPorts, ServiceRecord};
 use super::{Dirty, Listing, Mesh, services};
-use crate::manifest::validate::names;
-
-/// The label that names the Service of a slice.
-pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The type of address that is a name, which nobody looks up.
-pub(crate) const BY_NAME: &str = "FQDN";
 
 /// Most endpoints of a Service that are no pods, as many as an Endpoints object may have.
 const OUTSIDE_MAX: usize = 1000;

@@ -8,6 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::{
+    AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry, WorkloadSelector,
+};
+use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
 use ambit_model::intern::Pool;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -16,17 +21,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::peer_auth::{self, Effective};
 use super::records::{
-    Member, NamedPorts, NamespaceRecord, NodeRecord, ObjectName, PodRecord, ServiceRecord,
-    entry_labels,
+    Member, NamedPorts, NamespaceRecord, NodeRecord, PodRecord, ServiceRecord, entry_labels,
 };
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
 use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, policy, services, slices};
-use crate::manifest::istio::{
-    AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry, WorkloadSelector,
-};
-use crate::manifest::{Kind, ObjectKey, Typed};
 use crate::registry::Event;
 
 /// All objects of the registry that matter to the view.

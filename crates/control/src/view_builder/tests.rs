@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 mod endpoint_slices;
 
-use super::policy::Converted;
 use super::*;
-use crate::manifest::{Kind, ObjectKey, stored};
 use crate::registry::{CaptureNotes, PodStatus};
+use ambit_manifest::policy::{self, Converted};
+use ambit_manifest::{Kind, ObjectKey, stored};
 
 fn builder() -> Builder {
     Builder::new(Mesh::sample(), Vips::default())

@@ -7,11 +7,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_manifest::ObjectName;
 use ambit_model::workload::{Tunnel, Workload};
 
 use super::Mesh;
 use super::entries::canonical;
-use super::records::{NodeRecord, ObjectName, PodRecord};
+use super::records::{NodeRecord, PodRecord};
 use super::services::waypoint;
 use crate::registry::{CaptureNotes, PodStatus};
 

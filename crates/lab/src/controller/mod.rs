@@ -163,8 +163,7 @@ pub(crate) fn node_object(network: crate::addresses::NodeNetwork) -> (ObjectRef,
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     });
-    let kind = Kind::of_plural("nodes").expect("nodes are in the table");
-    (ObjectRef::new(kind, None, &name), value)
+    (ObjectRef::new(Kind::Node, None, &name), value)
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> T {

@@ -190,8 +190,7 @@ pub(crate) fn new_pod(owner: &ObjectRef, deployment: &Deployment) -> (ObjectRef,
         "apiVersion": "apps/v1", "kind": "Deployment", "name": owner.name,
         "uid": deployment.metadata.uid, "controller": true, "blockOwnerDeletion": true,
     }]);
-    let kind = Kind::of_plural("pods").expect("pods are in the table");
-    (ObjectRef::new(kind, owner.namespace.as_deref(), &name), decode(&pod))
+    (ObjectRef::new(Kind::Pod, owner.namespace.as_deref(), &name), decode(&pod))
 }
 
 #[cfg(test)]

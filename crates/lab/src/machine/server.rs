@@ -225,8 +225,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
 }
 
 fn deployment(namespace: &str, name: &str) -> ObjectRef {
-    let kind = Kind::of_plural("deployments").expect("deployments are in the table");
-    ObjectRef::new(kind, Some(namespace), name)
+    ObjectRef::new(Kind::Deployment, Some(namespace), name)
 }
 
 /// Changes objects and wakes the controllers.
@@ -263,7 +262,7 @@ fn delete(machine: &Machine, command: Delete) -> Result<Value, CommandError> {
 }
 
 fn objects(machine: &Machine, plural: &str) -> Result<Value, CommandError> {
-    if Kind::of_plural(plural).is_none() {
+    if Kind::from_plural(plural).is_none() {
         return Err(CommandError::NoKind(plural.to_owned()));
     }
     let objects = machine.objects();

@@ -221,7 +221,7 @@ impl Store {
     }
 }
 
-fn name_all(objects: Vec<Value>) -> Result<Vec<(&'static Kind, ObjectRef, Value)>, ApplyError> {
+fn name_all(objects: Vec<Value>) -> Result<Vec<(Kind, ObjectRef, Value)>, ApplyError> {
     if objects.len() > APPLY_OBJECTS_MAX {
         return Err(ApplyError::TooMany { count: objects.len() });
     }
@@ -236,10 +236,10 @@ fn name_all(objects: Vec<Value>) -> Result<Vec<(&'static Kind, ObjectRef, Value)
         })?;
         let namespace = Some(text("/metadata/namespace")).filter(|text| !text.is_empty());
         let name = Some(text("/metadata/name")).filter(|text| !text.is_empty());
-        let name = name.ok_or(ApplyError::Name { kind: kind.kind })?;
+        let name = name.ok_or(ApplyError::Name { kind: kind.name() })?;
         if let Some(name) = [Some(name), namespace].into_iter().flatten().find(|n| !is_dns_name(n))
         {
-            return Err(ApplyError::BadName { kind: kind.kind, name: name.to_owned() });
+            return Err(ApplyError::BadName { kind: kind.name(), name: name.to_owned() });
         }
         let object = ObjectRef::new(kind, Some(namespace.unwrap_or("default")), name);
         if !seen.insert(object.clone()) {
@@ -257,8 +257,8 @@ fn is_dns_name(name: &str) -> bool {
 }
 
 /// Decodes what the machine itself reads, so that everything after it may rely on the shape.
-fn check_shape(kind: &Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
-    let decoded = match kind.kind {
+fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
+    let decoded = match kind.name() {
         "Namespace" => Namespace::deserialize(value).map(drop),
         "ServiceAccount" => ServiceAccount::deserialize(value).map(drop),
         "ConfigMap" => ConfigMap::deserialize(value).map(drop),
@@ -271,8 +271,8 @@ fn check_shape(kind: &Kind, object: &ObjectRef, value: &Value) -> Result<(), App
     decoded.map_err(|source| ApplyError::Shape { object: object.clone(), source })
 }
 
-fn fields_without_effect(kind: &Kind, value: &Value) -> Vec<String> {
-    match (kind.kind, value.get("spec"), value.pointer("/spec/template/spec")) {
+fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
+    match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
         ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec"),
         ("Deployment", _, Some(spec)) => pod_fields::without_effect(spec, "spec.template.spec"),
         ("Service", Some(spec), _) => {
@@ -299,7 +299,7 @@ fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> Vec<String> {
 impl Draft<'_> {
     fn admit(
         &mut self,
-        kind: &'static Kind,
+        kind: Kind,
         object: &ObjectRef,
         mut value: Value,
         admission: &Admission,
@@ -315,7 +315,7 @@ impl Draft<'_> {
         if old.as_ref().is_some_and(is_terminating) {
             return Err(ApplyError::Terminating { object: object.clone() });
         }
-        match kind.kind {
+        match kind.name() {
             "Node" => return Err(ApplyError::Node { object: object.clone() }),
             "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
             "Service" => self.admit_service(object, &mut value, old.as_ref())?,
@@ -332,7 +332,7 @@ impl Draft<'_> {
             return Ok(Outcome::Unchanged);
         }
         self.put(object.clone(), value, now);
-        if kind.kind == "Namespace" && old.is_none() {
+        if kind.name() == "Namespace" && old.is_none() {
             self.create_default_account(&object.name, now);
         }
         Ok(if old.is_some() { Outcome::Configured } else { Outcome::Created })
@@ -360,7 +360,7 @@ impl Draft<'_> {
         if self.contains("serviceaccounts", Some(namespace), "default") {
             return;
         }
-        let kind = Kind::of_plural("serviceaccounts").expect("service accounts are in the table");
+        let kind = Kind::ServiceAccount;
         let value = json!({
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -380,8 +380,7 @@ impl Draft<'_> {
         default_to(spec, "/terminationGracePeriodSeconds", json!(30));
         let account = spec["serviceAccountName"].as_str().unwrap_or_default();
         if !self.contains("serviceaccounts", object.namespace.as_deref(), account) {
-            let kind =
-                Kind::of_plural("serviceaccounts").expect("service accounts are in the table");
+            let kind = Kind::ServiceAccount;
             return Err(ApplyError::Missing {
                 object: object.clone(),
                 field: "spec.serviceAccountName",

@@ -6,7 +6,6 @@
 
 mod admit;
 mod change;
-mod kinds;
 mod pod_fields;
 mod store;
 #[cfg(test)]
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use admit::Admission;
 pub use admit::ApplyError;
-pub use kinds::{KINDS, Kind};
+pub use ambit_manifest::Kind;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};
 
@@ -36,10 +35,10 @@ pub struct ObjectRef {
 
 impl ObjectRef {
     /// A reference to an object of this kind.
-    pub fn new(kind: &Kind, namespace: Option<&str>, name: &str) -> Self {
+    pub fn new(kind: Kind, namespace: Option<&str>, name: &str) -> Self {
         Self {
-            plural: kind.plural.to_owned(),
-            namespace: namespace.filter(|_| kind.namespaced).map(str::to_owned),
+            plural: kind.plural().to_owned(),
+            namespace: namespace.filter(|_| kind.is_namespaced()).map(str::to_owned),
             name: name.to_owned(),
         }
     }
@@ -47,8 +46,8 @@ impl ObjectRef {
 
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = KINDS.iter().find(|kind| kind.plural == self.plural);
-        write!(f, "{} ", kind.map_or(self.plural.as_str(), |kind| kind.kind))?;
+        let kind = Kind::from_plural(&self.plural);
+        write!(f, "{} ", kind.map_or(self.plural.as_str(), |kind| kind.name()))?;
         match &self.namespace {
             Some(namespace) => write!(f, "{namespace}/{}", self.name),
             None => f.write_str(&self.name),

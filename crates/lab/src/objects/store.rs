@@ -179,7 +179,7 @@ impl Draft<'_> {
 
     /// Whether an object of this kind and name will be there.
     pub(crate) fn contains(&self, plural: &str, namespace: Option<&str>, name: &str) -> bool {
-        let kind = Kind::of_plural(plural).expect("plurals come from the table");
+        let kind = Kind::from_plural(plural).expect("plurals come from the table");
         self.object(&ObjectRef::new(kind, namespace, name)).is_some()
     }
 

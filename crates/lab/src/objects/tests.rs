@@ -65,7 +65,7 @@ impl Drop for Fixture {
 }
 
 fn reference(plural: &str, name: &str) -> ObjectRef {
-    ObjectRef::new(Kind::of_plural(plural).unwrap(), Some("default"), name)
+    ObjectRef::new(Kind::from_plural(plural).unwrap(), Some("default"), name)
 }
 
 fn namespace(name: &str) -> Value {
@@ -174,7 +174,7 @@ fn deleting_names_what_goes_and_refuses_what_is_not_there() {
     fixture.store.delete(&both, true, LATER).unwrap();
     assert!(fixture.object("configmaps", "a").is_none());
     // A namespace takes along what is in it, and nothing else.
-    let space = ObjectRef::new(Kind::of_plural("namespaces").unwrap(), None, "default");
+    let space = ObjectRef::new(Kind::Namespace, None, "default");
     fixture.apply(vec![namespace("other")]).unwrap();
     let changes = fixture.store.delete(&[space], false, LATER).unwrap().changes;
     let gone: Vec<String> = changes.iter().map(|change| change.object.to_string()).collect();

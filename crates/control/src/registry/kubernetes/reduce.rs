@@ -6,6 +6,10 @@
 
 use std::sync::Arc;
 
+use ambit_manifest::istio::IstioObject;
+use ambit_manifest::slice::SERVICE_NAME;
+use ambit_manifest::{Kind, Typed};
+use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Namespace, Node, ObjectReference, Pod, PodCondition, PodSpec,
     PodStatus, Service,
@@ -17,12 +21,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::strictest;
-use crate::manifest::istio::IstioObject;
-use crate::manifest::{Kind, Typed};
 use crate::registry::Event;
 use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
-use crate::view_builder::slices::SERVICE_NAME;
-use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 
 /// Slices of which the controller that follows selectors is not the author: its own, one at least
 /// for each Service, say nothing that pods do not say. Those that it leaves behind when a Service

@@ -9,13 +9,12 @@
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::istio::{
+    Action, AuthorizationPolicySpec, MutualTls, MutualTlsMode, PeerAuthenticationSpec, Rule,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-
-use crate::manifest::istio::{
-    Action, AuthorizationPolicySpec, MutualTls, MutualTlsMode, PeerAuthenticationSpec, Rule,
-};
 
 const STRICT: MutualTls = MutualTls { mode: MutualTlsMode::Strict };
 

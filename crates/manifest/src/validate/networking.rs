@@ -9,8 +9,8 @@ use ambit_model::address::not_for_entries;
 
 use super::core::{number, one_of};
 use super::names::{self, require};
-use crate::manifest::finding::{Issues, Path};
-use crate::manifest::istio::{Resolution, ServiceEntrySpec, ServicePort, WorkloadEntrySpec};
+use crate::finding::{Issues, Path};
+use crate::istio::{Resolution, ServiceEntrySpec, ServicePort, WorkloadEntrySpec};
 
 /// Most hosts of one ServiceEntry, as in Istio's schema.
 const HOSTS_MAX: usize = 256;

@@ -16,8 +16,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::istio::{AuthorizationPolicy, Resolution, ServiceEntry, ServiceEntrySpec};
 use super::validate::names;
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
-use crate::view_builder::policy;
-use crate::view_builder::slices::{BY_NAME, SERVICE_NAME};
+use crate::policy;
+use crate::slice::{BY_NAME, SERVICE_NAME};
 
 /// The namespace whose policies hold everywhere, unless control is told otherwise.
 const ROOT_NAMESPACE: &str = "istio-system";

@@ -18,38 +18,38 @@ use ambit_model::policy::{
 };
 use serde::Serialize;
 
-use crate::manifest::istio::{
+use crate::ObjectName;
+use crate::istio::{
     self, AuthorizationPolicy, AuthorizationPolicySpec, Condition, Operation, PeerAuthentication,
     Source, TargetRef, Values,
 };
-use crate::manifest::validate::{names, security};
-use crate::manifest::{FieldPath, ObjectIssues};
-use crate::view_builder::records::ObjectName;
+use crate::validate::{names, security};
+use crate::{FieldPath, ObjectIssues};
 
 /// Annotation that puts a policy on trial.
 const DRY_RUN: &str = "istio.io/dry-run";
 
 /// A condition of an object's status, as Kubernetes writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct StatusCondition {
+pub struct StatusCondition {
     /// What is stated, as in `Accepted`.
     #[serde(rename = "type")]
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// `True` or `False`.
-    pub(crate) status: &'static str,
+    pub status: &'static str,
     /// One word for programs.
-    pub(crate) reason: &'static str,
+    pub reason: &'static str,
     /// A sentence for people.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 /// What became of an AuthorizationPolicy.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Converted {
+pub struct Converted {
     /// What the proxies are sent, if anything.
-    pub(crate) policy: Option<Policy>,
+    pub policy: Option<Policy>,
     /// What the user is told.
-    pub(crate) condition: StatusCondition,
+    pub condition: StatusCondition,
 }
 
 /// Which rules the policy's conditions get where they cannot be judged.
@@ -62,7 +62,7 @@ enum Reading {
 }
 
 /// Converts `policy`.
-pub(crate) fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
+pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
     let spec = &policy.spec;
     if !holds_for_somebody(policy) {
         let message = format!(
@@ -139,7 +139,7 @@ fn without_waypoint(reading: Reading) -> &'static str {
 }
 
 /// What is said of a PeerAuthentication.
-pub(crate) fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
+pub fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
     match &policy.unreadable {
         None => verdict(Vec::new(), Reading::AlwaysMatches),
         Some(problem) => {
@@ -150,12 +150,12 @@ pub(crate) fn peer_authentication(policy: &PeerAuthentication) -> StatusConditio
 }
 
 /// Whether proxies are sent anything for this policy; workloads may only name what is sent.
-pub(crate) fn is_sent(policy: &AuthorizationPolicy) -> bool {
+pub fn is_sent(policy: &AuthorizationPolicy) -> bool {
     holds_for_somebody(policy) && policy.spec.action != istio::Action::Audit
 }
 
 /// The Services that the policy is attached to: those of its own namespace, as for Istio.
-pub(crate) fn services(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectName> {
+pub fn services(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectName> {
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     let services = targets(&policy.spec).filter(move |target| is_service(target, namespace));
     services.map(move |target| ObjectName::new(namespace, &target.name))
@@ -196,7 +196,7 @@ fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
 }
 
 /// Which workloads a policy holds for.
-pub(crate) fn scope(policy: &AuthorizationPolicy, root_namespace: &str) -> PolicyScope {
+pub fn scope(policy: &AuthorizationPolicy, root_namespace: &str) -> PolicyScope {
     if selects(&policy.spec) || targets(&policy.spec).next().is_some() {
         PolicyScope::WorkloadSelector
     } else if policy.metadata.namespace.as_deref() == Some(root_namespace) {

@@ -13,7 +13,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::names::{self, require};
-use crate::manifest::finding::{Issues, Path};
+use crate::finding::{Issues, Path};
 
 /// Most bytes that the values of a ConfigMap or Secret may have together.
 const DATA_SIZE_MAX_BYTES: usize = 1 << 20;

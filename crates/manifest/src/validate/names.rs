@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ambit_model::address::canonical_block;
 use ipnet::IpNet;
 
-use crate::manifest::finding::{Issues, Path};
+use crate::finding::{Issues, Path};
 
 /// Longest DNS label and label value.
 const LABEL_LENGTH_MAX: usize = 63;
@@ -19,10 +19,10 @@ const SUBDOMAIN_LENGTH_MAX: usize = 253;
 const PORT_NAME_LENGTH_MAX: usize = 15;
 
 /// A rule for a text: `Some` says what is wrong.
-pub(crate) type Rule = fn(&str) -> Option<String>;
+pub type Rule = fn(&str) -> Option<String>;
 
 /// RFC 1123 label: namespaces, services, containers.
-pub(crate) fn dns_label(text: &str) -> Option<String> {
+pub fn dns_label(text: &str) -> Option<String> {
     if text.is_empty() || text.len() > LABEL_LENGTH_MAX {
         return Some(format!("`{text}` must have 1 to {LABEL_LENGTH_MAX} characters"));
     }
@@ -38,7 +38,7 @@ pub(crate) fn dns_label(text: &str) -> Option<String> {
 }
 
 /// RFC 1123 subdomain: most names.
-pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
+pub fn dns_subdomain(text: &str) -> Option<String> {
     if text.is_empty() || text.len() > SUBDOMAIN_LENGTH_MAX {
         return Some(format!("`{text}` must have 1 to {SUBDOMAIN_LENGTH_MAX} characters"));
     }
@@ -59,7 +59,7 @@ pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
 }
 
 /// A label's key, or an annotation's: `name` or `prefix/name`.
-pub(crate) fn qualified_name(text: &str) -> Option<String> {
+pub fn qualified_name(text: &str) -> Option<String> {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
@@ -77,7 +77,7 @@ pub(crate) fn qualified_name(text: &str) -> Option<String> {
 }
 
 /// A label's value; empty is allowed.
-pub(crate) fn label_value(text: &str) -> Option<String> {
+pub fn label_value(text: &str) -> Option<String> {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let bytes = text.as_bytes();
     let edge = |c: Option<&u8>| c.is_none_or(u8::is_ascii_alphanumeric);
@@ -95,7 +95,7 @@ pub(crate) fn label_value(text: &str) -> Option<String> {
 }
 
 /// A port's name (RFC 6335 service name).
-pub(crate) fn port_name(text: &str) -> Option<String> {
+pub fn port_name(text: &str) -> Option<String> {
     let fine = !text.is_empty()
         && text.len() <= PORT_NAME_LENGTH_MAX
         && text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
@@ -113,13 +113,13 @@ pub(crate) fn port_name(text: &str) -> Option<String> {
 }
 
 /// The name of an environment variable: printable ASCII without `=`.
-pub(crate) fn env_name(text: &str) -> Option<String> {
+pub fn env_name(text: &str) -> Option<String> {
     let fine = !text.is_empty() && text.bytes().all(|c| (0x20..0x7f).contains(&c) && c != b'=');
     (!fine).then(|| format!("the variable name `{text}` must be printable ASCII without `=`"))
 }
 
 /// A key of a ConfigMap or Secret.
-pub(crate) fn data_key(text: &str) -> Option<String> {
+pub fn data_key(text: &str) -> Option<String> {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let fine = !text.is_empty()
         && text.len() <= SUBDOMAIN_LENGTH_MAX
@@ -130,7 +130,7 @@ pub(crate) fn data_key(text: &str) -> Option<String> {
 }
 
 /// A host of a ServiceEntry: a DNS name, whose first label may be `*`.
-pub(crate) fn host(text: &str) -> Option<String> {
+pub fn host(text: &str) -> Option<String> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     if text == "*" {
         return Some("`*` alone would match every host".to_owned());
@@ -152,22 +152,22 @@ pub(crate) fn host(text: &str) -> Option<String> {
 }
 
 /// A workload's port.
-pub(crate) fn port_number(number: i64) -> Option<String> {
+pub fn port_number(number: i64) -> Option<String> {
     (!(1..=65535).contains(&number)).then(|| format!("{number} is not between 1 and 65535"))
 }
 
 /// The address in `text`, an IPv4 address never as IPv6.
-pub(crate) fn address(text: &str) -> Option<IpAddr> {
+pub fn address(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
 
 /// The address or block in `text`, as in `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
-pub(crate) fn address_block(text: &str) -> Option<IpNet> {
+pub fn address_block(text: &str) -> Option<IpNet> {
     written_block(text).and_then(canonical_block)
 }
 
 /// What is wrong with `text` as an address or block.
-pub(crate) fn not_a_block(text: &str) -> Option<String> {
+pub fn not_a_block(text: &str) -> Option<String> {
     match written_block(text) {
         None => Some(format!("`{text}` is neither an IP address nor a CIDR block")),
         Some(block) => canonical_block(block).is_none().then(|| {
@@ -184,7 +184,7 @@ fn written_block(text: &str) -> Option<IpNet> {
 }
 
 /// Reports `text` at `path` when it breaks `rule`.
-pub(crate) fn require(issues: &mut Issues, path: &Path, rule: Rule, text: &str) {
+pub fn require(issues: &mut Issues, path: &Path, rule: Rule, text: &str) {
     if let Some(what) = rule(text) {
         issues.error(path, what, "correct it");
     }

@@ -62,6 +62,8 @@ const fn names(
     KindNames { kind, name, plural, namespaced, api_versions }
 }
 
+/// In the order in which a list of objects is applied: what others refer to comes before them, and
+/// what forbids before what it forbids.
 const KINDS: [KindNames; 13] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
@@ -69,8 +71,6 @@ const KINDS: [KindNames; 13] = [
     names(Kind::ConfigMap, "ConfigMap", "configmaps", true, &["v1"]),
     names(Kind::Secret, "Secret", "secrets", true, &["v1"]),
     names(Kind::Service, "Service", "services", true, &["v1"]),
-    names(Kind::Pod, "Pod", "pods", true, &["v1"]),
-    names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
     names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
     names(
         Kind::AuthorizationPolicy,
@@ -82,6 +82,8 @@ const KINDS: [KindNames; 13] = [
     names(Kind::PeerAuthentication, "PeerAuthentication", "peerauthentications", true, SECURITY),
     names(Kind::ServiceEntry, "ServiceEntry", "serviceentries", true, NETWORKING),
     names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
+    names(Kind::Pod, "Pod", "pods", true, &["v1"]),
+    names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
 ];
 
 impl Kind {
@@ -113,6 +115,17 @@ impl Kind {
     /// The kind named `plural` in a path.
     pub fn from_plural(plural: &str) -> Option<Self> {
         KINDS.iter().find(|names| names.plural == plural).map(|names| names.kind)
+    }
+
+    /// The kind that a manifest of exactly this version means.
+    pub fn of_manifest(api_version: &str, name: &str) -> Option<Self> {
+        let is_meant = |it: &&KindNames| it.name == name && it.api_versions.contains(&api_version);
+        KINDS.iter().find(is_meant).map(|names| names.kind)
+    }
+
+    /// Where it comes when a list of objects is applied.
+    pub fn rank(self) -> usize {
+        KINDS.iter().position(|it| it.kind == self).expect("KINDS has an entry for every kind")
     }
 
     /// The kind called `name` in the API group of `api_version`.

@@ -76,26 +76,26 @@ impl std::error::Error for Errors {}
 
 /// A field's path inside its object, as in `spec.ports[0].name`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Path(String);
+pub struct Path(String);
 
 impl Path {
     /// The path given as text.
-    pub(crate) fn at(path: &str) -> Self {
+    pub fn at(path: &str) -> Self {
         Self(path.to_owned())
     }
 
     /// The field `name` below this one.
-    pub(crate) fn field(&self, name: &str) -> Self {
+    pub fn field(&self, name: &str) -> Self {
         if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
     }
 
     /// The element `index` of this list.
-    pub(crate) fn index(&self, index: usize) -> Self {
+    pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
     }
 
     /// The path as text.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -113,7 +113,7 @@ pub(crate) struct Issue {
 
 /// Collects what validation finds in one object.
 #[derive(Debug, Default)]
-pub(crate) struct Issues {
+pub struct Issues {
     /// Problems that forbid using the object.
     pub(crate) errors: Vec<Issue>,
     /// Doubts that the user should know of.
@@ -122,17 +122,12 @@ pub(crate) struct Issues {
 
 impl Issues {
     /// Records an error at `path`.
-    pub(crate) fn error(
-        &mut self,
-        path: &Path,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
+    pub fn error(&mut self, path: &Path, what: impl Into<String>, remedy: impl Into<String>) {
         self.errors.push(Issue { path: path.clone(), what: what.into(), remedy: remedy.into() });
     }
 
     /// Records a warning at `path`.
-    pub(crate) fn warn(&mut self, path: &Path, what: impl Into<String>, remedy: impl Into<String>) {
+    pub fn warn(&mut self, path: &Path, what: impl Into<String>, remedy: impl Into<String>) {
         self.warnings.push(Issue { path: path.clone(), what: what.into(), remedy: remedy.into() });
     }
 }

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::core::{number, one_of};
 use super::names::{self, require};
-use crate::manifest::finding::{Issues, Path};
+use crate::finding::{Issues, Path};
 
 /// Checks a Pod.
 pub(crate) fn pod(pod: &Pod, issues: &mut Issues) {

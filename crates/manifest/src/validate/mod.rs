@@ -4,7 +4,7 @@
 //! in `manifest::references`. Nothing here may change an object.
 
 pub(crate) mod core;
-pub(crate) mod names;
+pub mod names;
 pub(crate) mod networking;
 pub(crate) mod pods;
 pub(crate) mod security;
@@ -18,7 +18,7 @@ use super::object::{Kind, Typed};
 /// Most bytes that all annotations of an object may have together.
 const ANNOTATIONS_SIZE_MAX_BYTES: usize = 256 << 10;
 /// The label that enrols a namespace or pod.
-pub(crate) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 
 /// Checks `typed` and its metadata.
 pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {

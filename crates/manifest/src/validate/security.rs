@@ -6,8 +6,8 @@
 
 use super::core::number;
 use super::names;
-use crate::manifest::finding::{Issues, Path};
-use crate::manifest::istio::{
+use crate::finding::{Issues, Path};
+use crate::istio::{
     Action, AuthorizationPolicySpec, Condition, MutualTlsMode, Operation, PeerAuthenticationSpec,
     Rule, Source, Values, WorkloadSelector,
 };

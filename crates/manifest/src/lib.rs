@@ -11,9 +11,12 @@ mod decode;
 mod document;
 mod finding;
 pub mod istio;
+mod name;
 mod object;
+pub mod policy;
+pub mod slice;
 mod source;
-pub(crate) mod validate;
+mod validate;
 mod workloads;
 
 use std::collections::HashMap;
@@ -27,8 +30,10 @@ use self::document::Document;
 use self::finding::{Issue, Issues, Path};
 
 pub use self::finding::{Errors, Finding, Location};
-pub(crate) use self::finding::{Issues as ObjectIssues, Path as FieldPath};
+pub use self::finding::{Issues as ObjectIssues, Path as FieldPath};
+pub use self::name::ObjectName;
 pub use self::object::{Kind, Object, ObjectKey, Typed};
+pub use self::validate::{DATAPLANE_MODE, names};
 pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
 
 /// Where manifests are read from.
