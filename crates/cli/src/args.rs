@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ambit_manifest::Unenforced;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -224,7 +225,25 @@ pub(crate) struct UpArgs {
     #[arg(long = "node-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub(crate) node_flags: Vec<String>,
     #[command(flatten)]
+    pub(crate) ignored: IgnoredArgs,
+    #[command(flatten)]
     pub(crate) state: StateArgs,
+}
+
+/// What of the manifests may be left out.
+#[derive(Debug, Args)]
+pub(crate) struct IgnoredArgs {
+    /// Leaves out what would enforce something elsewhere and is not read (RequestAuthentication,
+    /// NetworkPolicy), instead of applying nothing.
+    #[arg(long)]
+    allow_ignored: bool,
+}
+
+impl IgnoredArgs {
+    /// The same in the words of manifests.
+    pub(crate) fn unenforced(&self) -> Unenforced {
+        if self.allow_ignored { Unenforced::LeftOut } else { Unenforced::Refused }
+    }
 }
 
 /// `ambit apply` and `ambit delete`.
@@ -239,6 +258,8 @@ pub(crate) struct ManifestArgs {
     /// Returns as soon as the change is stored, before the mesh has taken it up.
     #[arg(long)]
     pub(crate) no_wait: bool,
+    #[command(flatten)]
+    pub(crate) ignored: IgnoredArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]

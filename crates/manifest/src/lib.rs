@@ -16,6 +16,7 @@ mod object;
 pub mod policy;
 pub mod slice;
 mod source;
+mod unread;
 mod validate;
 mod workloads;
 
@@ -28,11 +29,13 @@ use serde_json::Value;
 
 use self::document::Document;
 use self::finding::{Issue, Issues, Path};
+use self::unread::{LeftOut, Unread};
 
 pub use self::finding::{Errors, Finding, Location};
 pub use self::finding::{Issues as ObjectIssues, Path as FieldPath};
 pub use self::name::ObjectName;
 pub use self::object::{Kind, Object, ObjectKey, Typed};
+pub use self::unread::Unenforced;
 pub use self::validate::{DATAPLANE_MODE, names};
 pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
 
@@ -80,7 +83,12 @@ pub struct Names {
 
 /// Reads `inputs`, all or nothing.
 pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
-    let mut loader = Loader::default();
+    load_as(inputs, Unenforced::Refused)
+}
+
+/// Reads `inputs`, all or nothing, and does with what would enforce something as is said.
+pub fn load_as(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests, Errors> {
+    let mut loader = Loader { unenforced, ..Loader::default() };
     loader.inputs(inputs, Loader::document);
     loader.finish(|loader| Manifests { objects: loader.objects, warnings: loader.warnings })
 }
@@ -88,7 +96,8 @@ pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
 /// Reads which objects `inputs` name, all or nothing. As for kubectl, apiVersion, kind, name and
 /// namespace are enough, and the rest is not looked at.
 pub fn load_names(inputs: &[Input]) -> Result<Names, Errors> {
-    let mut loader = Loader::default();
+    let unenforced = Unenforced::LeftOut;
+    let mut loader = Loader { unenforced, ..Loader::default() };
     loader.inputs(inputs, Loader::name);
     loader.finish(|loader| Names { keys: loader.names, warnings: loader.warnings })
 }
@@ -124,6 +133,8 @@ struct Loader {
     places: HashMap<ObjectKey, Location>,
     warnings: Vec<Finding>,
     errors: Vec<Finding>,
+    left_out: LeftOut,
+    unenforced: Unenforced,
 }
 
 impl Loader {
@@ -159,7 +170,8 @@ impl Loader {
 
     fn document(&mut self, file: &str, document: Document) {
         let mut issues = Issues::default();
-        let object = read_object(&document, &mut issues);
+        let kind = self.kind(file, &document, &mut issues);
+        let object = kind.and_then(|kind| read_object(kind, &document, &mut issues));
         self.report(file, &document, issues);
         let Some((typed, json)) = object else { return };
         let key = typed.key();
@@ -178,7 +190,8 @@ impl Loader {
 
     fn name(&mut self, file: &str, document: Document) {
         let mut issues = Issues::default();
-        let key = read_key(&document.value, &mut issues);
+        let kind = self.kind(file, &document, &mut issues);
+        let key = kind.and_then(|kind| read_key(kind, &document.value, &mut issues));
         self.report(file, &document, issues);
         self.names.extend(key.filter(|key| !self.names.contains(key)));
     }
@@ -196,7 +209,25 @@ impl Loader {
         self.warnings.extend(located(issues.warnings));
     }
 
-    fn finish<T>(self, result: impl FnOnce(Self) -> T) -> Result<T, Errors> {
+    /// The kind of a document, or what is wrong with it; counts it where it is left out.
+    fn kind(&mut self, file: &str, document: &Document, issues: &mut Issues) -> Option<Kind> {
+        match read_kind(&document.value, issues)? {
+            Read::Kind(kind) => Some(kind),
+            Read::Other { api_version, name } => {
+                let unread = unread::unread(api_version, name);
+                if refuse(&unread, api_version, name, self.unenforced, issues) {
+                    return None;
+                }
+                let line = document.lines.line("kind");
+                let place = || Location { file: file.to_owned(), line };
+                self.left_out.count(format!("{name} ({api_version})"), place);
+                None
+            }
+        }
+    }
+
+    fn finish<T>(mut self, result: impl FnOnce(Self) -> T) -> Result<T, Errors> {
+        self.warnings.extend(std::mem::take(&mut self.left_out).warning());
         if self.errors.is_empty() { Ok(result(self)) } else { Err(Errors(self.errors)) }
     }
 }
@@ -225,8 +256,7 @@ fn finding(file: &str, document: &Document, object: &str, issue: Issue) -> Findi
     }
 }
 
-fn read_object(document: &Document, issues: &mut Issues) -> Option<(Typed, Value)> {
-    let kind = read_kind(&document.value, issues)?;
+fn read_object(kind: Kind, document: &Document, issues: &mut Issues) -> Option<(Typed, Value)> {
     let mut value = document.value.clone();
     let root = value.as_object_mut().expect("an object, since it has a kind");
     root.insert("apiVersion".to_owned(), Value::from(kind.api_versions()[0]));
@@ -244,8 +274,7 @@ fn read_object(document: &Document, issues: &mut Issues) -> Option<(Typed, Value
 }
 
 /// What a document names, whatever else it says.
-fn read_key(value: &Value, issues: &mut Issues) -> Option<ObjectKey> {
-    let kind = read_kind(value, issues)?;
+fn read_key(kind: Kind, value: &Value, issues: &mut Issues) -> Option<ObjectKey> {
     let text = |field: &str| match value.get("metadata").and_then(|metadata| metadata.get(field)) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -266,7 +295,13 @@ fn read_key(value: &Value, issues: &mut Issues) -> Option<ObjectKey> {
     (issues.errors.len() == before).then_some(key)
 }
 
-fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {
+/// What a document says it is.
+enum Read<'a> {
+    Kind(Kind),
+    Other { api_version: &'a str, name: &'a str },
+}
+
+fn read_kind<'a>(value: &'a Value, issues: &mut Issues) -> Option<Read<'a>> {
     let text = |field| value.get(field).and_then(Value::as_str);
     let (Some(api_version), Some(name)) = (text("apiVersion"), text("kind")) else {
         let missing = if text("apiVersion").is_none() { "apiVersion" } else { "kind" };
@@ -276,12 +311,7 @@ fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {
     };
     let at = Path::at("kind");
     match Kind::from_api(api_version, name) {
-        None => {
-            let what =
-                format!("{name} ({api_version}) is not read by Ambit, the object is left out");
-            issues.warn(&at, what, unread_remedy(api_version));
-            None
-        }
+        None => Some(Read::Other { api_version, name }),
         Some(Kind::Node) => {
             issues.warn(
                 &at,
@@ -296,17 +326,37 @@ fn read_kind(value: &Value, issues: &mut Issues) -> Option<Kind> {
             issues.error(&Path::at("apiVersion"), what, remedy);
             None
         }
-        Some(kind) => Some(kind),
+        Some(kind) => Some(Read::Kind(kind)),
     }
 }
 
-fn unread_remedy(api_version: &str) -> &'static str {
-    match api_version.split('/').next().unwrap_or_default() {
-        "gateway.networking.k8s.io"
-        | "networking.istio.io"
-        | "security.istio.io"
-        | "telemetry.istio.io" => "remove it: layer 7 is not available yet",
-        _ => "remove it if nothing depends on it",
+/// Whether an object of an unread kind keeps the rest from being applied; says why.
+fn refuse(
+    unread: &Unread,
+    api_version: &str,
+    name: &str,
+    unenforced: Unenforced,
+    issues: &mut Issues,
+) -> bool {
+    let at = Path::at("kind");
+    match unread {
+        Unread::Known => false,
+        Unread::Enforcing if unenforced == Unenforced::LeftOut => false,
+        Unread::Enforcing => {
+            let what = format!("{name} is not enforced by Ambit");
+            let remedy = "remove it, or apply the rest without it: --allow-ignored";
+            issues.error(&at, what, remedy);
+            true
+        }
+        Unread::Misspelt { nearest } => {
+            let what = format!("{api_version} has no kind `{name}`");
+            let remedy = match nearest {
+                Some(nearest) => format!("write {nearest}, if that is meant"),
+                None => "correct its spelling, or remove it".to_owned(),
+            };
+            issues.error(&at, what, remedy);
+            true
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use ambit_cluster::Cluster;
 use ambit_lab::bench::{self, OwnManifests, Site};
+use ambit_manifest::Unenforced;
 use anyhow::{Context, Result};
 
 use crate::args::BenchArgs;
@@ -18,7 +19,7 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
     let own = match args.own_manifests() {
         None => None,
         Some(path) => {
-            let manifests = super::change::load(&[path.to_owned()])?;
+            let manifests = super::change::load(&[path.to_owned()], Unenforced::LeftOut)?;
             let objects = manifests.objects.into_iter().map(|object| object.json).collect();
             Some(OwnManifests { path: path.display().to_string(), objects })
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ambit_lab::machine::{Client, PodInfo, Record};
 use ambit_lab::objects::{Changes, ObjectRef, Outcome};
-use ambit_manifest::{Errors, Finding, Input, Manifests, Typed};
+use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
@@ -13,9 +13,9 @@ use super::settle;
 use crate::args::ManifestArgs;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
-pub(super) fn load(paths: &[PathBuf]) -> Result<Manifests> {
-    let manifests =
-        ambit_manifest::load(&inputs(paths)).or_else(|errors| refused(&errors, "applied"))?;
+pub(super) fn load(paths: &[PathBuf], unenforced: Unenforced) -> Result<Manifests> {
+    let manifests = ambit_manifest::load_as(&inputs(paths), unenforced);
+    let manifests = manifests.or_else(|errors| refused(&errors, "applied"))?;
     warn(&manifests.warnings);
     if manifests.objects.is_empty() {
         bail!("the input holds no objects that Ambit reads; nothing was applied");
@@ -92,7 +92,7 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
             files(&args.paths)
         );
     }
-    let manifests = load(&args.paths)?;
+    let manifests = load(&args.paths, args.ignored.unenforced())?;
     if args.kube.is_meant() {
         let count = manifests.objects.len();
         super::print_text(&format!(

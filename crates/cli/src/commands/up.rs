@@ -26,7 +26,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
-    let manifests = super::change::load(&args.paths)?;
+    let manifests = super::change::load(&args.paths, args.ignored.unenforced())?;
     super::change::check(&manifests, &nodes(args.nodes)?)?;
     let config = config(&args)?;
     let start = Instant::now();

@@ -1,0 +1,199 @@
+//! Kinds that Ambit does not read: which are left out, and which must not be passed over.
+//!
+//! A slip in `kind` must not drop a policy in silence, and what would enforce something elsewhere
+//! is not left out unless the user says so. All else is left out and counted.
+
+use std::collections::BTreeMap;
+
+use super::finding::{Finding, Location};
+use super::object::Kind;
+
+/// What to do with objects that would enforce something in Kubernetes or Istio, and are not read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unenforced {
+    /// Nothing is applied.
+    #[default]
+    Refused,
+    /// They are left out, and the user is warned.
+    LeftOut,
+}
+
+/// What an unread kind is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is there in its API, and is left out.
+    Known,
+    /// It would enforce something.
+    Enforcing,
+    /// Its API has no such kind; this one may have been meant.
+    Misspelt { nearest: Option<String> },
+}
+
+/// Kinds of the groups that Ambit reads, of which it reads others. The core group has no name.
+const KNOWN: [(&str, &[&str]); 5] = [
+    (
+        "",
+        &[
+            "Binding",
+            "ComponentStatus",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "List",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "PodTemplate",
+            "ReplicationController",
+            "ResourceQuota",
+        ],
+    ),
+    ("apps", &["ControllerRevision", "DaemonSet", "ReplicaSet", "StatefulSet"]),
+    ("discovery.k8s.io", &[]),
+    (
+        "networking.istio.io",
+        &[
+            "DestinationRule",
+            "EnvoyFilter",
+            "Gateway",
+            "ProxyConfig",
+            "Sidecar",
+            "VirtualService",
+            "WorkloadGroup",
+        ],
+    ),
+    ("security.istio.io", &[]),
+];
+/// Kinds that enforce something where they are read.
+const ENFORCING: [(&str, &str); 2] =
+    [("networking.k8s.io", "NetworkPolicy"), ("security.istio.io", "RequestAuthentication")];
+/// How many letters of a group may be wrong for it to be taken for a slip.
+const GROUP_SLIPS_MAX: usize = 2;
+
+/// Says what an object of an unread kind is.
+pub(crate) fn unread(api_version: &str, name: &str) -> Unread {
+    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    if ENFORCING.contains(&(group, name)) {
+        return Unread::Enforcing;
+    }
+    let Some((_, known)) = KNOWN.iter().find(|(known, _)| *known == group) else {
+        return of_foreign_group(group, name);
+    };
+    if known.contains(&name) {
+        return Unread::Known;
+    }
+    let read = Kind::all().filter(|kind| group_of(*kind) == group).map(Kind::name);
+    let enforcing = ENFORCING.iter().filter(|(of, _)| *of == group).map(|(_, kind)| *kind);
+    let candidates = read.chain(enforcing).chain(known.iter().copied());
+    let near = candidates.map(|kind| (distance(kind, name), kind)).min();
+    let near = near.filter(|(distance, kind)| *distance <= kind.len() / 2);
+    Unread::Misspelt { nearest: near.map(|(_, kind)| kind.to_owned()) }
+}
+
+/// A group of others, unless a kind of ours is in one that differs from its own by a slip.
+fn of_foreign_group(group: &str, name: &str) -> Unread {
+    let is_slip = |kind: &Kind| {
+        let own = group_of(*kind);
+        kind.name() == name && !own.is_empty() && distance(own, group) <= GROUP_SLIPS_MAX
+    };
+    match Kind::all().find(is_slip) {
+        Some(kind) => {
+            let nearest = Some(format!("{name} of {}", kind.api_versions()[0]));
+            Unread::Misspelt { nearest }
+        }
+        None => Unread::Known,
+    }
+}
+
+fn group_of(kind: Kind) -> &'static str {
+    kind.api_versions()[0].rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+/// How many letters must be put in, taken out or changed (Levenshtein), whatever their case.
+fn distance(one: &str, other: &str) -> usize {
+    let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
+    let (one, other) = (letters(one), letters(other));
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, letter) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = above + 1;
+        for (column, other) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// What was left out of one input.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    kinds: BTreeMap<String, usize>,
+    first: Option<Location>,
+}
+
+impl LeftOut {
+    /// Counts an object.
+    pub(crate) fn count(&mut self, kind: String, place: impl FnOnce() -> Location) {
+        *self.kinds.entry(kind).or_default() += 1;
+        self.first.get_or_insert_with(place);
+    }
+
+    /// One warning for all of them.
+    pub(crate) fn warning(self) -> Option<Finding> {
+        let location = self.first?;
+        let count: usize = self.kinds.values().sum();
+        let (objects, kinds) = match count {
+            1 => ("object is", "its kind"),
+            _ => ("objects are", "their kinds"),
+        };
+        let counted = |(kind, count): (&String, &usize)| match count {
+            1 => kind.clone(),
+            count => format!("{count} {kind}"),
+        };
+        let names: Vec<String> = self.kinds.iter().map(counted).collect();
+        Some(Finding {
+            location,
+            object: String::new(),
+            field: String::new(),
+            what: format!(
+                "{count} {objects} left out, Ambit does not read {kinds}: {}",
+                names.join(", ")
+            ),
+            remedy: "nothing of that is in force".to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_told_from_kinds_of_others() {
+        let misspelt = |nearest: &str| Unread::Misspelt { nearest: Some(nearest.to_owned()) };
+        for (api_version, kind, expected) in [
+            ("security.istio.io/v1", "AuthorisationPolicy", misspelt("AuthorizationPolicy")),
+            ("security.istio.io/v1", "authorizationpolicy", misspelt("AuthorizationPolicy")),
+            ("security.istio.io/v1", "PeerAuthentification", misspelt("PeerAuthentication")),
+            ("security.istio.io/v1", "RequestAuthentication", Unread::Enforcing),
+            ("security.istio.io/v1", "X", Unread::Misspelt { nearest: None }),
+            ("v1", "Sevice", misspelt("Service")),
+            ("v1", "PersistentVolumeClaim", Unread::Known),
+            ("apps/v1", "Deploymnet", misspelt("Deployment")),
+            ("apps/v1", "DaemonSet", Unread::Known),
+            ("networking.istio.io/v1", "VirtualService", Unread::Known),
+            ("networking.k8s.io/v1", "NetworkPolicy", Unread::Enforcing),
+            ("networking.k8s.io/v1", "Ingress", Unread::Known),
+            (
+                "security.istoi.io/v1",
+                "AuthorizationPolicy",
+                misspelt("AuthorizationPolicy of security.istio.io/v1"),
+            ),
+            ("policy.linkerd.io/v1alpha1", "AuthorizationPolicy", Unread::Known),
+            ("serving.knative.dev/v1", "Service", Unread::Known),
+        ] {
+            assert_eq!(unread(api_version, kind), expected, "{api_version} {kind}");
+        }
+    }
+}
