@@ -35,7 +35,7 @@ use crate::descriptors::{Direction, Permit, Share};
 use crate::pods::Pod;
 use crate::shared::Shared;
 use forward::Transport;
-use message::{Asked, Outcome};
+use message::{Asked, Known, Outcome};
 use resolve::{Asker, Resolution};
 use turns::Turns;
 
@@ -307,8 +307,10 @@ impl Served {
             Err(outcome) => return outcome,
         };
         match self.resolve(&asked) {
-            Resolution::Known { addresses, ttl } => {
-                Outcome::Answer(message::answer(&asked, &addresses, ttl, transport))
+            Resolution::Known { canonical, addresses, ttl } => {
+                let canonical = canonical.as_deref();
+                let known = Known { canonical, addresses: &addresses, ttl };
+                Outcome::Answer(message::answer(&asked, known, transport))
             }
             Resolution::Forward => Outcome::Forward,
         }

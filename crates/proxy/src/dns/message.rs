@@ -37,6 +37,7 @@ pub(super) const REFUSED: u8 = 5;
 const CLASS_IN: u16 = 1;
 /// Types of records.
 const TYPE_A: u16 = 1;
+const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 const TYPE_OPT: u16 = 41;
 
@@ -52,6 +53,17 @@ pub(super) struct Asked {
     /// The question as it came: some resolvers randomise its spelling and compare.
     question: Vec<u8>,
     payload: Option<usize>,
+}
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    /// The name itself, where a search domain was taken off the one that was asked for.
+    pub(super) canonical: Option<&'a str>,
+    /// Its addresses.
+    pub(super) addresses: &'a [IpAddr],
+    /// How long all of it may be remembered.
+    pub(super) ttl: u32,
 }
 
 /// What to do with a query.
@@ -220,24 +232,25 @@ impl<'a> Walk<'a> {
 
 /// Writes the answer; one that does not fit a datagram is marked as cut, so that the client asks
 /// again over TCP.
-pub(super) fn answer(
-    asked: &Asked,
-    addresses: &[IpAddr],
-    ttl: u32,
-    transport: Transport,
-) -> Vec<u8> {
+pub(super) fn answer(asked: &Asked, known: Known<'_>, transport: Transport) -> Vec<u8> {
     let limit = match transport {
         Transport::Tcp => usize::from(u16::MAX),
         Transport::Udp => {
             asked.payload.unwrap_or(PLAIN_UDP_BYTES).clamp(PLAIN_UDP_BYTES, MAX_UDP_BYTES)
         }
     };
-    let whole = written(asked, addresses, ttl, false);
-    if whole.len() <= limit { whole } else { written(asked, &[], ttl, true) }
+    let whole = written(asked, known, false);
+    if whole.len() <= limit {
+        whole
+    } else {
+        written(asked, Known { canonical: None, addresses: &[], ..known }, true)
+    }
 }
 
-fn written(asked: &Asked, addresses: &[IpAddr], ttl: u32, is_cut: bool) -> Vec<u8> {
-    let count = u16::try_from(addresses.len()).expect("an answer has few addresses");
+fn written(asked: &Asked, known: Known<'_>, is_cut: bool) -> Vec<u8> {
+    let Known { canonical, addresses, ttl } = known;
+    let count = addresses.len() + usize::from(canonical.is_some());
+    let count = u16::try_from(count).expect("an answer has few records");
     let has_opt = u16::from(asked.payload.is_some());
     let mut message = asked.id.to_vec();
     // QR and AA set, TC, RD as asked; RA set, no error.
@@ -247,17 +260,18 @@ fn written(asked: &Asked, addresses: &[IpAddr], ttl: u32, is_cut: bool) -> Vec<u
         message.extend(u16::to_be_bytes(number));
     }
     message.extend(&asked.question);
+    // The name of the question, which stands behind the header.
+    let mut owner = HEADER_BYTES as u16;
+    if let Some(canonical) = canonical {
+        let start = record(&mut message, owner, TYPE_CNAME, ttl, &in_labels(canonical));
+        owner = u16::try_from(start).expect("one record fits into a pointer's reach");
+    }
     for ip in addresses {
         let (kind, data) = match ip {
             IpAddr::V4(ip) => (TYPE_A, ip.octets().to_vec()),
             IpAddr::V6(ip) => (TYPE_AAAA, ip.octets().to_vec()),
         };
-        // The name of the question, which stands behind the header.
-        message.extend([POINTER_BITS, HEADER_BYTES as u8]);
-        message.extend([kind, CLASS_IN].map(u16::to_be_bytes).concat());
-        message.extend(ttl.to_be_bytes());
-        message.extend((data.len() as u16).to_be_bytes());
-        message.extend(data);
+        record(&mut message, owner, kind, ttl, &data);
     }
     if asked.payload.is_some() {
         // The root, the type, the payload that is taken; no extended code, version or option.
@@ -266,6 +280,23 @@ fn written(asked: &Asked, addresses: &[IpAddr], ttl: u32, is_cut: bool) -> Vec<u
         message.extend([0; 6]);
     }
     message
+}
+
+/// Appends a record whose owner's name is elsewhere in the message; says where its data begin.
+fn record(message: &mut Vec<u8>, owner: u16, kind: u16, ttl: u32, data: &[u8]) -> usize {
+    let pointer = u16::from(POINTER_BITS) << 8 | owner;
+    message.extend([pointer, kind, CLASS_IN].map(u16::to_be_bytes).concat());
+    message.extend(ttl.to_be_bytes());
+    message.extend((data.len() as u16).to_be_bytes());
+    let start = message.len();
+    message.extend(data);
+    start
+}
+
+/// A part of a name that was read, so that each label has its 63 bytes at most.
+fn in_labels(name: &str) -> Vec<u8> {
+    let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
+    name.split('.').flat_map(label).chain([0]).collect()
 }
 
 /// An answer without content: the query's header and question with this code. Works on any bytes
@@ -319,7 +350,7 @@ pub(super) mod tests {
     fn queries_are_read_and_answered() {
         let Ok(asked) = read(&query("Cart.Shop.svc.", RecordType::A, None)) else { panic!() };
         assert_eq!((&*asked.name, asked.family), ("cart.shop.svc", Some(Family::Ipv4)));
-        let bytes = answer(&asked, &addresses(2), 30, Transport::Udp);
+        let bytes = answer(&asked, known(&addresses(2)), Transport::Udp);
         let message = Message::from_vec(&bytes).expect("an answer");
         assert_eq!(message.metadata.id, 7);
         assert_eq!(message.metadata.response_code, ResponseCode::NoError);
@@ -333,17 +364,37 @@ pub(super) mod tests {
     #[test]
     fn no_address_is_an_empty_answer_and_not_an_error() {
         let Ok(asked) = read(&query("cart.", RecordType::AAAA, None)) else { panic!() };
-        let bytes = answer(&asked, &[], 30, Transport::Udp);
+        let bytes = answer(&asked, known(&[]), Transport::Udp);
         let message = Message::from_vec(&bytes).expect("an answer");
         assert_eq!(message.metadata.response_code, ResponseCode::NoError);
         assert!(message.answers.is_empty());
+    }
+
+    fn known(addresses: &[IpAddr]) -> Known<'_> {
+        Known { canonical: None, addresses, ttl: 30 }
+    }
+
+    #[test]
+    fn a_name_without_its_search_domain_is_the_canonical_one() {
+        let name = "web.shop.svc.cluster.local.shop.svc.cluster.local.";
+        let Ok(asked) = read(&query(name, RecordType::A, Some(1232))) else { panic!() };
+        let addresses = addresses(2);
+        let canonical = Some("web.shop.svc.cluster.local");
+        let bytes = answer(&asked, Known { canonical, ..known(&addresses) }, Transport::Udp);
+        let message = Message::from_vec(&bytes).expect("an answer");
+        let lines: Vec<String> = message.answers.iter().map(ToString::to_string).collect();
+        assert_eq!(lines[0], format!("{name} 30 IN CNAME web.shop.svc.cluster.local."));
+        assert_eq!(lines.len(), 3);
+        for line in &lines[1..] {
+            assert!(line.starts_with("web.shop.svc.cluster.local. 30 IN A "), "{line}");
+        }
     }
 
     #[test]
     fn answers_fit_what_the_client_takes() {
         let check = |payload, number, transport, expected: usize| {
             let Ok(asked) = read(&query("cart.", RecordType::A, payload)) else { panic!() };
-            let bytes = answer(&asked, &addresses(number), 30, transport);
+            let bytes = answer(&asked, known(&addresses(number)), transport);
             let message = Message::from_vec(&bytes).expect("an answer");
             assert_eq!(message.answers.len(), expected, "{payload:?} {number}");
             assert_eq!(message.metadata.truncation, expected == 0);

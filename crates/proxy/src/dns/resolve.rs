@@ -48,6 +48,8 @@ pub(super) struct Asker<'a> {
 pub(super) enum Resolution {
     /// It is a service with these addresses of the family asked for, possibly none.
     Known {
+        /// The name without a search domain, if one had to be taken off.
+        canonical: Option<String>,
         /// The addresses.
         addresses: Vec<IpAddr>,
         /// How long they may be remembered.
@@ -66,7 +68,8 @@ pub(super) fn resolve(
     family: Family,
     random: u64,
 ) -> Resolution {
-    let Some(service) = find(view, asker, name) else { return Resolution::Forward };
+    let Some((service, meant)) = find(view, asker, name) else { return Resolution::Forward };
+    let canonical = (meant != name).then(|| meant.to_owned());
     let wanted = |ip: &IpAddr| match family {
         Family::Ipv4 => ip.is_ipv4() && service.ip_families != IpFamilies::Ipv6Only,
         Family::Ipv6 => ip.is_ipv6() && service.ip_families != IpFamilies::Ipv4Only && asker.ipv6,
@@ -79,7 +82,7 @@ pub(super) fn resolve(
             return Resolution::Forward;
         }
         let addresses = near.into_iter().filter(wanted).take(MAX_ADDRESSES).collect();
-        return Resolution::Known { addresses, ttl: TTL_SECONDS };
+        return Resolution::Known { canonical, addresses, ttl: TTL_SECONDS };
     }
     let mut all = endpoints(view, asker, service);
     if all.is_empty() && !belongs_to(name, asker.cluster_domain) {
@@ -92,7 +95,7 @@ pub(super) fn resolve(
         all.rotate_left(usize::try_from(start).expect("below a length"));
         all.truncate(MAX_ADDRESSES);
     }
-    Resolution::Known { addresses: all, ttl: HEADLESS_TTL_SECONDS }
+    Resolution::Known { canonical, addresses: all, ttl: HEADLESS_TTL_SECONDS }
 }
 
 /// The addresses behind a headless service.
@@ -110,12 +113,17 @@ fn endpoints(view: &View, asker: &Asker<'_>, service: &Service) -> Vec<IpAddr> {
     ready.flat_map(|workload| workload.addresses.iter().copied()).collect()
 }
 
-/// The service that a name means to the asker.
+/// The service that a name means to the asker, and the name without the search domain that was
+/// taken off.
 ///
 /// Nobody takes over another namespace's names. What the asker's own namespace declares by this
 /// very name comes first; then what the namespace that the name names declares; only then what any
 /// other namespace declares for it in a ServiceEntry.
-fn find<'a>(view: &'a View, asker: &Asker<'_>, name: &str) -> Option<&'a Arc<Service>> {
+fn find<'a, 'n>(
+    view: &'a View,
+    asker: &Asker<'_>,
+    name: &'n str,
+) -> Option<(&'a Arc<Service>, &'n str)> {
     let domains = [
         format!("{}.svc.{}", asker.namespace, asker.cluster_domain),
         format!("svc.{}", asker.cluster_domain),
@@ -134,7 +142,7 @@ fn find<'a>(view: &'a View, asker: &Asker<'_>, name: &str) -> Option<&'a Arc<Ser
             .or_else(|| of_its_namespace(view, asker, &expanded?))
     };
     if let Some(found) = own(name) {
-        return Some(found);
+        return Some((found, name));
     }
     // A pod's name below its service, of which the view has none: the cluster's resolver knows it.
     let parent = name.split_once('.').map(|(_, parent)| parent);
@@ -143,8 +151,9 @@ fn find<'a>(view: &'a View, asker: &Asker<'_>, name: &str) -> Option<&'a Arc<Ser
     }
     let exact = |hostname: &str| view.service_by_hostname(hostname, asker.namespace);
     let any = |hostname: &str| exact(hostname).or_else(|| wildcard(view, asker, hostname));
-    let found = stripped.clone().find_map(own).or_else(|| any(name));
-    found.or_else(|| exact(&expanded?)).or_else(|| stripped.clone().find_map(any))
+    let own = stripped.clone().find_map(|rest| Some((own(rest)?, rest)));
+    let whole = || any(name).or_else(|| exact(&expanded?)).map(|found| (found, name));
+    own.or_else(whole).or_else(|| stripped.clone().find_map(|rest| Some((any(rest)?, rest))))
 }
 
 /// What a namespace declares by this name, if the asker may see it.
@@ -338,6 +347,32 @@ mod tests {
         view
     }
 
+    #[test]
+    fn a_search_domain_is_no_part_of_a_name() {
+        let check = |name: &str, expected: Option<&str>| {
+            let asker = Asker {
+                namespace: "shop",
+                network: &Text::from(""),
+                cluster_domain: "cluster.local",
+                ipv6: true,
+            };
+            let view = self::view();
+            match resolve(&view, &asker, name, Family::Ipv4, 0) {
+                Resolution::Known { canonical, .. } => {
+                    assert_eq!(canonical.as_deref(), expected, "{name}");
+                }
+                Resolution::Forward => panic!("{name}"),
+            }
+        };
+        check("db.shop.svc.cluster.local", None);
+        check("db.shop.svc", None);
+        check("db", None);
+        for domain in ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local"] {
+            let name = format!("db.shop.svc.cluster.local.{domain}");
+            check(&name, Some("db.shop.svc.cluster.local"));
+        }
+    }
+
     fn resolved(view: &View, namespace: &str, name: &str) -> Option<String> {
         let network = Text::from("");
         let asker =
@@ -443,11 +478,12 @@ mod tests {
             ipv6: false,
         };
         let first = |random| match resolve(&view(), &asker, "db", Family::Ipv4, random) {
-            Resolution::Known { addresses, ttl: HEADLESS_TTL_SECONDS } => addresses[0],
+            Resolution::Known { addresses, ttl: HEADLESS_TTL_SECONDS, .. } => addresses[0],
             other => panic!("{other:?}"),
         };
         assert_ne!(first(0), first(1));
         let six = resolve(&view(), &asker, "db", Family::Ipv6, 0);
-        assert_eq!(six, Resolution::Known { addresses: vec![], ttl: HEADLESS_TTL_SECONDS });
+        let ttl = HEADLESS_TTL_SECONDS;
+        assert_eq!(six, Resolution::Known { canonical: None, addresses: vec![], ttl });
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// Longest that anything honest may take meanwhile, on a machine that is busy with other tests: less
+/// Longest that anything honest may take on a machine that is busy with other tests: less
 /// than a connection has to prove itself, for which it must not have to wait.
 const SOON: Duration = Duration::from_secs(8);
 /// Proxies that reconnect.
