@@ -1,5 +1,5 @@
-//! From Istio ambient to Ambit and back, part by part, as docs/MIGRATION.md says: what each step
-//! costs under the everyday load, and that a policy by identity holds after each.
+//! From Istio ambient to Ambit and back, part by part, as docs/guide/migration.md says: what each
+//! step costs under the everyday load, and that a policy by identity holds after each.
 
 use std::time::Instant;
 

@@ -123,7 +123,7 @@ async fn ensure_rights(cluster: &Cluster, modes: &[Mode]) -> Result<Option<Strin
         false => format!("{what} (in {})", namespaces.join(", ")),
     });
     bail!(
-        "you may not {}; ask for a role that allows it, docs/KUBERNETES.md lists all that a run \
+        "you may not {}; ask for a role that allows it, docs/guide/bench.md lists all that a run \
          needs",
         missing.collect::<Vec<_>>().join("; ")
     )
@@ -178,7 +178,7 @@ async fn version(cluster: &Cluster, proxies: &[PodName], image: &str) -> Result<
     let said = said.with_context(|| {
         format!(
             "the node proxies are not Ambit's, or cannot be entered: load and servers are of \
-             their image, {image}; see docs/MIGRATION.md to put Ambit in their place"
+             their image, {image}; see docs/guide/migration.md to put Ambit in their place"
         )
     })?;
     let said = said.trim().trim_start_matches("ambit").trim();
