@@ -69,43 +69,43 @@ impl Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Brings up examples/tiered-app on two nodes, drives and proves it, takes it down.
+    /// Starts a mesh of two nodes, puts load on it, proves what it does, and removes it.
     Demo(DemoArgs),
     /// Starts a mesh on this machine from Kubernetes manifests.
     Up(UpArgs),
-    /// Takes the mesh on this machine down; leaves nothing but logs.
+    /// Takes the mesh on this machine down. Only the logs stay.
     Down(StateArgs),
-    /// Says whether a Kubernetes cluster can run Ambit, or what of it is not well there.
+    /// Checks whether a Kubernetes cluster can run Ambit, and whether Ambit is well there.
     Check(CheckArgs),
-    /// Takes every pod of a Kubernetes cluster out of the mesh, before the chart is uninstalled,
-    /// which does it by itself; first says which policies end with it.
+    /// Takes every pod of a Kubernetes cluster out of the mesh, and first names the policies that
+    /// end with it. `helm uninstall` runs this by itself.
     Uninstall(UninstallArgs),
-    /// Changes a running mesh; all of it or nothing.
+    /// Applies manifests to a running mesh: all of them or none.
     Apply(ManifestArgs),
-    /// Deletes what the manifests name from a running mesh; all of it or nothing.
+    /// Deletes the objects of manifests from a running mesh: all of them or none.
     Delete(ManifestArgs),
-    /// Shows what is there.
+    /// Lists pods, services, workloads, policies, certificates, connections or nodes.
     Get(GetArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
     /// Prints the logs of a pod (NS/POD), of a proxy (proxy/NODE), an agent (node/NODE) or control.
     Logs(LogsArgs),
-    /// Says whether the machine and every part of the mesh are well.
+    /// Shows whether every part of the mesh is well.
     Status(StatusArgs),
-    /// Says what happens to a connection, what decides it, and what would have to change.
+    /// Explains what happens to a connection, what decides it, and how to change that.
     Why(WhyArgs),
-    /// Says what each mode of a mesh reserves, how many nodes that takes and what they cost.
+    /// Plans what each mode of a mesh reserves, how many nodes it takes and what they cost.
     #[command(after_help = plan::MODELLED)]
     Plan(Box<PlanArgs>),
-    /// Drives load at a constant rate, or as fast as it goes, and measures it from the moment each
+    /// Sends load at a constant rate, or as fast as possible, and counts latency from when each
     /// request was due.
     Load(Box<ambit_lab::load::LoadArgs>),
-    /// Runs the published experiments, or manifests of your own, mode beside mode, and says what
+    /// Runs a published experiment, or your own manifests, in several modes, and compares what
     /// each costs.
     #[command(after_help = ambit_lab::bench::help())]
     Bench(Box<BenchArgs>),
-    /// Asks the part of the mesh beside which it is started whether it is well: what the kubelet's
-    /// probes run.
+    /// Asks a part of the mesh in this container or on this host whether it is well. The kubelet's
+    /// probes run this.
     Probe(ProbeArgs),
     /// Prints the completions of a shell; for bash: `source <(ambit completions bash)`.
     Completions(CompletionsArgs),
@@ -203,16 +203,16 @@ pub(crate) struct UpArgs {
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
-    /// Returns when all is ready; `ambit down` ends it.
+    /// Returns when everything is ready; `ambit down` ends the mesh.
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Pods, services and DNS alone, without the mesh: a base line to measure against.
+    /// Starts only pods, services and DNS, without the mesh: a baseline to measure against.
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,
     /// A local command for an image, as NAME=COMMAND; may be repeated.
     #[arg(long = "image", value_name = "NAME=COMMAND")]
     pub(crate) images: Vec<String>,
-    /// Another program in place of a node's proxy, as NODE=PATH (a real ztunnel); may be repeated.
+    /// Another program instead of a node's proxy, as NODE=PATH (a real ztunnel); may be repeated.
     #[arg(long = "proxy", value_name = "NODE=PATH")]
     pub(crate) proxies: Vec<String>,
     /// A further flag for every `ambit control`, as --control-flag=--workload-cert-ttl=60s.
@@ -252,10 +252,10 @@ pub(crate) struct ManifestArgs {
     /// Manifest files, directories, or - for standard input.
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Says what would change and changes nothing.
+    /// Shows what would change, and changes nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Returns as soon as the change is stored, before the mesh has taken it up.
+    /// Returns when the change is stored, before it is in force.
     #[arg(long)]
     pub(crate) no_wait: bool,
     #[command(flatten)]
@@ -293,7 +293,7 @@ pub(crate) enum Kind {
     /// Services, with addresses, ports and endpoints.
     #[value(alias = "service", alias = "svc")]
     Services,
-    /// Workloads as the proxies are told of them.
+    /// Workloads, as the proxies know them.
     #[value(alias = "workload")]
     Workloads,
     /// Policies, and whether they can be enforced.
@@ -313,7 +313,7 @@ pub(crate) enum Kind {
 /// How `ambit get` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// The columns one looks at first.
+    /// The most important columns.
     Table,
     /// More columns.
     Wide,
@@ -326,10 +326,10 @@ pub(crate) enum Output {
 /// `ambit check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Looks whether the cluster can run Ambit, before it is installed.
+    /// Checks whether the cluster can run Ambit, before the installation.
     #[arg(long)]
     pub(crate) pre: bool,
-    /// Says what uninstalling would change: which policies end, and what forbids it.
+    /// Shows what uninstalling would change: which policies end, and what forbids it.
     #[arg(long, conflicts_with = "pre")]
     pub(crate) uninstall: bool,
     /// How to show it.
@@ -346,7 +346,7 @@ pub(crate) struct UninstallArgs {
     /// (0s to 3600s).
     #[arg(long, default_value = "200s", value_name = "DURATION")]
     pub(crate) grace: Grace,
-    /// Goes on though policies refuse plain text, or nodes do not answer.
+    /// Continues although policies refuse plain text, or nodes do not answer.
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -371,7 +371,7 @@ impl FromStr for Grace {
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod, as NAMESPACE/POD; the name of a Deployment stands for its first pod.
+    /// The pod, as NAMESPACE/POD; the name of a Deployment means its first pod.
     pub(crate) pod: String,
     /// The container, for a pod of several.
     #[arg(short, long)]
@@ -393,7 +393,7 @@ pub(crate) struct LogsArgs {
     /// The container, for a pod of several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
-    /// Goes on printing what is added.
+    /// Keeps printing new lines.
     #[arg(short, long)]
     pub(crate) follow: bool,
     #[command(flatten)]

@@ -77,7 +77,7 @@ pub enum DepartureError {
     Captured(String),
     /// Somebody did not wait for the end.
     #[error(
-        "told to stop before every pod had left; all pods stay in the mesh, or come back to it"
+        "stopped by a signal before every pod had left; all pods stay in the mesh, or return to it"
     )]
     Stopped,
 }
@@ -436,7 +436,7 @@ mod tests {
                 if after < 30 { |_| None } else { never_leaves };
             let stop = Duration::from_secs(after);
             let (outcome, orders, _) = play_from(None, [obeys, second], false, false, stop).await;
-            assert!(outcome.expect_err("stopped").contains("told to stop"));
+            assert!(outcome.expect_err("stopped").contains("stopped by a signal"));
             assert_eq!(orders, expected);
         }
     }

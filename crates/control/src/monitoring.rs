@@ -45,11 +45,11 @@ impl Monitoring {
                 Answer::json(status, &told)
             }
             (&Method::GET, "/debug/syncz") => {
-                let message = "this port tells no names; ask the administration API";
+                let message = "this port shows no names; ask the administration API";
                 Answer::error(StatusCode::NOT_FOUND, message)
             }
             _ => {
-                let message = "nothing is here; ask for /metrics or /ready";
+                let message = "nothing at this path; ask for /metrics or /ready";
                 Answer::error(StatusCode::NOT_FOUND, message)
             }
         }

@@ -110,7 +110,7 @@ pub enum RunError {
     )]
     TokenKey(#[from] TokenError),
     /// The allocated addresses cannot be read.
-    #[error("{path} cannot be read; remove it to allocate addresses of ServiceEntries anew")]
+    #[error("{path} cannot be read; remove it, and ServiceEntries get new addresses")]
     Vips {
         /// The file.
         path: PathBuf,

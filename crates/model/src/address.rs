@@ -62,7 +62,7 @@ impl Reach {
 /// common. A link-local address of IPv6 means nothing without the link.
 pub fn not_for_entries(ip: IpAddr) -> Option<&'static str> {
     match (Reach::of(ip), ip.to_canonical()) {
-        (Reach::Host, _) => Some("means whoever connects to it"),
+        (Reach::Host, _) => Some("means the client itself"),
         (Reach::Group, _) => Some("is not the address of one workload"),
         (Reach::Link, IpAddr::V6(_)) => Some("means nothing without its link"),
         (Reach::Link | Reach::Far, _) => None,

@@ -33,7 +33,7 @@ pub enum LocalHttpError {
     },
     /// Somebody else listens.
     #[error(
-        "{path} is served by user {uid}, neither you nor root, and is told nothing; find out who \
+        "{path} is served by user {uid}, neither you nor root: nothing was sent; find out who \
          put it there, and run as that user if it is meant"
     )]
     Foreign {

@@ -149,9 +149,7 @@ impl Agent {
             }
             self.advance();
             if now() >= deadline {
-                tracing::warn!(
-                    "some pods could not be looked at yet; their proxies are told later"
-                );
+                tracing::warn!("some pods could not be inspected yet; the proxy gets them later");
                 break;
             }
         }

@@ -88,7 +88,7 @@ pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> Sta
         }
         Err(_) => {
             tracing::warn!(
-                "no word of the agent's DaemonSet within {ANSWER_TIMEOUT:?}; nothing is \
+                "no answer about the agent's DaemonSet within {ANSWER_TIMEOUT:?}; nothing is \
                 removed"
             );
             State::Unknown

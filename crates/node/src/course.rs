@@ -109,7 +109,7 @@ pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
             );
             return false;
         };
-        tracing::info!(order = text, "what is to become of the mesh on this node has changed");
+        tracing::info!(order = text, "the order for the mesh on this node has changed");
         *course = ordered;
         true
     });

@@ -142,7 +142,7 @@ impl Departure {
         loop {
             let ordered = wanted.borrow_and_update().clone();
             if !ordered.is_away() {
-                tracing::info!("the mesh is to stay after all: starting over");
+                tracing::info!("the order to leave was withdrawn: the mesh stays, starting over");
                 return;
             }
             course.send_replace(ordered);

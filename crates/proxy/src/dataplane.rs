@@ -89,7 +89,7 @@ pub(crate) struct Served {
 /// connection has ended. Must run in a `LocalSet`.
 pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) {
     if let Err(error) = remember_home() {
-        tracing::warn!(%error, "every dial will ask anew which namespace this thread is in");
+        tracing::warn!(%error, "every dial asks again which namespace this thread is in");
     }
     let everything = Drain::new();
     let plane = Rc::new(DataPlane::new(shared, everything.guard()));

@@ -414,7 +414,7 @@ impl Served {
         match looked_up {
             Ok(original) => original.map(|original| original.destination),
             Err(error) => {
-                debug!(pod = %self.pod.name, %error, "whom the pod asked is not known");
+                debug!(pod = %self.pod.name, %error, "the pod's resolver is not known");
                 None
             }
         }

@@ -57,7 +57,7 @@ impl Link {
     async fn file(&self, header: FromWorker, name: &str, content: &[u8]) {
         match Sealed::create(name, content) {
             Ok(file) => self.send(Message::with_file(header, file)).await,
-            Err(error) => warn!(%error, name, "no memory to tell the supervisor"),
+            Err(error) => warn!(%error, name, "no memory for a file to the supervisor"),
         }
     }
 

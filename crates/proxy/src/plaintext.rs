@@ -31,7 +31,7 @@ use crate::tunnel::{self, DialError};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlaintextError {
     /// The kernel does not know where it was going.
-    #[error("the kernel does not tell where this connection was going")]
+    #[error("the kernel does not say where this connection was going")]
     OriginalDestination(#[source] io::Error),
     /// It was made to the proxy itself.
     #[error("{0} is the proxy's own port; connect to the application's")]

@@ -122,7 +122,7 @@ pub(crate) enum DialError {
         address: SocketAddr,
     },
     /// The client's identity does not fit what the application wants to be told.
-    #[error("the application cannot be told of the client")]
+    #[error("cannot write the PROXY header for the application")]
     ProxyProtocol(#[from] IdentityTooLong),
     /// The pod may have no more descriptors.
     #[error(transparent)]

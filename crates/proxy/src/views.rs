@@ -191,7 +191,7 @@ impl Views {
             let wait = backoff.wait(error.is_refused(), rand::random());
             let error = format!("{:#}", anyhow::Error::new(error));
             if worked {
-                info!(error, "connecting anew");
+                info!(error, "connecting again");
             } else if warned.is_none_or(|warned| warned.elapsed() >= AWAY_INTERVAL) {
                 warned = Some(Instant::now());
                 warn!(error, ?wait, "the last view stays in force");

@@ -19,7 +19,7 @@ use crate::certificate::{Issuer, NotOneIdentity, Serial};
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The peer sent no certificate.
-    #[error("the peer presented no certificate; only workloads of the mesh are let in here")]
+    #[error("the peer presented no certificate; only workloads of the mesh are accepted here")]
     NoCertificate,
     /// The peer's certificate, or one in its chain, has expired.
     #[error(
@@ -119,7 +119,7 @@ pub enum HandshakeError {
         meaning: &'static str,
     },
     /// The peer does not follow TLS.
-    #[error("the peer does not speak TLS as RFC 8446 has it")]
+    #[error("the peer does not speak TLS as RFC 8446 defines it")]
     Protocol(#[source] ProtocolError),
     /// The peer closed the connection before the handshake was done.
     #[error("the peer closed the connection during the handshake")]

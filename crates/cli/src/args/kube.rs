@@ -9,7 +9,7 @@ use clap::Args;
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "cluster", multiple = true)]
 pub(crate) struct KubeArgs {
-    /// Asks a Kubernetes cluster, that of the kubeconfig's current context.
+    /// Asks a Kubernetes cluster: the one of the kubeconfig's current context.
     #[arg(long, help_heading = "Kubernetes")]
     kube: bool,
     /// Asks the cluster of this context.

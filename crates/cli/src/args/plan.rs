@@ -33,7 +33,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "PATH", required_unless_present_any = ["pods", "published", "cluster"],
         conflicts_with = "cluster")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Plans so many equal pods in place of manifests.
+    /// Plans this many equal pods, instead of manifests.
     #[arg(long, value_name = "N", requires = "cpu", requires = "memory",
         conflicts_with_all = ["paths", "cluster"],
         value_parser = clap::value_parser!(u32).range(1..=PODS_MAX as i64))]
@@ -44,8 +44,8 @@ pub(crate) struct PlanArgs {
     /// What each of --pods requests of memory.
     #[arg(long, value_parser = parse_memory, requires = "pods", allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
-    /// Repeats the Deployments, StatefulSets and the like of the namespace that ends in -1 in so
-    /// many namespaces; with --pods, spreads the pods over so many.
+    /// Repeats the Deployments, StatefulSets and the like of the namespace that ends in -1 in this
+    /// many namespaces; with --pods, spreads the pods over this many.
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=NAMESPACES_MAX))]
     pub(crate) namespaces: Option<u32>,

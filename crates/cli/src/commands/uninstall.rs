@@ -23,7 +23,7 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
     let cluster = Cluster::connect(&args.kube.choice()).await?;
     let facts = tokio::select! {
         facts = Facts::gather(&cluster, Stage::Leaving) => facts?,
-        () = &mut stop => bail!("told to stop; nothing was changed"),
+        () = &mut stop => bail!("stopped by a signal; nothing was changed"),
     };
     let found = findings(&facts);
     for finding in &found {

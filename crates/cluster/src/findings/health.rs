@@ -129,7 +129,7 @@ fn permissions(facts: &Facts, report: &mut Report) {
         let place = format!("ServiceAccount {}/{account}", facts.mesh_namespace);
         report.error("part-permissions", place).says(
             format!("may not {}", denied.join(", ")),
-            "apply the chart anew (helm upgrade): it brings the roles and their bindings",
+            "apply the chart again (helm upgrade): it has the roles and their bindings",
         );
     }
 }
@@ -158,7 +158,7 @@ fn control(facts: &Facts, report: &mut Report) {
     let is_it = |it: &&Value| name(it) == CONTROL && namespace(it) == facts.mesh_namespace;
     let Some(deployment) = deployments.iter().find(is_it) else {
         report.error("no-control", format!("Namespace {}", facts.mesh_namespace)).says(
-            format!("has no Deployment {CONTROL}: nothing tells the proxies what they may do"),
+            format!("has no Deployment {CONTROL}: the proxies get no configuration"),
             "install the chart, or name its namespace with --mesh-namespace",
         );
         return;
@@ -365,7 +365,7 @@ fn admission(facts: &Facts, report: &mut Report) {
     let own: Vec<&Value> = policies.iter().filter(is_ours).collect();
     if own.is_empty() && !facts.known(List::AdmissionWebhooks).iter().any(|it| is_ours(&it)) {
         report.warning("no-admission", "ValidatingAdmissionPolicy").says(
-            "none is Ambit's: a policy that cannot be enforced is told of after it was stored",
+            "none is Ambit's: a policy that cannot be enforced is reported only after it is stored",
             remedy,
         );
     }
@@ -373,7 +373,7 @@ fn admission(facts: &Facts, report: &mut Report) {
         if !bindings.iter().any(|it| text(it, "/spec/policyName") == name(policy)) {
             report.warning("admission-unbound", object("ValidatingAdmissionPolicy", policy)).says(
                 "has no ValidatingAdmissionPolicyBinding, so it refuses nothing",
-                "apply the chart anew",
+                "apply the chart again",
             );
         }
     }

@@ -95,7 +95,7 @@ impl Admin {
         let told = tokio::runtime::Handle::current().block_on(cluster.exchange(&self.authority));
         told.map_err(|error| {
             let message = format!(
-                "revoked on this replica, but the others could not be told, which is tried again \
+                "revoked on this replica, but the others do not know it yet; this is tried again \
                  every 5 s while this replica runs: {}",
                 chain(&error)
             );

@@ -99,7 +99,7 @@ impl Admin {
             (_, _) if path.starts_with("/ca/") => self.authority(path, question),
             _ => Answer::error(
                 StatusCode::NOT_FOUND,
-                "nothing is here; ask for /get/pods, /why, /status, /ca/rotation or /metrics",
+                "nothing at this path; ask for /get/pods, /why, /status, /ca/rotation or /metrics",
             ),
         }
     }
@@ -110,7 +110,7 @@ impl Admin {
         }
         Answer::error(
             StatusCode::NOT_IMPLEMENTED,
-            "the API server does not tell how far its watches have come, so nobody can wait for a \
+            "the API server does not say how far its watches have come, so nobody can wait for a \
              mark; look at the object's status.conditions instead",
         )
     }

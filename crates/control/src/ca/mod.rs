@@ -63,7 +63,7 @@ pub enum CaError {
     /// A file is no text.
     #[error(
         "{0} is not PEM text; restore it from a backup or remove the state directory's keys to \
-         start anew"
+         start again"
     )]
     NotText(PathBuf),
     /// Keys and certificates cannot be used.

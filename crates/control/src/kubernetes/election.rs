@@ -88,7 +88,7 @@ impl Election {
                 self.lead(false);
             }
             Err(error) => {
-                tracing::debug!(%error, "the Lease cannot be looked at");
+                tracing::debug!(%error, "cannot read the Lease");
                 if self.renewed.is_some_and(|renewed| renewed.elapsed() >= RENEW_DEADLINE) {
                     self.renewed = None;
                     self.lead(false);

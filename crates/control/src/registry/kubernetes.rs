@@ -451,7 +451,7 @@ impl Follower {
                     Err(error) if self.says("discovery") => tracing::warn!(
                         %kind,
                         %error,
-                        "whether the cluster has this kind cannot be told; asking again",
+                        "cannot find out whether the cluster has this kind; asking again",
                     ),
                     Err(_) => {}
                 }

@@ -26,9 +26,9 @@ pub struct BenchArgs {
 /// What `ambit bench` does besides a run.
 #[derive(Debug, Subcommand)]
 pub(super) enum Other {
-    /// Says what differs between two runs of the same experiment, and whether it exceeds the noise.
+    /// Compares two runs of the same experiment: what differs, and is it more than noise?
     Compare(CompareArgs),
-    /// Makes report, charts and tables of a run anew.
+    /// Makes the report, charts and tables of a run again.
     Report(ReportArgs),
 }
 

@@ -173,7 +173,7 @@ fn reasons(errors: &BTreeMap<String, u64>) -> String {
         errors.iter().take(REASONS_MAX).map(|(reason, count)| format!("{reason} x {count}"));
     let shown = shown.collect::<Vec<_>>().join(", ");
     match errors.len() {
-        0 => "no reason told".to_owned(),
+        0 => "no reason given".to_owned(),
         count if count > REASONS_MAX => format!("{shown}, and other reasons"),
         _ => shown,
     }
@@ -243,7 +243,7 @@ fn unoptimised(run: &Run) -> Option<String> {
     let builds = if names.len() == 1 { "is a debug build" } else { "are debug builds" };
     (!names.is_empty()).then(|| {
         format!(
-            "{} {builds}, many times slower than a release: nothing here tells what it costs, and \
+            "{} {builds}, many times slower than a release: nothing here shows what it costs, and \
              no verdict against it or for another mode holds; build with --profile dist",
             words::listed(&names)
         )
@@ -393,7 +393,7 @@ mod tests {
         check(|it| it.load.generator.late = 200, &["could not keep up (2.00 %"]);
         check(|it| it.load.unsent = 500, &["only 950 of 1000 requests/s left"]);
         check(|it| it.load.unsent = 50, &[]);
-        check(|it| it.load.failed = 261, &["2.61 % of the requests were lost (no reason told)"]);
+        check(|it| it.load.failed = 261, &["2.61 % of the requests were lost (no reason given)"]);
         check(|it| it.host.busy = 0.97, &["97.0 % busy: latencies"]);
         check(
             |it| (it.host.busy, it.load.requested_rate) = (0.97, None),

@@ -80,7 +80,7 @@ pub(crate) fn machine(host: &Host) -> String {
 /// How it was measured, in a line.
 pub(crate) fn method(run: &Run) -> String {
     format!(
-        "{} of {} s for each mode and case, modes in turn in an order shuffled anew (seed {})",
+        "{} of {} s for each mode and case, modes in turn, in shuffled order (seed {})",
         words::counted(run.repetitions, "repetition"),
         words::figure(run.seconds_each),
         run.seed

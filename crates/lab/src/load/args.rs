@@ -31,7 +31,7 @@ pub(super) enum Serve {
 /// `ambit load serve`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Where to listen. Whoever reaches it can make this machine send load.
+    /// Where to listen. Everybody who can reach it can make this machine send load.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(super) listen: SocketAddr,
     /// Where results are kept that a call asks to save.
@@ -59,14 +59,14 @@ pub(super) struct RunArgs {
     /// How long, after the warm-up; 0 until it is interrupted, a day at most.
     #[arg(short, long, default_value = "5s", value_parser = plan::duration)]
     duration: Duration,
-    /// So many requests, in place of a duration.
+    /// This many requests, instead of a duration.
     #[arg(short = 'n', long, conflicts_with = "duration",
         value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// Load before anything is counted.
     #[arg(long, default_value = "0s", value_parser = plan::duration)]
     warm_up: Duration,
-    /// How to speak [default: HTTP/1.1 to http://, request and response to tcp://].
+    /// The protocol [default: HTTP/1.1 to http://, request and response to tcp://].
     #[arg(short, long, value_enum)]
     protocol: Option<Protocol>,
     /// Concurrent streams per connection of h2c.
@@ -96,13 +96,13 @@ pub(super) struct RunArgs {
     /// Threads, each with its share of connections and rate.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Goes on, and counts failures, when the server cannot be reached at the start.
+    /// Continues, and counts failures, when the server cannot be reached at the start.
     #[arg(long)]
     keep_going: bool,
     /// How the result is printed.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub(super) output: Output,
-    /// Where the result is written, in place of standard output.
+    /// Where the result is written, instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
     /// No progress on the terminal.

@@ -54,8 +54,8 @@ pub(crate) enum RegistryError {
     },
     /// Not all of it can be understood, and what an earlier agent knew is not known.
     #[error(
-        "cannot read {} of the registry; mend or remove it: a pod of which nothing is known would \
-         be taken out of the mesh",
+        "cannot read {} of the registry; repair or remove it: a pod that is not known would be \
+         taken out of the mesh",
         path.display()
     )]
     Damaged {

@@ -106,7 +106,7 @@ impl LiveConnections {
         match timeout(LIST_TIMEOUT, telling).await {
             Ok(Ok(())) => {}
             // Who asked may have given up.
-            Ok(Err(error)) => warn!(%error, "cannot tell another worker of the connections"),
+            Ok(Err(error)) => warn!(%error, "cannot send the connections to another worker"),
             Err(_) => warn!("another worker does not read what it asked for"),
         }
     }
@@ -133,7 +133,7 @@ impl LiveConnections {
         // A thread that has ended has no connections any more, and that is an answer.
         let is_whole = all.iter().all(Result::is_ok);
         if !is_whole {
-            warn!("a data-plane thread does not tell of its connections");
+            warn!("a data-plane thread does not list its connections");
         }
         Own { connections: all.into_iter().flatten().flatten().flatten().collect(), is_whole }
     }
@@ -147,7 +147,7 @@ impl LiveConnections {
             Err(_) => None,
         };
         let Some(PassedOn { answers, left_out }) = passed_on else {
-            warn!("the other workers cannot be asked; only this one's connections are told of");
+            warn!("the other workers cannot be asked; only this one's connections are listed");
             return Told { items: Vec::new(), left_out: None };
         };
         let mut told = Told { items: Vec::new(), left_out: Some(left_out) };

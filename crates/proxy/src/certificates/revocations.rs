@@ -56,7 +56,7 @@ pub(super) enum ReadError {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the revocation list {path} of {issuer} has a smaller CRL number than the one in force; \
-     whoever writes it must only count up; restart the proxy with an empty file to begin again"
+     its numbers must only grow; restart the proxy with an empty file to begin again"
 )]
 pub(super) struct Older {
     path: PathBuf,

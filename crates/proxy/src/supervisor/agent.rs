@@ -71,7 +71,9 @@ pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
             AgentError::Ending => return,
             AgentError::Socket(PacketError::Closed) => info!("the node agent closed its socket"),
             error if is_away && was_away => debug!(error = %chain(&error), "node agent"),
-            error => warn!(error = %chain(&error), "node agent; pods are served on meanwhile"),
+            error => {
+                warn!(error = %chain(&error), "no connection to the node agent; pods stay served")
+            }
         }
         if is_away {
             wait = RECONNECT_START;

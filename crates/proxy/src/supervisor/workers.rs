@@ -173,10 +173,7 @@ impl Worker {
     /// answer: a worker that does not read would collect a descriptor with every question.
     pub(super) fn ask_for_connections(&mut self) -> Option<Arc<OwnedFd>> {
         if self.question.as_ref().is_some_and(Question::is_open) {
-            warn!(
-                pid = self.pid,
-                "the worker has not told of its connections yet; not asked again"
-            );
+            warn!(pid = self.pid, "the worker has not listed its connections yet; not asked again");
             return None;
         }
         match Question::new() {

@@ -53,10 +53,10 @@ pub enum StreamError {
     #[error("over {MAX_SUBSCRIBED_NAMES} names of {0} subscribed; subscribe to everything instead")]
     TooManyNames(ResourceType),
     /// The client sent digests that are none.
-    #[error("digests of {0} of a wrong length; it is to reconnect and name what it holds")]
+    #[error("digests of {0} have a wrong length; reconnect and name what you hold")]
     Digests(ResourceType),
     /// The client did not keep up, and what it missed is no longer known.
-    #[error("client fell too far behind in {0}; it is to reconnect with the versions it holds")]
+    #[error("client fell too far behind in {0}; reconnect with the versions you hold")]
     TooFarBehind(ResourceType),
 }
 

@@ -250,7 +250,7 @@ fn read<S: Default>(
             namespace,
             name,
             problem,
-            "a policy cannot be read as it stands, and is held to its strictest reading",
+            "a policy cannot be read, and is enforced in its strictest reading",
         );
     }
     let object = IstioObject {

@@ -281,7 +281,7 @@ impl Namespace {
         let mut seconds = 0.0;
         for ((proxy, after), before) in self.stage.proxies.iter().zip(&after.0).zip(&before.0) {
             if after.succeeds(before) {
-                bail!("{proxy} began anew during the load");
+                bail!("{proxy} restarted during the load");
             }
             if self.stage.is_cpu_told {
                 let used = after.cpu_seconds.zip(before.cpu_seconds);

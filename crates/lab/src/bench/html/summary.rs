@@ -23,7 +23,7 @@ pub(super) fn summary(figures: &Figures<'_>) -> String {
     }
     text += &format!(
         "<p>Compared: {} in {}; {}. In brackets stand the ratio of two medians and the \
-         interval that holds it with 95 %; what is called level cannot be told from noise.</p>\n",
+         interval that holds it with 95 %; a difference that is called level may be noise.</p>\n",
         escaped(&words::listed(&names)),
         words::counted(run.cases.len(), "case"),
         escaped(&table::method(run))
