@@ -128,7 +128,7 @@ impl Issuer {
         if known.problem.as_ref() != Some(&problem) {
             tracing::warn!(
                 error = problem,
-                "the API server's keys are not to be had, so it is asked about every token; bind \
+                "the API server's keys cannot be read, so it is asked about every token; bind \
                  the ClusterRole system:service-account-issuer-discovery to control's account"
             );
         }

@@ -154,7 +154,7 @@ impl<'a> All<'a> {
                 object,
                 field(&object.typed, "nodeName"),
                 format!("the node `{node}` does not exist: the pod will wait for it"),
-                format!("use {}, or leave nodeName away", listed(&nodes)),
+                format!("use {}, or leave out nodeName", listed(&nodes)),
             ));
         }
     }

@@ -115,10 +115,10 @@ fn in_our_words(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the field `{key}` is there twice; keep one of them")
+            format!("the field `{key}` appears twice; keep one of them")
         }
         Error::DuplicateMappingKey { key: None, .. } => {
-            "a field is there twice; keep one of them".to_owned()
+            "a field appears twice; keep one of them".to_owned()
         }
         Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
             format!("nested more than {DEPTH_MAX} levels deep")
@@ -295,7 +295,7 @@ mod tests {
     fn errors_speak_of_the_input_and_not_of_the_parser() {
         let deep = "[".repeat(DEPTH_MAX + 1) + &"]".repeat(DEPTH_MAX + 1);
         for (text, expected) in [
-            ("a: 1\na: 2\n", "the field `a` is there twice; keep one of them"),
+            ("a: 1\na: 2\n", "the field `a` appears twice; keep one of them"),
             (deep.as_str(), "nested more than 50 levels deep"),
         ] {
             assert_eq!(parse(text).expect_err(text).what, expected);

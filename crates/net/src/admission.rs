@@ -153,7 +153,7 @@ pub enum Leave {
     #[error("too many connections of this client")]
     Crowded,
     /// It proved nothing in its time.
-    #[error("the client has proven nothing in its time")]
+    #[error("the client did not prove itself in time")]
     Silent,
 }
 

@@ -41,7 +41,7 @@ impl Health {
     /// What has to happen before pods can be captured from their start.
     pub(crate) fn missing(&self) -> Option<&'static str> {
         if !self.ready.load(Ordering::Relaxed) {
-            return Some("pods are being looked at\n");
+            return Some("the agent is still inspecting its pods\n");
         }
         if self.forgeable.load(Ordering::Relaxed) {
             return Some(

@@ -374,14 +374,14 @@ impl Tools {
         }
         count(&self.health.metrics.repairs);
         let drifts: Vec<String> = drifts.iter().map(ToString::to_string).collect();
-        tracing::warn!(pod = %name, altered = drifts.join("; "), "capture was altered, put right");
+        tracing::warn!(pod = %name, altered = drifts.join("; "), "restored changed capture rules");
     }
 
     fn mend_node_side(&self) {
         match self.node_side.mend() {
             Ok(differences) if differences.is_empty() => {}
             Ok(differences) => {
-                tracing::info!(?differences, "the node's own table was brought in line");
+                tracing::info!(?differences, "the node's own table was corrected");
             }
             Err(error) => {
                 count(&self.health.metrics.failures);

@@ -231,12 +231,12 @@ impl ZdsServer {
             let uid = connection.peer_credentials().map(|peer| peer.uid);
             if !uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == own_uid) {
                 count(&self.health.metrics.zds_failures);
-                tracing::warn!(?uid, "a process of another user at the ZDS socket, turned away");
+                tracing::warn!(?uid, "a process of another user at the ZDS socket, refused");
                 continue;
             }
             if sessions.len() >= CONNECTIONS_MAX {
                 count(&self.health.metrics.zds_failures);
-                tracing::warn!("{CONNECTIONS_MAX} node proxies are connected, one turned away");
+                tracing::warn!("{CONNECTIONS_MAX} node proxies are connected; one is refused");
                 continue;
             }
             self.change(|state| {

@@ -94,7 +94,7 @@ async fn pods_without_mesh(
     namespace: Option<&str>,
 ) -> Result<Vec<Value>> {
     if kind != Kind::Pods {
-        bail!("this machine was started without the mesh; it has pods to show and nothing else");
+        bail!("this machine was started without the mesh; it has only pods to show");
     }
     let pods = Client::new(layout.clone()).pods().await?;
     let wanted = pods.into_iter().filter(|pod| namespace.is_none_or(|it| pod.namespace == it));

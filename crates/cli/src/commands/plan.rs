@@ -91,7 +91,7 @@ impl Source {
         if args.published && !plan::is_published(&source.application) {
             bail!(
                 "the published tables are of 200 pods of 700m/500Mi in 50 namespaces with a \
-                 Service each, and the manifests are not; leave PATH away, or give --namespaces 50"
+                 Service each, and the manifests are not; leave out PATH, or give --namespaces 50"
             );
         }
         Ok(source)

@@ -31,7 +31,7 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
     }
     let errors = found.iter().filter(|it| it.severity == Severity::Error).count();
     if errors > 0 && !args.force {
-        bail!("nothing was changed: {errors} of the findings forbid it; mend them, or force it");
+        bail!("nothing was changed: {errors} findings forbid it; repair them, or use --force");
     }
     let departure = Departure { grace: args.grace.0, is_forced: args.force };
     let say = |words: &str| drop(super::print_text(&format!("{words}\n")));

@@ -40,7 +40,7 @@ fn running(facts: &Facts, report: &mut Report) {
         } else {
             report.warning("istio-running", place).says(
                 "runs beside Ambit and is not Ambit's",
-                "fine while one takes the other's place; both writing the same namespaces is not",
+                "fine during a migration; the two must not write to the same namespaces",
             );
         }
     }

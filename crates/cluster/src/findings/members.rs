@@ -83,7 +83,7 @@ fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
     if containers().any(|container| name_of(container) == SIDECAR) {
         report.warning("sidecar", place()).says(
             "has a sidecar and is not captured: it speaks for itself",
-            "take the namespace's injection label away and restart the pod",
+            "remove the namespace's injection label and restart the pod",
         );
         return;
     }

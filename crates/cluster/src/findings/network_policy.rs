@@ -131,7 +131,7 @@ fn others(facts: &Facts, report: &mut Report) {
         .filter(|it| OTHER_KINDS.contains(it))
         .collect();
     if !others.is_empty() {
-        let what = "policies of this kind are not looked at";
+        let what = "policies of this kind are not checked";
         let remedy = "see that they let TCP 15008 in and out wherever they let the application's \
                       port pass, and probes from 169.254.7.127 in; with proxy.sameNode=join they \
                       are not applied between two pods of one node";

@@ -404,7 +404,7 @@ fn note(
         Some(error) => {
             tracing::error!(error, "the authority that replicas share; trying again");
         }
-        None => tracing::info!("the authority that replicas share is at hand again"),
+        None => tracing::info!("the authority that replicas share can be read again"),
     }
     authority.set_problem(now_wrong.clone());
     *problem = now_wrong;

@@ -154,7 +154,7 @@ impl Election {
     fn lead(&self, leads: bool) {
         let changed = self.leads.send_if_modified(|led| std::mem::replace(led, leads) != leads);
         if changed {
-            let what = if leads { "this replica leads" } else { "this replica leads no more" };
+            let what = if leads { "this replica leads" } else { "this replica no longer leads" };
             tracing::info!(identity = self.identity, "{what}");
         }
     }

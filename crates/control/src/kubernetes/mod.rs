@@ -42,12 +42,12 @@ pub enum ConnectError {
     },
     /// Neither KUBECONFIG nor a pod's service account.
     #[error(
-        "no way to the API server is known: {0}; run in a pod with a service account, set \
+        "no API server is configured: {0}; run in a pod with a service account, set \
          KUBECONFIG, or give --kubeconfig FILE"
     )]
     Unknown(String),
     /// The configuration cannot be used.
-    #[error("the way to the API server cannot be used: {0}; check certificates and credentials")]
+    #[error("cannot connect to the API server: {0}; check certificates and credentials")]
     Unusable(String),
 }
 

@@ -444,8 +444,8 @@ impl Follower {
                         %kind,
                         wanted = kind.api_versions()[0],
                         served = version,
-                        "this kind is served in other versions only than is read; apply the \
-                         definitions of the chart",
+                        "the cluster serves this kind only in versions that Ambit does not \
+                         read; apply the definitions of the chart",
                     ),
                     Ok(Some(_)) => {}
                     Err(error) if self.says("discovery") => tracing::warn!(
@@ -473,7 +473,7 @@ impl Follower {
                 if self.failing.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::warn!(
                         problem,
-                        "the API server is away; going on with what is known, trying again",
+                        "the API server does not answer; keeping the last view, trying again",
                     );
                 }
             }

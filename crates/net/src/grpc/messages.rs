@@ -161,7 +161,7 @@ impl Messages {
             return Err(Status::internal("the stream ended within a message"));
         }
         match self.owes_status {
-            true => Err(Status::unknown("the stream ended and nobody said how")),
+            true => Err(Status::unknown("the stream ended without a status")),
             false => Ok(None),
         }
     }

@@ -103,7 +103,7 @@ impl fmt::Display for Drift {
             Self::PolicyRule(version) => write!(f, "{version:?} policy routing rule missing"),
             Self::Route(route) => write!(f, "local route to {} missing", route.destination),
             Self::Parameter(name) => write!(f, "{name} was altered"),
-            Self::Istio => write!(f, "rules of istio-cni are there, and removed"),
+            Self::Istio => write!(f, "found and removed rules of istio-cni"),
         }
     }
 }
@@ -342,7 +342,7 @@ impl Pod {
             if *extent == Extent::Full && !ended.is_empty() {
                 self.nftables
                     .remove_connections(version.family(), TABLE, rules::OLDER, &ended)
-                    .map_err(kernel("take ended connections off the record"))?;
+                    .map_err(kernel("forget connections that have ended"))?;
             }
         }
         Ok(open.len())

@@ -63,7 +63,7 @@ pub(crate) enum ReportError {
     )]
     Silence,
     /// The name is another pod's.
-    #[error("the pod is gone, and another bears its name")]
+    #[error("the pod is gone, and another has its name")]
     AnotherPod,
 }
 
