@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_net::admission::Admission;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::namespace::remember_home;
 use ambit_net::pool::{Limits, Pool};
@@ -22,7 +23,7 @@ use crate::accept::{Entrance, accept_loop};
 use crate::choice::Balance;
 use crate::connections::{ConnectionInfo, Connections};
 use crate::descriptors::{Crowded, Direction, Permit, Source};
-use crate::handshakes::Handshakes;
+use crate::handshakes::handshakes;
 use crate::metrics::Reporter;
 use crate::pods::Pod;
 use crate::record::{Record, Tally};
@@ -82,7 +83,7 @@ pub(crate) struct Served {
     pub(crate) pod: Arc<Pod>,
     /// Everything that runs for the pod.
     pub(crate) drain: Drain,
-    pub(crate) handshakes: Handshakes,
+    pub(crate) handshakes: Arc<Admission>,
 }
 
 /// Serves pods until [`Command::StopAccepting`] was given, or the sender is gone, and every
@@ -225,8 +226,9 @@ impl Thread {
         if let Some(before) = self.pods.remove(&uid) {
             self.retire(before);
         }
-        let served =
-            Rc::new(Served { pod, drain: Drain::new(), handshakes: Handshakes::default() });
+        let shared = &self.plane.shared;
+        let handshakes = handshakes(shared.descriptors.used().1, shared.config.worker_threads);
+        let served = Rc::new(Served { pod, drain: Drain::new(), handshakes });
         self.pods.insert(uid, served.clone());
         self.listen(&served, Direction::Outbound, listeners.outbound, outbound::serve);
         self.listen(&served, Direction::Handshakes, listeners.inbound, inbound::serve);

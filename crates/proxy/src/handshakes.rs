@@ -1,90 +1,36 @@
-//! How many TLS handshakes with one pod may be under way on one thread.
+//! How many TLS handshakes with one pod may be under way on one thread, and which goes when there
+//! are too many.
 //!
-//! A handshake costs a descriptor and, once the client speaks, a signature. The bound is on the
-//! pod and, far below it, on each client address: who opens connections and stays silent keeps
-//! itself out, not the others. A handshake beyond a bound is refused, never queued.
+//! A handshake costs a descriptor and, once the client speaks, a signature. Nobody is refused for
+//! those who stay silent: the oldest handshake of whoever has most goes, strangers before clients
+//! that have proven themselves at this pod. A client that speaks is done before its turn comes. To
+//! refuse at a bound would let whoever has a few addresses keep everybody out.
 
-use std::cell::RefCell;
-use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustc_hash::FxHashMap;
+use ambit_net::admission::{Admission, Bound, Bounds};
+use ambit_tls::HANDSHAKE_TIMEOUT;
 
-/// Handshakes with one pod.
-const MAX_HANDSHAKES: u32 = 1024;
-/// Handshakes with one pod from one address. A proxy opens one at a time to a destination; more
-/// come from one address only when a cluster translates addresses.
-const MAX_HANDSHAKES_OF_ONE_ADDRESS: u32 = 64;
+/// Longest that a connection counts as one: a handshake has a time of its own, and its pod's
+/// certificate may have to come first.
+const LONGEST: Duration = HANDSHAKE_TIMEOUT.saturating_mul(2);
+/// Handshakes with one pod on one thread.
+const MAX_HANDSHAKES: usize = 1024;
+/// Of these from one IPv4 address or IPv6 network. A proxy opens one at a time to a destination;
+/// more come from one address only when a cluster translates addresses.
+const MAX_HANDSHAKES_OF_ONE_SOURCE: usize = 64;
+/// All threads together use so small a part of the descriptors for connections: well below what
+/// one client may have of a pod's share, so that here a handshake goes before there one is refused.
+const PART_OF_THE_DESCRIPTORS: usize = 12;
 
-/// The handshakes with one pod.
-#[derive(Debug, Default)]
-pub(crate) struct Handshakes(RefCell<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    all: u32,
-    by_address: FxHashMap<IpAddr, u32>,
-}
-
-/// One handshake; it ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Handshake<'a> {
-    of: &'a Handshakes,
-    from: IpAddr,
-}
-
-impl Handshakes {
-    /// Begins a handshake with a client at this address, unless there are too many.
-    pub(crate) fn begin(&self, from: IpAddr) -> Option<Handshake<'_>> {
-        let mut counts = self.0.borrow_mut();
-        let of_address = counts.by_address.get(&from).copied().unwrap_or_default();
-        if counts.all >= MAX_HANDSHAKES || of_address >= MAX_HANDSHAKES_OF_ONE_ADDRESS {
-            return None;
-        }
-        counts.all += 1;
-        counts.by_address.insert(from, of_address + 1);
-        Some(Handshake { of: self, from })
-    }
-}
-
-impl Drop for Handshake<'_> {
-    fn drop(&mut self) {
-        let mut counts = self.of.0.borrow_mut();
-        counts.all -= 1;
-        let left = counts.by_address.get(&self.from).map_or(0, |count| count - 1);
-        if left == 0 {
-            counts.by_address.remove(&self.from);
-        } else {
-            counts.by_address.insert(self.from, left);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn address(last: u32) -> IpAddr {
-        std::net::Ipv4Addr::from_bits(0x0a00_0000 + last).into()
-    }
-
-    #[test]
-    fn a_silent_client_keeps_itself_out_and_nobody_else() {
-        let handshakes = Handshakes::default();
-        let begin = |_| handshakes.begin(address(1));
-        let mut silent: Vec<_> = (0..MAX_HANDSHAKES_OF_ONE_ADDRESS).filter_map(begin).collect();
-        assert!(handshakes.begin(address(1)).is_none());
-        assert!(handshakes.begin(address(2)).is_some());
-        silent.pop();
-        assert!(handshakes.begin(address(1)).is_some());
-    }
-
-    #[test]
-    fn all_of_them_together_are_bounded_and_leave_no_trace() {
-        let handshakes = Handshakes::default();
-        let many: Vec<_> = (0..2 * MAX_HANDSHAKES).map(|n| handshakes.begin(address(n))).collect();
-        assert_eq!(many.iter().flatten().count(), MAX_HANDSHAKES as usize);
-        drop(many);
-        assert_eq!(handshakes.0.borrow().all, 0);
-        assert!(handshakes.0.borrow().by_address.is_empty());
-    }
+/// The handshakes with one pod on one of so many threads, in a process that has so many descriptors
+/// for connections.
+pub(crate) fn handshakes(for_connections: usize, threads: usize) -> Arc<Admission> {
+    let total = for_connections / PART_OF_THE_DESCRIPTORS / threads.max(1);
+    let total = total.clamp(1, MAX_HANDSHAKES);
+    let silent = Bound { total, each: MAX_HANDSHAKES_OF_ONE_SOURCE.min(total) };
+    // Who has proven itself leaves at once, so that the bound of those is none.
+    let bounds = Bounds { silent, proven: silent, proof_within: LONGEST };
+    Admission::new("TLS handshakes of a pod", bounds)
 }

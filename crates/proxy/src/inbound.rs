@@ -4,6 +4,7 @@
 //! address, from the client's. 200 is sent when the application has accepted, so that whoever
 //! speaks first may. A claim in a header never decides anything.
 
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use ambit_model::plan::PROXY_PORTS;
 use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::{ApplicationProtocol, ApplicationTunnel, Workload};
+use ambit_net::admission::{Leave, Owner};
 use ambit_net::copy::SocketEnd;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
@@ -41,9 +43,9 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// Why another proxy's connection was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// Too many handshakes are under way, from this address or with this pod.
-    #[error("too many TLS handshakes are under way from this address or with this pod")]
-    Crowded,
+    /// Others connect to the pod, and this one has taken longest of whoever has most.
+    #[error("too many TLS handshakes are under way with this pod, and this is the oldest of them")]
+    Crowded(#[source] Leave),
     /// There is no descriptor for one more connection of this client.
     #[error(transparent)]
     Share(#[from] Box<Crowded>),
@@ -64,7 +66,7 @@ pub(crate) enum SessionError {
 impl Failure for SessionError {
     fn flags(&self) -> ResponseFlags {
         match self {
-            Self::Crowded => ResponseFlags::Overflow,
+            Self::Crowded(_) => ResponseFlags::Overflow,
             Self::Share(crowded) => crowded.flags(),
             Self::Certificate(_) => ResponseFlags::IdentityError,
             Self::Revoked | Self::Tls(HandshakeError::Revoked { .. }) => {
@@ -77,7 +79,7 @@ impl Failure for SessionError {
 
     fn reason(&self) -> &'static str {
         match self {
-            Self::Crowded => "crowded",
+            Self::Crowded(_) => "crowded",
             Self::Share(crowded) => crowded.reason(),
             Self::Certificate(_) => "no_certificate",
             Self::Tls(_) => "tls",
@@ -211,16 +213,25 @@ async fn session(
     own: SocketAddr,
     held: Permit,
 ) -> Result<(), SessionError> {
-    let handshaking = served.handshakes.begin(from.ip()).ok_or(SessionError::Crowded)?;
+    let mut handshaking = served.handshakes.admit(from.ip().into()).await;
     let certificates = &plane.shared.certificates;
-    let credentials = match certificates.cached(&served.pod.identity) {
-        Some(credentials) => credentials,
-        None => certificates.of(&served.pod.identity).await?,
-    };
     let transport = Transport::new(stream);
     let activity = transport.activity();
-    let accepted = credentials.acceptor.accept(transport).await;
-    let (stream, peer) = accepted.map_err(SessionError::Tls)?;
+    let accepting = async {
+        let credentials = match certificates.cached(&served.pod.identity) {
+            Some(credentials) => credentials,
+            None => certificates.of(&served.pod.identity).await?,
+        };
+        credentials.acceptor.accept(transport).await.map_err(SessionError::Tls)
+    };
+    let (stream, peer) = tokio::select! {
+        biased;
+        leave = poll_fn(|cx| handshaking.poll_leave(cx)) => {
+            return Err(SessionError::Crowded(leave));
+        }
+        accepted = accepting => accepted?,
+    };
+    handshaking.proof().prove(Owner::Named(peer.identity.to_string().into()));
     // From here on it counts with those of whom it has proven to be.
     let source = Source::proven(from.ip(), peer.identity.clone());
     let carrier = Carrier::new(served.pod.shares.of(Direction::Inbound), source)?;

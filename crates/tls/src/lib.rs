@@ -54,7 +54,7 @@ pub mod workload;
 
 pub use authority::{Authority, AuthorityBundle};
 pub use error::HandshakeError;
-pub use handshake::{Acceptor, Connector, Peer};
+pub use handshake::{Acceptor, Connector, HANDSHAKE_TIMEOUT, Peer};
 pub use key::WorkloadKey;
 pub use revocation::RevocationList;
 pub use stream::{ClientStream, ServerStream};

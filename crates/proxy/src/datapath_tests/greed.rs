@@ -1,11 +1,12 @@
 //! Clients that take all they can get: their victims' neighbours are served all the same.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::thread::JoinHandle;
 
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport, Tunnel};
-use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, tcp_listener};
+use ambit_net::netlink::RouteSocket;
+use ambit_net::socket::{DialOptions, Dialing, ListenOptions, tcp_dial, tcp_listener};
 use http::{Method, Request, StatusCode};
 use tokio::sync::oneshot;
 
@@ -92,6 +93,27 @@ impl Drop for Attack {
     }
 }
 
+/// Addresses of a silent client, and the connections that it opens from each.
+const ADDRESSES: u8 = 20;
+const SILENT_OF_ONE_ADDRESS: usize = 64;
+
+/// Connects from further addresses of its own to a pod's port of HBONE, and says nothing.
+fn stay_silent(stranger: &PodBox, server: &PodBox) -> Vec<Dialing> {
+    let mut routes = RouteSocket::open_in(&stranger.netns).unwrap();
+    let mut silent = Vec::new();
+    for last in 1..=ADDRESSES {
+        let own: IpAddr = [10, 9, 1, last].into();
+        routes.ensure_address("eth0", format!("{own}/16").parse().unwrap()).unwrap();
+        let source = Some(SocketAddr::new(own, 0));
+        for _ in 0..SILENT_OF_ONE_ADDRESS {
+            let options = DialOptions { source, ..DialOptions::default() };
+            let dial = || tcp_dial(at(server.v4, 15008), &options);
+            silent.push(stranger.netns.run(dial).unwrap().unwrap());
+        }
+    }
+    silent
+}
+
 fn ask(target: SocketAddr) -> Request<()> {
     Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap()
 }
@@ -172,5 +194,27 @@ in_namespaces! {
             used < 20
         });
         assert!(far.shares().used_up.is_empty());
+    }
+
+    fn whoever_stays_silent_keeps_nobody_out() {
+        let world = World::new();
+        let near = world.proxy(SameNode::Join);
+        let far = world.proxy_of(SameNode::Join, Some(LIMIT));
+        let mut clients = ["first", "second", "third"].map(|name| world.pod(name, name));
+        let mut server = world.pod("server", "server");
+        let stranger = world.pod("stranger", "stranger");
+        clients.iter_mut().for_each(|pod| near.enrol(pod));
+        far.enrol(&mut server);
+        let pods: Vec<&PodBox> = clients.iter().chain([&server]).collect();
+        publish(&[&near, &far], &pods, &[]);
+        server.serve(8080, mirror);
+        // Each client is new to the server: its proxy has no connection that it could use again.
+        for client in &clients {
+            let _silent = stay_silent(&stranger, &server);
+            let answer = client.ask(at(server.v4, 8080));
+            assert_eq!(answer.expect("served"), format!("{} said hello\n", client.v4));
+        }
+        let (used, _) = far.shared.descriptors.used();
+        assert!(used < LIMIT / 10, "{used} descriptors");
     }
 }
