@@ -101,7 +101,8 @@ fn tags_within_tags_hide_an_address_unless_they_are_dropped() {
         &[(CUSTOMER, 0xf000), (CUSTOMER, 0x7000)],
         &[(SERVICE, 0), (SERVICE, 0), (CUSTOMER, 0)],
     ];
-    for tags in [&[][..], &[(CUSTOMER, 0)]].iter().chain(&hiding) {
+    let told: [&[(u16, u16)]; 3] = [&[], &[(CUSTOMER, 0)], &[(SERVICE, 0)]];
+    for tags in told.iter().chain(&hiding) {
         assert!(bed.arrives(tags), "{tags:?}: without rules");
     }
     let forged = Rule::new("forged").ipv4().source(FORGED_NET.parse().expect("literal")).drop();
@@ -112,7 +113,9 @@ fn tags_within_tags_hide_an_address_unless_they_are_dropped() {
         let mut kernel = Nftables::open_in(&bed.node).expect("nftables");
         let only_forged = Table::new(family, "test").chain(chain.clone().rule(forged.clone()));
         kernel.replace(&[only_forged]).expect("written");
-        assert!(!bed.arrives(&[]) && !bed.arrives(&[(CUSTOMER, 0)]), "{family:?}");
+        for tags in told {
+            assert!(!bed.arrives(tags), "{family:?} {tags:?}");
+        }
         for tags in hiding {
             assert!(bed.arrives(tags), "{family:?} {tags:?}: the address alone does not tell");
         }
@@ -120,7 +123,7 @@ fn tags_within_tags_hide_an_address_unless_they_are_dropped() {
         let both = Table::new(family, "test").chain(chain);
         kernel.replace(std::slice::from_ref(&both)).expect("written");
         assert_eq!(kernel.verify(&both).expect("listed"), [], "{family:?}");
-        for tags in [&[][..], &[(CUSTOMER, 0)]].iter().chain(&hiding) {
+        for tags in told.iter().chain(&hiding) {
             assert!(!bed.arrives(tags), "{family:?} {tags:?}");
         }
         assert!(kernel.delete(family, "test").expect("deleted"));
