@@ -48,6 +48,21 @@ pub fn listeners(port: u16) -> io::Result<BTreeSet<u64>> {
     Ok(inodes)
 }
 
+/// The inodes of the sockets (v4 and v6) of the calling thread's namespace that have a port at
+/// their own end and that a process holds: of TCP, whatever their state, and of UDP.
+pub fn holders(port: u16) -> io::Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+    let of = |tables: &[&str]| {
+        let mut inodes = BTreeSet::new();
+        each_socket_of(tables, |socket| {
+            if socket.port == port && socket.inode != 0 {
+                inodes.insert(socket.inode);
+            }
+        })?;
+        Ok::<_, io::Error>(inodes)
+    };
+    Ok((of(&["tcp", "tcp6"])?, of(&["udp", "udp6"])?))
+}
+
 /// The open TCP connections (v4 and v6) of the calling thread's namespace.
 pub(crate) fn open_connections() -> io::Result<Vec<TcpConnection>> {
     let mut connections = Vec::new();
@@ -77,7 +92,7 @@ fn end(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// A line of `/proc/net/tcp`.
+/// A line of `/proc/net/tcp` or `/proc/net/udp`.
 struct Socket<'a> {
     local: &'a str,
     remote: &'a str,
@@ -87,9 +102,14 @@ struct Socket<'a> {
     inode: u64,
 }
 
-fn each_socket(mut visit: impl FnMut(Socket<'_>)) -> io::Result<()> {
-    for path in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        match fs::read_to_string(path) {
+fn each_socket(visit: impl FnMut(Socket<'_>)) -> io::Result<()> {
+    each_socket_of(&["tcp", "tcp6"], visit)
+}
+
+fn each_socket_of(tables: &[&str], mut visit: impl FnMut(Socket<'_>)) -> io::Result<()> {
+    for table in tables {
+        let path = format!("/proc/thread-self/net/{table}");
+        match fs::read_to_string(&path) {
             Ok(table) => {
                 for line in table.lines().skip(1) {
                     visit(socket(line).ok_or_else(|| malformed(line))?);
@@ -111,5 +131,5 @@ fn socket(line: &str) -> Option<Socket<'_>> {
 }
 
 fn malformed(line: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected line in /proc/net/tcp: {line}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected line in /proc/net: {line}"))
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ambit_net::namespace::NetNs;
 use ambit_net::nftables::Watch;
+use ambit_wire::capture::Obstacle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -47,7 +48,10 @@ struct Tracked {
     /// Tells results for this namespace from those for one that the pod had before.
     generation: u64,
     waiting: Vec<Waiting>,
-    last_problem: Option<String>,
+    /// What kept it from being captured when that was last tried.
+    obstacle: Option<Obstacle>,
+    /// The refusals of the proxy that were looked into.
+    refusals: u32,
     /// Captured connections that were open when they were last counted, on its way out.
     connections: usize,
     watching: Option<tokio::task::AbortHandle>,
@@ -160,7 +164,8 @@ impl Agent {
         let gone = |(name, uid): &(PodName, PodUid)| {
             !self.pods.contains_key(uid) && !self.kept.contains_key(uid) && !lives(name, uid)
         };
-        for (name, uid) in reports.into_iter().filter(gone) {
+        let explained = self.workshop.explained();
+        for (name, uid) in reports.into_iter().chain(explained).filter(gone) {
             self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
         }
         self.node_side_at = Some(now());
@@ -333,6 +338,9 @@ impl Agent {
                 self.node_side_at = Some(now() + self.settings.repair_interval);
             }
             Done::ReportCleared => {}
+            Done::Explained { uid, generation, name, obstacle } => {
+                self.on_explained(uid, generation, name, obstacle);
+            }
             Done::Tampered { uid, generation, watch } => {
                 if let Some(pod) = self.pods.get_mut(&uid)
                     && pod.generation == generation
@@ -369,7 +377,14 @@ impl Agent {
         } else {
             log_success(pod, action, outcome);
         }
-        pod.last_problem = problem;
+        match problem.map(Obstacle::Failed) {
+            Some(obstacle) if matches!(action, Action::Program(_)) => {
+                let explain = explain(uid, pod, obstacle.clone());
+                self.jobs.spawn(self.workshop.start(explain));
+                pod.obstacle = Some(obstacle);
+            }
+            obstacle => pod.obstacle = obstacle,
+        }
         if let Outcome::Connections(count) = outcome {
             pod.connections = count;
         }
@@ -407,12 +422,34 @@ impl Agent {
             match self.zds.standing(uid) {
                 Standing::Unanswered => {}
                 Standing::Acknowledged => {
-                    pod.last_problem = None;
+                    (pod.obstacle, pod.refusals) = (None, 0);
                     pod.enrolment.acknowledged();
                 }
-                Standing::Refused(reason) => {
-                    pod.last_problem = Some(format!("the node proxy refused it: {reason}"));
+                // Offered again and again: who is in the way may be another each time.
+                Standing::Refused { reason, times } if times != pod.refusals => {
+                    let obstacle = Obstacle::Refused(reason);
+                    let explain = explain(uid, pod, obstacle.clone());
+                    self.jobs.spawn(self.workshop.start(explain));
+                    (pod.obstacle, pod.refusals) = (Some(obstacle), times);
                 }
+                Standing::Refused { .. } => {}
+            }
+        }
+    }
+
+    /// What keeps a pod out was found and told, which may have taken longer than it held.
+    fn on_explained(&mut self, uid: PodUid, generation: u64, name: PodName, obstacle: Obstacle) {
+        match self.pods.get_mut(&uid) {
+            Some(pod) if pod.generation == generation && pod.enrolment.is_wanted() => {
+                // Of one that is captured meanwhile the next report takes it back.
+                if pod.enrolment.is_unacknowledged() && pod.obstacle.is_some() {
+                    tracing::warn!(pod = %name, %obstacle, "cannot be captured yet");
+                    pod.obstacle = Some(obstacle);
+                }
+            }
+            Some(pod) if pod.enrolment.is_captured() => {}
+            _ => {
+                self.jobs.spawn(self.workshop.start(Job::ClearReport { name, uid }));
             }
         }
     }
@@ -575,7 +612,8 @@ impl Agent {
             enrolment: Enrolment::new(wish, self.settings.repair_interval),
             generation: self.generations,
             waiting,
-            last_problem: None,
+            obstacle: None,
+            refusals: 0,
             connections: 0,
             watching: None,
         };
@@ -633,9 +671,14 @@ fn joined(result: Result<Done, tokio::task::JoinError>) -> Option<Done> {
     }
 }
 
+fn explain(uid: &PodUid, pod: &Tracked, obstacle: Obstacle) -> Job {
+    let (name, netns) = (pod.name.clone(), pod.netns.clone());
+    Job::Explain { uid: uid.clone(), generation: pod.generation, name, netns, obstacle }
+}
+
 fn why_not_captured(pod: &Tracked, connected: bool) -> String {
-    match &pod.last_problem {
-        Some(problem) => problem.clone(),
+    match &pod.obstacle {
+        Some(obstacle) => obstacle.to_string(),
         None if !connected => "no node proxy is connected to the agent (is `ambit proxy` or \
             ztunnel running on this node?)"
             .to_owned(),

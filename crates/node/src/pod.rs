@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ambit_wire::capture::NOT_CAPTURED;
 use ambit_wire::kubernetes::{CAPTURE_LACKS, CUT_OPEN_CONNECTIONS, OLDER_CONNECTIONS};
 
 use crate::cni::NewPod;
@@ -98,6 +99,7 @@ impl PodObject {
             CUT_OPEN_CONNECTIONS,
             OLDER_CONNECTIONS,
             CAPTURE_LACKS,
+            NOT_CAPTURED,
             STATIC_UID_ANNOTATION,
         ]
         .contains(&key)

@@ -3,7 +3,8 @@
 //! The process is this test binary again, started at [`child_agent`], so that it can be killed.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -454,15 +455,79 @@ async fn killing_the_agent_disturbs_nothing_and_the_next_one_goes_on() {
     eventually("nothing is left", || world.footprint() == Footprint::None).await;
 }
 
+/// A program in a pod that holds a port there. It ends with its drop.
+struct Squatter(Child);
+
+impl Squatter {
+    fn start(pod: &NetNs, address: &str) -> Self {
+        let address: SocketAddr = address.parse().expect("literal");
+        let start = || {
+            let socket = OwnedFd::from(TcpListener::bind(address).expect("listen"));
+            Command::new("sleep").arg("60").stdin(Stdio::from(socket)).spawn()
+        };
+        Self(pod.run(start).expect("enter").expect("start"))
+    }
+}
+
+impl Drop for Squatter {
+    fn drop(&mut self) {
+        self.0.kill().expect("kill the program");
+        self.0.wait().expect("it ends");
+    }
+}
+
+#[tokio::test]
+async fn why_a_pod_is_not_captured_is_reported_until_it_is() {
+    let mut world = World::with(Testbed::new(), "squatted");
+    world.write_status();
+    world.label_namespace("ambient");
+    let squatter = Squatter::start(&world.bed.pod, "10.244.1.5:15006");
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.receive().await, format!("+{UID}"));
+    let refusal = "listen on [::]:15006 in the pod: Address already in use (os error 98)";
+    proxy.answer(Err(refusal)).await;
+    assert_eq!(proxy.accept(1).await, ["snapshot"]);
+    let reason = || std::fs::read_to_string(world.path("uncaptured/shop/web")).unwrap_or_default();
+    let taken = format!("{UID}\nPortTaken 15006 sleep");
+    eventually("the reason", || reason() == taken).await;
+    assert!(!world.is_reported());
+    // The next refusal may have another reason.
+    drop(squatter);
+    assert_eq!(proxy.receive().await, format!("+{UID}"));
+    proxy.answer(Err("no room")).await;
+    let refused = format!("{UID}\nRefused no room");
+    eventually("another reason", || reason() == refused).await;
+    assert_eq!(proxy.accept(1).await, [format!("+{UID}")]);
+    world.reported(true).await;
+    eventually("no reason", || reason().is_empty()).await;
+}
+
+#[tokio::test]
+async fn the_reason_ends_with_the_wish_to_capture_the_pod() {
+    let mut world = World::new("reason-ends");
+    world.write_status();
+    world.label_namespace("ambient");
+    world.start_agent();
+    let mut proxy = world.proxy().await;
+    assert_eq!(proxy.receive().await, format!("+{UID}"));
+    proxy.answer(Err("no room")).await;
+    let reason = world.path("uncaptured/shop/web");
+    eventually("the reason", || reason.exists()).await;
+    world.label_namespace("none");
+    eventually("no reason", || !reason.exists()).await;
+}
+
 #[tokio::test]
 async fn a_pod_that_ended_while_no_agent_ran_is_forgotten() {
     let mut world = World::new("ended");
     write_atomically(&world.path("captured/shop/web"), "another-uid");
     write_atomically(&world.path("captured/shop/gone"), "gone-uid");
+    write_atomically(&world.path("uncaptured/shop/late"), "late-uid\nRefused no room");
     world.start_agent();
     world.ready().await;
-    let left =
-        || world.path("captured/shop/gone").exists() || world.path("captured/shop/web").exists();
+    let reports = ["captured/shop/gone", "captured/shop/web", "uncaptured/shop/late"];
+    let left = || reports.iter().any(|report| world.path(report).exists());
     eventually("the reports", || !left()).await;
 }
 

@@ -12,10 +12,11 @@ use std::time::Duration;
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::{LinkWatch, NetlinkError};
 use ambit_net::nftables::Watch;
+use ambit_wire::capture::Obstacle;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::capture::rules::Extent;
-use crate::capture::{self, CaptureError, Drift, Occasion, Standing};
+use crate::capture::{self, CaptureError, Drift, Occasion, Standing, ports};
 use crate::cni::NewPod;
 use crate::enrolment::{Action, Outcome};
 use crate::metrics::count;
@@ -67,6 +68,8 @@ pub(crate) enum Job {
     MendNodeSide,
     /// Takes back the report of a pod that ended while no agent ran.
     ClearReport { name: PodName, uid: PodUid },
+    /// Finds out what keeps a pod from being captured, and says so.
+    Explain { uid: PodUid, generation: u64, name: PodName, netns: Arc<NetNs>, obstacle: Obstacle },
     /// Reads the registry anew for a pod that the CNI plugin announced.
     Refresh {
         registry: RegistryHandle,
@@ -91,6 +94,8 @@ pub(crate) enum Done {
     NodeSide,
     /// Answer to [`Job::ClearReport`].
     ReportCleared,
+    /// Answer to [`Job::Explain`].
+    Explained { uid: PodUid, generation: u64, name: PodName, obstacle: Obstacle },
     /// Answer to [`Job::Refresh`].
     Refreshed {
         new_pod: NewPod,
@@ -131,10 +136,12 @@ impl Workshop {
 
     /// The pods that an earlier agent reported as captured.
     pub(crate) fn reports(&self) -> Vec<(PodName, PodUid)> {
-        self.tools.reports.all().unwrap_or_else(|error| {
-            tracing::warn!(error = %chain(&error), "cannot read the reports of captured pods");
-            Vec::new()
-        })
+        listed(self.tools.reports.all())
+    }
+
+    /// The pods of which an earlier agent said why they are not captured.
+    pub(crate) fn explained(&self) -> Vec<(PodName, PodUid)> {
+        listed(self.tools.reports.explained())
     }
 
     /// Lets the node's connections to these addresses of a captured pod take the probe address.
@@ -221,6 +228,10 @@ impl Workshop {
                     workshop.clear_report(&name, &uid).await;
                     Done::ReportCleared
                 }
+                Job::Explain { uid, generation, name, netns, obstacle } => {
+                    let obstacle = workshop.explain(&name, &uid, netns, obstacle).await;
+                    Done::Explained { uid, generation, name, obstacle }
+                }
                 Job::Refresh { registry, new_pod, reply } => {
                     let view = registry.refresh(&new_pod).await;
                     Done::Refreshed { new_pod, reply, view }
@@ -253,7 +264,9 @@ impl Workshop {
         let reports = &self.tools.reports;
         let reported = match action {
             Action::Program(_) | Action::Verify(_) => reports.mark(&name, &uid, report).await,
-            Action::RemoveRedirects | Action::Forget => reports.clear(&name, &uid).await,
+            Action::RemoveRedirects | Action::Withdraw | Action::Forget => {
+                reports.clear(&name, &uid).await
+            }
             _ => Ok(()),
         };
         match reported {
@@ -263,6 +276,33 @@ impl Workshop {
             reported => reported?,
         }
         Ok(outcome)
+    }
+
+    /// Says what the obstacle is, by what the pod's namespace shows where that is more than was
+    /// said.
+    async fn explain(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        netns: Arc<NetNs>,
+        obstacle: Obstacle,
+    ) -> Obstacle {
+        let seen = match obstacle {
+            Obstacle::Refused(reason) => {
+                let told = reason.clone();
+                let looked = self.on_thread(move |_| ports::obstacle(&netns, reason)).await;
+                looked.unwrap_or_else(|error| {
+                    tracing::debug!(pod = %name, error = %chain(&error), "who has its ports");
+                    Obstacle::Refused(told)
+                })
+            }
+            known => known,
+        };
+        if let Err(error) = self.tools.reports.explain(name, uid, &seen).await {
+            tracing::warn!(pod = %name, error = %chain(&error), "why it is not captured is said \
+                in this log alone");
+        }
+        seen
     }
 
     async fn clear_report(&self, name: &PodName, uid: &PodUid) {
@@ -398,6 +438,14 @@ impl Tools {
         }
         self.health.forgeable.store(self.node_side.is_open(), Ordering::Relaxed);
     }
+}
+
+/// What is known of earlier reports; nothing, where they cannot be read.
+fn listed(reports: Result<Vec<(PodName, PodUid)>, ReportError>) -> Vec<(PodName, PodUid)> {
+    reports.unwrap_or_else(|error| {
+        tracing::warn!(error = %chain(&error), "cannot read the reports of an earlier agent");
+        Vec::new()
+    })
 }
 
 /// Ends when the rules of the namespace were altered, by whomever. When the notifications break it

@@ -61,8 +61,13 @@ pub(crate) enum Standing {
     Unanswered,
     /// A connected proxy serves it.
     Acknowledged,
-    /// The proxy refused it, for this reason; it is offered again.
-    Refused(String),
+    /// The proxy refused it; it is offered again.
+    Refused {
+        /// Why, in its words.
+        reason: String,
+        /// How often in a row.
+        times: u32,
+    },
 }
 
 /// Everything the proxies are to know, and the proxies.
@@ -197,7 +202,10 @@ impl ZdsServer {
             return Standing::Acknowledged;
         }
         let refusal = state.refusals.get(uid.as_str());
-        refusal.map_or(Standing::Unanswered, |refusal| Standing::Refused(refusal.reason.clone()))
+        refusal.map_or(Standing::Unanswered, |Refusal { reason, times, .. }| Standing::Refused {
+            reason: reason.clone(),
+            times: *times,
+        })
     }
 
     /// Whether a proxy is connected that takes new pods.
@@ -537,7 +545,8 @@ mod tests {
             proxy.answer(Err("no room")).await;
             assert_eq!(proxy.receive().await, "+a");
             assert_eq!(refused.elapsed(), wait);
-            assert_eq!(served.standing("a"), Standing::Refused("no room".to_owned()));
+            let refused = Standing::Refused { reason: "no room".to_owned(), times: 1 };
+            assert_eq!(served.standing("a"), refused);
         }
         proxy.answer(Err("no room")).await;
         served.announce("b");

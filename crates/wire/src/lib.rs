@@ -16,11 +16,13 @@
 //! | [`xds::retained`] | what a proxy keeps across restarts: `Retained`, `Snapshot`, `Delta` |
 //! | [`xds::node`] | who asks: `ProxyNode` |
 //! | [`ca`] | certificate requests |
+//! | [`capture`] | why a pod is not captured |
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
 //! | [`kubernetes`] | lists of pods in the API server's own encoding |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
 
 pub mod ca;
+pub mod capture;
 pub mod convert;
 pub mod hbone;
 pub mod kubernetes;

@@ -218,13 +218,20 @@ fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
         let items = mesh.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
         for item in items {
             let item = match item.as_str() {
-                Some(name) => name.to_owned(),
+                Some(name) => waiting(name, mesh).unwrap_or_else(|| name.to_owned()),
                 None => format!("{} ({})", plain(&item["policy"]), plain(&item["message"])),
             };
             let _ = writeln!(text, "{what}: {item}");
         }
     }
     text
+}
+
+/// A pod that waits for capture with what keeps it waiting, if its agent says so.
+fn waiting(pod: &str, mesh: &Value) -> Option<String> {
+    let told = mesh.pointer("/pods/notCaptured")?.as_array()?;
+    let why = told.iter().find(|it| it["pod"] == pod)?;
+    Some(format!("{pod} ({}; {})", plain(&why["message"]), plain(&why["remedy"])))
 }
 
 fn plain(value: &Value) -> String {
@@ -320,6 +327,17 @@ mod tests {
         ]));
         let expected = "certificate revoked on node-1: spiffe://t/ns/a/sa/c (no answer)\n";
         assert_eq!(super::revoked_text(&told), expected);
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_capture_is_named_with_the_reason() {
+        let why =
+            json!({ "pod": "a/b", "message": "\"nginx\" has port 15006", "remedy": "stop it" });
+        let told = json!({ "pods": { "captured": 0, "waitingForCapture": ["a/b", "a/c"],
+            "notCaptured": [why] } });
+        let expected = "captured pods: 0\nwaiting for capture: a/b (\"nginx\" has port 15006; stop \
+            it)\nwaiting for capture: a/c\n";
+        assert_eq!(super::mesh_text(true, &told), expected);
     }
 
     #[test]

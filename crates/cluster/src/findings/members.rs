@@ -14,6 +14,8 @@ const OLDER_CONNECTIONS: &str = "ambit.io/older-connections";
 const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
 /// By this a pod takes plain connections past its proxy; `true` alone means it, as for the agent.
 const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
+/// What an agent writes on a pod that it cannot capture: a word for the kind, then the details.
+const NOT_CAPTURED: &str = "ambit.io/not-captured";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// The CNI plugin, as the kubelet names it in what it tells of a pod.
 const PLUGIN: &str = "ambit-cni";
@@ -113,14 +115,28 @@ fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
     if is_new {
         return;
     }
-    let why = newest.map(|it| format!(": {}: {}", text(it, "/reason"), text(it, "/message")));
-    report.error("not-captured", place()).says(
-        format!(
-            "its labels take it into the mesh and it is not captured{}",
-            why.unwrap_or_default()
+    let told = newest.map(|it| format!(": {}: {}", text(it, "/reason"), text(it, "/message")));
+    let logs = || format!("see `ambit logs --kube node/{}`", text(pod, "/spec/nodeName"));
+    let (why, remedy) = match annotation(pod, NOT_CAPTURED) {
+        Some(line) => obstacle(line, logs()),
+        None => (told.unwrap_or_default(), logs()),
+    };
+    report
+        .error("not-captured", place())
+        .says(format!("its labels take it into the mesh and it is not captured{why}"), remedy);
+}
+
+/// What keeps a pod out, in its agent's words, and what to do about it.
+fn obstacle(line: &str, logs: String) -> (String, String) {
+    let taken = line.strip_prefix("PortTaken ").map(|rest| rest.split_once(' '));
+    match (taken, line.split_once(' ')) {
+        (Some(Some((port, process))), _) => (
+            format!(": {process:?} in the pod has port {port}, which the node proxy needs there"),
+            "stop that program or have it listen on another port".to_owned(),
         ),
-        format!("see `ambit logs --kube node/{}`", text(pod, "/spec/nodeName")),
-    );
+        (_, Some((_, words))) => (format!(": {words}"), logs),
+        (_, None) => (format!(": {line}"), logs),
+    }
 }
 
 fn name_of(container: &Value) -> &str {

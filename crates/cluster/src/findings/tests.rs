@@ -645,6 +645,16 @@ fn members_that_are_not_what_their_labels_say() {
             "involvedObject": {"uid": "web-1", "name": "web-1"}}));
     };
     running(plain, &[(Error, "not-captured", "NotCaptured: no nftables")]);
+    let squatted = |it: &mut Cluster| {
+        let line = "PortTaken 15006 nginx";
+        it.the("Pod", "web-1")["metadata"]["annotations"] = json!({"ambit.io/not-captured": line});
+    };
+    running(squatted, &[(Error, "not-captured", "\"nginx\" in the pod has port 15006")]);
+    let refused = |it: &mut Cluster| {
+        let line = "Refused no room";
+        it.the("Pod", "web-1")["metadata"]["annotations"] = json!({"ambit.io/not-captured": line});
+    };
+    running(refused, &[(Error, "not-captured", "it is not captured: no room")]);
     let fresh = |it: &mut Cluster| {
         let pod = it.the("Pod", "web-1");
         pod["metadata"]["annotations"] = json!({});

@@ -10,6 +10,7 @@ use ambit_manifest::{Kind, istio};
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
+use ambit_wire::capture::Obstacle;
 use serde_json::{Value, json};
 
 use crate::view_builder::Builder;
@@ -64,7 +65,7 @@ pub(super) fn aside(builder: &Builder) -> Value {
     let store = builder.store();
     let (mut host_network, mut pending, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
     let mut captured = 0;
-    let (mut older, mut lacking) = (Vec::new(), Vec::new());
+    let (mut older, mut lacking, mut obstacles) = (Vec::new(), Vec::new(), Vec::new());
     for (name, pod) in store.pods() {
         let Some((_, state)) = store.pod(name) else { continue };
         let text = format!("{}/{}", name.namespace, name.name);
@@ -82,7 +83,10 @@ pub(super) fn aside(builder: &Builder) -> Value {
                 leaving.push(text);
             }
             (_, true) => captured += 1,
-            ("ambient", false) if state.may_run(pod) => pending.push(text),
+            ("ambient", false) if state.may_run(pod) => {
+                obstacles.extend(state.obstacle(pod).map(|it| obstacle(&text, it)));
+                pending.push(text);
+            }
             _ => {}
         }
     }
@@ -93,6 +97,23 @@ pub(super) fn aside(builder: &Builder) -> Value {
         "hostNetworkLeftAlone": host_network,
         "olderThanCapture": older,
         "captureLacks": lacking,
+        "notCaptured": obstacles,
+    })
+}
+
+/// Why a pod that waits for capture is not captured.
+fn obstacle(pod: &str, obstacle: &Obstacle) -> Value {
+    let (port, process) = match obstacle {
+        Obstacle::PortTaken { port, process } => (Some(port), process.as_deref()),
+        Obstacle::Refused(_) | Obstacle::Failed(_) => (None, None),
+    };
+    json!({
+        "pod": pod,
+        "reason": obstacle.kind(),
+        "port": port,
+        "process": process,
+        "message": obstacle.to_string(),
+        "remedy": obstacle.remedy(),
     })
 }
 
@@ -324,4 +345,50 @@ pub(super) fn namespaces(builder: &Builder) -> Vec<Value> {
         })
     };
     store.namespaces().map(namespace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Kind, stored};
+    use crate::registry::Event;
+    use crate::view_builder::{Mesh, Vips};
+
+    fn put(kind: Kind, object: &Value) -> Event {
+        Event::Put(stored(kind, object.to_string().as_bytes()).expect("valid"))
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_capture_is_told_with_the_reason() {
+        let mut builder = Builder::new(Mesh::sample(), Vips::default());
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a",
+            "labels": {"istio.io/dataplane-mode": "ambient"}}});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "a",
+            "name": "web", "uid": "u1"}, "spec": {"nodeName": "n", "containers": []}});
+        let reason = |uid: &str| Event::Uncaptured {
+            namespace: "a".into(),
+            name: "web".into(),
+            obstacle: Some((
+                uid.into(),
+                Obstacle::PortTaken { port: 15006, process: Some("nginx".to_owned()) },
+            )),
+        };
+        let objects = [put(Kind::Namespace, &namespace), put(Kind::Pod, &pod), reason("before")];
+        builder.apply(objects);
+        let told = aside(&builder);
+        assert_eq!(told["waitingForCapture"], json!(["a/web"]));
+        assert_eq!(told["notCaptured"], json!([]), "of an earlier incarnation");
+        builder.apply([reason("u1")]);
+        let told = &aside(&builder)["notCaptured"];
+        assert_eq!((&told[0]["pod"], &told[0]["reason"]), (&json!("a/web"), &json!("PortTaken")));
+        assert_eq!((&told[0]["port"], &told[0]["process"]), (&json!(15006), &json!("nginx")));
+        let captured = Event::Captured {
+            namespace: "a".into(),
+            name: "web".into(),
+            uid: Some("u1".into()),
+            notes: crate::registry::CaptureNotes::default(),
+        };
+        builder.apply([captured]);
+        assert_eq!(aside(&builder)["notCaptured"], json!([]));
+    }
 }

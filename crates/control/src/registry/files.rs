@@ -1,7 +1,8 @@
 //! The registry of one machine: a directory of objects, watched.
 //!
 //! `registry/objects/<plural>/<namespace or _>/<name>.json` are the objects, `registry/status/pods`
-//! what nodes say, `registry/captured` what agents captured. Writers replace files by renaming, so
+//! what nodes say, `registry/captured` what agents captured, `registry/uncaptured` why they could
+//! not capture others. Writers replace files by renaming, so
 //! a file is never half there. Changes are gathered for a moment that churn cannot extend. An
 //! object that cannot be read keeps its last good version and is reported; one that is gone is
 //! gone. Nothing here ever writes to the registry.
@@ -11,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ambit_manifest::{Kind, ObjectKey, stored};
+use ambit_wire::capture::Obstacle;
 use futures::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use sha2::{Digest, Sha256};
@@ -61,6 +63,7 @@ enum Subject {
     Object(ObjectKey),
     PodStatus { namespace: String, name: String },
     Captured { namespace: String, name: String },
+    Uncaptured { namespace: String, name: String },
 }
 
 /// A watched directory of objects.
@@ -160,7 +163,7 @@ impl FilesRegistry {
         for directory in objects
             .iter()
             .map(PathBuf::as_path)
-            .chain([Path::new("status/pods"), Path::new("captured")])
+            .chain(["status/pods", "captured", "uncaptured"].map(Path::new))
         {
             let path = self.root.join(directory);
             let failed = |source| RegistryError::Directory { path: path.clone(), source };
@@ -297,6 +300,9 @@ fn subject(path: &Path) -> Option<Subject> {
         ["captured", namespace, name] => {
             Some(Subject::Captured { namespace: namespace.to_owned(), name: name.to_owned() })
         }
+        ["uncaptured", namespace, name] => {
+            Some(Subject::Uncaptured { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
         _ => None,
     }
 }
@@ -330,6 +336,16 @@ fn put(subject: &Subject, contents: &[u8]) -> Result<Event, String> {
                 notes: CaptureNotes::read(lines.next(), lines.next()),
             })
         }
+        Subject::Uncaptured { namespace, name } => {
+            let text = std::str::from_utf8(contents).map_err(|error| error.to_string())?;
+            let (uid, line) = text.split_once('\n').ok_or("no line after the uid")?;
+            let obstacle = line.parse::<Obstacle>().map_err(|error| error.to_string())?;
+            Ok(Event::Uncaptured {
+                namespace: namespace.as_str().into(),
+                name: name.as_str().into(),
+                obstacle: Some((uid.into(), obstacle)),
+            })
+        }
     }
 }
 
@@ -342,6 +358,9 @@ fn gone(subject: Subject) -> Event {
         Subject::Captured { namespace, name } => {
             let (namespace, name) = (namespace.into(), name.into());
             Event::Captured { namespace, name, uid: None, notes: CaptureNotes::default() }
+        }
+        Subject::Uncaptured { namespace, name } => {
+            Event::Uncaptured { namespace: namespace.into(), name: name.into(), obstacle: None }
         }
     }
 }
@@ -397,6 +416,9 @@ mod tests {
             Event::Delete(key) => format!("-{key}"),
             Event::PodStatus { namespace, name, status } => {
                 format!("status {namespace}/{name} {}", status.is_some())
+            }
+            Event::Uncaptured { namespace, name, obstacle } => {
+                format!("uncaptured {namespace}/{name} {obstacle:?}")
             }
             Event::Captured { namespace, name, uid, .. } => {
                 format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
@@ -475,6 +497,21 @@ mod tests {
         }
         assert_eq!(seen, ["+Namespace c"], "a mark comes after what was there before it");
         task.abort();
+    }
+
+    #[test]
+    fn why_a_pod_is_not_captured_is_read() {
+        let subject = subject(Path::new("uncaptured/a/web")).expect("one of ours");
+        let event = put(&subject, b"u1\nPortTaken 15006 nginx").expect("read");
+        let Event::Uncaptured { obstacle: Some((uid, obstacle)), .. } = event else {
+            panic!("{event:?}")
+        };
+        let nginx = Some("nginx".to_owned());
+        assert_eq!(&*uid, "u1");
+        assert_eq!(obstacle, Obstacle::PortTaken { port: 15006, process: nginx });
+        put(&subject, b"u1").expect_err("no reason");
+        let gone = gone(subject);
+        assert!(matches!(gone, Event::Uncaptured { obstacle: None, .. }), "{gone:?}");
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_wire::capture::Obstacle;
 use kube::Client;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
@@ -129,6 +130,15 @@ pub(crate) enum Event {
         uid: Option<Text>,
         /// What else the agent says of it.
         notes: CaptureNotes,
+    },
+    /// Why the node agent could not capture a pod, and which incarnation of it.
+    Uncaptured {
+        /// Namespace of the pod.
+        namespace: Text,
+        /// Name of the pod.
+        name: Text,
+        /// The uid of the pod and the reason; `None` when there is none any more.
+        obstacle: Option<(Text, Obstacle)>,
     },
 }
 

@@ -165,6 +165,10 @@ fn lines(events: &[Event]) -> Vec<String> {
             ),
             None => format!("status {namespace}/{name} -"),
         },
+        Event::Uncaptured { namespace, name, obstacle } => match obstacle {
+            Some((uid, obstacle)) => format!("uncaptured {namespace}/{name} {uid} {obstacle}"),
+            None => format!("uncaptured {namespace}/{name} -"),
+        },
         Event::Captured { namespace, name, uid, .. } => {
             format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
         }

@@ -12,6 +12,7 @@ use ambit_manifest::istio::WorkloadEntry;
 use ambit_manifest::names;
 use ambit_model::Text;
 use ambit_model::workload::{Locality, WorkloadKind};
+use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
 use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -66,6 +67,8 @@ pub(crate) struct PodRecord {
     pub(crate) is_annotated_captured: bool,
     /// What else the agent writes there.
     pub(crate) notes: CaptureNotes,
+    /// Why the agent could not capture it, as it writes there.
+    pub(crate) obstacle: Option<Box<Obstacle>>,
     /// What the pod object itself says of its state, as a kubelet writes it.
     pub(crate) own_status: Option<PodStatus>,
 }
@@ -100,6 +103,7 @@ impl PodRecord {
             owner,
             is_annotated_captured: says(REDIRECTION) == Some("enabled"),
             notes: CaptureNotes::read(says(OLDER_CONNECTIONS), says(CAPTURE_LACKS)),
+            obstacle: says(NOT_CAPTURED).and_then(|line| line.parse().ok()).map(Box::new),
             own_status: own_status(pod),
         }
     }
@@ -248,7 +252,8 @@ mod tests {
         let pod = json!({
             "metadata": {"namespace": "a", "name": "web", "uid": "u1",
                 "annotations": {"ambient.istio.io/redirection": "enabled",
-                    "ambit.io/older-connections": "3"}},
+                    "ambit.io/older-connections": "3",
+                    "ambit.io/not-captured": "PortTaken 15006 nginx"}},
             "status": {"phase": "Running", "podIP": "10.0.0.1", "reason": "r",
                 "podIPs": [{"ip": "10.0.0.1"}, {"ip": "2001:db8::1"}],
                 "conditions": [{"type": "Initialized", "status": "True"},
@@ -270,6 +275,9 @@ mod tests {
         assert_eq!(record.own_status, Some(expected));
         assert!(record.is_annotated_captured);
         assert_eq!(record.notes, CaptureNotes { older: 3, lacks: "".into() });
+        let nginx = Some("nginx".to_owned());
+        let expected = Obstacle::PortTaken { port: 15006, process: nginx };
+        assert_eq!(record.obstacle.as_deref(), Some(&expected));
         let status = pod.status.as_mut().unwrap();
         status.pod_ips = None;
         status.conditions.as_mut().unwrap()[1].status = "False".into();

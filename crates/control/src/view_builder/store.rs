@@ -125,6 +125,11 @@ impl Store {
                 });
                 dirty.members.insert(Member::Pod(name));
             }
+            Event::Uncaptured { namespace, name, obstacle } => {
+                // Told, and otherwise without effect: nothing depends on it.
+                let name = ObjectName { namespace, name };
+                self.change_pod(name, dirty, |pod| pod.state.obstacle = obstacle.map(Box::new));
+            }
         }
     }
 

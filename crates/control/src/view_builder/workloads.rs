@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_model::workload::{Tunnel, Workload};
+use ambit_wire::capture::Obstacle;
 
 use super::Mesh;
 use super::entries::canonical;
@@ -30,6 +31,8 @@ pub(crate) struct PodState {
     pub(crate) captured: Option<ambit_model::Text>,
     /// What else that agent said of it.
     pub(crate) notes: CaptureNotes,
+    /// Why the agent could not capture the incarnation with that uid.
+    pub(crate) obstacle: Option<Box<(ambit_model::Text, Obstacle)>>,
 }
 
 impl PodState {
@@ -60,6 +63,12 @@ impl PodState {
     pub(crate) fn notes<'a>(&'a self, pod: &'a PodRecord) -> &'a CaptureNotes {
         let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid);
         if told { &self.notes } else { &pod.notes }
+    }
+
+    /// Why the node agent could not capture this incarnation of the pod, if it says so.
+    pub(crate) fn obstacle<'a>(&'a self, pod: &'a PodRecord) -> Option<&'a Obstacle> {
+        let told = self.obstacle.as_deref().filter(|(uid, _)| *uid == pod.uid);
+        told.map(|(_, obstacle)| obstacle).or(pod.obstacle.as_deref())
     }
 }
 

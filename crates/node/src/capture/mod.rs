@@ -9,6 +9,7 @@
 mod istio;
 mod older;
 mod parameters;
+pub(crate) mod ports;
 pub(crate) mod rules;
 #[cfg(test)]
 mod stray;

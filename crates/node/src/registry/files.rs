@@ -1,11 +1,11 @@
 //! The registry as a directory: `objects/pods`, `objects/namespaces` and `status/pods` are read,
-//! `captured` is written.
+//! `captured` is written, or `uncaptured`.
 //!
 //! Others replace files atomically (write aside, rename). A file that cannot be parsed keeps the
 //! meaning it had before, and so do a kind and a registry that vanish as a whole: a damaged
 //! registry must never take pods out of the mesh. At the start, when nothing is known yet, it is
 //! refused: pods that an earlier agent captured stay so meanwhile. This module never writes
-//! outside `captured`.
+//! outside of the two.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -311,16 +311,18 @@ fn name_of(path: &Path) -> Option<PodName> {
     Some(PodName::new(namespace, name))
 }
 
-/// The directory that says which pods are captured: `captured/<namespace>/<name>` holds the uid.
+/// The directories that say which pods are captured and why others are not:
+/// `captured/<namespace>/<name>` holds the uid, `uncaptured/<namespace>/<name>` the uid and a line.
 #[derive(Clone, Debug)]
 pub(crate) struct CapturedFiles {
     directory: PathBuf,
+    reasons: PathBuf,
 }
 
 impl CapturedFiles {
     /// The directory of a registry.
     pub(crate) fn new(registry: &Path) -> Self {
-        Self { directory: registry.join("captured") }
+        Self { directory: registry.join("captured"), reasons: registry.join("uncaptured") }
     }
 
     /// Reports a pod as captured: its uid, then a line for each note that says anything.
@@ -330,39 +332,44 @@ impl CapturedFiles {
         uid: &PodUid,
         notes: &[String; 2],
     ) -> Result<(), RegistryError> {
-        let path = self.path(name);
         let mut content = uid.as_str().to_owned();
         if notes.iter().any(|note| !note.is_empty()) {
             content = format!("{uid}\n{}\n{}", notes[0], notes[1]);
         }
-        if fs::read_to_string(&path).is_ok_and(|found| found == content) {
-            return Ok(());
-        }
-        let aside = path.with_file_name(format!(".{}.{}", name.name, uid));
-        let write = || {
-            fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
-            fs::write(&aside, &content)?;
-            fs::rename(&aside, &path)
-        };
-        write().map_err(|source| failed("write", &path, source))
+        write(&file_of(&self.directory, name), uid, &content)?;
+        remove(&file_of(&self.reasons, name), uid)
     }
 
-    /// Takes the report back, unless it speaks of a later pod of the same name.
+    /// Says in a line why a pod is not captured.
+    pub(crate) fn explain(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        line: &str,
+    ) -> Result<(), RegistryError> {
+        write(&file_of(&self.reasons, name), uid, &format!("{uid}\n{line}"))
+    }
+
+    /// Takes report and reason back, unless they speak of a later pod of the same name.
     pub(crate) fn clear(&self, name: &PodName, uid: &PodUid) -> Result<(), RegistryError> {
-        let path = self.path(name);
-        match fs::read_to_string(&path) {
-            Ok(found) if reported_uid(&found) != uid.as_str() => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(failed("read", &path, source)),
-            Ok(_) => fs::remove_file(&path).map_err(|source| failed("remove", &path, source)),
-        }
+        remove(&file_of(&self.reasons, name), uid)?;
+        remove(&file_of(&self.directory, name), uid)
     }
 
     /// Every report: what an earlier agent left.
     pub(crate) fn all(&self) -> Result<Vec<(PodName, PodUid)>, RegistryError> {
+        Self::named(&self.directory)
+    }
+
+    /// The pods whose reasons are told: what an earlier agent left.
+    pub(crate) fn explained(&self) -> Result<Vec<(PodName, PodUid)>, RegistryError> {
+        Self::named(&self.reasons)
+    }
+
+    fn named(directory: &Path) -> Result<Vec<(PodName, PodUid)>, RegistryError> {
         let mut reports = Vec::new();
-        let directories = list(&self.directory, &mut None);
-        for namespace in directories.map_err(|source| failed("list", &self.directory, source))? {
+        let directories = list(directory, &mut None);
+        for namespace in directories.map_err(|source| failed("list", directory, source))? {
             for path in list(&namespace, &mut None).map_err(|e| failed("list", &namespace, e))? {
                 let uid = fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
                 let name = path.file_name().and_then(|name| name.to_str());
@@ -375,9 +382,34 @@ impl CapturedFiles {
         }
         Ok(reports)
     }
+}
 
-    fn path(&self, name: &PodName) -> PathBuf {
-        self.directory.join(&name.namespace).join(&name.name)
+fn file_of(directory: &Path, name: &PodName) -> PathBuf {
+    directory.join(&name.namespace).join(&name.name)
+}
+
+/// Replaces a file as a whole, unless it says this already.
+fn write(path: &Path, uid: &PodUid, content: &str) -> Result<(), RegistryError> {
+    if fs::read_to_string(path).is_ok_and(|found| found == content) {
+        return Ok(());
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!(".{name}.{uid}"));
+    let replace = || {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        fs::write(&aside, content)?;
+        fs::rename(&aside, path)
+    };
+    replace().map_err(|source| failed("write", path, source))
+}
+
+/// Removes a file, unless it speaks of another pod.
+fn remove(path: &Path, uid: &PodUid) -> Result<(), RegistryError> {
+    match fs::read_to_string(path) {
+        Ok(found) if reported_uid(&found) != uid.as_str() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(failed("read", path, source)),
+        Ok(_) => fs::remove_file(path).map_err(|source| failed("remove", path, source)),
     }
 }
 

@@ -497,6 +497,7 @@ impl Backoff for Reconnect {
 
 #[cfg(test)]
 mod tests {
+    use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
     use serde_json::{Value, json};
 
     use super::*;
@@ -699,6 +700,28 @@ mod tests {
         let found = world.handle.view.wait_for(|view| here(view));
         tokio::time::timeout(2 * SCAN_MAX, found).await.expect("in time").expect("followed");
         ambit_net::namespace::unpin(&path).expect("unpin");
+    }
+
+    #[tokio::test]
+    async fn the_reason_of_a_pod_that_is_not_captured_is_annotated_until_it_is() {
+        let mut world = World::new("kube-reason", &[namespace("ambient"), pod(UID, None)]).await;
+        let annotations = Annotations::new(world.api.client(), world.handle.view.clone());
+        let reports = Reports::Annotations(annotations);
+        let (name, this) = (name(), PodUid::new(UID));
+        let taken = Obstacle::PortTaken { port: 15006, process: Some("nginx".to_owned()) };
+        let says = |view: &RegistryView| {
+            let pod = view.pods.get(&PodName::new("shop", "web"));
+            pod.and_then(|pod| pod.annotations.get(NOT_CAPTURED).cloned())
+        };
+        reports.explain(&name, &this, &taken).await.expect("said");
+        assert_eq!(world.reported(), None);
+        world.until(|view| says(view).as_deref() == Some("PortTaken 15006 nginx")).await;
+        world.api.away(true);
+        reports.explain(&name, &this, &taken).await.expect("said already");
+        world.api.away(false);
+        reports.mark(&name, &this, Report::default()).await.expect("marked");
+        assert_eq!(world.reported().as_deref(), Some(UID));
+        world.until(|view| says(view).is_none()).await;
     }
 
     #[tokio::test]

@@ -1,21 +1,23 @@
-//! The reports of captured pods: files in the registry of one machine, annotations in a cluster.
+//! The reports of captured pods, and why others are not captured: files in the registry of one
+//! machine, annotations in a cluster.
 //!
-//! The control plane offers the mesh's protocol to reported pods only. A report names a pod by its
-//! uid, so that a later pod of the same name is never reported by mistake.
+//! The control plane offers the mesh's protocol to pods reported as captured only. A report names a
+//! pod by its uid, so that a later pod of the same name is never reported by mistake.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
 use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::files::{CapturedFiles, RegistryError};
-use crate::pod::{CAPTURED_ANNOTATION, PodName, PodUid, RegistryView};
+use crate::pod::{CAPTURED_ANNOTATION, PodName, PodObject, PodUid, RegistryView};
 
 /// What the annotation says of a captured pod.
 const CAPTURED: &str = "enabled";
@@ -93,7 +95,20 @@ impl Reports {
         }
     }
 
-    /// Takes the report back.
+    /// Says why a pod that is to be captured is not. It never says that a pod is captured or not.
+    pub(crate) async fn explain(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        obstacle: &Obstacle,
+    ) -> Result<(), ReportError> {
+        match self {
+            Self::Files(files) => Ok(files.explain(name, uid, &obstacle.line())?),
+            Self::Annotations(annotations) => annotations.explain(name, uid, obstacle).await,
+        }
+    }
+
+    /// Takes the report back, and the reason why there was none.
     pub(crate) async fn clear(&self, name: &PodName, uid: &PodUid) -> Result<(), ReportError> {
         match self {
             Self::Files(files) => Ok(files.clear(name, uid)?),
@@ -106,6 +121,14 @@ impl Reports {
         match self {
             Self::Files(files) => Ok(files.all()?),
             Self::Annotations(annotations) => Ok(annotations.all()),
+        }
+    }
+
+    /// The pods whose reasons outlive them: what an earlier agent left.
+    pub(crate) fn explained(&self) -> Result<Vec<(PodName, PodUid)>, ReportError> {
+        match self {
+            Self::Files(files) => Ok(files.explained()?),
+            Self::Annotations(_) => Ok(Vec::new()),
         }
     }
 }
@@ -163,9 +186,42 @@ impl Annotations {
             CAPTURED_ANNOTATION: report.map(|_| CAPTURED),
             OLDER_CONNECTIONS: report.and_then(|it| it.older()),
             CAPTURE_LACKS: report.and_then(|it| it.lacks()),
+            NOT_CAPTURED: null,
         }}});
+        self.patch(name, uid, &patch, report.is_some()).await?;
+        *last = Last::Wrote(report, now());
+        Ok(())
+    }
+
+    async fn explain(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        obstacle: &Obstacle,
+    ) -> Result<(), ReportError> {
+        let written = self.written(uid);
+        // Not while a report is written: that takes the reason back.
+        let _last = written.lock().await;
+        let line = obstacle.line();
+        let is_said = |pod: &PodObject| pod.annotations.get(NOT_CAPTURED) == Some(&line);
+        if self.view.borrow().pods.get(name).is_some_and(|pod| pod.uid == *uid && is_said(pod)) {
+            return Ok(());
+        }
+        let annotations = json!({ NOT_CAPTURED: line });
+        let patch = json!({"metadata": {"uid": uid.as_str(), "annotations": annotations}});
+        self.patch(name, uid, &patch, false).await
+    }
+
+    /// Patches the pod; one that is gone is no error unless it `must_be` there.
+    async fn patch(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+        patch: &Value,
+        must_be: bool,
+    ) -> Result<(), ReportError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &name.namespace);
-        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
         let work = async {
             match pods.patch_status(&name.name, &parameters, &patch).await {
                 Ok(_) => Ok(()),
@@ -174,7 +230,7 @@ impl Annotations {
                         Ok(Some(pod)) if pod.uid().as_deref() == Some(uid.as_str()) => {
                             Err(ReportError::Annotate(error))
                         }
-                        Ok(_) if report.is_some() => Err(ReportError::AnotherPod),
+                        Ok(_) if must_be => Err(ReportError::AnotherPod),
                         Ok(_) => Ok(()),
                         Err(_) => Err(ReportError::Annotate(error)),
                     }
@@ -183,9 +239,7 @@ impl Annotations {
             }
         };
         let result = tokio::time::timeout(WRITE_TIMEOUT, work).await;
-        result.unwrap_or(Err(ReportError::Silence))?;
-        *last = Last::Wrote(report, now());
-        Ok(())
+        result.unwrap_or(Err(ReportError::Silence))
     }
 
     /// Whether the pod says what is to be reported, as of the view, or will do for a while.
@@ -195,7 +249,8 @@ impl Annotations {
         let says = |key: &str| pod.annotations.get(key).cloned();
         let is_captured = says(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED);
         let lacks = report.and_then(|it| it.lacks());
-        if is_captured != report.is_some() || says(CAPTURE_LACKS) != lacks {
+        let is_explained = says(NOT_CAPTURED).is_some();
+        if is_captured != report.is_some() || says(CAPTURE_LACKS) != lacks || is_explained {
             return false;
         }
         let older = report.and_then(|it| it.older());

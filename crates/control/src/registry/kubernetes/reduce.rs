@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::slice::SERVICE_NAME;
 use ambit_manifest::{Kind, Typed};
+use ambit_wire::capture::NOT_CAPTURED;
 use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Namespace, Node, ObjectReference, Pod, PodCondition, PodSpec,
@@ -133,7 +134,7 @@ fn reduced_endpoint(endpoint: Endpoint) -> Endpoint {
 fn reduce_pod(pod: &mut Pod) {
     let owners = pod.metadata.owner_references.take();
     let controller = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
-    let ours = [REDIRECTION, OLDER_CONNECTIONS, CAPTURE_LACKS];
+    let ours = [REDIRECTION, OLDER_CONNECTIONS, CAPTURE_LACKS, NOT_CAPTURED];
     let mut metadata = kept(&mut pod.metadata, &ours);
     metadata.owner_references = controller.map(|owner| vec![owner]);
     let spec = pod.spec.take().unwrap_or_default();
