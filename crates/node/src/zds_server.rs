@@ -540,12 +540,12 @@ mod tests {
         assert_eq!(proxy.accept(1).await, ["snapshot"]);
         served.announce("a");
         assert_eq!(proxy.receive().await, "+a");
-        for wait in [REFUSAL_RETRY_MIN, 2 * REFUSAL_RETRY_MIN] {
+        for (wait, times) in [(REFUSAL_RETRY_MIN, 1), (2 * REFUSAL_RETRY_MIN, 2)] {
             let refused = Moment::now();
             proxy.answer(Err("no room")).await;
             assert_eq!(proxy.receive().await, "+a");
             assert_eq!(refused.elapsed(), wait);
-            let refused = Standing::Refused { reason: "no room".to_owned(), times: 1 };
+            let refused = Standing::Refused { reason: "no room".to_owned(), times };
             assert_eq!(served.standing("a"), refused);
         }
         proxy.answer(Err("no room")).await;
