@@ -45,6 +45,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// An IPv6 address of somebody unknown counts with all of its network of this length, because
 /// whoever has one has all.
 const IPV6_NETWORK_BITS: u32 = 64;
+/// A site has networks of this length in common (RFC 6177), and may use any of the 65,536 in it.
+const IPV6_SITE_BITS: u32 = 48;
 
 /// For what a pod has a share of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -99,24 +101,53 @@ pub(crate) struct Source {
     pub(crate) address: IpAddr,
     /// Who it is, as proven.
     pub(crate) identity: Option<Identity>,
+    /// The first address of its site, if it is unknown and has one.
+    site: Option<Ipv6Addr>,
+}
+
+/// Whoever may connect from a great many addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Party {
+    /// Has proven to be this.
+    Identity(Identity),
+    /// Is somewhere in the IPv6 site that begins there.
+    Site(Ipv6Addr),
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Identity(identity) => write!(f, "{identity}"),
+            Self::Site(first) => write!(f, "{first}/{IPV6_SITE_BITS}"),
+        }
+    }
 }
 
 impl Source {
     /// A client that has proven nothing. The view may know its address.
     pub(crate) fn unproven(address: IpAddr, is_known: bool) -> Self {
-        let address = match address {
+        match address {
             IpAddr::V6(ip) if !is_known => {
-                let network = u128::MAX << (u128::BITS - IPV6_NETWORK_BITS);
-                Ipv6Addr::from_bits(ip.to_bits() & network).into()
+                let first = |bits| {
+                    let network = u128::MAX << (u128::BITS - bits);
+                    Ipv6Addr::from_bits(ip.to_bits() & network)
+                };
+                let address = first(IPV6_NETWORK_BITS).into();
+                Self { address, identity: None, site: Some(first(IPV6_SITE_BITS)) }
             }
-            address => address,
-        };
-        Self { address, identity: None }
+            address => Self { address, identity: None, site: None },
+        }
     }
 
     /// A client whose certificate was verified.
     pub(crate) fn proven(address: IpAddr, identity: Identity) -> Self {
-        Self { address, identity: Some(identity) }
+        Self { address, identity: Some(identity), site: None }
+    }
+
+    /// Who may have many other addresses, too.
+    fn party(&self) -> Option<Party> {
+        let site = || self.site.map(Party::Site);
+        self.identity.clone().map(Party::Identity).or_else(site)
     }
 }
 
@@ -136,8 +167,8 @@ pub(crate) enum UsedUp {
     All,
     /// What the pod may have in this direction.
     Share,
-    /// What one identity may have of it.
-    Identity(Identity),
+    /// What one identity, or the networks of one site, may have of it.
+    Party(Party),
     /// What one source may have of it.
     Source(Source),
     /// How many HBONE connections without a tunnel a source may keep.
@@ -164,11 +195,17 @@ impl fmt::Display for Crowded {
                 "the proxy has no descriptor left for connections; raise its limit of open files",
             )?,
             UsedUp::Share => write!(f, "the {direction} share of pod {pod} is used up")?,
-            UsedUp::Identity(identity) => write!(
-                f,
-                "{identity} has used up what one identity may have of the {direction} share of \
-                 pod {pod}"
-            )?,
+            UsedUp::Party(party) => {
+                let kind = match party {
+                    Party::Identity(_) => "identity",
+                    Party::Site(_) => "site",
+                };
+                write!(
+                    f,
+                    "{party} has used up what one {kind} may have of the {direction} share of pod \
+                     {pod}"
+                )?;
+            }
             UsedUp::Source(source) => write!(
                 f,
                 "{source} has used up what one client may have of the {direction} share of pod \
@@ -318,7 +355,7 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Uses {
     all: Count,
-    identities: FxHashMap<Identity, usize>,
+    parties: FxHashMap<Party, usize>,
     sources: FxHashMap<Source, OfSource>,
 }
 
@@ -372,11 +409,11 @@ impl Uses {
             return Err((UsedUp::Share, self.all.all(), guarantee + loan.max(self.all.lent)));
         }
         let (Some(source), Some(has)) = (source, has) else { return Ok(Kind::Lent) };
-        if let Some(identity) = &source.identity {
-            let has = self.identities.get(identity).copied().unwrap_or_default();
-            let bound = bounds::of_identity(rest);
+        if let Some(party) = source.party() {
+            let has = self.parties.get(&party).copied().unwrap_or_default();
+            let bound = bounds::of_party(rest);
             if has + count > bound {
-                return Err((UsedUp::Identity(identity.clone()), has, bound.max(has)));
+                return Err((UsedUp::Party(party), has, bound.max(has)));
             }
         }
         if has.lent + count > bounds::of_source(rest) {
@@ -388,8 +425,8 @@ impl Uses {
     fn add(&mut self, kind: Kind, source: Option<&Source>, count: usize) {
         *self.all.of(kind) += count;
         let Some(source) = source else { return };
-        if let Some(identity) = &source.identity {
-            *self.identities.entry(identity.clone()).or_default() += count;
+        if let Some(party) = source.party() {
+            *self.parties.entry(party).or_default() += count;
         }
         *self.sources.entry(source.clone()).or_default().has.of(kind) += count;
     }
@@ -397,8 +434,8 @@ impl Uses {
     fn remove(&mut self, kind: Kind, source: Option<&Source>, count: usize) {
         *self.all.of(kind) -= count;
         let Some(source) = source else { return };
-        if let Some(identity) = &source.identity
-            && let Entry::Occupied(mut has) = self.identities.entry(identity.clone())
+        if let Some(party) = source.party()
+            && let Entry::Occupied(mut has) = self.parties.entry(party)
         {
             *has.get_mut() -= count;
             if *has.get() == 0 {

@@ -30,9 +30,9 @@ const PARTS_OF_A_POD: usize = 16;
 const LEAST_GUARANTEE: usize = 2;
 /// A share may have so many times less than what is left for all.
 const SHARE_OF_THE_REST: usize = 2;
-/// An identity may have so many times what is left of a share: up to four fifths of it, so that one
-/// with very many addresses leaves a fifth to the others.
-const IDENTITY_TIMES_THE_REST: usize = 4;
+/// An identity, or an IPv6 site, may have so many times what is left of a share: up to four fifths
+/// of it, so that one with very many addresses leaves a fifth to the others.
+const PARTY_TIMES_THE_REST: usize = 4;
 
 /// The process, as far as its descriptors are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +106,9 @@ impl Room {
     }
 }
 
-/// What one identity may have of a share from which so many may still be lent.
-pub(super) fn of_identity(rest: usize) -> usize {
-    rest.saturating_mul(IDENTITY_TIMES_THE_REST)
+/// What one identity or site may have of a share from which so many may still be lent.
+pub(super) fn of_party(rest: usize) -> usize {
+    rest.saturating_mul(PARTY_TIMES_THE_REST)
 }
 
 /// What one source, an identity at an address, may have of a share from which so many may still be

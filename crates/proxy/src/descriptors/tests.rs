@@ -78,9 +78,32 @@ fn an_identity_with_many_addresses_leaves_a_fifth() {
     let share = pod.of(Direction::Inbound);
     let many: Vec<_> = (0..100).map(|last| fill(share, Some(&client("many", last)))).collect();
     let crowded = share.take(Some(client("many", 200)), 1).expect_err("as one identity");
-    assert_eq!(crowded.what, UsedUp::Identity(identity("many")));
+    assert_eq!(crowded.what, UsedUp::Party(Party::Identity(identity("many"))));
     let other = fill(share, Some(&client("other", 1)));
     assert!(other.len() > count(&many) / 10, "{} beside {}", other.len(), count(&many));
+}
+
+#[test]
+fn a_site_with_many_networks_leaves_a_fifth() {
+    let worker = worker();
+    let pod = pod(&worker, "server");
+    let share = pod.of(Direction::Plaintext);
+    let network = |number: u16| {
+        let address = Ipv6Addr::new(0x2001, 0xdb8, 1, number, 0, 0, 0, 7);
+        Source::unproven(address.into(), false)
+    };
+    let many: Vec<_> = (0..4_000).map(|number| fill(share, Some(&network(number)))).collect();
+    let crowded = share.take(Some(network(5_000)), 1).expect_err("as one site");
+    let site = Party::Site(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0));
+    assert_eq!(crowded.what, UsedUp::Party(site));
+    assert!(crowded.to_string().starts_with("2001:db8:1::/48 has used up what one site may have"));
+    let elsewhere = Source::unproven("2001:db8:2::7".parse().expect("an address"), false);
+    for other in [Source::unproven([10, 1, 0, 1].into(), false), elsewhere] {
+        let other = fill(share, Some(&other));
+        assert!(other.len() > count(&many) / 20, "{} beside {}", other.len(), count(&many));
+    }
+    drop(many);
+    assert!(share.uses().parties.is_empty());
 }
 
 #[test]
@@ -119,7 +142,7 @@ fn nothing_is_left_behind() {
     assert_eq!((worker.room().used(), share.uses().all.all()), (2, 2));
     drop(part);
     let uses = share.uses();
-    assert!(uses.sources.is_empty() && uses.identities.is_empty() && worker.room().used() == 0);
+    assert!(uses.sources.is_empty() && uses.parties.is_empty() && worker.room().used() == 0);
 }
 
 #[test]

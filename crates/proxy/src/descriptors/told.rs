@@ -118,11 +118,10 @@ impl Share {
         let rest = room.loan().saturating_sub(uses.all.lent);
         let is_full = uses.all.guaranteed >= guarantee && rest == 0;
         let source_is_full = |(source, of_source): (&Source, &OfSource)| {
-            let identity = source.identity.as_ref();
-            let of_its_identity = identity.and_then(|it| uses.identities.get(it)).copied();
+            let of_its_party = source.party().and_then(|it| uses.parties.get(&it)).copied();
             of_source.has.all() > GUARANTEE_OF_A_SOURCE
                 && (of_source.has.lent >= bounds::of_source(rest)
-                    || of_its_identity.is_some_and(|has| has >= bounds::of_identity(rest)))
+                    || of_its_party.is_some_and(|has| has >= bounds::of_party(rest)))
         };
         let mut sources: Vec<_> = uses.sources.iter().collect();
         let source_count = sources.len();
