@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use ambit_model::address::Reach;
 use ambit_model::authorize;
+use ambit_model::identity::Identity;
 use ambit_model::plan::PROXY_PORTS;
 use ambit_model::service::Service;
 use ambit_model::view::View;
@@ -21,7 +22,7 @@ use ambit_net::copy::SocketEnd;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
 use ambit_net::socket::normalise;
-use ambit_tls::{HandshakeError, Peer};
+use ambit_tls::{HandshakeError, Peer, ServerStream};
 use ambit_wire::hbone::{self, Authority, Baggage, Forwarded, HeaderError, proxy_protocol};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
@@ -217,19 +218,12 @@ async fn session(
     let certificates = &plane.shared.certificates;
     let transport = Transport::new(stream);
     let activity = transport.activity();
-    let accepting = async {
-        let credentials = match certificates.cached(&served.pod.identity) {
-            Some(credentials) => credentials,
-            None => certificates.of(&served.pod.identity).await?,
-        };
-        credentials.acceptor.accept(transport).await.map_err(SessionError::Tls)
-    };
     let (stream, peer) = tokio::select! {
         biased;
         leave = poll_fn(|cx| handshaking.poll_leave(cx)) => {
             return Err(SessionError::Crowded(leave));
         }
-        accepted = accepting => accepted?,
+        proven = prove(certificates, &served.pod.identity, transport) => proven?,
     };
     handshaking.proof().prove(Owner::Named(peer.identity.to_string().into()));
     // From here on it counts with those of whom it has proven to be.
@@ -278,6 +272,19 @@ async fn session(
             Ok(())
         }
     }
+}
+
+/// Proves both ends to one another.
+async fn prove(
+    certificates: &Certificates,
+    own: &Identity,
+    transport: Transport<TcpStream>,
+) -> Result<(ServerStream<Transport<TcpStream>>, Peer), SessionError> {
+    let credentials = match certificates.cached(own) {
+        Some(credentials) => credentials,
+        None => certificates.of(own).await?,
+    };
+    credentials.acceptor.accept(transport).await.map_err(SessionError::Tls)
 }
 
 /// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's

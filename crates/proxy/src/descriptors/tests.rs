@@ -97,6 +97,8 @@ fn a_site_with_many_networks_leaves_a_fifth() {
     let site = Party::Site(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0));
     assert_eq!(crowded.what, UsedUp::Party(site));
     assert!(crowded.to_string().starts_with("2001:db8:1::/48 has used up what one site may have"));
+    let told = Told::of(&worker, [&pod].into_iter()).used_up;
+    assert!(told[0].contains("; 2001:db8:1::/48 may have no more; "), "{told:?}");
     let elsewhere = Source::unproven("2001:db8:2::7".parse().expect("an address"), false);
     for other in [Source::unproven([10, 1, 0, 1].into(), false), elsewhere] {
         let other = fill(share, Some(&other));

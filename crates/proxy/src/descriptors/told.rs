@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::bounds::{self, Room};
-use super::{Descriptors, Direction, GUARANTEE_OF_A_SOURCE, OfSource, Share, Shares, Source};
+use super::{
+    Descriptors, Direction, GUARANTEE_OF_A_SOURCE, OfSource, Party, Share, Shares, Source,
+};
 
 /// Shares that are told of, those that are used up first.
 const MAX_SHARES: usize = 256;
@@ -58,6 +60,8 @@ struct ToldShare {
     source_count: usize,
     /// Those with most.
     sources: Vec<ToldSource>,
+    /// IPv6 sites whose networks together may have no more.
+    used_up_sites: Vec<String>,
 }
 
 /// One source.
@@ -125,8 +129,19 @@ impl Share {
         };
         let mut sources: Vec<_> = uses.sources.iter().collect();
         let source_count = sources.len();
-        let is_used_up =
-            uses.all.all() > 0 && (is_full || sources.iter().any(|it| source_is_full(*it)));
+        let is_full_site = |(party, has): &(&Party, &usize)| {
+            matches!(party, Party::Site(_))
+                && **has > GUARANTEE_OF_A_SOURCE
+                && **has >= bounds::of_party(rest)
+        };
+        let sites = uses.parties.iter().filter(is_full_site);
+        let mut used_up_sites: Vec<String> = sites.map(|(party, _)| party.to_string()).collect();
+        used_up_sites.sort();
+        used_up_sites.truncate(MAX_SOURCES);
+        let is_used_up = uses.all.all() > 0
+            && (is_full
+                || !used_up_sites.is_empty()
+                || sources.iter().any(|it| source_is_full(*it)));
         // Who has many sources is not to make anybody wait while all of them are sorted.
         let most_first = |it: &(&Source, &OfSource)| (Reverse(it.1.has.all()), it.0.address);
         if source_count > MAX_SOURCES {
@@ -149,6 +164,7 @@ impl Share {
             refused: self.refused.load(Ordering::Relaxed),
             source_count,
             sources: sources.iter().map(told).collect(),
+            used_up_sites,
         }
     }
 }
@@ -167,6 +183,9 @@ impl ToldShare {
             if source.is_used_up {
                 text.push_str(" and may have no more");
             }
+        }
+        for site in &self.used_up_sites {
+            let _ = write!(text, "; {site} may have no more");
         }
         if *refused > 0 {
             let _ = write!(text, "; {refused} refused");
