@@ -350,7 +350,7 @@ pub(super) fn namespaces(builder: &Builder) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{Kind, stored};
+    use ambit_manifest::{Kind, stored};
     use crate::registry::Event;
     use crate::view_builder::{Mesh, Vips};
 
