@@ -44,7 +44,6 @@ pub mod sample;
 mod addresses;
 mod controller;
 mod go_duration;
-mod markup;
 mod node;
 mod pod;
 mod reaper;

@@ -14,6 +14,7 @@ pub mod istio;
 mod name;
 mod object;
 pub mod policy;
+pub mod selector;
 pub mod slice;
 mod source;
 mod unread;

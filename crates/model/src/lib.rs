@@ -16,6 +16,7 @@
 //! | [`plan`] | outbound: where a connection goes |
 //! | [`choice`] | which endpoint of a service |
 //! | [`authorize`] | inbound: whether a connection may come in, and why |
+//! | [`printable`], [`markup`] | foreign text for a terminal, and within SVG or HTML |
 
 pub mod address;
 pub mod authorize;
@@ -24,6 +25,7 @@ pub mod few;
 pub mod identity;
 mod index;
 pub mod intern;
+pub mod markup;
 pub mod names;
 pub mod plan;
 pub mod policy;

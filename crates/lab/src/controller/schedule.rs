@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ambit_manifest::selector::matches;
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use crate::addresses::{POD_FIRST, POD_LAST};
@@ -189,25 +189,6 @@ fn selects(term: &PodAffinityTerm, pod: &Pod, other: &Placed) -> bool {
     };
     in_reach
         && term.label_selector.as_ref().is_some_and(|selector| matches(selector, &other.labels))
-}
-
-/// Whether a label selector selects these labels.
-pub(crate) fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = selector.match_labels.iter().flatten();
-    let expressions = selector.match_expressions.iter().flatten();
-    equal.into_iter().all(|(name, value)| labels.get(name) == Some(value))
-        && expressions.into_iter().all(|expression| {
-            let value = labels.get(&expression.key);
-            let listed =
-                value.is_some_and(|value| expression.values.iter().flatten().any(|v| v == value));
-            match expression.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
 }
 
 #[cfg(test)]

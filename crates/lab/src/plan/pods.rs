@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::selector::matches;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
     ResourceRequirements,
@@ -14,7 +15,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::quantity::{AmountError, Resources, parse_cpu, parse_memory};
-use crate::controller::schedule;
 
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
@@ -402,7 +402,7 @@ impl PodTerm {
             Namespaces::All => true,
             Namespaces::Listed(listed) => listed.contains(&group.namespace),
         };
-        in_reach && schedule::matches(&self.selector, &group.labels)
+        in_reach && matches(&self.selector, &group.labels)
     }
 }
 

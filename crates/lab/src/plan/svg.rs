@@ -4,9 +4,10 @@
 
 use std::fmt::Write;
 
+use ambit_model::markup::escaped;
+
 use super::chart::{Axis, nodes};
 use super::estimate::{ModePlan, Plan};
-use crate::markup::escaped;
 
 const WIDTH: usize = 960;
 const LEFT: usize = 76;

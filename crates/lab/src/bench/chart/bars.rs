@@ -1,5 +1,7 @@
 //! Bars, one row for each mode: what a request costs by role, throughput, reads, memory.
 
+use ambit_model::markup::escaped;
+
 use super::scale::{Scale, label};
 use super::{Chart, NARROW, WIDE, line, named, names, series, stem, text};
 use crate::bench::figures::{CaseFigures, Shape};
@@ -8,7 +10,6 @@ use crate::bench::record::{MachineSize, Run};
 use crate::bench::statistics::Spread;
 use crate::bench::table::megabytes;
 use crate::bench::words;
-use crate::markup::escaped;
 
 /// Names of modes.
 const LEFT: f64 = 150.0;

@@ -8,8 +8,9 @@ mod latency;
 mod lines;
 mod scale;
 
-use crate::markup::escaped;
 use std::collections::BTreeSet;
+
+use ambit_model::markup::escaped;
 
 use super::figures::{AMBIENT, CaseFigures, Figures, NONE, Shape};
 use super::metrics::{Metric, Role};

@@ -7,6 +7,8 @@
 mod summary;
 mod tables;
 
+use ambit_model::markup::escaped;
+
 use super::chart::{self, Chart, STYLE, series};
 use super::doubts;
 use super::figures::{AMBIENT, CaseFigures, Figures};
@@ -14,7 +16,6 @@ use super::record::{Ending, ModeOutcome, Run};
 use super::statistics::chance_of_a_verdict;
 use super::verdict::REPETITIONS_MIN;
 use super::{keep, table, words};
-use crate::markup::escaped;
 
 const PAGE_STYLE: &str = include_str!("page.css");
 /// Saves the raw record; without it there is the file beside the page.

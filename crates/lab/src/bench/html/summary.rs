@@ -1,13 +1,14 @@
 //! What a run says, in sentences: medians, how much more than the reference, and whether that is
 //! more than noise.
 
+use ambit_model::markup::escaped;
+
 use crate::bench::figures::{AMBIENT, CaseFigures, Cell, Figures, NONE, Shape};
 use crate::bench::metrics::{Metric, Role};
 use crate::bench::statistics::Ratio;
 use crate::bench::table;
 use crate::bench::verdict::{Judgement, Verdict};
 use crate::bench::words;
-use crate::markup::escaped;
 
 /// On top of the page.
 pub(super) fn summary(figures: &Figures<'_>) -> String {

@@ -1,12 +1,13 @@
 //! The tables of a page.
 
+use ambit_model::markup::escaped;
+
 use crate::bench::figures::{AMBIENT, CaseFigures, Cell, Figures, NONE};
 use crate::bench::metrics::{Call, Metric, Role};
 use crate::bench::record::Run;
 use crate::bench::table::{self, ELSEWHERE, RSS, megabytes};
 use crate::bench::verdict::Judgement;
 use crate::bench::words;
-use crate::markup::escaped;
 
 /// A table, its cells already escaped; the first column names the row.
 struct Table {

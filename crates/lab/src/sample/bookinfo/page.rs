@@ -2,9 +2,9 @@
 //!
 //! A pure function of what the services answered. Whatever they said is escaped.
 
-use crate::markup::escaped;
 use std::fmt::Write;
 
+use ambit_model::markup::escaped;
 use serde::Deserialize;
 
 /// The page with its places, each marked as `@name@`.

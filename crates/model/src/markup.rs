@@ -1,7 +1,7 @@
 //! Foreign text within markup.
 
 /// Foreign text within SVG or HTML, also within an attribute.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for it in text.chars() {
         match it {
