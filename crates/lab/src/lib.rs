@@ -12,7 +12,6 @@
 //! | [`objects`] | references to objects and what became of them |
 //! | [`image`] | what a container image means on a machine without images |
 //! | [`logs`] | reading and following logs that are rotated |
-//! | [`mod@plan`] | what a mesh reserves and costs, by whole pods; depends on nothing that runs |
 //! | [`sample`], [`load`] | applications and load for experiments |
 //! | [`mod@bench`] | the experiments, mode beside mode |
 //! | `scale` | a cluster of a thousand nodes and their proxies, for `cargo xtask e2e kubernetes` |
@@ -38,7 +37,6 @@ pub mod logs;
 pub mod machine;
 pub mod objects;
 pub mod ownership;
-pub mod plan;
 pub mod sample;
 
 mod addresses;

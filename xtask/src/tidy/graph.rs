@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 12] = [
+const EDGES: [(&str, &[&str]); 13] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
@@ -19,6 +19,7 @@ const EDGES: [(&str, &[&str]); 12] = [
     ("ambit-waypoint", ROLE),
     ("ambit-control", CONTROL),
     ("ambit-node", ROLE),
+    ("ambit-plan", &["ambit-model", "ambit-manifest"]),
     ("ambit-lab", LAB),
     ("ambit-cluster", &[]),
     ("ambit-cli", EVERYTHING),
@@ -26,8 +27,15 @@ const EDGES: [(&str, &[&str]); 12] = [
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
 /// The experiments on a cluster use what a user's command knows of one.
 const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
-const LAB: &[&str] =
-    &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest", "ambit-cluster"];
+const LAB: &[&str] = &[
+    "ambit-model",
+    "ambit-wire",
+    "ambit-tls",
+    "ambit-net",
+    "ambit-manifest",
+    "ambit-cluster",
+    "ambit-plan",
+];
 const EVERYTHING: &[&str] = &[
     "ambit-model",
     "ambit-wire",
@@ -38,6 +46,7 @@ const EVERYTHING: &[&str] = &[
     "ambit-waypoint",
     "ambit-control",
     "ambit-node",
+    "ambit-plan",
     "ambit-lab",
     "ambit-cluster",
 ];
@@ -48,7 +57,14 @@ const RESERVED: [(&str, &[&str]); 7] = [
     ("tokio-rustls", &["ambit-tls"]),
     (
         "k8s-openapi",
-        &["ambit-cluster", "ambit-control", "ambit-lab", "ambit-manifest", "ambit-node"],
+        &[
+            "ambit-cluster",
+            "ambit-control",
+            "ambit-lab",
+            "ambit-manifest",
+            "ambit-node",
+            "ambit-plan",
+        ],
     ),
     ("libc", &["ambit-net"]),
     ("nix", &[]),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ambit_lab::plan::{
+use ambit_plan::{
     AmountError, Component, PODS_MAX, Price, RATE_MAX, Resources, parse_cpu, parse_memory,
 };
 use clap::Args;

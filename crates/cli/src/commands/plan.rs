@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, LiveNode, LiveWorkloads};
 use ambit_lab::bench::{ProxyCost, Run};
-use ambit_lab::plan::{
-    self, Application, Comparison, DEFAULT_NODE_TYPE, Estimate, Inputs, Measured, NodeType, Plan,
+use ambit_manifest::{Finding, Workload, WorkloadKind, Workloads};
+use ambit_plan::{
+    Application, Comparison, DEFAULT_NODE_TYPE, Estimate, Inputs, Measured, NodeType, Plan,
     PlanError, PodGroup, Price, Reservations, Resources, Surroundings, Unplaceable,
 };
-use ambit_manifest::{Finding, Workload, WorkloadKind, Workloads};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 
@@ -39,17 +39,18 @@ pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode> {
             live.nodes
         );
     }
-    let planned = plan::plan(&inputs).map_err(|error| source.located(error))?;
-    let comparison = if args.published { Some(plan::compare(&inputs, &planned)?) } else { None };
+    let planned = ambit_plan::plan(&inputs).map_err(|error| source.located(error))?;
+    let comparison =
+        if args.published { Some(ambit_plan::compare(&inputs, &planned)?) } else { None };
     if let Some(file) = &args.chart {
-        std::fs::write(file, plan::svg(&planned))
+        std::fs::write(file, ambit_plan::svg(&planned))
             .with_context(|| format!("--chart: write {}", file.display()))?;
         eprintln!("chart written to {}", file.display());
     }
     match args.output {
         Report::Text => super::print_text(&text(&inputs, &planned, comparison.as_ref()))?,
         Report::Json => {
-            let mut value = plan::json(&inputs, &planned);
+            let mut value = ambit_plan::json(&inputs, &planned);
             if let Some(Comparison { rows, remarks }) = comparison {
                 value["published"] =
                     json!({ "columns": Comparison::HEADER, "rows": rows, "remarks": remarks });
@@ -81,14 +82,14 @@ impl Source {
             None => change::inputs(&args.paths),
         };
         if input.is_empty() {
-            let application = plan::published_inputs()?.application;
+            let application = ambit_plan::published_inputs()?.application;
             return Ok(Self { application, workloads: vec![] });
         }
         let loaded = ambit_manifest::load_workloads(&input);
         let loaded = loaded.or_else(|errors| change::refused(&errors, "planned"))?;
         change::warn(&loaded.warnings);
         let source = Self::of_manifests(args, loaded)?;
-        if args.published && !plan::is_published(&source.application) {
+        if args.published && !ambit_plan::is_published(&source.application) {
             bail!(
                 "the published tables are of 200 pods of 700m/500Mi in 50 namespaces with a \
                  Service each, and the manifests are not; leave out PATH, or give --namespaces 50"
@@ -128,7 +129,7 @@ impl Source {
             return change::refused(&ambit_manifest::Errors(problems), "planned");
         }
         if let Some(count) = args.namespaces {
-            application = plan::repeat(&application, count)?;
+            application = ambit_plan::repeat(&application, count)?;
             if !naming.is_empty() {
                 let names = listed(&naming);
                 eprintln!("note: copies may go to any node, whatever node is named by {names}");
@@ -192,7 +193,7 @@ fn listed(names: &[String]) -> String {
 
 fn read_pods(workload: &Workload) -> Result<(PodGroup, Vec<Finding>), Box<Finding>> {
     let Workload { namespace, name, replicas, labels, spec, .. } = workload;
-    let located = |note: &plan::FieldNote| {
+    let located = |note: &ambit_plan::FieldNote| {
         let field = format!("{}.{}", workload.spec_path(), note.field);
         workload.finding(&field, &note.what, &note.remedy)
     };
@@ -203,7 +204,7 @@ fn read_pods(workload: &Workload) -> Result<(PodGroup, Vec<Finding>), Box<Findin
 
 fn inputs(args: &PlanArgs, live: Option<&LiveNode>, application: Application) -> Result<Inputs> {
     if args.published {
-        return Ok(Inputs { application, ..plan::published_inputs()? });
+        return Ok(Inputs { application, ..ambit_plan::published_inputs()? });
     }
     let mesh = &args.mesh;
     let mut reservations = Reservations::default();
@@ -234,7 +235,7 @@ fn measured(path: &Path, case: Option<&str>, mode: &str, rps: u32) -> Result<Mea
 fn of_cluster(live: &LiveNode) -> Result<NodeType> {
     let named = NodeType::named(&live.instance_type).ok();
     let amounts = |cpu: &str, memory: &str| {
-        let read = (plan::parse_cpu(cpu), plan::parse_memory(memory));
+        let read = (ambit_plan::parse_cpu(cpu), ambit_plan::parse_memory(memory));
         match read {
             (Ok(cpu), Ok(memory)) => Ok(Resources::new(cpu, memory)),
             _ => bail!("a node of the cluster has {cpu:?} of CPU and {memory:?} of memory"),
@@ -288,15 +289,16 @@ fn text(inputs: &Inputs, planned: &Plan, comparison: Option<&Comparison>) -> Str
     text += "\nWhy they differ: ideal spreads pods like a liquid over all of a node, allocatable \
              over what pods\nmay request of it, placed puts whole pods where the Kubernetes \
              scheduler would.\n";
-    for sentence in plan::explain(planned) {
+    for sentence in ambit_plan::explain(planned) {
         let _ = writeln!(text, "* {sentence}");
     }
-    let _ = write!(text, "\n{}", plan::chart(planned));
+    let _ = write!(text, "\n{}", ambit_plan::chart(planned));
     text
 }
 
 fn reserved(reservations: &Reservations) -> String {
-    let each = plan::Component::ALL.map(|it| format!("{} {}", it.name(), reservations.of(it)));
+    let each =
+        ambit_plan::Component::ALL.map(|it| format!("{} {}", it.name(), reservations.of(it)));
     let mut text = format!(
         "reserved: {}; replicas: istiod {}, waypoint {}",
         each.join(", "),
@@ -320,7 +322,7 @@ fn rows(planned: &Plan) -> Vec<Vec<String>> {
             estimate.monthly.map(|it| it.to_string()).unwrap_or_default(),
         ]
     };
-    let of_mode = |mode: &plan::ModePlan| {
+    let of_mode = |mode: &ambit_plan::ModePlan| {
         [
             row(mode.mode, "ideal", &mode.ideal),
             row(mode.mode, "allocatable", &mode.allocatable),

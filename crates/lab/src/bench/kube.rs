@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ambit_cluster::{Cluster, PROXY_CONTAINER, PodName, Proxy, ReadyNode, Right};
+use ambit_plan::{parse_cpu, parse_memory};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -16,7 +17,6 @@ use super::experiment::{EXPERIMENTS, Experiment};
 use super::modes::Mode;
 use super::record::Host;
 use super::{guests, modes};
-use crate::plan::{parse_cpu, parse_memory};
 
 /// The experiment that a cluster can have.
 const EXPERIMENT: &str = "path";

@@ -48,7 +48,7 @@ pub fn repeat(application: &Application, count: u32) -> Result<Application, Repe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Resources;
+    use crate::Resources;
 
     #[test]
     fn one_namespace_is_repeated_and_the_others_left_out() {
