@@ -99,7 +99,7 @@ pub(crate) enum Command {
     Plan(Box<PlanArgs>),
     /// Sends load at a constant rate, or as fast as possible, and counts latency from when each
     /// request was due.
-    Load(Box<ambit_lab::load::LoadArgs>),
+    Load(Box<ambit_load::LoadArgs>),
     /// Runs a published experiment, or your own manifests, in several modes, and compares what
     /// each costs.
     #[command(after_help = ambit_lab::bench::help())]

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         let reason = format!("{error:#}");
-        ambit_lab::tell(format_args!("ambit: {}", printable_lines(&reason)));
+        ambit_load::tell(format_args!("ambit: {}", printable_lines(&reason)));
         ExitCode::from(FAILURE)
     })
 }

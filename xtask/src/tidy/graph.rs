@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 13] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
@@ -20,6 +20,7 @@ const EDGES: [(&str, &[&str]); 13] = [
     ("ambit-control", CONTROL),
     ("ambit-node", ROLE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
+    ("ambit-load", &["ambit-model", "ambit-tls", "ambit-net"]),
     ("ambit-lab", LAB),
     ("ambit-cluster", &[]),
     ("ambit-cli", EVERYTHING),
@@ -35,6 +36,7 @@ const LAB: &[&str] = &[
     "ambit-manifest",
     "ambit-cluster",
     "ambit-plan",
+    "ambit-load",
 ];
 const EVERYTHING: &[&str] = &[
     "ambit-model",
@@ -47,6 +49,7 @@ const EVERYTHING: &[&str] = &[
     "ambit-control",
     "ambit-node",
     "ambit-plan",
+    "ambit-load",
     "ambit-lab",
     "ambit-cluster",
 ];
@@ -60,6 +63,7 @@ const RESERVED: [(&str, &[&str]); 7] = [
         &[
             "ambit-cluster",
             "ambit-control",
+            "ambit-load",
             "ambit-lab",
             "ambit-manifest",
             "ambit-node",

@@ -45,7 +45,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Man(args) => documents::man(&args),
             Command::Probe(args) => probe::probe(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
-            Command::Load(args) => ambit_lab::load::run_load(*args).await,
+            Command::Load(args) => ambit_load::run_load(*args).await,
             Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
                 unreachable!("roles are started by main")
             }

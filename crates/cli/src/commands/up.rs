@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ambit_lab::demo::{self, DemoConfig};
 use ambit_lab::image::ImageMap;
 use ambit_lab::machine::{self, Client, Progress, UpConfig};
-use ambit_lab::tell;
+use ambit_load::tell;
 use ambit_manifest::Typed;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;

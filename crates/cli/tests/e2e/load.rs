@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use ambit_lab::load::{BulkResult, LongResult, Report};
+use ambit_load::{BulkResult, LongResult, Report};
 use serde::de::DeserializeOwned;
 
 use crate::machine::Machine;

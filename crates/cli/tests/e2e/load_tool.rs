@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use ambit_lab::load::Report;
+use ambit_load::Report;
 use serde_json::Value;
 
 use crate::machine::binary;

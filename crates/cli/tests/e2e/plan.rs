@@ -8,7 +8,7 @@ use std::process::Command;
 use ambit_lab::bench::{
     Case, Ending, Host, Meanwhile, Measurement, ModeOutcome, ModeRun, RUN_VERSION, Run, Usage,
 };
-use ambit_lab::load::Report;
+use ambit_load::Report;
 use serde_json::Value;
 
 use crate::machine::binary;

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use ambit_lab::load::Report;
+use ambit_load::Report;
 use serde_json::Value;
 
 /// Where the mesh is installed.

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ambit_lab::load::{LongResult, Report};
+use ambit_load::{LongResult, Report};
 use serde::de::DeserializeOwned;
 
 use crate::cluster::{Cluster, Namespace, until};

@@ -72,7 +72,7 @@ pub(super) struct RunArgs {
     #[arg(short, long, default_value = "5s", value_parser = bounded)]
     pub(super) duration: Duration,
     /// Load before each measurement.
-    #[arg(long, default_value = "1s", value_parser = crate::load::duration)]
+    #[arg(long, default_value = "1s", value_parser = ambit_load::duration)]
     pub(super) warm_up: Duration,
     /// Sizes of `tiered`, in namespaces, separated by commas [default: 1,5].
     #[arg(long, value_delimiter = ',', value_name = "N",
@@ -105,7 +105,7 @@ pub(super) struct RunArgs {
 
 /// A time that ends.
 fn bounded(text: &str) -> Result<Duration, String> {
-    let duration = crate::load::duration(text).map_err(|error| error.to_string())?;
+    let duration = ambit_load::duration(text).map_err(|error| error.to_string())?;
     if (SHORTEST..=LONGEST).contains(&duration) {
         return Ok(duration);
     }

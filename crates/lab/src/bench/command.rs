@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ambit_cluster::Cluster;
+use ambit_load::tell;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,7 +24,6 @@ use super::modes::{self, Mode};
 use super::peer;
 use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
 use super::{compare, keep as files, kube};
-use crate::tell;
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
@@ -236,7 +236,7 @@ fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
     }
     // Before it is kept: what an hour of load said is not lost with a full disk; nor, what is kept,
     // with the terminal.
-    let printed = crate::load::print(&super::text(run));
+    let printed = ambit_load::print(&super::text(run));
     let _empty = std::fs::remove_dir(keep.join("logs"));
     files::keep(run, keep)?;
     tell(format_args!("kept in {}", keep.display()));
@@ -250,14 +250,14 @@ fn conclude(run: &Run, keep: &Path) -> Result<ExitCode> {
 
 fn comparison(before: &Path, after: &Path) -> Result<ExitCode> {
     let difference = compare::compare(&Run::read(before)?, &Run::read(after)?)?;
-    crate::load::print(&difference.to_string())?;
+    ambit_load::print(&difference.to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn report(path: &Path) -> Result<ExitCode> {
     let run = Run::read(path)?;
     let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-    crate::load::print(&super::text(&run))?;
+    ambit_load::print(&super::text(&run))?;
     files::keep(&run, directory)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
     use crate::bench::figures::Answers;
     use crate::bench::testing;
-    use crate::load::Latencies;
+    use ambit_load::Latencies;
 
     #[test]
     fn a_run_stays_what_it_says() {

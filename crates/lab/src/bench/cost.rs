@@ -3,12 +3,13 @@
 //! Nothing here may take a number for what it is not: sidecars are no node proxies, a stream has
 //! no requests, and without a measurement there is an error.
 
+use ambit_load::Protocol;
+
 use super::metrics::{Metric, Role};
 use super::modes::{Carrier, MODES};
 use super::record::{Case, Measurement, ModeOutcome, ModeRun, Run};
 use super::statistics::Spread;
 use super::words::one_line;
-use crate::load::Protocol;
 
 /// Most that one request may cost, a second.
 const COST_MAX_US: f64 = 1e6;

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ambit_load::{Protocol, Report};
+
 use super::figures::{CaseFigures, Figures};
 use super::metrics::failed_percent;
 use super::record::{Ending, Host, Measurement, ModeOutcome, Run};
@@ -14,7 +16,6 @@ use super::statistics::chance_of_a_verdict;
 use super::table::push_new;
 use super::verdict::REPETITIONS_MIN;
 use super::words::{self, figure, percent};
-use crate::load::{Protocol, Report};
 
 /// More late sends, in percent, and latencies are the generator's.
 const LATE_PERCENT_MAX: f64 = 1.0;

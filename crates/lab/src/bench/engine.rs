@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ambit_load::Report;
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 
@@ -20,7 +21,6 @@ use super::modes::Mode;
 use super::record::{Calls, Ending, Measurement, ModeOutcome, Run, Usage};
 use super::roles::LOAD;
 use super::statistics::Random;
-use crate::load::Report;
 
 /// Memory is read near the end of a load, while its connections are open.
 const MEMORY_AT: f64 = 0.9;

@@ -181,7 +181,7 @@ impl Experiment {
     fn check(&self) -> Result<()> {
         for load in self.loads() {
             for words in &load.case.load {
-                crate::load::check(words)?;
+                ambit_load::check(words)?;
             }
         }
         Ok(())

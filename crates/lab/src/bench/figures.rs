@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use ambit_load::{Latencies, Protocol};
+
 use super::metrics::{Metric, Role};
 use super::record::{Case, Measurement, ModeOutcome, ModeRun, Run};
 use super::statistics::Spread;
 use super::verdict::{Judgement, Samples};
-use crate::load::{Latencies, Protocol};
 
 /// The mode without a mesh.
 pub(crate) const NONE: &str = "none";

@@ -4,8 +4,9 @@
 //! A metric has no value where a case's protocol has none (a stream has no requests) or where it
 //! was not measured; nothing here fills such a gap with a zero.
 
+use ambit_load::{Protocol, Report};
+
 use super::record::{Calls, Measurement, Usage};
-use crate::load::{Protocol, Report};
 
 /// With fewer connections, what a load allocates besides says more than they do.
 const CONNECTIONS_MIN: usize = 1000;

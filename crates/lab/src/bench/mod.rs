@@ -22,7 +22,10 @@
 //! | `condense`, `keep` | histograms small enough to keep; the files of a run, written and read |
 //! | `cost` | what a request costs the node proxies, to plan with |
 
-#![deny(clippy::print_stderr, reason = "it panics where nobody listens; `crate::tell` does not")]
+#![deny(
+    clippy::print_stderr,
+    reason = "it panics where nobody listens; `ambit_load::tell` does not"
+)]
 
 mod args;
 mod bed;

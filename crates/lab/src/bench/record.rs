@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ambit_load::Report;
 use serde::{Deserialize, Serialize};
-
-use crate::load::Report;
 
 /// The shape of the JSON; a reader that does not know it must refuse it.
 pub const RUN_VERSION: u32 = 1;

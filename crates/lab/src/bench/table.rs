@@ -422,7 +422,7 @@ mod tests {
     use super::*;
     use crate::bench::grid::WIDTH_MAX;
     use crate::bench::testing;
-    use crate::load::Latencies;
+    use ambit_load::Latencies;
 
     fn check(run: &Run) -> String {
         let text = text(&Figures::of(run));

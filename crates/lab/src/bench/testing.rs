@@ -1,12 +1,13 @@
 //! Runs that were never taken, for tests: several modes and cases, one mode that failed, one that
 //! lost requests.
 
+use ambit_load::{Latencies, Protocol, REPORT_VERSION, Report};
+
 use super::record::{
     Calls, Case, Ending, Host, MachineSize, Meanwhile, Measurement, Memory, ModeOutcome, ModeRun,
     RUN_VERSION, Run, Usage,
 };
 use super::statistics::Random;
-use crate::load::{Latencies, Protocol, REPORT_VERSION, Report};
 
 /// Answers in a histogram; the counts beside it say more.
 const ANSWERS: usize = 1000;

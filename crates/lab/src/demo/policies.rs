@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use ambit_load::Report;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::report::{Attempt, Flip, PolicyProof, Strict};
 use super::stage::{POLICIES, STRICT, Stage};
-use crate::load::Report;
 
 /// Each policy of the example: who it lets in, who it does not, and to what.
 const CASES: [(&str, &str, &str, &str); 4] = [

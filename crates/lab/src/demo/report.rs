@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use ambit_load::Report;
 use serde::Serialize;
 
 use crate::handshake::Answer;
-use crate::load::Report;
 
 /// Everything that was found.
 #[derive(Clone, Debug, Default, Serialize)]

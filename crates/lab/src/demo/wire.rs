@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ambit_load::Report;
 use ambit_net::capture::Trace;
 use anyhow::{Context, Result};
 
@@ -10,7 +11,6 @@ use super::DemoConfig;
 use super::report::{Mode, Wire};
 use super::stage::Stage;
 use crate::addresses::is_pod_address;
-use crate::load::Report;
 
 /// What the client sends with every request and a listener must not read.
 const MARKER: &str = "marker-6b1f0c52d9";

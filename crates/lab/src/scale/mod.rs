@@ -96,7 +96,7 @@ struct FleetArgs {
 
 /// Runs the part that the words ask for.
 pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let args = match crate::arguments::<Args>("ambit lab-scale", words)? {
+    let args = match ambit_load::arguments::<Args>("ambit lab-scale", words)? {
         Ok(args) => args,
         Err(code) => return Ok(code),
     };

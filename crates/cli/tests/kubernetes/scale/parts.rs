@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use ambit_lab::load::Report;
+use ambit_load::Report;
 use serde::Serialize;
 use serde_json::{Value, json};
 

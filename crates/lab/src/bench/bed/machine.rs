@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use ambit_load::Report;
 use ambit_net::sys::process::{self, Pid, Signal};
 use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
@@ -22,7 +23,6 @@ use crate::bench::record::{MachineSize, Meanwhile, Memory, Usage};
 use crate::bench::roles::{PROXY, Reading, Roles};
 use crate::image::PROGRAMS;
 use crate::layout::Layout;
-use crate::load::Report;
 use crate::machine::{self, Client, Liveness, Record};
 
 /// The nodes of every experiment.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_cluster::TemporaryNamespace;
+use ambit_load::{REPORT_VERSION, Report};
 use ambit_net::sys::process::effective_uid;
 use anyhow::{Context, Result, bail};
 
@@ -19,7 +20,6 @@ use super::modes::{self, Mode};
 use super::record::{MachineSize, Meanwhile, Memory, Usage};
 use super::roles::Roles;
 use super::words;
-use crate::load::{REPORT_VERSION, Report};
 
 pub(super) use machine::Machines;
 pub(super) use namespace::{Stage, cpu_seconds, namespace_of};
@@ -304,7 +304,7 @@ impl Scratch {
             let pid = name.to_str().and_then(|name| name.strip_prefix(SCRATCH));
             let is_dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
             if is_dead && entry.path() != self.0 {
-                crate::tell(format_args!(
+                ambit_load::tell(format_args!(
                     "warning: a run that was killed has left machines; end them with `ambit down \
                      --state` and each of {}/*, and remove that directory",
                     entry.path().display()

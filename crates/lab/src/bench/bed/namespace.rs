@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ambit_cluster::{Cluster, LivePod, PodName, TemporaryNamespace};
+use ambit_load::Report;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -19,7 +20,6 @@ use crate::bench::modes::Mode;
 use crate::bench::record::{MachineSize, Usage};
 use crate::bench::roles::PROXY;
 use crate::bench::words;
-use crate::load::Report;
 
 /// Where the program is in the image.
 pub(super) const PROGRAM: &str = "/ambit";

@@ -1,4 +1,4 @@
-//! Load, and what it measures.
+//! Load, what it measures, and the sample applications that take it.
 //!
 //! `ambit load` (`command.rs`) makes a [`Plan`] of its flags, runs it ([`Run`]) and writes the
 //! [`Report`]; `vegeta` and `fortio`, when the binary is called by these names, do the same with
@@ -12,6 +12,7 @@ mod args;
 mod bulk;
 mod command;
 mod engine;
+mod go_duration;
 mod h2c;
 mod http1;
 mod long;
@@ -20,15 +21,17 @@ mod plan;
 mod progress;
 mod report;
 mod response;
+mod sample;
 mod serve;
-pub(crate) mod shim;
+mod shim;
 mod tally;
 mod tcp;
+mod terminal;
 mod transport;
 mod turns;
 mod worker;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,17 +42,18 @@ use clap::{Parser, Subcommand};
 
 pub use args::LoadArgs;
 pub use bulk::{BulkArgs, BulkResult};
-pub(crate) use command::print;
 pub use command::run as run_load;
 pub use engine::{LoadError, Run, Stop};
 pub use long::{LongArgs, LongResult};
 pub use output::Output;
-pub(crate) use plan::duration;
-pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target};
+pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target, duration};
 pub use report::{Generator, Latencies, REPORT_VERSION, Report};
+pub use terminal::{arguments, print, tell};
+
+use shim::Shim;
 
 /// Whether the words, `load` first, are a load that can be driven.
-pub(crate) fn check(words: &[String]) -> Result<()> {
+pub fn check(words: &[String]) -> Result<()> {
     #[derive(Parser)]
     #[command(disable_help_flag = true)]
     struct Words {
@@ -87,9 +91,25 @@ enum Kind {
     Bulk(BulkArgs),
 }
 
+/// Runs the program that the binary is called as; `None` where that is no load generator.
+pub fn called_as(program: &OsStr, words: &[OsString]) -> Option<Result<ExitCode>> {
+    Shim::named(program).map(|shim| shim.run(words))
+}
+
+/// Runs the hidden subcommand `word`; `None` where it is none of this crate's.
+pub fn hidden_command(word: &OsStr, words: &[OsString]) -> Option<Result<ExitCode>> {
+    match word.to_str()? {
+        "vegeta" => Some(Shim::Vegeta.run(words)),
+        "fortio" => Some(Shim::Fortio.run(words)),
+        "lab-load" => Some(run(words)),
+        "sample" => Some(sample::run(words)),
+        _ => None,
+    }
+}
+
 /// Runs the load that the words ask for and prints its result.
-pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let args = match crate::arguments::<Args>("ambit lab-load", words)? {
+fn run(words: &[OsString]) -> Result<ExitCode> {
+    let args = match arguments::<Args>("ambit lab-load", words)? {
         Ok(args) => args,
         Err(code) => return Ok(code),
     };

@@ -53,11 +53,11 @@ pub(super) mod tests {
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
     use super::*;
-    use crate::load::plan::Protocol;
-    use crate::load::report::{Generator, Latencies, REPORT_VERSION};
+    use crate::plan::Protocol;
+    use crate::report::{Generator, Latencies, REPORT_VERSION};
 
     /// Half of 200 requests took 1 ms, half 2 ms; two were refused, one was a 503.
-    pub(in crate::load) fn report() -> Report {
+    pub(crate) fn report() -> Report {
         let latency = Latencies {
             count: 198,
             min_us: 1000.0,

@@ -1,7 +1,7 @@
 //! `ambit load`: makes the run, shows how it does, prints or saves what came of it.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -16,13 +16,11 @@ use super::args::{LoadArgs, RunArgs, Serve};
 use super::engine::{LoadError, Run, Stop};
 use super::plan::Plan;
 use super::report::Report;
+use super::terminal::print;
 use super::{output, progress, serve};
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-/// Standard output is a file on a full disk, most likely.
-const UNPRINTABLE: &str =
-    "the result cannot be printed; make room where it goes to, or name a file with --save";
 /// What is said twice within it is said once.
 const SECOND_THOUGHT: Duration = Duration::from_millis(500);
 
@@ -145,13 +143,4 @@ pub(super) fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| {
         format!("the result cannot be saved to {}; name another file with --save", path.display())
     })
-}
-
-/// Prints a result. Who stops reading, as `head` does, has read enough.
-pub(crate) fn print(text: &str) -> Result<()> {
-    let mut output = std::io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        printed => printed.context(UNPRINTABLE),
-    }
 }

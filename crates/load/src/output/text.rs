@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::load::plan::Protocol;
-use crate::load::report::{Latencies, Report};
+use crate::plan::Protocol;
+use crate::report::{Latencies, Report};
 
 /// The report; what is doubtful about it comes first.
-pub(in crate::load) fn write(report: &Report) -> String {
+pub(crate) fn write(report: &Report) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         writeln!(text, "{name:<14}{value}").expect("a text takes all that is written to it");
@@ -55,7 +55,7 @@ pub(in crate::load) fn write(report: &Report) -> String {
 }
 
 /// What is doubtful about a report, whichever way it is written: a word and its reason.
-pub(in crate::load) fn doubts(report: &Report) -> Vec<(&'static str, String)> {
+pub(crate) fn doubts(report: &Report) -> Vec<(&'static str, String)> {
     let mut doubts = Vec::new();
     if report.interrupted {
         let seconds = report.seconds;
@@ -91,7 +91,7 @@ fn latencies(latencies: &Latencies) -> String {
 }
 
 /// Three digits and a unit.
-pub(in crate::load) fn duration_us(micros: f64) -> String {
+pub(crate) fn duration_us(micros: f64) -> String {
     let (value, unit) = match micros {
         us if us < 1e3 => (us, "us"),
         us if us < 1e6 => (us / 1e3, "ms"),
@@ -102,7 +102,7 @@ pub(in crate::load) fn duration_us(micros: f64) -> String {
 }
 
 /// Whole, unless it is small.
-pub(in crate::load) fn rate(per_second: f64) -> String {
+pub(crate) fn rate(per_second: f64) -> String {
     let is_whole = per_second >= 1000.0 || (per_second - per_second.round()).abs() < 0.005;
     if is_whole { format!("{per_second:.0}") } else { format!("{per_second:.2}") }
 }
@@ -124,7 +124,7 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::output::tests::report;
+    use crate::output::tests::report;
 
     #[test]
     fn a_report_for_a_person() {

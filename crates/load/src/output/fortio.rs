@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::go_duration;
-use crate::load::report::{Latencies, Report};
+use crate::report::{Latencies, Report};
 
 /// The ends of Fortio's buckets, in units of its resolution.
 const BUCKETS: [u32; 56] = [
@@ -21,14 +21,14 @@ const NO_ANSWER: &str = "-1";
 
 /// What Fortio's flags ask for.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::load) struct Settings {
+pub(crate) struct Settings {
     /// The width of the smallest bucket.
-    pub(in crate::load) resolution_s: f64,
-    pub(in crate::load) percentiles: Vec<f64>,
-    pub(in crate::load) labels: String,
-    pub(in crate::load) run_id: u64,
+    pub(crate) resolution_s: f64,
+    pub(crate) percentiles: Vec<f64>,
+    pub(crate) labels: String,
+    pub(crate) run_id: u64,
     /// The name of the saved result.
-    pub(in crate::load) id: String,
+    pub(crate) id: String,
 }
 
 impl Default for Settings {
@@ -45,7 +45,7 @@ impl Default for Settings {
 }
 
 /// Fortio's result.
-pub(in crate::load) fn json(report: &Report, settings: &Settings) -> Value {
+pub(crate) fn json(report: &Report, settings: &Settings) -> Value {
     let answered: u64 = report.status_codes.values().sum();
     let silent = report.requests.saturating_sub(answered);
     let mut codes: serde_json::Map<_, _> =
@@ -141,7 +141,7 @@ fn buckets(latencies: &Latencies, resolution_s: f64) -> Vec<Value> {
 }
 
 /// What `fortio load` prints.
-pub(in crate::load) fn text(report: &Report, settings: &Settings) -> String {
+pub(crate) fn text(report: &Report, settings: &Settings) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
         writeln!(text, "{line}").expect("a text takes all that is written to it");
@@ -199,7 +199,7 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::output::tests::report;
+    use crate::output::tests::report;
 
     #[test]
     fn the_result_as_json() {

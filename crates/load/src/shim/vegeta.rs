@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::go_flags::{Flags, Takes};
-use crate::load::plan::{self, Extent, Pace, Plan, Protocol, Request, Target};
-use crate::load::report::Report;
-use crate::load::{MAX_CONNECTIONS, command, output};
+use crate::plan::{self, Extent, Pace, Plan, Protocol, Request, Target};
+use crate::report::Report;
+use crate::{MAX_CONNECTIONS, command, output, terminal};
 
 /// Vegeta's defaults.
 const RATE: &str = "50/1s";
@@ -72,7 +72,7 @@ async fn attack(words: &[&str]) -> Result<ExitCode> {
     let text = output::write(&measured, output::Output::Json)?;
     match file {
         Some(mut file) => file.write_all(text.as_bytes()).context("save the result")?,
-        None => command::print(&text)?,
+        None => terminal::print(&text)?,
     }
     Ok(command::exit_code(&measured))
 }
@@ -172,7 +172,7 @@ fn report(words: &[&str]) -> Result<ExitCode> {
                 .write_all(text.as_bytes())
                 .context("save the report")?;
         }
-        None => command::print(&text)?,
+        None => terminal::print(&text)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -219,7 +219,7 @@ impl Extent {
 
 impl Protocol {
     /// Whether requests and answers are HTTP's.
-    pub(in crate::load) fn is_http(self) -> bool {
+    pub(crate) fn is_http(self) -> bool {
         matches!(self, Self::Http1 | Self::H2c)
     }
 }
@@ -326,7 +326,7 @@ pub(super) fn pace(text: &str) -> Result<Pace, PlanError> {
 }
 
 /// Reads `10s`, `1m30s`, or a number of seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, PlanError> {
+pub fn duration(text: &str) -> Result<Duration, PlanError> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=MAX_SECONDS as f64).contains(s));
     let read = seconds.map(Duration::from_secs_f64).or_else(|| crate::go_duration::parse(text));
     let read = read.filter(|duration| duration.as_secs_f64() <= MAX_SECONDS as f64);
@@ -356,7 +356,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A second of 100 requests per second on one connection.
-    pub(in crate::load) fn plan(url: &str) -> Plan {
+    pub(crate) fn plan(url: &str) -> Plan {
         Plan {
             target: Target::parse(url, None).unwrap(),
             request: Request {

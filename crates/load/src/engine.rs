@@ -438,7 +438,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::plan::{Extent, Pace, Target, tests::plan};
+    use crate::plan::{Extent, Pace, Target, tests::plan};
     use crate::sample::tests::start;
 
     /// Runs a plan against a sample, which has this thread while the load has one of its own.

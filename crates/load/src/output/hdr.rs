@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
-use crate::load::report::Report;
+use crate::report::Report;
 
 /// Nanoseconds are logged, milliseconds are shown.
 const NS_PER_MS: f64 = 1e6;

@@ -93,9 +93,9 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::load::plan::{Extent, Plan, tests::plan};
-    use crate::load::transport::Answer;
-    use crate::load::turns::Share;
+    use crate::plan::{Extent, Plan, tests::plan};
+    use crate::transport::Answer;
+    use crate::turns::Share;
 
     /// Simulated time.
     struct Simulated;

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use super::go_flags::{Flags, Takes};
-use crate::load::args::ServeArgs;
-use crate::load::output::fortio::{Settings, json, text};
-use crate::load::plan::Plan;
-use crate::load::serve::{self, Wish};
-use crate::load::{command, plan};
+use crate::args::ServeArgs;
+use crate::output::fortio::{Settings, json, text};
+use crate::plan::Plan;
+use crate::serve::{self, Wish};
+use crate::{command, plan, terminal};
 
 const FLAGS: [(&str, Takes); 29] = [
     ("qps", Takes::Value),
@@ -74,9 +74,9 @@ async fn load(flags: &Flags<'_>) -> Result<ExitCode> {
     if to_stdout {
         // The JSON alone goes where a program reads it.
         eprint!("{}", text(&report, &settings));
-        command::print(&result)?;
+        terminal::print(&result)?;
     } else {
-        command::print(&text(&report, &settings))?;
+        terminal::print(&text(&report, &settings))?;
     }
     if let (Some(mut file), Some(path)) = (file, &path) {
         std::io::Write::write_all(&mut file, result.as_bytes()).with_context(|| {
@@ -147,7 +147,7 @@ async fn server(flags: &Flags<'_>) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::plan::{Extent, Pace};
+    use crate::plan::{Extent, Pace};
 
     fn made(words: &str) -> Result<Plan, String> {
         let words: Vec<&str> = words.split_whitespace().collect();

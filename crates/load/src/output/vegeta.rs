@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::go_duration;
-use crate::load::report::Report;
+use crate::report::Report;
 
 /// Where Vegeta's columns begin.
 const NAME_COLUMNS: usize = 14;
 const FIELD_COLUMNS: usize = 34;
 
 /// `vegeta report`.
-pub(in crate::load) fn text(report: &Report) -> String {
+pub(crate) fn text(report: &Report) -> String {
     let numbers = Numbers::of(report);
     let mut text = String::new();
     let mut line = |name: &str, fields: &str, values: String| {
@@ -49,7 +49,7 @@ pub(in crate::load) fn text(report: &Report) -> String {
 }
 
 /// `vegeta report -type=json`.
-pub(in crate::load) fn json(report: &Report) -> Value {
+pub(crate) fn json(report: &Report) -> Value {
     let numbers = Numbers::of(report);
     let l = &report.latency;
     let ns = |us: f64| (us * 1e3).round() as u64;
@@ -119,7 +119,7 @@ fn rounded(micros: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::output::tests::report;
+    use crate::output::tests::report;
 
     #[test]
     fn the_lines_of_a_report() {

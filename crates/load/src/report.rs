@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_generator_is_judged_by_what_it_had_time_for() {
-        let plan = crate::load::plan::tests::plan("http://a/");
+        let plan = crate::plan::tests::plan("http://a/");
         let check = |cpu_ms, wall_seconds, expected| {
             let mut tally = Tally::new();
             tally.cpu = Duration::from_millis(cpu_ms);
