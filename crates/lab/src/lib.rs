@@ -24,19 +24,7 @@ use std::process::ExitCode;
 pub mod bench;
 pub mod demo;
 pub mod handshake;
-pub mod image;
-pub mod layout;
-pub mod logs;
-pub mod machine;
-pub mod objects;
-pub mod ownership;
 
-mod addresses;
-mod controller;
-mod node;
-mod pod;
-mod reaper;
-mod registry;
 mod scale;
 
 /// What was built; where it is not what is shipped, it says which profile compiled it.
@@ -53,14 +41,12 @@ pub fn hidden_command(arguments: impl IntoIterator<Item = OsString>) -> Option<E
         return Some(exit(program, outcome));
     }
     let (word, rest) = arguments.split_first()?;
-    if let Some(outcome) = ambit_load::hidden_command(word, rest) {
+    let others = ambit_machine::hidden_command(word, rest)
+        .or_else(|| ambit_load::hidden_command(word, rest));
+    if let Some(outcome) = others {
         return Some(exit(word, outcome));
     }
     let outcome = match word.to_str()? {
-        "lab-machine" => machine::run(rest),
-        "lab-node" => node::run(rest),
-        "lab-pod-init" => pod::run_init(rest),
-        "lab-container" => pod::run_container(rest),
         "lab-handshake" => handshake::run(rest),
         "lab-scale" => scale::run(rest),
         _ => return None,

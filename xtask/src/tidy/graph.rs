@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
@@ -21,6 +21,7 @@ const EDGES: [(&str, &[&str]); 14] = [
     ("ambit-node", ROLE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
     ("ambit-load", &["ambit-model", "ambit-tls", "ambit-net"]),
+    ("ambit-machine", &["ambit-net", "ambit-manifest"]),
     ("ambit-lab", LAB),
     ("ambit-cluster", &[]),
     ("ambit-cli", EVERYTHING),
@@ -37,6 +38,7 @@ const LAB: &[&str] = &[
     "ambit-cluster",
     "ambit-plan",
     "ambit-load",
+    "ambit-machine",
 ];
 const EVERYTHING: &[&str] = &[
     "ambit-model",
@@ -50,6 +52,7 @@ const EVERYTHING: &[&str] = &[
     "ambit-node",
     "ambit-plan",
     "ambit-load",
+    "ambit-machine",
     "ambit-lab",
     "ambit-cluster",
 ];
@@ -63,8 +66,8 @@ const RESERVED: [(&str, &[&str]); 7] = [
         &[
             "ambit-cluster",
             "ambit-control",
-            "ambit-load",
             "ambit-lab",
+            "ambit-machine",
             "ambit-manifest",
             "ambit-node",
             "ambit-plan",

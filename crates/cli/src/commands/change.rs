@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ambit_lab::machine::{Client, PodInfo, Record};
-use ambit_lab::objects::{Changes, ObjectRef, Outcome};
+use ambit_machine::objects::{Changes, ObjectRef, Outcome};
+use ambit_machine::{Client, PodInfo, Record};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -169,7 +169,7 @@ fn lines(changes: &Changes, dry_run: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ambit_lab::objects::Change;
+    use ambit_machine::objects::Change;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ambit_lab::layout::Layout;
-use ambit_lab::machine::{Client, PodInfo, Record};
+use ambit_machine::layout::Layout;
+use ambit_machine::{Client, PodInfo, Record};
 use ambit_net::local_http;
 use anyhow::{Context, Result, bail};
 use http::Method;

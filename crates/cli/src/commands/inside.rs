@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, Part, PodName};
-use ambit_lab::logs;
-use ambit_lab::machine::{self, Client, ExecRequest, Terminal};
+use ambit_machine::logs;
+use ambit_machine::{Client, ExecRequest, Terminal};
 use ambit_net::sys::terminal::window_size;
 use anyhow::{Context, Result, bail};
 
@@ -32,7 +32,7 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         command: args.command.iter().map(word).collect::<Result<_>>()?,
         terminal: terminal(),
     };
-    let code = machine::exec(&super::layout(&args.state), &request).await?;
+    let code = ambit_machine::exec(&super::layout(&args.state), &request).await?;
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
         Some((role @ ("proxy" | "node" | "lab-node"), node)) => layout.role_log(role, Some(node)),
         Some((namespace, pod)) => {
             let pods = Client::new(layout.clone()).pods().await?;
-            let of_pod = |p: &&machine::PodInfo| {
+            let of_pod = |p: &&ambit_machine::PodInfo| {
                 p.namespace == namespace && (p.name == pod || p.owner == pod)
             };
             let found = pods.iter().find(of_pod);

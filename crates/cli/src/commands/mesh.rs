@@ -1,9 +1,9 @@
 //! Where to ask: a machine's sockets, or a cluster's pods by port-forward.
 
 use ambit_cluster::{Cluster, kubeconfig_file};
-use ambit_lab::layout::Layout;
-use ambit_lab::machine::{Record, RecordError};
-use ambit_lab::ownership::check_state_directory;
+use ambit_machine::layout::Layout;
+use ambit_machine::ownership::check_state_directory;
+use ambit_machine::{Record, RecordError};
 use anyhow::{Result, anyhow};
 use serde_json::Value;
 

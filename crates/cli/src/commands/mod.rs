@@ -17,7 +17,7 @@ mod up;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use ambit_lab::layout::Layout;
+use ambit_machine::layout::Layout;
 use ambit_model::printable::{printable_json, printable_lines};
 use anyhow::{Context, Result};
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use ambit_cluster::Cluster;
-use ambit_lab::machine::{Client, MachineStatus, RoleInfo};
+use ambit_machine::{Client, MachineStatus, RoleInfo};
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -166,7 +166,7 @@ fn cluster_text(cluster: &Cluster, mesh: &Value) -> String {
 }
 
 fn machine_text(machine: &MachineStatus) -> String {
-    let node = |node: &ambit_lab::machine::NodeInfo| {
+    let node = |node: &ambit_machine::NodeInfo| {
         let address = node.addresses.first().map(ToString::to_string).unwrap_or_default();
         vec![node.name.clone(), address, format!("{}/{}", node.running, node.pods)]
     };

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ambit_lab::demo::{self, DemoConfig};
-use ambit_lab::image::ImageMap;
-use ambit_lab::machine::{self, Client, Progress, UpConfig};
 use ambit_load::tell;
+use ambit_machine::image::ImageMap;
+use ambit_machine::{Client, Progress, UpConfig};
 use ambit_manifest::Typed;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
@@ -32,7 +32,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
     // Not cut short: a machine that is half born could not be found again.
-    let born = machine::up(&config, |step| say(start, &step)).await?;
+    let born = ambit_machine::up(&config, |step| say(start, &step)).await?;
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let filled = tokio::select! {
@@ -40,7 +40,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         () = interruptions.next() => Err(anyhow!("interrupted; the machine is taken down")),
     };
     if let Err(error) = filled {
-        machine::down(&born.layout).await.context("take the half-started machine down")?;
+        ambit_machine::down(&born.layout).await.context("take the half-started machine down")?;
         return Err(error);
     }
     tell(format_args!(
@@ -62,7 +62,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
 /// The nodes that there will be, for manifests that name one.
 fn nodes(count: u8) -> Result<Vec<Typed>> {
     let node = |number| {
-        let node = json!({ "metadata": { "name": machine::node_name(number) } });
+        let node = json!({ "metadata": { "name": ambit_machine::node_name(number) } });
         ambit_manifest::stored(ambit_manifest::Kind::Node, node.to_string().as_bytes())
     };
     Ok((1..=count).map(node).collect::<Result<_, _>>()?)
@@ -174,7 +174,7 @@ async fn gone(client: &Client) {
 
 /// Takes a machine down.
 pub(super) async fn down(args: &StateArgs) -> Result<ExitCode> {
-    let report = machine::down(&super::layout(args)).await?;
+    let report = ambit_machine::down(&super::layout(args)).await?;
     let what = if report.ended { "down" } else { "what was left is removed" };
     let seconds = report.duration_ms as f64 / 1e3;
     tell(format_args!("{what} in {seconds:.2} s; logs are in {}", report.logs.display()));

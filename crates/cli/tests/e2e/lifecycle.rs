@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ExitStatus;
 
-use ambit_lab::machine::Record;
+use ambit_machine::Record;
 use ambit_net::sys::process::{Signal, kill};
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, app};

@@ -10,8 +10,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ambit_lab::layout::Layout;
-use ambit_lab::machine::{Client, ClientError, PodInfo, ProcessInfo, Record, processes};
+use ambit_machine::layout::Layout;
+use ambit_machine::{Client, ClientError, PodInfo, ProcessInfo, Record, processes};
 use ambit_net::local_http;
 use serde_json::Value;
 

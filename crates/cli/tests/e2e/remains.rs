@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ambit_lab::layout::Layout;
-use ambit_lab::machine::{ProcessInfo, Record};
+use ambit_machine::layout::Layout;
+use ambit_machine::{ProcessInfo, Record};
 
 /// The namespaces that a machine has of its own.
 const KINDS: [&str; 6] = ["net", "pid", "mnt", "ipc", "uts", "user"];

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
 use std::time::Duration;
 
-use ambit_lab::machine::PodInfo;
+use ambit_machine::PodInfo;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::policy::{from, logged};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ambit_lab::bench::peer::{SidecarKind, Sidecars, version};
-use ambit_lab::image::ImageMap;
-use ambit_lab::machine::{UpConfig, up};
+use ambit_machine::image::ImageMap;
+use ambit_machine::{UpConfig, up};
 use ambit_net::capture::Trace;
 use ambit_net::sys::process::{Signal, kill};
 
@@ -113,7 +113,7 @@ fn bare(name: &'static str) -> Machine {
 }
 
 fn ready(machine: &Machine) {
-    let client = ambit_lab::machine::Client::new(machine.layout.clone());
+    let client = ambit_machine::Client::new(machine.layout.clone());
     block_on(client.wait_until_ready(SETTLE_TIMEOUT, |_| {})).expect("all pods are ready");
 }
 
@@ -122,7 +122,7 @@ fn logs(machine: &Machine) -> PathBuf {
 }
 
 fn start(machine: &Machine, kind: SidecarKind, program: &Path) -> Result<Sidecars, String> {
-    let client = ambit_lab::machine::Client::new(machine.layout.clone());
+    let client = ambit_machine::Client::new(machine.layout.clone());
     let started = block_on(Sidecars::start(kind, program, &client, &logs(machine)));
     started.map_err(|error| format!("{:#}", anyhow::Error::new(error)))
 }

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use ambit_machine::ProcessInfo;
 use anyhow::Result;
 
 use super::record::{Memory, Usage};
-use crate::machine::ProcessInfo;
 
 /// What the load generators are called; they count themselves.
 pub(super) const LOAD: &str = "load";

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use ambit_machine::layout::Layout;
+use ambit_machine::{Client, PodInfo};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -12,8 +14,6 @@ use tokio::process::Command;
 
 use super::DemoConfig;
 use super::report::{Inventory, Pod};
-use crate::layout::Layout;
-use crate::machine::{Client, PodInfo};
 
 /// The example, as it lies in the repository.
 const APP: &str = include_str!("../../../../examples/tiered-app/app.yaml");
@@ -51,7 +51,7 @@ impl Stage {
 
     /// Takes it down; says what is left of it, which should be nothing.
     pub(super) async fn strike(&self) -> Result<Vec<String>> {
-        let record = crate::machine::Record::read(&self.layout)?;
+        let record = ambit_machine::Record::read(&self.layout)?;
         self.ambit(&["down"]).await?;
         let kept = self.keep.join("logs");
         if kept.exists() {
@@ -59,7 +59,7 @@ impl Stage {
         }
         move_directory(&self.layout.logs(), &kept)?;
         std::fs::remove_dir_all(self.layout.root()).context("remove the state directory")?;
-        Ok(crate::machine::left(&record, &self.layout))
+        Ok(ambit_machine::left(&record, &self.layout))
     }
 
     /// A client of the machine.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ambit_load::Report;
+use ambit_machine::is_pod_address;
 use ambit_net::capture::Trace;
 use anyhow::{Context, Result};
 
 use super::DemoConfig;
 use super::report::{Mode, Wire};
 use super::stage::Stage;
-use crate::addresses::is_pod_address;
 
 /// What the client sends with every request and a listener must not read.
 const MARKER: &str = "marker-6b1f0c52d9";

@@ -7,6 +7,9 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ambit_load::Report;
+use ambit_machine::image::PROGRAMS;
+use ambit_machine::layout::Layout;
+use ambit_machine::{Client, Liveness, Record};
 use ambit_net::sys::process::{self, Pid, Signal};
 use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
@@ -21,9 +24,6 @@ use crate::bench::modes::{Carrier, Mode, Programs};
 use crate::bench::peer::Sidecars;
 use crate::bench::record::{MachineSize, Meanwhile, Memory, Usage};
 use crate::bench::roles::{PROXY, Reading, Roles};
-use crate::image::PROGRAMS;
-use crate::layout::Layout;
-use crate::machine::{self, Client, Liveness, Record};
 
 /// The nodes of every experiment.
 const NODES: [&str; 2] = ["node-1", "node-2"];
@@ -171,7 +171,7 @@ impl Machine {
             return Ok(());
         }
         let pods = self.client.pods().await?;
-        let name = |pod: &machine::PodInfo| format!("{}/{}", pod.namespace, pod.name);
+        let name = |pod: &ambit_machine::PodInfo| format!("{}/{}", pod.namespace, pod.name);
         let mut generators = pods.iter().filter(|pod| self.generators.contains(&name(pod)));
         if let Some(pod) = generators.find(|pod| !pod.captured) {
             bail!("{} is not in the mesh; label its namespace", name(pod));
@@ -197,7 +197,7 @@ impl Machine {
     pub(super) async fn roles(&self) -> Result<Roles> {
         let record = Record::read(self.client.layout())?;
         let pods = self.client.pods().await?;
-        let processes = machine::processes(&record, &pods).context("list its processes")?;
+        let processes = ambit_machine::processes(&record, &pods).context("list its processes")?;
         let sidecars = self.sidecars.as_ref().map(Sidecars::pids).unwrap_or_default();
         Ok(Roles::of(&processes, &sidecars, &self.generators))
     }
@@ -270,7 +270,7 @@ impl Machine {
         }
         let layout = self.client.layout();
         let start = Instant::now();
-        if machine::liveness(layout).context("look whether it lives")? != Liveness::Absent {
+        if ambit_machine::liveness(layout).context("look whether it lives")? != Liveness::Absent {
             self.ambit(&["down".to_owned()], "", DOWN_LIMIT).await?;
             self.size.down_seconds = start.elapsed().as_secs_f64();
         }

@@ -31,12 +31,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_machine::{Check, Client, ClientError, Record, RecordError};
 use ambit_net::netlink::NetlinkError;
 use ambit_net::sys::process::{Pid, raise_open_files_limit};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 
-use crate::machine::{Check, Client, ClientError, Record, RecordError};
 use authority::{Authority, AuthorityError};
 use program::Running;
 use redirect::Ports;

@@ -15,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use ambit_machine::Record;
+use ambit_machine::logs::LogFile;
 use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::process::{self, Namespaces, Pid, Signal};
@@ -23,8 +25,6 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{SidecarError, SidecarKind, topology};
-use crate::logs::LogFile;
-use crate::machine::Record;
 
 /// How long a killed proxy may take to be gone.
 const END_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,14 +9,13 @@
 //! A pod that calls itself by its own service is not supported: the meshes tell that case by a
 //! source address on loopback, and no experiment needs it.
 
+use ambit_machine::Dual;
 use ambit_net::namespace::NetNs;
 use ambit_net::netlink::NetlinkError;
 use ambit_net::nftables::{
     Chain, Family, Hook, Nftables, Priority, Protocol, Rule, SocketOwner, Table,
 };
 use ipnet::IpNet;
-
-use crate::addresses::Dual;
 
 /// The name of the tables.
 const TABLE: &str = "ambit-sidecar";

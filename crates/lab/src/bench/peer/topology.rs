@@ -8,14 +8,13 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
+use ambit_machine::{
+    Client, ClientError, Dual, NodeNetwork, Phase, PodInfo, Record, ServiceView, WatchError,
+    read_services,
+};
 use ambit_model::identity::{DEFAULT_TRUST_DOMAIN, Identity};
 use ambit_net::namespace::NetNs;
 use ambit_net::nftables::Protocol as Transport;
-
-use crate::addresses::{Dual, NodeNetwork};
-use crate::machine::{self, Client, ClientError, Phase, PodInfo, Record};
-use crate::node::services::{ServiceView, services};
-use crate::registry::{Mirror, Watch, WatchError};
 
 /// What a cluster calls its services.
 pub(super) const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -28,7 +27,7 @@ pub enum TopologyError {
     Machine(#[from] ClientError),
     /// The registry cannot be read.
     #[error("cannot read the machine's services")]
-    Registry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Registry(#[from] WatchError),
     /// A pod cannot have a sidecar.
     #[error("{pod} does not run: {reason}")]
     NotRunning {
@@ -114,7 +113,7 @@ impl Topology {
         let all = client.pods().await?;
         let failed = |pod: &str, source| TopologyError::Namespace { pod: pod.to_owned(), source };
         let processes =
-            machine::processes(record, &all).map_err(|source| failed("every pod", source))?;
+            ambit_machine::processes(record, &all).map_err(|source| failed("every pod", source))?;
         let mut pods = Vec::new();
         for info in all.iter().filter(|info| info.phase != Phase::Succeeded) {
             let name = format!("{}/{}", info.namespace, info.name);
@@ -129,7 +128,8 @@ impl Topology {
                 pods.push(Pod::new(info, netns, network.gateway()));
             }
         }
-        let services = read_services(client, &pods).await?;
+        let services = read_services(client.layout()).await?;
+        let services = services.iter().map(|view| service(view, &pods)).collect();
         Ok(Self { pods, services })
     }
 
@@ -189,16 +189,6 @@ impl Service {
     pub(super) fn port(&self, number: u16) -> Option<&Port> {
         self.ports.iter().find(|port| port.number == number)
     }
-}
-
-async fn read_services(client: &Client, pods: &[Pod]) -> Result<Vec<Service>, TopologyError> {
-    let unreadable = |source: WatchError| TopologyError::Registry(source.into());
-    let layout = client.layout();
-    let mut mirror = Mirror::new(layout);
-    let mut watch = Watch::new(&[layout.objects(), layout.pod_statuses()]).map_err(unreadable)?;
-    // At first everything counts as changed.
-    mirror.read(&watch.changes().await.map_err(unreadable)?);
-    Ok(services(&mirror).iter().map(|view| service(view, pods)).collect())
 }
 
 fn service(view: &ServiceView, pods: &[Pod]) -> Service {

@@ -22,13 +22,13 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use ambit_machine::Check;
 use serde_json::{Value, json};
 
 use super::authority::{Authority, AuthorityError};
 use super::program::Launch;
 use super::redirect::Ports;
 use super::topology::{Pod, Topology};
-use crate::machine::Check;
 
 /// Who a sidecar runs as in Istio.
 pub(super) const USER: u32 = 1337;

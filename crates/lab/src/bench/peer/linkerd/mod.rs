@@ -22,6 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use ambit_machine::Check;
 use ambit_model::identity::Identity;
 use tokio::runtime::Handle;
 
@@ -30,7 +31,6 @@ use super::authority::Authority;
 use super::program::{Launch, PrivateDirectory};
 use super::redirect::Ports;
 use super::topology::{CLUSTER_DOMAIN, Pod, Topology};
-use crate::machine::Check;
 use api::Api;
 
 /// Who a sidecar runs as in Linkerd.

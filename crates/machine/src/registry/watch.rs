@@ -24,7 +24,7 @@ const EVENT_BUFFER_SIZE_BYTES: usize = 16 << 10;
 
 /// A watch that could not be set up or went away.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WatchError {
+pub enum WatchError {
     /// The kernel has none left.
     #[error("cannot watch {path}; is fs.inotify.max_user_watches or max_user_instances too low?")]
     Add {

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use mirror::Mirror;
-pub(crate) use watch::{Watch, WatchError};
+pub(crate) use watch::Watch;
+pub use watch::WatchError;
 
 /// What a node reports about one of its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

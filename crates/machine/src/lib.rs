@@ -5,43 +5,64 @@
 //! reach it by [`Client`], and [`exec`] runs commands in pods. [`up`] and [`down`] work whatever
 //! died before.
 
+mod addresses;
 mod birth;
 mod client;
+mod controller;
 mod down;
 mod exec;
 mod fabric;
+pub mod image;
 mod init;
+pub mod layout;
+pub mod logs;
+mod node;
+pub mod objects;
+pub mod ownership;
+mod pod;
 mod processes;
 mod readiness;
+mod reaper;
 mod record;
+mod registry;
 mod roles;
 mod server;
 mod state;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-use crate::addresses::NodeNetwork;
-use crate::image::ImageMap;
-
+pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
-pub(crate) use down::left;
-pub use down::{DownError, DownReport, down};
+pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
+pub use node::services::{Endpoint, PortView, ServiceView};
 pub use processes::{ProcessInfo, processes};
-pub(crate) use readiness::Check;
+pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
+pub use registry::{ContainerStatus, Phase, PodStatus, WatchError};
 
-pub use crate::registry::{ContainerStatus, Phase, PodStatus};
+use image::ImageMap;
+use layout::Layout;
+use registry::{Mirror, Watch};
 
 /// The name of a machine's node; nodes are counted from 1.
 pub fn node_name(number: u8) -> String {
     NodeNetwork::new(number).name()
+}
+
+/// The services of a machine, as its registry has them now.
+pub async fn read_services(layout: &Layout) -> Result<Vec<ServiceView>, WatchError> {
+    let mut mirror = Mirror::new(layout);
+    let mut watch = Watch::new(&[layout.objects(), layout.pod_statuses()])?;
+    // At first everything counts as changed.
+    mirror.read(&watch.changes().await?);
+    Ok(node::services::services(&mirror))
 }
 
 /// How a machine is to be.
@@ -88,8 +109,22 @@ pub enum Progress {
     },
 }
 
+/// Runs the hidden subcommand `word`; `None` where it is none of this crate's.
+///
+/// It must be the first thing that `main` does: some of them enter namespaces, which a process with
+/// threads cannot.
+pub fn hidden_command(word: &OsStr, words: &[OsString]) -> Option<anyhow::Result<ExitCode>> {
+    match word.to_str()? {
+        "lab-machine" => Some(run(words)),
+        "lab-node" => Some(node::run(words)),
+        "lab-pod-init" => Some(pod::run_init(words)),
+        "lab-container" => Some(pod::run_container(words)),
+        _ => None,
+    }
+}
+
 /// Runs one of the machine's own hidden steps.
-pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
+fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
     match words.first().and_then(|word| word.to_str()) {
         Some(birth::OUTER) => birth::run_outer(),
         Some(birth::INNER) => init::run(),

@@ -35,7 +35,7 @@ pub(crate) const DNS: Dual = Dual {
 const SERVICE_FIRST: u16 = 0x0100;
 
 /// Whether an address belongs to a pod of any node.
-pub(crate) fn is_pod_address(ip: IpAddr) -> bool {
+pub fn is_pod_address(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.octets()[..2] == [10, 244],
         IpAddr::V6(ip) => ip.segments()[..3] == [0xfd00, 0x10, 0x244],
@@ -44,41 +44,41 @@ pub(crate) fn is_pod_address(ip: IpAddr) -> bool {
 
 /// An IPv4 and an IPv6 address of the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dual {
+pub struct Dual {
     /// The IPv4 address.
-    pub(crate) v4: Ipv4Addr,
+    pub v4: Ipv4Addr,
     /// The IPv6 address.
-    pub(crate) v6: Ipv6Addr,
+    pub v6: Ipv6Addr,
 }
 
 impl Dual {
     /// Both, IPv4 first.
-    pub(crate) fn both(self) -> [IpAddr; 2] {
+    pub fn both(self) -> [IpAddr; 2] {
         [self.v4.into(), self.v6.into()]
     }
 }
 
 /// The networks of one node, by its number, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeNetwork {
+pub struct NodeNetwork {
     number: u8,
 }
 
 impl NodeNetwork {
     /// The networks of the node with this number.
-    pub(crate) fn new(number: u8) -> Self {
+    pub fn new(number: u8) -> Self {
         debug_assert!((1..=NODES_MAX).contains(&number), "node numbers are octets");
         Self { number }
     }
 
     /// The networks of the node with this name (`node-3`).
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
+    pub fn of_name(name: &str) -> Option<Self> {
         let number = name.strip_prefix("node-")?.parse().ok()?;
         (1..=NODES_MAX).contains(&number).then(|| Self::new(number))
     }
 
     /// The node's name.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         format!("node-{}", self.number)
     }
 
@@ -100,12 +100,12 @@ impl NodeNetwork {
     }
 
     /// The pods' gateway: the node's bridge.
-    pub(crate) fn gateway(self) -> Dual {
+    pub fn gateway(self) -> Dual {
         self.pod(1)
     }
 
     /// The addresses of the pod with this number.
-    pub(crate) fn pod(self, pod: u8) -> Dual {
+    pub fn pod(self, pod: u8) -> Dual {
         Dual {
             v4: Ipv4Addr::new(10, 244, self.number, pod),
             v6: format!("fd00:10:244:{}::{pod:x}", self.number)

@@ -29,9 +29,9 @@ use clap::Parser;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::Record;
 use crate::addresses::{DNS, NodeNetwork};
 use crate::layout::Layout;
-use crate::machine::Record;
 use crate::reaper::Reaper;
 use crate::registry::{Mirror, Watch};
 use dns::{SharedZone, Zone};
@@ -79,7 +79,7 @@ impl Context {
 
 /// Runs a node until it is killed.
 pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
-    crate::machine::start_log();
+    crate::start_log();
     let name = OsString::from("lab-node");
     let arguments = Arguments::try_parse_from(std::iter::once(&name).chain(words))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

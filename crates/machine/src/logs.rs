@@ -28,7 +28,7 @@ const COPY_BUFFER_SIZE_BYTES: usize = 16 << 10;
 
 /// A log that is being written.
 #[derive(Debug)]
-pub(crate) struct LogFile {
+pub struct LogFile {
     path: PathBuf,
     file: File,
     size_bytes: u64,
@@ -36,7 +36,7 @@ pub(crate) struct LogFile {
 
 impl LogFile {
     /// Opens a log of ours for appending. A symbolic link there is refused.
-    pub(crate) fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let file = open_own(OpenOptions::new().create(true).append(true), &path);
         let file = file.map_err(io::Error::other)?;
@@ -65,7 +65,7 @@ impl LogFile {
     }
 
     /// [`LogFile::collect`], and the task that ends when everything is in the log.
-    pub(crate) fn collect_until_closed(mut self) -> io::Result<(OwnedFd, JoinHandle<()>)> {
+    pub fn collect_until_closed(mut self) -> io::Result<(OwnedFd, JoinHandle<()>)> {
         let (reader, writer) = io::pipe()?;
         let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;
         let copying = tokio::spawn(async move {

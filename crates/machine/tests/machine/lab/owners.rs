@@ -2,8 +2,6 @@
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-use ambit_lab::machine;
-
 use super::{Lab, pod};
 
 /// What another user prepared is not used: nothing is started, nothing is written.
@@ -34,7 +32,7 @@ pub(crate) async fn machines_start_where_nobody_else_writes() {
     ];
     for (what, part) in cases {
         prepare(what);
-        let error = machine::up(&base, |_| {}).await.unwrap_err();
+        let error = ambit_machine::up(&base, |_| {}).await.unwrap_err();
         let error = format!("{:#}", anyhow::Error::new(error));
         assert!(error.contains(part), "{what}: {error}");
         let left = std::fs::read_dir(&root).unwrap().count();
@@ -44,7 +42,7 @@ pub(crate) async fn machines_start_where_nobody_else_writes() {
     }
     std::fs::create_dir(&aim).unwrap();
     symlink(&aim, &root).unwrap();
-    let error = machine::up(&base, |_| {}).await.unwrap_err();
+    let error = ambit_machine::up(&base, |_| {}).await.unwrap_err();
     let error = format!("{:#}", anyhow::Error::new(error));
     assert!(error.contains("is a symbolic link"), "{error}");
     assert_eq!(std::fs::read_dir(&aim).unwrap().count(), 0);
@@ -65,7 +63,7 @@ pub(crate) async fn commands_go_to_our_own_machine_alone() {
     assert!(code != 0 && said.contains("mode 0777"), "{said}");
     let error = lab.client.status().await.unwrap_err().to_string();
     assert!(error.contains("mode 0777"), "{error}");
-    let error = machine::down(lab.layout()).await.unwrap_err().to_string();
+    let error = ambit_machine::down(lab.layout()).await.unwrap_err().to_string();
     assert!(error.contains("mode 0777"), "{error}");
     mode(0o700);
     // Another user's socket in the place of ours, as if it had been put there before.

@@ -18,49 +18,49 @@ use crate::registry::Mirror;
 
 /// A service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServiceView {
+pub struct ServiceView {
     /// Its namespace.
-    pub(crate) namespace: String,
+    pub namespace: String,
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// Its virtual addresses; none for a headless one.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// Its ports.
-    pub(crate) ports: Vec<PortView>,
+    pub ports: Vec<PortView>,
     /// The pods it selects.
-    pub(crate) endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<Endpoint>,
     /// A client stays with its endpoint.
-    pub(crate) client_affinity: bool,
+    pub client_affinity: bool,
     /// Only endpoints on the client's node count.
-    pub(crate) local_only: bool,
+    pub local_only: bool,
 }
 
 /// A port of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortView {
+pub struct PortView {
     /// Its name, empty for the only one.
-    pub(crate) name: String,
+    pub name: String,
     /// TCP or UDP.
-    pub(crate) protocol: Protocol,
+    pub protocol: Protocol,
     /// Its number.
-    pub(crate) port: u16,
+    pub port: u16,
     /// What it carries, if it says so otherwise than by its name.
-    pub(crate) application_protocol: Option<String>,
+    pub application_protocol: Option<String>,
 }
 
 /// A pod behind a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     /// Its host name if the service is its subdomain.
-    pub(crate) hostname: Option<String>,
+    pub hostname: Option<String>,
     /// Its addresses.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// Its node.
-    pub(crate) node: String,
+    pub node: String,
     /// It takes traffic, by itself or because the service does not ask.
-    pub(crate) ready: bool,
+    pub ready: bool,
     /// Its port for each port of the service; none where it does not name one.
-    pub(crate) ports: Vec<Option<u16>>,
+    pub ports: Vec<Option<u16>>,
 }
 
 /// Every service of the registry.

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ambit_lab::image::ImageMap;
-use ambit_lab::layout::Layout;
-use ambit_lab::machine::{self, Client, ExecRequest, Record, UpConfig};
-use ambit_lab::objects::ObjectRef;
+use ambit_machine::image::ImageMap;
+use ambit_machine::layout::Layout;
+use ambit_machine::objects::ObjectRef;
+use ambit_machine::{Client, ExecRequest, Record, UpConfig};
 use ambit_net::seqpacket::Listener;
 use ambit_net::sys::process::{self, Signal};
 use serde_json::{Value, json};
@@ -45,7 +45,15 @@ pub(crate) fn hidden(words: impl IntoIterator<Item = OsString>) -> Option<ExitCo
             runtime.block_on(impostor(&words[2]));
             Some(ExitCode::SUCCESS)
         }
-        _ => ambit_lab::hidden_command(words),
+        _ => {
+            let (word, rest) = words.get(1..)?.split_first()?;
+            let outcome = ambit_machine::hidden_command(word, rest)
+                .or_else(|| ambit_load::hidden_command(word, rest))?;
+            Some(outcome.unwrap_or_else(|error| {
+                eprintln!("ambit {}: {error:#}", word.display());
+                ExitCode::FAILURE
+            }))
+        }
     }
 }
 
@@ -61,7 +69,7 @@ fn exec_helper(words: &[OsString]) -> ExitCode {
         ..ExecRequest::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    match runtime.block_on(machine::exec(&Layout::new(state), &request)) {
+    match runtime.block_on(ambit_machine::exec(&Layout::new(state), &request)) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap()),
         Err(error) => {
             println!("{:#}", anyhow::Error::new(error));
@@ -125,7 +133,7 @@ impl Lab {
     /// Starts a machine without the mesh.
     pub(crate) async fn up(name: &str, nodes: u8) -> Self {
         let config = config(name, nodes);
-        let born = machine::up(&config, |_| {}).await.unwrap_or_else(|error| {
+        let born = ambit_machine::up(&config, |_| {}).await.unwrap_or_else(|error| {
             panic!("{:#}", anyhow::Error::new(error));
         });
         Self::of(config, born.record)
@@ -147,7 +155,7 @@ impl Lab {
     /// Takes the machine down and its logs away.
     pub(crate) async fn down(self) {
         let layout = self.layout().clone();
-        machine::down(&layout).await.unwrap();
+        ambit_machine::down(&layout).await.unwrap();
         if self.config.state.ends_with(format!("ambit-trace-{}", std::process::id())) {
             return;
         }
@@ -157,8 +165,9 @@ impl Lab {
     /// Applies objects; the outcome of each.
     pub(crate) async fn apply(&self, objects: Vec<Value>) -> Vec<String> {
         let changes = self.client.apply(objects, false).await.unwrap();
-        let outcome =
-            |change: &ambit_lab::objects::Change| format!("{:?}", change.outcome).to_lowercase();
+        let outcome = |change: &ambit_machine::objects::Change| {
+            format!("{:?}", change.outcome).to_lowercase()
+        };
         changes.changes.iter().map(outcome).collect()
     }
 

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ambit_lab::layout::Layout;
-use ambit_lab::machine::{self, Liveness, Phase, UpConfig, UpError};
+use ambit_machine::layout::Layout;
+use ambit_machine::{Liveness, Phase, UpConfig, UpError};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use serde_json::json;
@@ -616,7 +616,7 @@ async fn crashes_disturb_nobody_else() {
     );
     // A pod's init: the pod is started again where it was.
     let victim = before.iter().find(|pod| pod.owner == "web").unwrap();
-    let processes = machine::processes(&lab.record(), &before).unwrap();
+    let processes = ambit_machine::processes(&lab.record(), &before).unwrap();
     let init = processes.iter().find(|process| process.pid == victim.pid).unwrap();
     assert_eq!(init.name, format!("pod default/{}", victim.name));
     lab::kill(init.host_pid);
@@ -629,7 +629,7 @@ async fn crashes_disturb_nobody_else() {
     // The pod's init and its runner at once: the next runner finds it dead, and says so.
     let pods = lab.client.pods().await.unwrap();
     let now = pods.iter().find(|pod| pod.name == victim.name).unwrap();
-    let processes = machine::processes(&lab.record(), &pods).unwrap();
+    let processes = ambit_machine::processes(&lab.record(), &pods).unwrap();
     let init = processes.iter().find(|process| process.pid == now.pid).unwrap();
     lab.client.kill(&format!("lab-node/{}", now.node), 9).await.unwrap();
     lab::kill(init.host_pid);
@@ -672,11 +672,11 @@ async fn machines_that_cannot_start_say_why() {
     // This binary has no control plane in it, so that its process ends at once.
     let config = UpConfig { mesh: true, ..lab::config("refused", 1) };
     let start = Instant::now();
-    let error = machine::up(&config, |_| {}).await.unwrap_err().to_string();
+    let error = ambit_machine::up(&config, |_| {}).await.unwrap_err().to_string();
     assert!(error.contains("control ends again and again"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     let layout = Layout::new(&config.state);
-    assert_eq!(machine::liveness(&layout).unwrap(), Liveness::Absent);
+    assert_eq!(ambit_machine::liveness(&layout).unwrap(), Liveness::Absent);
     std::fs::remove_dir_all(layout.root()).unwrap();
     let elsewhere = |state: &str| UpConfig { state: state.into(), ..config.clone() };
     let proxies = [("node-2".to_owned(), "/bin/true".into())].into();
@@ -687,7 +687,7 @@ async fn machines_that_cannot_start_say_why() {
         (elsewhere("/etc"), "holds no machine"),
         (UpConfig { proxies, ..config.clone() }, "the nodes are node-1 to node-1"),
     ] {
-        let error = machine::up(&wrong, |_| {}).await.unwrap_err().to_string();
+        let error = ambit_machine::up(&wrong, |_| {}).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
 }
@@ -695,29 +695,29 @@ async fn machines_that_cannot_start_say_why() {
 async fn machines_end_without_trace() {
     let lab = Lab::up("trace", 2).await;
     lab.apply_ready(vec![deployment("web", 3, container(&["sleep", "infinity"]))]).await;
-    let error = machine::up(&lab.config, |_| {}).await.unwrap_err();
+    let error = ambit_machine::up(&lab.config, |_| {}).await.unwrap_err();
     assert!(matches!(error, UpError::Running { .. }), "{error}");
     lab.client.kill("lab-node/node-1", 9).await.unwrap();
     // Process 1 is killed from outside: everything inside ends with it, and only files are left.
     lab::kill(lab.record().pid);
     lab.until("the machine is dead", async || {
-        machine::liveness(lab.layout()).unwrap() == Liveness::Dead
+        ambit_machine::liveness(lab.layout()).unwrap() == Liveness::Dead
     })
     .await;
     // The next one cleans up what is left.
     let config = lab.config.clone();
-    let born = machine::up(&config, |_| {}).await.unwrap();
+    let born = ambit_machine::up(&config, |_| {}).await.unwrap();
     assert_ne!(born.record.pid, lab.record_before.pid);
     let again = Lab::of(config, born.record);
     again.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
     let layout = again.layout().clone();
-    let inside = machine::processes(&again.record(), &[]).unwrap();
+    let inside = ambit_machine::processes(&again.record(), &[]).unwrap();
     assert!(inside.len() >= 5, "{inside:#?}");
     again.down().await;
     let left: Vec<_> =
         std::fs::read_dir(layout.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["logs"]);
-    let gone = machine::down(&layout).await.unwrap_err().to_string();
+    let gone = ambit_machine::down(&layout).await.unwrap_err().to_string();
     assert!(gone.contains("no machine at"), "{gone}");
     for process in inside {
         assert!(!lab::lives(process.host_pid), "{process:?}");

@@ -181,7 +181,7 @@ fn descendants(root: i32) -> Vec<Member> {
 
 /// What is still there of a machine: its process 1, without which the kernel lets none of its
 /// others live, and mounts below its state directory.
-pub(crate) fn left(record: &Record, layout: &Layout) -> Vec<String> {
+pub fn left(record: &Record, layout: &Layout) -> Vec<String> {
     let mut left = Vec::new();
     if lives(record.pid, record.start_ticks) {
         left.push(format!("process {}", record.pid));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const SHIPPED_BINARY: &str = "ambit";
 /// Where a pod finds the shipped binary under every name that it answers to: below `/run`, which is
 /// the pod's own.
-pub(crate) const PROGRAMS: &str = "/run/ambit-programs";
+pub const PROGRAMS: &str = "/run/ambit-programs";
 /// These names.
 pub(crate) const PROGRAM_NAMES: [&str; 3] = [SHIPPED_BINARY, "vegeta", "fortio"];
 

@@ -17,7 +17,7 @@ const STATUS_SIZE_BYTES: usize = 12;
 
 /// How to ask.
 #[derive(Clone, Debug)]
-pub(crate) enum Check {
+pub enum Check {
     /// A unix socket takes connections.
     Socket(PathBuf),
     /// A TCP port takes connections.
@@ -33,7 +33,7 @@ pub(crate) enum Check {
 
 impl Check {
     /// Asks once. The answer, if it is no, is the reason.
-    pub(crate) async fn ask(&self, netns: &NetNs) -> Result<(), String> {
+    pub async fn ask(&self, netns: &NetNs) -> Result<(), String> {
         match timeout(ANSWER_TIMEOUT, self.attempt(netns)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("{}: {error}", self.what())),
