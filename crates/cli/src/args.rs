@@ -23,7 +23,7 @@ pub(crate) use probe::ProbeArgs;
 
 /// Ambit, a sidecar-less zero-trust service mesh.
 #[derive(Debug, Parser)]
-#[command(name = "ambit", version = ambit_lab::VERSION, about, max_term_width = 100)]
+#[command(name = "ambit", version = ambit_bench::VERSION, about, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The state directory of the machine, for the commands that concern one; may also follow the
     /// command [env: AMBIT_STATE].
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     Load(Box<ambit_load::LoadArgs>),
     /// Runs a published experiment, or your own manifests, in several modes, and compares what
     /// each costs.
-    #[command(after_help = ambit_lab::bench::help())]
+    #[command(after_help = ambit_bench::help())]
     Bench(Box<BenchArgs>),
     /// Asks a part of the mesh in this container or on this host whether it is well. The kubelet's
     /// probes run this.

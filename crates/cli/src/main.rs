@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod table;
 
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use ambit_model::printable::printable_lines;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     if is_cni_plugin() {
         return ambit_node::cni_plugin();
     }
-    if let Some(code) = ambit_lab::hidden_command(std::env::args_os()) {
+    if let Some(code) = hidden_command(&std::env::args_os().collect::<Vec<_>>()) {
         return code;
     }
     let state = std::env::var_os("AMBIT_STATE");
@@ -43,6 +44,26 @@ fn main() -> ExitCode {
         let reason = format!("{error:#}");
         ambit_load::tell(format_args!("ambit: {}", printable_lines(&reason)));
         ExitCode::from(FAILURE)
+    })
+}
+
+/// Runs what the words (program name first) ask for, if it is none of the visible command line.
+fn hidden_command(words: &[OsString]) -> Option<ExitCode> {
+    let (program, words) = words.split_first()?;
+    if let Some(outcome) = ambit_load::called_as(program, words) {
+        return Some(exit(program, outcome));
+    }
+    let (word, words) = words.split_first()?;
+    let outcome = ambit_machine::hidden_command(word, words)
+        .or_else(|| ambit_load::hidden_command(word, words))
+        .or_else(|| ambit_bench::hidden_command(word, words))?;
+    Some(exit(word, outcome))
+}
+
+fn exit(word: &OsStr, outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        ambit_load::tell(format_args!("ambit {}: {error:#}", word.to_string_lossy()));
+        ExitCode::FAILURE
     })
 }
 

@@ -4,6 +4,21 @@
 //! every process, mount and network of the machine, by the kernel's doing. The user's commands
 //! reach it by [`Client`], and [`exec`] runs commands in pods. [`up`] and [`down`] work whatever
 //! died before.
+//!
+//! This crate is what Kubernetes would bring, on one machine: an object store, a Deployment
+//! controller, a scheduler, a pod runner, service addresses and cluster DNS. The mesh itself
+//! (control plane, agent, proxy) is the shipped binary, which it starts as processes of their own;
+//! it never links them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
+//! | `client`, `exec`, `processes`, `record` | what a user's command asks of it |
+//! | [`layout`], [`ownership`] | where everything lies in the state directory, and whose it is |
+//! | [`objects`], `registry`, `controller` | the API server's part, and what makes pods of it |
+//! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
+//! | [`image`] | what a container image means on a machine without images |
+//! | [`logs`] | reading and following logs that are rotated |
 
 mod addresses;
 mod birth;

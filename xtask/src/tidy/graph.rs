@@ -20,21 +20,20 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("ambit-control", CONTROL),
     ("ambit-node", ROLE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
-    ("ambit-load", &["ambit-model", "ambit-tls", "ambit-net"]),
+    ("ambit-load", &["ambit-model", "ambit-net"]),
     ("ambit-machine", &["ambit-net", "ambit-manifest"]),
-    ("ambit-lab", LAB),
+    ("ambit-bench", BENCH),
     ("ambit-cluster", &[]),
     ("ambit-cli", EVERYTHING),
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
-/// The experiments on a cluster use what a user's command knows of one.
 const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
-const LAB: &[&str] = &[
+/// The experiments on a cluster use what a user's command knows of one.
+const BENCH: &[&str] = &[
     "ambit-model",
     "ambit-wire",
     "ambit-tls",
     "ambit-net",
-    "ambit-manifest",
     "ambit-cluster",
     "ambit-plan",
     "ambit-load",
@@ -53,7 +52,7 @@ const EVERYTHING: &[&str] = &[
     "ambit-plan",
     "ambit-load",
     "ambit-machine",
-    "ambit-lab",
+    "ambit-bench",
     "ambit-cluster",
 ];
 
@@ -66,7 +65,6 @@ const RESERVED: [(&str, &[&str]); 7] = [
         &[
             "ambit-cluster",
             "ambit-control",
-            "ambit-lab",
             "ambit-machine",
             "ambit-manifest",
             "ambit-node",

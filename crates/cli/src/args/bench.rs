@@ -9,7 +9,7 @@ use super::KubeArgs;
 #[group(skip)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
-    pub(crate) bench: ambit_lab::bench::BenchArgs,
+    pub(crate) bench: ambit_bench::BenchArgs,
     #[command(flatten)]
     pub(crate) kube: KubeArgs,
 }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use ambit_bench::{OwnManifests, Site};
 use ambit_cluster::Cluster;
-use ambit_lab::bench::{self, OwnManifests, Site};
 use ambit_manifest::Unenforced;
 use anyhow::{Context, Result};
 
@@ -14,7 +14,7 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
     let BenchArgs { bench: args, kube } = args;
     if kube.is_meant() {
         let cluster = Cluster::connect(&kube.choice()).await?;
-        return bench::run_bench(args, Site::Cluster(Box::new(cluster))).await;
+        return ambit_bench::run_bench(args, Site::Cluster(Box::new(cluster))).await;
     }
     let own = match args.own_manifests() {
         None => None,
@@ -25,5 +25,5 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
         }
     };
     let binary = std::env::current_exe().context("find this program")?;
-    bench::run_bench(args, Site::Here { binary, own }).await
+    ambit_bench::run_bench(args, Site::Here { binary, own }).await
 }

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use ambit_bench::{ProxyCost, Run};
 use ambit_cluster::{Cluster, LiveNode, LiveWorkloads};
-use ambit_lab::bench::{ProxyCost, Run};
 use ambit_manifest::{Finding, Workload, WorkloadKind, Workloads};
 use ambit_plan::{
     Application, Comparison, DEFAULT_NODE_TYPE, Estimate, Inputs, Measured, NodeType, Plan,

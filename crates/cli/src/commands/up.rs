@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ambit_lab::demo::{self, DemoConfig};
+use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::image::ImageMap;
 use ambit_machine::{Client, Progress, UpConfig};

@@ -1,7 +1,7 @@
 //! The manifests of the experiments are read as a user's manifests are: without an error, and
 //! without a doubt.
 
-use ambit_lab::bench::manifest::{
+use ambit_bench::manifest::{
     Bookinfo, bookinfo, bookinfo_policies, details, details_policies, path, path_policies, ratings,
     ratings_policies, tiered, tiered_policies,
 };

@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use ambit_lab::bench::{
+use ambit_bench::{
     Case, Ending, Host, Meanwhile, Measurement, ModeOutcome, ModeRun, RUN_VERSION, Run, Usage,
 };
 use ambit_load::Report;

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ambit_lab::bench::peer::{SidecarKind, Sidecars, version};
+use ambit_bench::peer::{SidecarKind, Sidecars, version};
 use ambit_machine::image::ImageMap;
 use ambit_machine::{UpConfig, up};
 use ambit_net::capture::Trace;

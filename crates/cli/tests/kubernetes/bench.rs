@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use ambit_lab::bench::{Ending, ModeOutcome, Run};
+use ambit_bench::{Ending, ModeOutcome, Run};
 use ambit_net::sys::process::{Signal, kill};
 
 use crate::cluster::{Cluster, must, until};
