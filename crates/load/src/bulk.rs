@@ -39,7 +39,7 @@ pub struct BulkResult {
 
 /// Sends, half-closes, reads to the end, compares.
 pub(super) async fn run(args: &BulkArgs) -> Result<BulkResult> {
-    let address = super::resolve(&args.address).await?;
+    let address = super::flags::resolve(&args.address).await?;
     let connecting = tokio::time::timeout(STALL_TIMEOUT, TcpStream::connect(address)).await;
     let stream = connecting.context("connecting stalled")?.context("connect to the echo server")?;
     let (mut from, mut to) = stream.into_split();

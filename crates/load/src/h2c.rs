@@ -77,7 +77,7 @@ pub(super) fn request(plan: &Plan) -> Option<http::Request<()>> {
     let uri: Uri = format!("http://{}{}", target.authority, target.path).parse().ok()?;
     let method = Method::from_bytes(plan.request.method.as_bytes()).ok()?;
     let mut request = http::Request::builder().method(method).uri(uri).body(()).ok()?;
-    let agent = HeaderValue::from_static(super::USER_AGENT);
+    let agent = HeaderValue::from_static(super::http1::USER_AGENT);
     request.headers_mut().insert(http::header::USER_AGENT, agent);
     for (name, value) in &plan.request.headers {
         let name: HeaderName = name.parse().ok()?;

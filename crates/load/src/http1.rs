@@ -13,6 +13,9 @@ use super::plan::Plan;
 use super::response::Reader;
 use super::transport::{Answer, Failure, Sockets, Transport};
 
+/// What HTTP requests say of themselves.
+pub(super) const USER_AGENT: &str = concat!("ambit-load/", env!("CARGO_PKG_VERSION"));
+
 /// One connection, or one after the other.
 #[derive(Debug)]
 pub(super) struct Http1 {
@@ -43,7 +46,7 @@ pub(super) fn request_bytes(plan: &Plan) -> Vec<u8> {
         field("Host", &target.authority);
     }
     if !has("user-agent") {
-        field("User-Agent", super::USER_AGENT);
+        field("User-Agent", USER_AGENT);
     }
     for (name, value) in &request.headers {
         field(name, value);

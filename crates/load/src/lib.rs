@@ -12,6 +12,7 @@ mod args;
 mod bulk;
 mod command;
 mod engine;
+mod flags;
 mod go_duration;
 mod h2c;
 mod http1;
@@ -32,12 +33,10 @@ mod turns;
 mod worker;
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ambit_net::sys::process::raise_open_files_limit;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 pub use args::LoadArgs;
@@ -68,13 +67,6 @@ pub fn check(words: &[String]) -> Result<()> {
     let words = Words::try_parse_from(words).map_err(|error| wrong(&error))?;
     words.args.check()
 }
-
-/// The longest a run may take.
-const MAX_SECONDS: u64 = 86_400;
-/// What HTTP requests say of themselves.
-const USER_AGENT: &str = concat!("ambit-load/", env!("CARGO_PKG_VERSION"));
-/// The most connections of one run.
-const MAX_CONNECTIONS: usize = 20_000;
 
 #[derive(Debug, Parser)]
 #[command(name = "ambit lab-load", about = "Drives load and prints what it measured as JSON")]
@@ -125,29 +117,4 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     })?;
     println!("{result}");
     Ok(ExitCode::SUCCESS)
-}
-
-/// Resolves `host:port` once, preferring the first answer, as most clients do.
-async fn resolve(authority: &str) -> Result<SocketAddr> {
-    let answers = tokio::net::lookup_host(authority).await;
-    let mut answers = answers.with_context(|| format!("resolve {authority}"))?;
-    match answers.next() {
-        Some(address) => Ok(address),
-        None => bail!("{authority} resolves to nothing"),
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if !(0.0..=MAX_SECONDS as f64).contains(&seconds) {
-        return Err(format!("{seconds} is not between 0 and {MAX_SECONDS} seconds"));
-    }
-    Ok(Duration::from_secs_f64(seconds))
-}
-
-fn connections(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count) if (1..=MAX_CONNECTIONS).contains(&count) => Ok(count),
-        _ => Err(format!("{text:?} is not between 1 and {MAX_CONNECTIONS} connections")),
-    }
 }

@@ -23,16 +23,16 @@ pub struct LongArgs {
     /// An echo server, as host:port.
     pub address: String,
     /// How many connections.
-    #[arg(long, default_value = "100", value_parser = super::connections)]
+    #[arg(long, default_value = "100", value_parser = super::flags::connections)]
     pub connections: usize,
     /// How many of them send nothing between their first ping and their last, at the end.
     #[arg(long, default_value_t = 0)]
     pub idle: usize,
     /// How long.
-    #[arg(long, default_value = "5", value_parser = super::seconds)]
+    #[arg(long, default_value = "5", value_parser = super::flags::seconds)]
     pub seconds: Duration,
     /// The time between two pings.
-    #[arg(long, default_value = "0.1", value_parser = super::seconds)]
+    #[arg(long, default_value = "0.1", value_parser = super::flags::seconds)]
     pub interval: Duration,
 }
 
@@ -52,7 +52,7 @@ pub struct LongResult {
 
 /// Holds the connections open and pings.
 pub(super) async fn run(args: &LongArgs) -> Result<LongResult> {
-    let address = super::resolve(&args.address).await?;
+    let address = super::flags::resolve(&args.address).await?;
     let result = Rc::new(RefCell::new(LongResult::default()));
     let start = Instant::now();
     let end = start + args.seconds;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_CONNECTIONS, MAX_SECONDS};
+use super::flags::{MAX_CONNECTIONS, MAX_SECONDS};
 
 /// The highest rate, in requests per second.
 pub(super) const MAX_RATE: f64 = 1e7;

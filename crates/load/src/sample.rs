@@ -149,7 +149,7 @@ pub(crate) enum Ready {
 
 /// Runs the sample that the words ask for, until SIGTERM.
 pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
-    let words = match crate::arguments::<Words>("ambit sample", words)? {
+    let words = match crate::terminal::arguments::<Words>("ambit sample", words)? {
         Ok(words) => words,
         Err(code) => return Ok(code),
     };

@@ -14,9 +14,9 @@ use ambit_net::sys::process::{self, Namespaces};
 use anyhow::Context;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
+use super::config::{Progress, UpConfig};
 use super::down::{DownError, down, remove_state};
 use super::record::{Liveness, Record, RecordError, liveness};
-use super::{Progress, UpConfig};
 use crate::addresses::NODES_MAX;
 use crate::image::SHIPPED_BINARY;
 use crate::layout::{Layout, STATE_PATH_LEN_MAX};

@@ -17,10 +17,11 @@ use anyhow::{Context, bail};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
+use super::config::{Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
-use super::{Progress, UpConfig, exec, fabric, server};
+use super::{exec, fabric, server};
 use crate::addresses::NodeNetwork;
 use crate::controller;
 use crate::layout::Layout;

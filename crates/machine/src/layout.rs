@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// The longest path of a state directory: the sockets below it must fit a `sockaddr_un`.
 pub const STATE_PATH_LEN_MAX: usize = 43;
 
+/// The name of a pod's socket in the pod's directory.
+pub(crate) const SOCKET_NAME: &str = "sock";
+
 /// A state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -160,7 +163,7 @@ impl Layout {
 
     /// The socket of a pod's init.
     pub(crate) fn pod_socket(&self, node: &str, uid: &str) -> PathBuf {
-        self.pod_directory(node, uid).join(crate::pod::SOCKET_NAME)
+        self.pod_directory(node, uid).join(SOCKET_NAME)
     }
 
     /// All logs; the only thing that `down` leaves.

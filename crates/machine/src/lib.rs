@@ -23,6 +23,7 @@
 mod addresses;
 mod birth;
 mod client;
+mod config;
 mod controller;
 mod down;
 mod exec;
@@ -44,16 +45,13 @@ mod roles;
 mod server;
 mod state;
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
 use std::process::ExitCode;
-
-use serde::{Deserialize, Serialize};
 
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
+pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use node::services::{Endpoint, PortView, ServiceView};
@@ -62,7 +60,6 @@ pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
 pub use registry::{ContainerStatus, Phase, PodStatus, WatchError};
 
-use image::ImageMap;
 use layout::Layout;
 use registry::{Mirror, Watch};
 
@@ -78,50 +75,6 @@ pub async fn read_services(layout: &Layout) -> Result<Vec<ServiceView>, WatchErr
     // At first everything counts as changed.
     mirror.read(&watch.changes().await?);
     Ok(node::services::services(&mirror))
-}
-
-/// How a machine is to be.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct UpConfig {
-    /// The state directory; absolute.
-    pub state: PathBuf,
-    /// How many nodes.
-    pub nodes: u8,
-    /// The shipped binary.
-    pub binary: PathBuf,
-    /// Whether it carries the mesh; without, it has pods, services and DNS only, as a base line.
-    pub mesh: bool,
-    /// What images mean.
-    pub images: ImageMap,
-    /// Programs that run in place of `ambit proxy`, by node.
-    pub proxies: BTreeMap<String, PathBuf>,
-    /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.
-    pub arguments: BTreeMap<String, Vec<String>>,
-    /// Further environment of every role.
-    pub environment: BTreeMap<String, String>,
-}
-
-/// What is being waited for while a machine starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Progress {
-    /// This is going on now.
-    Waiting {
-        /// For what, as in "waiting for ...".
-        what: String,
-    },
-    /// This is done.
-    Done {
-        /// What.
-        what: String,
-    },
-    /// The machine runs.
-    Up,
-    /// The machine could not be started.
-    Failed {
-        /// Why.
-        error: String,
-    },
 }
 
 /// Runs the hidden subcommand `word`; `None` where it is none of this crate's.
@@ -145,13 +98,4 @@ fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
         Some(birth::INNER) => init::run(),
         _ => anyhow::bail!("this is the machine's own; use `ambit up`"),
     }
-}
-
-/// Log lines to standard error, for programs whose output is collected.
-pub(crate) fn start_log() {
-    tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing::Level::INFO)
-        .init();
 }

@@ -29,10 +29,10 @@ use clap::Parser;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::Record;
 use crate::addresses::{DNS, NodeNetwork};
 use crate::layout::Layout;
 use crate::reaper::Reaper;
+use crate::record::Record;
 use crate::registry::{Mirror, Watch};
 use dns::{SharedZone, Zone};
 use runner::Runner;
@@ -79,11 +79,20 @@ impl Context {
 
 /// Runs a node until it is killed.
 pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
-    crate::start_log();
+    start_log();
     let name = OsString::from("lab-node");
     let arguments = Arguments::try_parse_from(std::iter::once(&name).chain(words))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(arguments))
+}
+
+/// Log lines to standard error, for programs whose output is collected.
+fn start_log() {
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing::Level::INFO)
+        .init();
 }
 
 async fn serve(arguments: Arguments) -> anyhow::Result<ExitCode> {

@@ -23,9 +23,6 @@ pub(crate) use init::run as run_init;
 /// Largest packet on a pod's socket: a command with its arguments, or the states of all containers.
 pub(crate) const PACKET_SIZE_MAX_BYTES: usize = 128 << 10;
 
-/// The name of a pod's socket in the pod's directory.
-pub(crate) const SOCKET_NAME: &str = "sock";
-
 /// Everything a pod's init has to know; handed over on its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PodPlan {

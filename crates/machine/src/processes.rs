@@ -9,8 +9,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::Record;
 use super::client::PodInfo;
+use super::record::Record;
 
 /// Clock ticks per second in `/proc/PID/stat`, the same on every Linux.
 const TICKS_PER_SECOND: u64 = 100;

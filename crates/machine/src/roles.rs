@@ -18,8 +18,9 @@ use ambit_net::sys::process::{self, Pid, Signal};
 use tokio::time::{Instant, sleep};
 
 use super::client::RoleInfo;
+use super::config::UpConfig;
+use super::fabric;
 use super::readiness::Check;
-use super::{UpConfig, fabric};
 use crate::addresses::{CONTROL, DNS, NodeNetwork};
 use crate::image::SHIPPED_BINARY;
 use crate::layout::Layout;

@@ -10,8 +10,8 @@ use ambit_net::capture::Capture;
 use ambit_net::namespace::NetNs;
 use tokio::sync::Notify;
 
-use super::Record;
 use super::client::{NodeInfo, PodInfo};
+use super::record::Record;
 use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, text};

@@ -6,11 +6,23 @@
 
 use serde::Serialize;
 
-use super::modes::{Demand, MODES, Mode};
+use super::modes::{Application, Demand, MODES, Mode, Reservations};
 use super::node_type::{NodeType, NodeTypeError};
-use super::placement::{self, PlacedNode, Unplaceable};
+use super::placement::{self, PlacedNode, Surroundings, Unplaceable};
 use super::quantity::{Price, Resources};
-use super::{Application, Inputs};
+
+/// All that a plan depends on.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// What runs without a mesh.
+    pub application: Application,
+    /// On which nodes.
+    pub node_type: NodeType,
+    /// What the mesh's components reserve.
+    pub reservations: Reservations,
+    /// Zones and labels of the nodes.
+    pub surroundings: Surroundings,
+}
 
 /// Most pods of one plan.
 pub const PODS_MAX: u64 = 20_000;

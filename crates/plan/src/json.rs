@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Inputs;
+use super::estimate::Inputs;
 use super::estimate::{ModePlan, Plan};
 use super::explain::explain;
 use super::modes::Component;

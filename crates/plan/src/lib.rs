@@ -32,7 +32,7 @@ mod svg;
 mod tests;
 
 pub use chart::chart;
-pub use estimate::{Estimate, ModePlan, PODS_MAX, Plan, PlanError, plan};
+pub use estimate::{Estimate, Inputs, ModePlan, PODS_MAX, Plan, PlanError, plan};
 pub use explain::explain;
 pub use json::json;
 pub use measured::{Measured, RATE_MAX};
@@ -44,16 +44,3 @@ pub use published::{Comparison, PublishedRow, compare, is_published, published_i
 pub use quantity::{AmountError, Price, Resources, parse_cpu, parse_memory};
 pub use repeat::{RepeatError, repeat};
 pub use svg::svg;
-
-/// All that a plan depends on.
-#[derive(Clone, Debug)]
-pub struct Inputs {
-    /// What runs without a mesh.
-    pub application: Application,
-    /// On which nodes.
-    pub node_type: NodeType,
-    /// What the mesh's components reserve.
-    pub reservations: Reservations,
-    /// Zones and labels of the nodes.
-    pub surroundings: Surroundings,
-}

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Inputs;
+use super::estimate::Inputs;
 use super::estimate::{Estimate, Plan, PlanError, plan};
 use super::modes::{Application, Component, MODES, Reservations};
 use super::node_type::{DEFAULT_NODE_TYPE, NodeType, NodeTypeError};

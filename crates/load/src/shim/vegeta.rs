@@ -12,9 +12,10 @@ use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::go_flags::{Flags, Takes};
+use crate::flags::MAX_CONNECTIONS;
 use crate::plan::{self, Extent, Pace, Plan, Protocol, Request, Target};
 use crate::report::Report;
-use crate::{MAX_CONNECTIONS, command, output, terminal};
+use crate::{command, output, terminal};
 
 /// Vegeta's defaults.
 const RATE: &str = "50/1s";

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::image::SHIPPED_BINARY;
-use crate::pod::{PodPlan, PodRequest, SOCKET_NAME};
+use crate::layout::SOCKET_NAME;
+use crate::pod::{PodPlan, PodRequest};
 use crate::reaper::{Reaper, exit_code};
 
 /// How long a pod's init may take until it answers.

@@ -25,8 +25,9 @@ use super::exec;
 use super::isolation;
 use super::{
     ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, ProbeRecord,
-    RestartPolicy, SOCKET_NAME,
+    RestartPolicy,
 };
+use crate::layout::SOCKET_NAME;
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, exit_code};
 use crate::registry::{ContainerStatus, Phase};

@@ -1,0 +1,36 @@
+//! What the values of flags may be, and where an address leads.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// The longest a run may take.
+pub(crate) const MAX_SECONDS: u64 = 86_400;
+/// The most connections of one run.
+pub(crate) const MAX_CONNECTIONS: usize = 20_000;
+
+/// Resolves `host:port` once, preferring the first answer, as most clients do.
+pub(crate) async fn resolve(authority: &str) -> Result<SocketAddr> {
+    let answers = tokio::net::lookup_host(authority).await;
+    let mut answers = answers.with_context(|| format!("resolve {authority}"))?;
+    match answers.next() {
+        Some(address) => Ok(address),
+        None => bail!("{authority} resolves to nothing"),
+    }
+}
+
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    if !(0.0..=MAX_SECONDS as f64).contains(&seconds) {
+        return Err(format!("{seconds} is not between 0 and {MAX_SECONDS} seconds"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+pub(crate) fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=MAX_CONNECTIONS).contains(&count) => Ok(count),
+        _ => Err(format!("{text:?} is not between 1 and {MAX_CONNECTIONS} connections")),
+    }
+}

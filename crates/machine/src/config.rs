@@ -1,0 +1,52 @@
+//! How a machine is to be, and how far its start is.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::image::ImageMap;
+
+/// How a machine is to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UpConfig {
+    /// The state directory; absolute.
+    pub state: PathBuf,
+    /// How many nodes.
+    pub nodes: u8,
+    /// The shipped binary.
+    pub binary: PathBuf,
+    /// Whether it carries the mesh; without, it has pods, services and DNS only, as a base line.
+    pub mesh: bool,
+    /// What images mean.
+    pub images: ImageMap,
+    /// Programs that run in place of `ambit proxy`, by node.
+    pub proxies: BTreeMap<String, PathBuf>,
+    /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.
+    pub arguments: BTreeMap<String, Vec<String>>,
+    /// Further environment of every role.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// What is being waited for while a machine starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Progress {
+    /// This is going on now.
+    Waiting {
+        /// For what, as in "waiting for ...".
+        what: String,
+    },
+    /// This is done.
+    Done {
+        /// What.
+        what: String,
+    },
+    /// The machine runs.
+    Up,
+    /// The machine could not be started.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
