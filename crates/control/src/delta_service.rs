@@ -10,6 +10,7 @@ use ambit_wire::xds::{
     DELTA_PATH, DISCOVERY_SERVICE, MAX_REQUEST_BYTES, MAX_REQUEST_FIELDS, NESTED_REQUEST_FIELDS,
 };
 use http::HeaderValue;
+use http_body_util::BodyExt as _;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service};
@@ -60,8 +61,14 @@ async fn serve(
     };
     let requests = Messages::of_request(&parts.headers, body, limit)?;
     let remote = parts.extensions.get::<Remote>().cloned();
-    let responses = discovery.follow(parts.headers, requests, remote).await?;
-    let mut response = messages::response(responses);
+    let (responses, place) = discovery.follow(parts.headers, requests, remote).await?;
+    let mut response = messages::response(responses).map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            // The place is given back with the last of the answer, and not before.
+            let _held = &place;
+            frame
+        }))
+    });
     response.headers_mut().insert(RESUME_HEADER, HeaderValue::from_static(RESUME_DIGESTS));
     Ok(response)
 }

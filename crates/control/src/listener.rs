@@ -89,6 +89,11 @@ impl Remote {
         });
     }
 
+    /// Closes the connection with all its calls.
+    pub(crate) fn end(&self) {
+        self.proof.end();
+    }
+
     /// A call was refused. The connection ends soon unless it proves itself before.
     pub(crate) fn refuse(&self) {
         self.proof.prove_sooner(REFUSED_TIMEOUT);

@@ -51,7 +51,7 @@ use crate::node_credentials::NodeCredentials;
 use crate::registry::{Batch, Registry, RegistryError};
 use crate::view_builder::Vips;
 use crate::world::World;
-use crate::xds_server::{Clients, Discovery, Turns};
+use crate::xds_server::{Clients, Discovery, Streams, Turns};
 
 /// Batches of events that wait to be built into the view.
 const EVENT_QUEUE: usize = 16;
@@ -436,7 +436,7 @@ fn serve_proxies(
     let names = server_names(config)?;
     let renewal = Renewal { authority: parts.authority.clone(), names, clock: SystemTime::now };
     let acceptor = renewal.start(guard)?;
-    let turns = Turns::default();
+    let (turns, streams) = (Turns::default(), Streams::default());
     let authentication = Authentication {
         callers: parts.callers.clone(),
         world: parts.world.clone(),
@@ -447,6 +447,7 @@ fn serve_proxies(
         authentication,
         clients: parts.clients.clone(),
         turns: turns.clone(),
+        streams: streams.clone(),
         metrics: parts.metrics.clone(),
         guard: guard.clone(),
         spread: config.shutdown_spread,

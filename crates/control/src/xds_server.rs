@@ -6,6 +6,8 @@
 //! was busy goes out in the next response. Nothing here may serve a client that has not proven to
 //! be a node's proxy.
 
+mod streams;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -35,6 +37,7 @@ use crate::error_text::chain;
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
+pub(crate) use streams::{Place, Streams};
 
 /// Responses that wait for the connection to take them.
 const RESPONSE_QUEUE: usize = 2;
@@ -51,6 +54,9 @@ const TURN_BYTES_PER_SECOND: u32 = 2 << 20;
 /// How long a client may leave a response untaken before it is given up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What one client is to be sent.
+type Responses = mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>;
+
 /// Discovery for node proxies.
 #[derive(Clone)]
 pub(crate) struct Discovery {
@@ -60,6 +66,7 @@ pub(crate) struct Discovery {
     pub(crate) clients: Arc<Clients>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) turns: Turns,
+    pub(crate) streams: Streams,
     pub(crate) guard: Guard,
     /// At shutdown, streams end in the course of this time.
     pub(crate) spread: Duration,
@@ -212,13 +219,14 @@ fn type_name(resource_type: ResourceType) -> &'static str {
 }
 
 impl Discovery {
-    /// Serves one client for as long as it stays; answers what it is to be sent.
+    /// Serves one client for as long as it stays; answers what it is to be sent, and what to hold
+    /// for as long as something of it may wait for the client.
     pub(crate) async fn follow(
         &self,
         headers: HeaderMap,
         requests: Messages,
         remote: Option<Remote>,
-    ) -> Result<mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>, Status> {
+    ) -> Result<(Responses, Option<Place>), Status> {
         let metadata = MetadataMap::from_headers(headers);
         let address = remote.as_ref().map(|remote| remote.address);
         let caller = self.authenticate(&metadata, remote.as_ref()).await.inspect_err(|status| {
@@ -228,10 +236,14 @@ impl Discovery {
         if self.guard.is_draining() {
             return Err(stopping());
         }
+        let key = self.clients.next.fetch_add(1, Ordering::Relaxed);
+        let node = caller.as_ref().map(|caller| &*caller.node).filter(|node| !node.is_empty());
+        let place = node.zip(remote.as_ref());
+        let place = place.map(|(node, remote)| self.streams.enter(node, key, remote));
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
         let connection = StreamTask {
             discovery: self.clone(),
-            key: self.clients.next.fetch_add(1, Ordering::Relaxed),
+            key,
             remote: address,
             caller,
             resources: self.world.resources(),
@@ -241,7 +253,7 @@ impl Discovery {
             responses,
         };
         self.guard.spawn(connection.run(requests));
-        Ok(receiver)
+        Ok((receiver, place))
     }
 
     async fn authenticate(
@@ -400,6 +412,7 @@ impl StreamTask {
             let mut guard = self.discovery.guard.clone();
             self.turn = tokio::select! {
                 turn = self.discovery.turns.take() => Some(turn),
+                () = self.responses.closed() => return Err(End::Left),
                 _ = guard.draining() => return Err(End::Told(stopping())),
             };
         }
@@ -510,6 +523,7 @@ mod tests {
             clients: Arc::default(),
             metrics,
             turns: Turns::default(),
+            streams: Streams::default(),
             guard: drain.guard(),
             spread: Duration::ZERO,
         }
@@ -561,7 +575,7 @@ mod tests {
         let mut unread = Vec::new();
         for _ in 0..FIRST_ANSWERS {
             let requests = messages(Body::new(Full::new(requests.clone().into())));
-            unread.push(discovery.follow(HeaderMap::new(), requests, None).await.unwrap());
+            unread.push(discovery.follow(HeaderMap::new(), requests, None).await.unwrap().0);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
         let large = unread[0].try_recv().into_iter().chain(unread[0].try_recv());
@@ -583,7 +597,7 @@ mod tests {
         let (asks, asked) = mpsc::channel::<Bytes>(2);
         let frames = ReceiverStream::new(asked).map(|it| Ok::<_, Status>(Frame::data(it)));
         let requests = messages(Body::new(StreamBody::new(frames)));
-        let mut answers = discovery.follow(HeaderMap::new(), requests, None).await.unwrap();
+        let (mut answers, _) = discovery.follow(HeaderMap::new(), requests, None).await.unwrap();
         let request = DeltaDiscoveryRequest {
             type_url: ResourceType::Address.url().to_owned(),
             resource_names_subscribe: vec!["*".to_owned(), "Kubernetes//Pod/shop/pod-1".to_owned()],

@@ -293,6 +293,17 @@ impl Proof {
         }
     }
 
+    /// The connection must go at once, whatever it has proven.
+    pub fn end(&self) {
+        let mut state = self.admission.state();
+        let Some(open) = state.open.get(&self.number) else { return };
+        match open.owner.clone() {
+            Some(owner) => state.proven.remove(&owner, self.number),
+            None => state.silent.remove(&self.source, self.number),
+        }
+        state.send_away(self.number);
+    }
+
     /// By when the connection has to prove itself; nothing once it has.
     fn deadline(&self) -> Option<Instant> {
         let state = self.admission.state();
@@ -440,6 +451,22 @@ mod tests {
         assert_eq!(leaves(&mut longer).await, Some(Leave::Silent));
         tokio::time::advance(100 * WAIT).await;
         assert_eq!(leaves(&mut proven).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_must_go_goes_proven_or_not() {
+        let admission = admission(8, 8);
+        let mut silent = admission.admit(source(1)).await;
+        let mut proven = admission.admit(source(1)).await;
+        proven.proof().prove(named("node-1"));
+        for place in [&mut silent, &mut proven] {
+            place.proof().end();
+            place.proof().end();
+            assert_eq!(leaves(place).await, Some(Leave::Crowded));
+        }
+        assert_eq!(admission.counts(), (0, 0));
+        drop((silent, proven));
+        assert_eq!(admission.state().leaving, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,6 +22,9 @@ const PROXIES: usize = 100;
 const ROUNDS: usize = 3;
 /// Connections that send frames without a call, and read no answer.
 const CHATTERING: usize = 160;
+/// Connections of a node that reads nothing, and its calls on each.
+const UNREAD_CONNECTIONS: usize = 24;
+const UNREAD_CALLS: usize = 8;
 /// Silent sockets of each attacking address: more than one may have.
 const SILENT: usize = 1500;
 /// Silent sockets on the monitoring port.
@@ -267,6 +270,43 @@ async fn a_node_has_so_many_connections_and_the_newest_stay() {
     put_pod(&fixture.root, "late", "late", "node-2", "10.244.2.9", "Running");
     let newest = proxies.last_mut().unwrap();
     newest.see(&["+Kubernetes//Pod/shop/late"]).await;
+    fixture.end().await;
+}
+
+/// A view whose copy is no small answer.
+fn large(root: &Path) {
+    let endpoint = |index: u32| json!({"address": Ipv4Addr::from_bits(0xc612_0000 + index)});
+    let entry = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+        "metadata": {"namespace": "shop", "name": "large"},
+        "spec": {"hosts": ["large.example.com"], "resolution": "STATIC",
+            "ports": [{"number": 80, "name": "tcp", "protocol": "TCP"}],
+            "endpoints": (0..4000).map(endpoint).collect::<Vec<_>>()},
+    });
+    put(root, "objects/serviceentries/shop/large.json", &entry);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_reads_nothing_keeps_no_other_from_its_first_answer() {
+    let fixture = Fixture::start("unread", "").await;
+    large(&fixture.root);
+    let other = fixture.signer().sign(&claims("node-2")).unwrap();
+    let mut unread = Vec::new();
+    for _ in 0..UNREAD_CONNECTIONS {
+        let channel = fixture.channel().await;
+        for _ in 0..UNREAD_CALLS {
+            unread.extend(Proxy::over(channel.clone(), Some(&other), "node-2").await);
+        }
+    }
+    // All of them have asked by now, and as many as can have their turn.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut proxy = Proxy::join(&fixture, &fixture.token(), "node-1").await.unwrap();
+    soon("a first answer", proxy.see(&["+Kubernetes//Pod/shop/client"])).await;
+    let (_, told) = fixture.admin(Method::GET, "/debug/syncz", &Value::Null).await;
+    let clients = told["clients"].as_array().unwrap();
+    let greedy = clients.iter().filter(|client| client["node"] == "node-2").count();
+    println!("{greedy} of {} streams of the other node are there", unread.len());
+    assert!(greedy <= 8, "{greedy} streams each hold a copy of the view");
     fixture.end().await;
 }
 
