@@ -5,12 +5,14 @@
 //! each other, in total and for each source; see [`crate::admission`] for who goes at a bound.
 //! Nothing here knows what is asked.
 
+mod pages;
+
 use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -35,15 +37,18 @@ pub const PUBLIC: Limits = Limits {
     waiting: Bound { total: 512, each: 128 },
     answered: Bound { total: 64, each: 16 },
     exchange: Duration::from_secs(30),
+    refuses_pages: false,
 };
 
 /// A port for those who administer this machine, over loopback or a private socket. All of them are
-/// one source. What they ask may be large, and take its time.
+/// one source. What they ask may be large, and take its time. Their browsers may not ask over TCP
+/// what somebody else's page wants.
 pub const PRIVATE: Limits = Limits {
     name: "private",
     waiting: Bound { total: 64, each: 64 },
     answered: Bound { total: 64, each: 64 },
     exchange: Duration::from_secs(600),
+    refuses_pages: true,
 };
 
 /// What a port bears.
@@ -57,6 +62,8 @@ pub struct Limits {
     pub answered: Bound,
     /// How long a connection may last.
     pub exchange: Duration,
+    /// Whether web pages get no answer over TCP.
+    pub refuses_pages: bool,
 }
 
 impl Limits {
@@ -105,10 +112,17 @@ where
     // Who does not read must not leave megabytes in the kernel's queue.
     admitted.limit_unread(limits.exchange);
     let proof = admitted.proof();
-    let service = service_fn(move |request| {
+    let refuses_pages = limits.refuses_pages && admitted.remote().is_some();
+    let service = service_fn(move |request: Request<Incoming>| {
         proof.prove(Owner::Source(proof.source()));
-        let answer = answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let is_refused = refuses_pages && pages::asks(request.headers());
+        let answer = (!is_refused).then(|| answer(request));
+        async move {
+            Ok::<_, Infallible>(match answer {
+                Some(answer) => answer.await,
+                None => no_page(),
+            })
+        }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .keep_alive(false)
@@ -119,6 +133,13 @@ where
         Ok(Err(error)) => tracing::debug!(port = limits.name, %error, "a connection broke"),
         Err(_) => tracing::debug!(port = limits.name, "a connection took too long"),
     }
+}
+
+fn no_page() -> Response<Full<Bytes>> {
+    let why = "not for web pages; ask with `Host: localhost` or an address, and no `Origin`\n";
+    let mut response = Response::new(Full::new(Bytes::from_static(why.as_bytes())));
+    *response.status_mut() = StatusCode::FORBIDDEN;
+    response
 }
 
 #[cfg(test)]
@@ -186,6 +207,14 @@ mod tests {
         let mut byte = [0];
         let mut first = silent.swap_remove(0);
         assert!(first.read(&mut byte).await.is_err(), "it made room");
+    }
+
+    #[tokio::test]
+    async fn a_page_is_answered_where_everybody_is() {
+        for (limits, status) in [(PRIVATE, "403"), (PUBLIC, "200")] {
+            let answer = ask(from(1, port(limits).await).await).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        }
     }
 
     #[tokio::test]
