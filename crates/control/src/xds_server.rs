@@ -238,8 +238,10 @@ impl Discovery {
         }
         let key = self.clients.next.fetch_add(1, Ordering::Relaxed);
         let node = caller.as_ref().map(|caller| &*caller.node).filter(|node| !node.is_empty());
-        let place = node.zip(remote.as_ref());
-        let place = place.map(|(node, remote)| self.streams.enter(node, key, remote));
+        let place = match node.zip(remote.as_ref()) {
+            Some((node, remote)) => Some(self.streams.enter(node, key, remote).await),
+            None => None,
+        };
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
         let connection = StreamTask {
             discovery: self.clone(),

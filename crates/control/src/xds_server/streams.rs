@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::FIRST_ANSWERS;
 use crate::listener::Remote;
@@ -16,9 +17,22 @@ use crate::listener::Remote;
 /// turns at most.
 pub(super) const STREAMS_OF_NODE_MAX: usize = FIRST_ANSWERS / 2;
 
-/// The streams of all nodes: by node, then by number, which grows with time.
+/// How long each stream at the bound waits for its place, one after another. A first answer takes
+/// some 10 ms of a processor in a large mesh: what one node can have made anew is a tenth of one.
+const PACE: Duration = Duration::from_millis(100);
+
+/// The streams of all nodes.
 #[derive(Clone, Default)]
-pub(crate) struct Streams(Arc<Mutex<HashMap<String, BTreeMap<u64, Remote>>>>);
+pub(crate) struct Streams(Arc<Mutex<HashMap<String, OfNode>>>);
+
+/// The streams of one node.
+#[derive(Default)]
+struct OfNode {
+    /// By number, which grows with time.
+    open: BTreeMap<u64, Remote>,
+    /// Held by the one that waits for its place.
+    pace: Arc<tokio::sync::Mutex<()>>,
+}
 
 /// The place of one stream; given back when dropped.
 pub(crate) struct Place {
@@ -29,9 +43,13 @@ pub(crate) struct Place {
 
 impl Streams {
     /// Gives a stream of `node` its place; the oldest stream's connection may have to go for it.
-    pub(super) fn enter(&self, node: &str, number: u64, remote: &Remote) -> Place {
+    pub(super) async fn enter(&self, node: &str, number: u64, remote: &Remote) -> Place {
+        if let Some(pace) = self.pace(node) {
+            let _one_after_another = pace.lock().await;
+            tokio::time::sleep(PACE).await;
+        }
         let mut nodes = self.0.lock().expect("no holder of the lock panics");
-        let streams = nodes.entry(node.to_owned()).or_default();
+        let streams = &mut nodes.entry(node.to_owned()).or_default().open;
         streams.insert(number, remote.clone());
         let gone = if streams.len() > STREAMS_OF_NODE_MAX { streams.pop_first() } else { None };
         drop(nodes);
@@ -40,14 +58,21 @@ impl Streams {
         }
         Place { streams: self.clone(), node: node.to_owned(), number }
     }
+
+    /// What a further stream of `node` has to wait for, if it has to.
+    fn pace(&self, node: &str) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        let nodes = self.0.lock().expect("no holder of the lock panics");
+        let of_node = nodes.get(node)?;
+        (of_node.open.len() >= STREAMS_OF_NODE_MAX).then(|| of_node.pace.clone())
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut nodes = self.streams.0.lock().expect("no holder of the lock panics");
-        let Some(streams) = nodes.get_mut(&self.node) else { return };
-        streams.remove(&self.number);
-        if streams.is_empty() {
+        let Some(of_node) = nodes.get_mut(&self.node) else { return };
+        of_node.open.remove(&self.number);
+        if of_node.open.is_empty() {
             nodes.remove(&self.node);
         }
     }
