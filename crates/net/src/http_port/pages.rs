@@ -18,8 +18,8 @@ const LOCAL: &str = "localhost";
 
 /// Whether a page of somebody else's asks.
 pub(super) fn asks(headers: &HeaderMap) -> bool {
-    let is_own = |site: &&str| headers.get(&SITE).is_some_and(|it| it == site);
-    let is_foreign = headers.contains_key(&SITE) && !OWN_SITES.iter().any(|site| is_own(&site));
+    let is_own = |site: &http::HeaderValue| OWN_SITES.iter().any(|own| site == own);
+    let is_foreign = headers.get(&SITE).is_some_and(|site| !is_own(site));
     let is_named = headers.get(HOST).is_some_and(|host| !host.to_str().is_ok_and(is_local));
     is_foreign || is_named || headers.contains_key(ORIGIN)
 }
