@@ -23,7 +23,8 @@ use slab::Slab;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use crate::metrics::{Reporter, ResponseFlags, Traffic};
+use crate::failure::ResponseFlags;
+use crate::metrics::{Reporter, Traffic};
 use crate::record::{Bytes, Record, Tally, Way};
 use crate::shared::Shared;
 

@@ -26,8 +26,7 @@ use ambit_model::names::WorkloadName;
 use ambit_net::sys::process::raise_open_files_limit;
 use rustc_hash::FxHashMap;
 
-use crate::metrics::ResponseFlags;
-use crate::record::Failure;
+use crate::failure::{Failure, ResponseFlags};
 pub(crate) use bounds::Process;
 use bounds::Room;
 pub(crate) use told::Told;

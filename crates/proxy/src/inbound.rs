@@ -29,9 +29,10 @@ use crate::certificates::{CertificateError, Certificates};
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
 use crate::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
+use crate::failure::{Failure, ResponseFlags};
 use crate::judgement::{Allowed, Refused, admit, wait_for_view};
-use crate::metrics::{Reporter, ResponseFlags};
-use crate::record::{Failure, Record, Way};
+use crate::metrics::Reporter;
+use crate::record::{Record, Way};
 use crate::tunnel::{self, DialError};
 
 /// How often the wall clock is compared with the end of a client's certificate, besides at every

@@ -14,9 +14,8 @@ use ambit_model::workload::Workload;
 use tokio::time::{Instant, timeout_at};
 
 use crate::connections::{Entered, Judged};
-use crate::metrics::ResponseFlags;
+use crate::failure::{Failure, ResponseFlags};
 use crate::pods::Pod;
-use crate::record::Failure;
 use crate::shared::Shared;
 
 /// How long a connection waits for a part of the view that it needs.

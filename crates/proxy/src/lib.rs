@@ -31,6 +31,7 @@ mod datapath_tests;
 mod dataplane;
 mod descriptors;
 mod dns;
+mod failure;
 mod handover;
 mod handshakes;
 mod inbound;

@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use crate::descriptors::Descriptors;
 use process::{Account, Process, Runtimes};
 use traffic::TrafficTable;
-pub(crate) use traffic::{EndLabels, ResponseFlags, Traffic, TrafficLabels};
+pub(crate) use traffic::{EndLabels, Traffic, TrafficLabels};
 
 /// Upper bounds of the histogram of DNS latencies, seconds.
 const DNS_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];

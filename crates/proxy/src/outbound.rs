@@ -22,10 +22,11 @@ use crate::config::SameNode;
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
 use crate::descriptors::{Crowded, Direction, Permit};
+use crate::failure::{Failure, ResponseFlags};
 use crate::judgement::{Refused, VIEW_PATIENCE, wait_for_view};
 use crate::local;
-use crate::metrics::{Reporter, ResponseFlags};
-use crate::record::{Failure, Record, Way};
+use crate::metrics::Reporter;
+use crate::record::{Record, Way};
 use crate::tunnel::{self, Ask, DialError};
 
 /// Why a captured connection went nowhere.

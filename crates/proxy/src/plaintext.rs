@@ -21,10 +21,11 @@ use tokio::net::TcpStream;
 use crate::connections::CutReason;
 use crate::dataplane::{DataPlane, Served};
 use crate::descriptors::Permit;
+use crate::failure::{Failure, ResponseFlags};
 use crate::judgement::{Allowed, Refused, admit};
-use crate::metrics::{Reporter, ResponseFlags};
+use crate::metrics::Reporter;
 use crate::outbound::refuse;
-use crate::record::{Failure, Record, Way};
+use crate::record::{Record, Way};
 use crate::tunnel::{self, DialError};
 
 /// Why a plain connection was refused.

@@ -18,7 +18,8 @@ use ambit_wire::hbone::Baggage;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use crate::metrics::{EndLabels, Metrics, Reporter, ResponseFlags, Traffic, TrafficLabels};
+use crate::failure::{Failure, ResponseFlags};
+use crate::metrics::{EndLabels, Metrics, Reporter, Traffic, TrafficLabels};
 use crate::shared::Shared;
 
 /// Label sets that a thread remembers; with more of them it starts afresh.
@@ -129,14 +130,6 @@ pub(crate) struct Record {
     pub(crate) allowed_by: Option<RuleName>,
     /// When it was accepted.
     pub(crate) started: Instant,
-}
-
-/// Why a connection failed: for the log, for the metrics, and in one word.
-pub(crate) trait Failure: Error {
-    /// Istio's letters for it.
-    fn flags(&self) -> ResponseFlags;
-    /// One word of a fixed set, for the counter of refusals.
-    fn reason(&self) -> &'static str;
 }
 
 impl Record {

@@ -29,9 +29,9 @@ use tokio::time::timeout;
 use crate::certificates::{CertificateError, Credentials};
 use crate::dataplane::{DataPlane, Served};
 use crate::descriptors::{Crowded, Direction};
-use crate::metrics::{Reporter, ResponseFlags};
+use crate::failure::{Failure, ResponseFlags};
+use crate::metrics::Reporter;
 use crate::pods::Pod;
-use crate::record::Failure;
 
 /// How long a TCP connection may take to be established.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

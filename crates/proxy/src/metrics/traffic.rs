@@ -19,6 +19,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 
 use super::Reporter;
+use crate::failure::ResponseFlags;
 
 /// Label sets that are told apart.
 const MAX_LABEL_SETS: usize = 100_000;
@@ -37,45 +38,6 @@ const MAX_TOLD_BYTES: usize = 2 << 20;
 const TOLD_IDLE: Duration = Duration::from_secs(600);
 /// What Istio prints for a label without value.
 const UNKNOWN: &str = "unknown";
-
-/// Why a connection failed, in Istio's letters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum ResponseFlags {
-    /// It did not: `-`.
-    None,
-    /// A policy denied it: `DENY`.
-    Deny,
-    /// The destination could not be reached: `CONNECT`.
-    Connect,
-    /// The TLS handshake failed: `TLS_FAILURE`.
-    TlsFailure,
-    /// The HTTP/2 handshake failed: `H2_HANDSHAKE_FAILURE`.
-    H2HandshakeFailure,
-    /// Something drops packets to port 15008: `NETWORK_POLICY`.
-    NetworkPolicy,
-    /// There is no certificate for this pod: `IDENTITY_ERROR`.
-    IdentityError,
-    /// The peer's certificate is revoked: `CERT_REVOKED`.
-    CertificateRevoked,
-    /// A share of the proxy's descriptors is used up: `UO`, Envoy's letters for an overflow.
-    Overflow,
-}
-
-impl ResponseFlags {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "-",
-            Self::Deny => "DENY",
-            Self::Connect => "CONNECT",
-            Self::TlsFailure => "TLS_FAILURE",
-            Self::H2HandshakeFailure => "H2_HANDSHAKE_FAILURE",
-            Self::NetworkPolicy => "NETWORK_POLICY",
-            Self::IdentityError => "IDENTITY_ERROR",
-            Self::CertificateRevoked => "CERT_REVOKED",
-            Self::Overflow => "UO",
-        }
-    }
-}
 
 /// One end of a connection, as labels name it. Empty texts are printed as `unknown`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
