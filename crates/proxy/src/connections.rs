@@ -24,9 +24,9 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use crate::failure::ResponseFlags;
+use crate::mesh::Mesh;
 use crate::metrics::{Reporter, Traffic};
 use crate::record::{Bytes, Record, Tally, Way};
-use crate::shared::Shared;
 
 /// Connections judged in one go; the thread serves traffic in between.
 const JUDGED_AT_ONCE: usize = 256;
@@ -101,8 +101,14 @@ struct Details {
 }
 
 /// All live connections of a thread. Clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct Connections(Rc<RefCell<Slab<Rc<Connection>>>>);
+#[derive(Clone)]
+pub(crate) struct Connections(Rc<Table>);
+
+struct Table {
+    /// What they are judged by.
+    mesh: Arc<Mesh>,
+    live: RefCell<Slab<Rc<Connection>>>,
+}
 
 /// A connection's entry in the table, which it leaves when this is dropped.
 pub(crate) struct Entered {
@@ -112,6 +118,11 @@ pub(crate) struct Entered {
 }
 
 impl Connections {
+    /// None yet; they are judged by what this says.
+    pub(crate) fn new(mesh: Arc<Mesh>) -> Self {
+        Self(Rc::new(Table { mesh, live: RefCell::default() }))
+    }
+
     /// Enters a connection that belongs to these pods.
     pub(crate) fn enter(
         &self,
@@ -127,18 +138,18 @@ impl Connections {
             details: RefCell::default(),
             cut_for: RefCell::default(),
         });
-        let key = self.0.borrow_mut().insert(connection.clone());
+        let key = self.0.live.borrow_mut().insert(connection.clone());
         Entered { table: self.clone(), key, connection }
     }
 
     /// Whether a pod has connections.
     pub(crate) fn hold(&self, uid: &Text) -> bool {
-        self.0.borrow().iter().any(|(_, connection)| connection.pods.contains(uid))
+        self.0.live.borrow().iter().any(|(_, connection)| connection.pods.contains(uid))
     }
 
     /// Cuts all that is left of a pod's connections.
     pub(crate) fn cut_pod(&self, uid: &Text) {
-        for (_, connection) in self.0.borrow().iter() {
+        for (_, connection) in self.0.live.borrow().iter() {
             if connection.pods.contains(uid) {
                 connection.cut(CutReason::PodGone);
             }
@@ -147,20 +158,21 @@ impl Connections {
 
     /// What there is to tell of every connection that stands.
     pub(crate) fn list(&self) -> Vec<ConnectionInfo> {
-        self.0.borrow().iter().filter_map(|(_, connection)| connection.info()).collect()
+        self.0.live.borrow().iter().filter_map(|(_, connection)| connection.info()).collect()
     }
 
     /// Judges connections again whenever there is a reason, and keeps counters up to date. Never
     /// returns.
-    pub(crate) async fn keep_judged(&self, shared: &Shared) {
-        let mut view_changed = shared.view_changed.subscribe();
-        let mut trust_changed = shared.certificates.trust_changed();
-        let mut judged_at = shared.view.load().authorization_version();
+    pub(crate) async fn keep_judged(&self) {
+        let mesh = &self.0.mesh;
+        let mut view_changed = mesh.view_changed.subscribe();
+        let mut trust_changed = mesh.certificates.trust_changed();
+        let mut judged_at = mesh.view.load().authorization_version();
         let mut count_at = Instant::now() + COUNT_INTERVAL;
         loop {
             tokio::select! {
                 _ = view_changed.changed() => {
-                    let view = shared.view.load_full();
+                    let view = mesh.view.load_full();
                     if view.authorization_version() != judged_at {
                         judged_at = view.authorization_version();
                         self.visit(|connection| connection.judge(&view)).await;
@@ -168,13 +180,13 @@ impl Connections {
                     }
                 }
                 _ = trust_changed.changed() => {
-                    let revocations = shared.certificates.revocations();
+                    let revocations = mesh.certificates.revocations();
                     let cut = Cell::new(0);
                     self.visit(|connection| {
                         cut.set(cut.get() + u32::from(connection.judge_peer(&revocations)));
                     })
                     .await;
-                    (0..cut.get()).for_each(|_| shared.metrics.revocation_rejection());
+                    (0..cut.get()).for_each(|_| mesh.metrics.revocation_rejection());
                 }
                 () = tokio::time::sleep_until(count_at) => {
                     self.visit(Connection::count).await;
@@ -189,14 +201,14 @@ impl Connections {
         let mut next = 0;
         loop {
             let batch: Vec<Rc<Connection>> = {
-                let table = self.0.borrow();
+                let table = self.0.live.borrow();
                 let end = (next + JUDGED_AT_ONCE).min(table.capacity());
                 let batch = (next..end).filter_map(|key| table.get(key).cloned()).collect();
                 next = end;
                 batch
             };
             batch.iter().for_each(|connection| work(connection));
-            if next >= self.0.borrow().capacity() {
+            if next >= self.0.live.borrow().capacity() {
                 return;
             }
             yield_now().await;
@@ -312,7 +324,7 @@ impl Entered {
         });
         self.stands(opened.collect());
         // A revocation since the tunnel was proven was not seen by whoever judges the table.
-        if self.connection.judge_peer(&tally.revocations()) {
+        if self.connection.judge_peer(&self.table.0.mesh.certificates.revocations()) {
             tally.metrics().revocation_rejection();
         }
         let result = copy(&mut client, &mut server, self.flow()).await;
@@ -341,7 +353,7 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.table.0.borrow_mut().remove(self.key);
+        self.table.0.live.borrow_mut().remove(self.key);
     }
 }
 

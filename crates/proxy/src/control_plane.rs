@@ -6,12 +6,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ambit_model::Text;
 use ambit_net::grpc::{ConnectError, Target};
 use ambit_tls::service::ServiceConnector;
-use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+use http::Uri;
+use serde::Serialize;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use zeroize::Zeroizing;
-
-use crate::config::{ControlPlane, RootCertificate, Token};
 
 /// Where distributions keep the roots of the operating system.
 const SYSTEM_ROOTS: [&str; 4] = [
@@ -20,6 +21,90 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
+
+/// One service of the control plane.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ControlPlane {
+    /// Where it is; `http` means plain text.
+    #[serde(serialize_with = "as_text")]
+    pub(crate) uri: Uri,
+    /// What proves it.
+    pub(crate) root: RootCertificate,
+    /// The name that its certificate must hold.
+    pub(crate) server_name: String,
+    /// Sent with every call; may hold secrets.
+    #[serde(skip)]
+    pub(crate) headers: Vec<(AsciiMetadataKey, AsciiMetadataValue)>,
+}
+
+/// Root certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RootCertificate {
+    /// In a file, read at each connection.
+    File(PathBuf),
+    /// Given as text.
+    Pem(String),
+    /// Those of the operating system.
+    System,
+}
+
+/// What the control plane is shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// Nothing.
+    None,
+    /// What a file holds at each connection.
+    File(PathBuf),
+    /// A fixed text.
+    Literal(Zeroizing<String>),
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::File(path) => write!(f, "File({})", path.display()),
+            Self::Literal(_) => f.write_str("Literal(redacted)"),
+        }
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{self:?}"))
+    }
+}
+
+/// One service of the control plane, and what every call to it needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Where it is and what proves it.
+    pub(crate) service: ControlPlane,
+    /// What it is shown.
+    pub(crate) token: Token,
+    /// The cluster that this proxy belongs to.
+    pub(crate) cluster_id: Text,
+    /// `SO_MARK` of the connection, by which the capture rules know the proxy.
+    pub(crate) mark: u32,
+}
+
+impl Access {
+    /// Where to connect, and how to prove who answers.
+    pub(crate) fn target(&self) -> Result<Target, ControlPlaneError> {
+        target(&self.service, self.mark)
+    }
+
+    /// Adds what every call carries: configured headers, the cluster, the token.
+    pub(crate) fn introduce(&self, metadata: &mut MetadataMap) -> Result<(), ControlPlaneError> {
+        introduce(metadata, &self.service, &self.token, &self.cluster_id)
+    }
+}
+
+fn as_text<S: serde::Serializer>(uri: &Uri, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(uri)
+}
 
 /// Why the control plane cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +149,7 @@ pub(crate) enum ControlPlaneError {
     Connect(#[source] ConnectError),
 }
 
-/// Where to connect, and how to prove who answers.
-pub(crate) fn target(service: &ControlPlane, mark: u32) -> Result<Target, ControlPlaneError> {
+fn target(service: &ControlPlane, mark: u32) -> Result<Target, ControlPlaneError> {
     let tls = match service.uri.scheme_str() {
         Some("https") => {
             let roots = roots_pem(&service.root)?;
@@ -96,8 +180,7 @@ pub(crate) fn roots_pem(root: &RootCertificate) -> Result<String, ControlPlaneEr
     }
 }
 
-/// Adds what every call carries: configured headers, the cluster, the token.
-pub(crate) fn introduce(
+fn introduce(
     metadata: &mut MetadataMap,
     service: &ControlPlane,
     token: &Token,

@@ -96,23 +96,23 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) 
     let mut thread = Thread { plane: plane.clone(), pods: HashMap::new(), everything };
     tokio::select! {
         () = thread.serve(commands) => {}
-        () = plane.connections.keep_judged(&plane.shared) => {}
+        () = plane.connections.keep_judged() => {}
     }
 }
 
 impl DataPlane {
     fn new(shared: Arc<Shared>, guard: Guard) -> Self {
-        let hbone = &shared.config.hbone;
+        let hbone = &shared.mesh.settings.hbone;
         let limits = Limits {
             tunnels_per_connection: hbone.max_streams_per_connection.into(),
             idle: hbone.idle_timeout,
             waiters: MAX_POOL_WAITERS,
         };
         Self {
-            connections: Connections::default(),
+            connections: Connections::new(shared.mesh.clone()),
             pool: Pool::new(limits, guard),
             balance: Balance::new(rand::random()),
-            tally: Tally::new(shared.clone()),
+            tally: Tally::new(shared.mesh.metrics.clone()),
             shared,
         }
     }
@@ -125,7 +125,7 @@ impl DataPlane {
         server: SocketAddr,
     ) -> Option<SocketAddr> {
         let possible = client.is_ipv4() == server.is_ipv4();
-        let wanted = self.shared.config.original_source && possible;
+        let wanted = self.shared.mesh.settings.original_source && possible;
         wanted.then(|| SocketAddr::new(client.ip(), 0))
     }
 
@@ -134,13 +134,13 @@ impl DataPlane {
         let share = pod.shares.of(direction).clone();
         // What another proxy brings has one descriptor until it is told which tunnels.
         let count = if direction == Direction::Handshakes { 1 } else { 2 };
-        let keepalive = self.shared.config.sockets.keepalive;
+        let keepalive = self.shared.mesh.settings.sockets.keepalive;
         if direction == Direction::Outbound {
             return Entrance { share, count, source_of: None, keepalive };
         }
-        let shared = self.shared.clone();
+        let mesh = self.shared.mesh.clone();
         let source_of = move |peer: SocketAddr| {
-            let (view, network) = (shared.view.load(), &shared.config.node.network);
+            let (view, network) = (mesh.view.load(), &mesh.settings.network);
             Source::unproven(peer.ip(), view.workload_at(network, peer.ip()).is_some())
         };
         Entrance { share, count, source_of: Some(Box::new(source_of)), keepalive }
@@ -166,7 +166,7 @@ impl DataPlane {
 
     /// Options of a socket towards a pod.
     pub(crate) fn dial_options(&self, source: Option<SocketAddr>) -> DialOptions {
-        let sockets = &self.shared.config.sockets;
+        let sockets = &self.shared.mesh.settings.sockets;
         DialOptions {
             mark: Some(sockets.mark),
             source,

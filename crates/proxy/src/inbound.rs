@@ -213,7 +213,7 @@ async fn session(
     held: Permit,
 ) -> Result<(), SessionError> {
     let handshaking = served.handshakes.begin(from.ip()).ok_or(SessionError::Crowded)?;
-    let certificates = &plane.shared.certificates;
+    let certificates = &plane.shared.mesh.certificates;
     let credentials = match certificates.cached(&served.pod.identity) {
         Some(credentials) => credentials,
         None => certificates.of(&served.pod.identity).await?,
@@ -226,7 +226,7 @@ async fn session(
     let source = Source::proven(from.ip(), peer.identity.clone());
     let carrier = Carrier::new(served.pod.shares.of(Direction::Inbound), source)?;
     drop((handshaking, held));
-    let metrics = &plane.shared.metrics;
+    let metrics = &plane.shared.mesh.metrics;
     metrics.handshake(Reporter::Destination, peer.group.as_str());
     let peer = Arc::new(peer);
     let pods = vec![served.pod.uid.clone()];
@@ -238,7 +238,7 @@ async fn session(
     }
     let (plane, served) = (plane.clone(), served.clone());
     let (uid, identity) = (&served.pod.uid, Some(&peer.identity));
-    let accounts = plane.shared.memory.inbound(uid, identity, from.ip());
+    let accounts = plane.shared.mesh.memory.inbound(uid, identity, from.ip());
     let settings = tunnel::settings(&plane, accounts);
     let leaving = Drain::new();
     let (guard, pod) = (leaving.guard(), served.drain.guard());
@@ -247,7 +247,7 @@ async fn session(
         session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
     };
     let serving = serve_hbone(stream, activity, &settings, &guard, each);
-    let certificates = session.plane.shared.certificates.clone();
+    let certificates = session.plane.shared.mesh.certificates.clone();
     let expiry = expired(certificates, session.peer.not_after);
     pod.clone().spawn_local(leave(leaving, pod, expiry));
     tokio::select! {
@@ -338,14 +338,14 @@ impl Session {
             return Err(InboundError::Method(connect.method().clone()));
         }
         // By the wall clock, which a suspended machine finds further on than its timers.
-        if self.peer.not_after <= self.plane.shared.certificates.now() {
+        if self.peer.not_after <= self.plane.shared.mesh.certificates.now() {
             return Err(InboundError::Expired);
         }
         let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
         let asked: Authority = authority.parse()?;
         let (plane, pod) = (&self.plane, &self.served.pod);
         self.describe(connect.headers(), record);
-        let known = wait_for_view(&plane.shared, |view| {
+        let known = wait_for_view(&plane.shared.mesh, |view| {
             let workload = pod.described_in(view)?.clone();
             let found = target(view, &workload, &asked, self.own);
             Some((workload, found))
@@ -367,7 +367,7 @@ impl Session {
             let peer = Some(self.peer.clone());
             plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
         };
-        let allowed = admit(&plane.shared, pod, source, target.own, enter).await?;
+        let allowed = admit(&plane.shared.mesh, pod, source, target.own, enter).await?;
         record.allowed_by.clone_from(&allowed.by);
         let held = self.carrier.tunnel()?;
         let server = tokio::select! {
@@ -428,7 +428,7 @@ impl Session {
 
     /// Writes down what is known of the client, and the service that it says it meant.
     fn describe(&self, headers: &HeaderMap, record: &mut Record) {
-        let view = self.plane.shared.view.load();
+        let view = self.plane.shared.mesh.view.load();
         let network = &self.plane.shared.config.node.network;
         let at_address = view.workload_at(network, self.from.ip());
         let is_proven = |it: &&Arc<Workload>| it.identity() == self.peer.identity;

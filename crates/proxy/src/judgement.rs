@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::connections::{Entered, Judged};
 use crate::failure::{Failure, ResponseFlags};
+use crate::mesh::Mesh;
 use crate::pods::Pod;
-use crate::shared::Shared;
 
 /// How long a connection waits for a part of the view that it needs.
 pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
@@ -67,16 +67,16 @@ pub(crate) struct Allowed {
 
 /// Asks `look` of the view until it finds something, or patience ends.
 pub(crate) async fn wait_for_view<T>(
-    shared: &Shared,
+    mesh: &Mesh,
     mut look: impl FnMut(&View) -> Option<T>,
 ) -> Option<T> {
-    if let Some(found) = look(&shared.view.load()) {
+    if let Some(found) = look(&mesh.view.load()) {
         return Some(found);
     }
     let deadline = Instant::now() + VIEW_PATIENCE;
-    let mut changed = shared.view_changed.subscribe();
+    let mut changed = mesh.view_changed.subscribe();
     loop {
-        if let Some(found) = look(&shared.view.load()) {
+        if let Some(found) = look(&mesh.view.load()) {
             return Some(found);
         }
         if !matches!(timeout_at(deadline, changed.changed()).await, Ok(Ok(()))) {
@@ -88,7 +88,7 @@ pub(crate) async fn wait_for_view<T>(
 /// Judges a connection from `source` to a pod and enters it in the table in the same breath, so
 /// that no change of the view falls in between.
 pub(crate) async fn admit(
-    shared: &Shared,
+    mesh: &Mesh,
     pod: &Pod,
     source: Source,
     destination: SocketAddr,
@@ -96,7 +96,7 @@ pub(crate) async fn admit(
 ) -> Result<Allowed, Refused> {
     let judged = Judged { workload: pod.name.clone(), source, destination };
     let mut refused = Refused::Unknown(pod.name.clone());
-    let verdict = wait_for_view(shared, |view| {
+    let verdict = wait_for_view(mesh, |view| {
         let workload = pod.described_in(view)?.clone();
         let judgement = view.authorize(&workload, &judged.source, destination);
         match judgement.decision {
@@ -112,10 +112,10 @@ pub(crate) async fn admit(
     })
     .await;
     let (workload, decision, dry_run_denials, entered) = verdict.ok_or(refused)?;
-    report_dry_run(shared, &judged, &dry_run_denials);
+    report_dry_run(mesh, &judged, &dry_run_denials);
     match (decision, entered) {
         (Decision::Allow(by), Some(entered)) => {
-            if shared.config.policy_info_logging {
+            if mesh.settings.policy_info_logging {
                 tracing::info!(destination = %judged.workload, by = ?by, "connection allowed");
             }
             Ok(Allowed { workload, by, entered })
@@ -126,14 +126,14 @@ pub(crate) async fn admit(
 }
 
 /// Says what policies on trial would have denied.
-fn report_dry_run(shared: &Shared, judged: &Judged, denials: &[Denial]) {
+fn report_dry_run(mesh: &Mesh, judged: &Judged, denials: &[Denial]) {
     for denial in denials {
         let policy = match denial {
             Denial::Denied(rule) => &rule.policy,
             Denial::NotAllowed { policy, .. } | Denial::PolicyMissing(policy) => policy,
             Denial::NotThroughWaypoint { .. } => continue,
         };
-        shared.metrics.dry_run_denial(policy);
+        mesh.metrics.dry_run_denial(policy);
         tracing::event!(
             target: "access",
             tracing::Level::INFO,

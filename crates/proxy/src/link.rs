@@ -1,17 +1,16 @@
 //! The worker's line to its supervisor.
 //!
 //! What the worker learns (views, certificates, revocations) goes to the supervisor, which hands
-//! it to the next worker. A supervisor that is gone is no reason to stop: what is said to nobody
+//! it to the next worker: [`Link::hand_on`]. A supervisor that is gone is no reason to stop: what is said to nobody
 //! is dropped, and the worker serves on.
 
 use ambit_net::memfd::Sealed;
-use ambit_tls::WorkloadCertificate;
-use ambit_wire::proto::ambit::snapshot::Delta;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::handover::{FromWorker, Message, cut_reason};
+use crate::learned::Learned;
 
 /// Messages on their way to the supervisor.
 const OUTBOX: usize = 4096;
@@ -32,21 +31,27 @@ impl Link {
         self.send(Message::bare(header)).await;
     }
 
-    /// The view changed, or is confirmed by an empty change.
-    pub(crate) async fn view(&self, delta: Delta, complete: bool) {
-        self.file(FromWorker::View { complete }, "view", &delta.encode_to_vec()).await;
-    }
-
-    /// A revocation list is in force.
-    pub(crate) async fn revocations(&self, crl_pem: &str) {
-        self.file(FromWorker::Revocations, "revocations", crl_pem.as_bytes()).await;
-    }
-
-    /// A certificate was obtained.
-    pub(crate) async fn certificate(&self, certificate: &WorkloadCertificate) {
-        let identity = certificate.identity().to_string();
-        let content = certificate.to_bytes();
-        self.file(FromWorker::Certificate { identity }, "certificate", &content).await;
+    /// Hands on what the worker learns, for as long as it learns anything.
+    pub(crate) async fn hand_on(self, mut learned: mpsc::Receiver<Learned>) {
+        while let Some(learned) = learned.recv().await {
+            match learned {
+                Learned::View { delta, complete } => {
+                    let header = FromWorker::View { complete };
+                    self.file(header, "view", &delta.encode_to_vec()).await;
+                }
+                Learned::Revocations(pem) => {
+                    self.file(FromWorker::Revocations, "revocations", pem.as_bytes()).await;
+                }
+                Learned::Certificate(certificate) => {
+                    let identity = certificate.identity().to_string();
+                    let content = certificate.to_bytes();
+                    self.file(FromWorker::Certificate { identity }, "certificate", &content).await;
+                }
+                Learned::Forgotten(identity) => {
+                    self.say(FromWorker::Forget { identity: identity.to_string() }).await;
+                }
+            }
+        }
     }
 
     /// A pod cannot be served.

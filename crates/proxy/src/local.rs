@@ -69,7 +69,7 @@ async fn connect(
         let both = vec![served.pod.uid.clone(), pod.uid.clone()];
         plane.connections.enter(both, Some(judged), None)
     };
-    let allowed = admit(&plane.shared, pod, source, address, enter).await?;
+    let allowed = admit(&plane.shared.mesh, pod, source, address, enter).await?;
     let Some(dialing) = dial_at(plane, pod, address, client)? else { return Ok(None) };
     let connecting = timeout(CONNECT_TIMEOUT, dialing.connected());
     let connected = tokio::select! {

@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_net::memory::{Account, Accounts, Owner};
-
-use crate::config::Memory as Budget;
+use serde::Serialize;
 
 /// The part of a pod's share that one client may use.
 const CLIENT_PART_OF_POD: usize = 2;
@@ -24,6 +23,16 @@ const FREE_PART_WHEN_USED_UP: usize = 8;
 const MAX_TOLD: usize = 32;
 /// Accounts beyond which those are forgotten that nothing uses any more.
 const SWEEP_ACCOUNTS: usize = 256;
+
+/// How many bytes may wait for slow readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Budget {
+    /// Of all pods together.
+    pub(crate) worker_bytes: usize,
+    /// Of one pod, inbound and outbound each.
+    pub(crate) pod_bytes: usize,
+}
 
 /// The accounts of a worker.
 pub(crate) struct Memory {

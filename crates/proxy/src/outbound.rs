@@ -166,7 +166,7 @@ async fn identify(
         }
     }
     let pod = &served.pod;
-    let workload = wait_for_view(&plane.shared, |view| pod.described_in(view).cloned()).await;
+    let workload = wait_for_view(&plane.shared.mesh, |view| pod.described_in(view).cloned()).await;
     let workload = workload.ok_or_else(|| OutboundError::Unknown(pod.name.clone()))?;
     demand(plane, &workload, destination.ip()).await;
     let is_known_address = workload.addresses.contains(&peer.ip());
@@ -185,11 +185,11 @@ async fn demand(plane: &DataPlane, source: &Workload, ip: IpAddr) {
     let shared = &plane.shared;
     let (network, namespace) = (&source.network, &source.namespace);
     let is_known = || {
-        let view = shared.view.load();
+        let view = shared.mesh.view.load();
         view.workload_at(network, ip).is_some() || view.service_at(network, ip, namespace).is_some()
     };
-    if shared.demand.is_needed() && !is_known() {
-        shared.demand.address(format!("{network}/{ip}")).await;
+    if shared.mesh.demand.is_needed() && !is_known() {
+        shared.mesh.demand.address(format!("{network}/{ip}")).await;
     }
 }
 
@@ -225,7 +225,7 @@ async fn connect(
 }
 
 fn plan(plane: &DataPlane, source: &Source, client: SocketAddr, destination: SocketAddr) -> Plan {
-    let view = plane.shared.view.load();
+    let view = plane.shared.mesh.view.load();
     let pods = plane.shared.pods.load();
     let config = &plane.shared.config;
     let mut around = Around {
@@ -355,7 +355,7 @@ async fn carry(
         plane.balance.open(&uid)
     });
     let client = SocketEnd::new(client);
-    let accounts = || plane.shared.memory.outbound(&served.pod.uid);
+    let accounts = || plane.shared.mesh.memory.outbound(&served.pod.uid);
     let enter = || plane.connections.enter(vec![served.pod.uid.clone()], None, None);
     match route {
         Route::Local(joined) => {

@@ -94,7 +94,7 @@ pub(crate) async fn serve(
     };
     match admitted {
         Ok((allowed, server)) => {
-            let accounts = plane.shared.memory.inbound(&served.pod.uid, None, peer.ip());
+            let accounts = plane.shared.mesh.memory.inbound(&served.pod.uid, None, peer.ip());
             let client = SocketEnd::new(client).on(accounts.clone());
             let server = SocketEnd::new(server).on(accounts);
             allowed.entered.carry(client, server, vec![record], &plane.tally).await;
@@ -120,7 +120,7 @@ async fn connect(
     }
     let from = record.source.address;
     {
-        let view = plane.shared.view.load();
+        let view = plane.shared.mesh.view.load();
         let network = &plane.shared.config.node.network;
         record.source.workload = view.workload_at(network, from.ip()).cloned();
         record.destination.workload = served.pod.described_in(&view).cloned();
@@ -130,7 +130,7 @@ async fn connect(
     }
     let enter = |judged| plane.connections.enter(vec![served.pod.uid.clone()], Some(judged), None);
     let source = Source::new(None, from.ip());
-    let allowed = admit(&plane.shared, &served.pod, source, destination, enter).await?;
+    let allowed = admit(&plane.shared.mesh, &served.pod, source, destination, enter).await?;
     record.destination.workload = Some(allowed.workload.clone());
     record.allowed_by.clone_from(&allowed.by);
     // After the wait for policies: what is not here any more would be dialled elsewhere.

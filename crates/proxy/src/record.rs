@@ -13,14 +13,13 @@ use ambit_model::authorize::RuleName;
 use ambit_model::identity::Identity;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
-use ambit_tls::{Peer, RevocationList};
+use ambit_tls::Peer;
 use ambit_wire::hbone::Baggage;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use crate::failure::{Failure, ResponseFlags};
 use crate::metrics::{EndLabels, Metrics, Reporter, Traffic, TrafficLabels};
-use crate::shared::Shared;
 
 /// Label sets that a thread remembers; with more of them it starts afresh.
 const MAX_REMEMBERED_LABELS: usize = 4096;
@@ -276,24 +275,19 @@ pub(crate) struct Bytes {
 /// Finds the counters of connections. A thread remembers them by who takes part, so that the
 /// usual connection compares a few pointers instead of twenty texts.
 pub(crate) struct Tally {
-    shared: Arc<Shared>,
+    metrics: Metrics,
     remembered: RefCell<FxHashMap<Remembered, Arc<Traffic>>>,
 }
 
 impl Tally {
     /// Remembers nothing yet.
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, remembered: RefCell::default() }
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self { metrics, remembered: RefCell::default() }
     }
 
     /// All counters of the worker.
     pub(crate) fn metrics(&self) -> &Metrics {
-        &self.shared.metrics
-    }
-
-    /// What is revoked now.
-    pub(crate) fn revocations(&self) -> Arc<RevocationList> {
-        self.shared.certificates.revocations()
+        &self.metrics
     }
 
     fn traffic(&self, record: &Record, flags: ResponseFlags) -> Arc<Traffic> {

@@ -241,7 +241,7 @@ pub(crate) async fn open(
     ask: &Ask<'_>,
 ) -> Result<Opened, DialError> {
     let pod = &served.pod;
-    let certificates = &plane.shared.certificates;
+    let certificates = &plane.shared.mesh.certificates;
     let credentials = match certificates.cached(&pod.identity) {
         Some(credentials) => credentials,
         None => certificates.of(&pod.identity).await?,
@@ -311,8 +311,8 @@ async fn connect(
     let activity = transport.activity();
     let proven = credentials.connector.connect(transport, &key.destinations).await;
     let (stream, peer) = proven.map_err(|cause| DialError::Tls { address, cause })?;
-    plane.shared.metrics.handshake(Reporter::Source, peer.group.as_str());
-    let settings = settings(&plane, plane.shared.memory.outbound(&key.pod));
+    plane.shared.mesh.metrics.handshake(Reporter::Source, peer.group.as_str());
+    let settings = settings(&plane, plane.shared.mesh.memory.outbound(&key.pod));
     let client = Client::handshake(stream, activity, &settings, &served.drain.guard()).await;
     let client = client.map_err(|cause| of_hbone(address, cause))?;
     Ok((client, Arc::new(peer)))
@@ -320,7 +320,7 @@ async fn connect(
 
 /// HTTP/2 settings of an HBONE connection, those of both directions.
 pub(crate) fn settings(plane: &DataPlane, accounts: Accounts) -> Settings {
-    let hbone = &plane.shared.config.hbone;
+    let hbone = &plane.shared.mesh.settings.hbone;
     Settings {
         stream_window_bytes: hbone.stream_window_bytes,
         connection_window_bytes: hbone.connection_window_bytes,

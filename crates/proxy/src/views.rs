@@ -1,7 +1,7 @@
 //! The view of the mesh, as the control plane tells it (delta xDS).
 //!
 //! One stream at a time, resumed with the versions already held; what is received is applied to a
-//! copy of the view, published, mirrored to the supervisor, and only then acknowledged. While the
+//! copy of the view, published, told to a successor, and only then acknowledged. While the
 //! control plane is away the last view stays in force. Nothing here decides about a connection.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,23 +20,20 @@ use ambit_wire::xds::digest;
 use ambit_wire::xds::replies::Replies;
 use ambit_wire::xds::{Backoff, DELTA_PATH, MAX_RESPONSE_BYTES, ResourceType};
 use http::HeaderMap;
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tracing::{debug, info, warn};
 
-use crate::config::{Config, NodeMetadata};
-use crate::control_plane::{self, ControlPlaneError};
-use crate::link::Link;
-use crate::shared::Shared;
+use crate::control_plane::{Access, ControlPlaneError};
+use crate::demand::{Demanded, Demands};
+use crate::learned::{Learned, Successor};
+use crate::mesh::Mesh;
 
 /// Requests on their way to the control plane.
 const REQUESTS: usize = 256;
-/// Demands that may wait to be sent.
-const DEMANDS: usize = 1024;
-/// How long a connection waits for what it demanded.
-const DEMAND_TIMEOUT: Duration = Duration::from_secs(2);
-/// While connected, how often the supervisor is told that the view is still in force.
+/// While connected, how often a successor is told that the view is still in force.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
 /// How often it is said that the control plane is away, however often it is asked.
 const AWAY_INTERVAL: Duration = Duration::from_secs(15);
@@ -65,72 +62,20 @@ impl StreamError {
     }
 }
 
-/// One name that a connection needs.
-struct Demanded {
-    name: String,
-    answered: oneshot::Sender<()>,
-}
-
-/// Asks for workloads and services when they are needed; does nothing when all are known anyway.
-#[derive(Clone)]
-pub(crate) struct Demand(Option<mpsc::Sender<Demanded>>);
-
-impl Demand {
-    /// For a proxy that knows everything.
-    pub(crate) fn nothing() -> Self {
-        Self(None)
-    }
-
-    /// Whether names have to be asked for at all.
-    pub(crate) fn is_needed(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Waits until the view says what there is to say about an address (`network/ip`) or a service
-    /// (`namespace/hostname`), but not for ever: then the view is taken as it is.
-    pub(crate) async fn address(&self, name: String) {
-        let Some(demands) = &self.0 else { return };
-        let asking = async {
-            let (answered, waiting) = oneshot::channel();
-            // Without a control plane nobody takes demands, and their queue may be full.
-            if demands.send(Demanded { name, answered }).await.is_ok() {
-                // The one who answers may have given up.
-                drop(waiting.await);
-            }
-        };
-        drop(tokio::time::timeout(DEMAND_TIMEOUT, asking).await);
-    }
-}
-
-/// The receiving end of [`Demand`].
-pub(crate) struct Demands(Option<mpsc::Receiver<Demanded>>);
-
-/// Both ends, for one worker.
-pub(crate) fn demand(config: &Config) -> (Demand, Demands) {
-    if !config.on_demand {
-        return (Demand::nothing(), Demands(None));
-    }
-    let (sender, receiver) = mpsc::channel(DEMANDS);
-    (Demand(Some(sender)), Demands(Some(receiver)))
-}
-
-impl Demands {
-    async fn next(&mut self) -> Demanded {
-        let next = match &mut self.0 {
-            Some(demands) => demands.recv().await,
-            None => None,
-        };
-        match next {
-            Some(demanded) => demanded,
-            None => std::future::pending().await,
-        }
-    }
+/// What the control plane is told about this proxy.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NodeMetadata {
+    /// `ztunnel~<ip>~<pod>.<namespace>~<namespace>.svc.cluster.local`.
+    pub(crate) id: String,
+    /// Everything else.
+    pub(crate) fields: BTreeMap<String, serde_json::Value>,
 }
 
 /// The client of the control plane.
 pub(crate) struct Views {
-    shared: Arc<Shared>,
-    link: Link,
+    mesh: Arc<Mesh>,
+    access: Access,
+    successor: Successor,
     client: Client,
     /// The last server compares digests.
     server_compares: bool,
@@ -140,28 +85,34 @@ pub(crate) struct Views {
 
 impl Views {
     /// A client that knows nothing yet.
-    pub(crate) fn new(shared: Arc<Shared>, link: Link, demands: Demands) -> Self {
+    pub(crate) fn new(
+        mesh: Arc<Mesh>,
+        access: Access,
+        metadata: &NodeMetadata,
+        successor: Successor,
+        demands: Demands,
+    ) -> Self {
         let interest =
-            if shared.config.on_demand { Interest::OnDemand } else { Interest::Everything };
+            if mesh.demand.is_needed() { Interest::OnDemand } else { Interest::Everything };
         // Policies are few, and a policy that is only asked for when it is needed comes too late.
         let interests = [
             (ResourceType::Authorization, Interest::Everything),
             (ResourceType::Address, interest),
         ];
-        let client = Client::new(node(&shared.config.node.metadata), interests);
+        let client = Client::new(node(metadata), interests);
         let waiting = HashMap::new();
-        Self { shared, link, client, server_compares: false, demands, waiting }
+        Self { mesh, access, successor, client, server_compares: false, demands, waiting }
     }
 
-    /// Starts from what the supervisor kept, so that pods are served without the control plane.
+    /// Starts from what another kept, so that pods are served without the control plane.
     pub(crate) fn restore(&mut self, snapshot: Snapshot) {
         match self.client.restore(snapshot) {
             Ok(changes) => {
-                let mut view = (**self.shared.view.load()).clone();
+                let mut view = (**self.mesh.view.load()).clone();
                 let resources = changes.len();
                 changes.into_iter().for_each(|change| view.apply(change));
-                self.shared.publish(view);
-                self.shared.view_complete.send_replace(true);
+                self.mesh.publish(view);
+                self.mesh.view_complete.send_replace(true);
                 info!(resources, "starting from the supervisor's view");
             }
             Err(error) => warn!(%error, "the supervisor's view is not used"),
@@ -183,7 +134,7 @@ impl Views {
                 StreamError::Ended | StreamError::OtherServer => "Complete",
                 StreamError::Status(_) | StreamError::Stuck => "Error",
             };
-            self.shared.metrics.discovery_ended(reason);
+            self.mesh.metrics.discovery_ended(reason);
             if worked {
                 backoff.worked();
                 warned = None;
@@ -216,7 +167,7 @@ impl Views {
             // It has not understood what is held, and would not say what of it is gone.
             return Err(StreamError::OtherServer);
         }
-        info!(server = %self.shared.config.discovery.uri, "discovery stream open");
+        info!(server = %self.access.service.uri, "discovery stream open");
         let mut confirm = tokio::time::interval(CONFIRM_INTERVAL);
         let mut replies = Replies::default();
         loop {
@@ -240,7 +191,8 @@ impl Views {
                     }
                 }
                 _ = confirm.tick(), if *worked => {
-                    self.link.view(Delta::default(), self.client.is_complete()).await;
+                    let complete = self.client.is_complete();
+                    self.successor.tell(Learned::View { delta: Delta::default(), complete }).await;
                 }
             }
         }
@@ -250,14 +202,11 @@ impl Views {
         &self,
         outgoing: mpsc::Receiver<DeltaDiscoveryRequest>,
     ) -> Result<(HeaderMap, Messages), StreamError> {
-        let Config { discovery, token, node, sockets, .. } = &self.shared.config;
-        let target = control_plane::target(discovery, sockets.mark);
-        let target = target.map_err(StreamError::Connect)?;
+        let target = self.access.target().map_err(StreamError::Connect)?;
         let channel = grpc::connect(&target).await;
         let channel = channel.map_err(ControlPlaneError::Connect).map_err(StreamError::Connect)?;
         let mut metadata = MetadataMap::new();
-        control_plane::introduce(&mut metadata, discovery, token, &node.cluster_id)
-            .map_err(StreamError::Connect)?;
+        self.access.introduce(&mut metadata).map_err(StreamError::Connect)?;
         // The control plane is trusted to know how much there is.
         let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
         let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
@@ -268,15 +217,15 @@ impl Views {
     async fn take(&mut self, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
         let (type_url, resources) = (response.type_url.clone(), response.resources.len());
         let Received { changes, answered, refused, delta, reply } = self.client.receive(response);
-        self.shared.metrics.discovery_message(&type_url, resources, refused.len());
+        self.mesh.metrics.discovery_message(&type_url, resources, refused.len());
         if !changes.is_empty() {
-            let mut view = (**self.shared.view.load()).clone();
+            let mut view = (**self.mesh.view.load()).clone();
             changes.into_iter().for_each(|change| view.apply(change));
-            self.shared.publish(view);
+            self.mesh.publish(view);
         }
         let complete = self.client.is_complete();
         if complete {
-            self.shared.view_complete.send_if_modified(|was| !std::mem::replace(was, true));
+            self.mesh.view_complete.send_if_modified(|was| !std::mem::replace(was, true));
         }
         for refusal in refused.iter().take(MAX_LOGGED_REFUSALS) {
             warn!(name = refusal.name, reason = %refusal.reason, "resource not taken as it came");
@@ -286,7 +235,7 @@ impl Views {
             warn!(further, "resources not taken as they came");
         }
         debug!(%type_url, resources, complete, "view published");
-        self.link.view(delta, complete).await;
+        self.successor.tell(Learned::View { delta, complete }).await;
         for name in answered {
             self.answer(&name);
         }

@@ -23,7 +23,7 @@ use crate::shared::Shared;
 
 /// Everything.
 pub(super) fn config_dump(shared: &Shared) -> Value {
-    let view = shared.view.load();
+    let view = shared.mesh.view.load();
     let mut dump = view_dump(&view);
     let pods = shared.pods.load();
     let pods = pods.iter().map(|pod| {
@@ -60,7 +60,7 @@ fn view_dump(view: &View) -> Map<String, Value> {
 
 /// The certificates of this node's pods.
 pub(super) fn certificates(shared: &Shared) -> Value {
-    shared.certificates.list().iter().map(holding).collect()
+    shared.mesh.certificates.list().iter().map(holding).collect()
 }
 
 fn holding(holding: &Holding) -> Value {

@@ -15,8 +15,7 @@ use futures::future::BoxFuture;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
 
-use crate::config::Config;
-use crate::control_plane::{self, ControlPlaneError};
+use crate::control_plane::{Access, ControlPlaneError};
 
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,14 +55,16 @@ pub(crate) trait Authority {
 pub(crate) struct CertificateAuthority(Arc<Client>);
 
 struct Client {
-    config: Config,
+    access: Access,
+    /// Lifetime to ask for.
+    ttl: Duration,
     channel: Mutex<Option<Channel>>,
 }
 
 impl CertificateAuthority {
-    /// The authority that the settings name.
-    pub(crate) fn new(config: Config) -> Self {
-        Self(Arc::new(Client { config, channel: Mutex::new(None) }))
+    /// The authority that is asked so, for certificates of this lifetime.
+    pub(crate) fn new(access: Access, ttl: Duration) -> Self {
+        Self(Arc::new(Client { access, ttl, channel: Mutex::new(None) }))
     }
 }
 
@@ -86,16 +87,14 @@ impl Authority for CertificateAuthority {
 
 impl Client {
     async fn ask(&self, identity: String, csr: String) -> Result<Vec<String>, SignError> {
-        let Config { authority, token, node, certificate_ttl, .. } = &self.config;
         let impersonated =
             prost_types::Value { kind: Some(prost_types::value::Kind::StringValue(identity)) };
         let fields = BTreeMap::from([(IMPERSONATED_IDENTITY.to_owned(), impersonated)]);
-        let validity_duration = i64::try_from(certificate_ttl.as_secs()).unwrap_or(i64::MAX);
+        let validity_duration = i64::try_from(self.ttl.as_secs()).unwrap_or(i64::MAX);
         let metadata = Some(prost_types::Struct { fields });
         let body = IstioCertificateRequest { csr, validity_duration, metadata };
         let mut request = tonic::Request::new(body);
-        control_plane::introduce(request.metadata_mut(), authority, token, &node.cluster_id)
-            .map_err(SignError::Connect)?;
+        self.access.introduce(request.metadata_mut()).map_err(SignError::Connect)?;
         let channel = self.channel().await.map_err(SignError::Connect)?;
         let answer =
             service::IstioCertificateServiceClient::new(channel).create_certificate(request).await;
@@ -116,7 +115,7 @@ impl Client {
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
         }
-        let target = control_plane::target(&self.config.authority, self.config.sockets.mark)?;
+        let target = self.access.target()?;
         let fresh = grpc::connect(&target).await.map_err(ControlPlaneError::Connect)?;
         *channel = Some(fresh.clone());
         Ok(fresh)

@@ -3,8 +3,7 @@
 //! Each identity of an enrolled pod has one certificate, asked for once at a time, refreshed at its
 //! half life, and tried again with growing waits when the authority fails. One that is revoked is
 //! replaced at once: revoking takes back a certificate, not an identity. What is obtained goes to
-//! the cache, where the data path finds it, and to the supervisor, which hands it to the next
-//! worker. Nothing is asked for before its time and nothing is kept after its last pod has gone.
+//! the cache, where the data path finds it, and to whoever hands it to the next process. Nothing is asked for before its time and nothing is kept after its last pod has gone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -24,8 +23,7 @@ use tracing::{debug, error, info, warn};
 use super::authority::{Authority, SignError};
 use super::revocations::{POLL_INTERVAL, RevocationFile, Seen};
 use super::{Ask, Asks, Certificates, Credentials};
-use crate::handover::FromWorker;
-use crate::link::Link;
+use crate::learned::{Learned, Successor};
 use crate::metrics::Metrics;
 
 /// Requests to the authority at the same time.
@@ -72,7 +70,7 @@ pub(crate) struct Keeper<A> {
     certificates: Certificates,
     asks: Asks,
     authority: A,
-    link: Link,
+    successor: Successor,
     metrics: Metrics,
     entries: HashMap<Identity, Entry>,
     /// From the supervisor, for identities that no pod was named for yet.
@@ -89,7 +87,7 @@ impl<A: Authority> Keeper<A> {
         certificates: Certificates,
         asks: Asks,
         authority: A,
-        link: Link,
+        successor: Successor,
         metrics: Metrics,
         crl_path: PathBuf,
     ) -> Self {
@@ -97,7 +95,7 @@ impl<A: Authority> Keeper<A> {
             certificates,
             asks,
             authority,
-            link,
+            successor,
             metrics,
             entries: HashMap::new(),
             handed: HashMap::new(),
@@ -190,7 +188,7 @@ impl<A: Authority> Keeper<A> {
         inner.enrolled.rcu(|enrolled| enrolled.without(identity));
         inner.cache.rcu(|cache| cache.without(identity));
         inner.changed.send_modify(|version| *version += 1);
-        self.link.say(FromWorker::Forget { identity: identity.to_string() }).await;
+        self.successor.tell(Learned::Forgotten(identity.clone())).await;
     }
 
     async fn take(
@@ -206,7 +204,7 @@ impl<A: Authority> Keeper<A> {
                 self.metrics.certificate_obtained();
                 let serial = certificate.serial();
                 info!(%identity, %serial, "obtained a certificate");
-                self.link.certificate(&certificate).await;
+                self.successor.tell(Learned::Certificate(certificate.clone())).await;
                 self.install(&identity, certificate).await;
             }
             Err(error) => {
@@ -337,7 +335,7 @@ impl<A: Authority> Keeper<A> {
         });
         inner.trust_changed.send_modify(|version| *version += 1);
         self.replace_revoked(&cached);
-        self.link.revocations(self.file.pem()).await;
+        self.successor.tell(Learned::Revocations(self.file.pem().to_owned())).await;
         debug!("live connections are judged by the revocation list");
     }
 

@@ -8,8 +8,7 @@ use tokio::time::Instant;
 
 use super::authority::{Authority, SignError};
 use super::*;
-use crate::handover::{FromWorker, Message};
-use crate::link::Link;
+use crate::learned::{Learned, Successor};
 use crate::metrics::Metrics;
 
 /// An authority that answers as the test wants, and remembers when it was asked.
@@ -58,7 +57,7 @@ impl Authority for Arc<Scripted> {
 struct World {
     certificates: Certificates,
     authority: Arc<Scripted>,
-    said: mpsc::Receiver<Message<FromWorker>>,
+    said: mpsc::Receiver<Learned>,
     crl_path: std::path::PathBuf,
     keeper: Option<Keeper<Arc<Scripted>>>,
 }
@@ -79,14 +78,14 @@ impl World {
             is_down: Mutex::new(false),
         });
         let (certificates, asks) = Certificates::new(clock);
-        let (link, said) = Link::new();
+        let (successor, said) = Successor::new();
         let crl_path = std::env::temp_dir().join(format!("ambit-{name}-{}", std::process::id()));
         let metrics = Metrics::default();
         let keeper = Keeper::new(
             certificates.clone(),
             asks,
             authority.clone(),
-            link,
+            successor,
             metrics,
             crl_path.clone(),
         );
@@ -98,15 +97,15 @@ impl World {
         self
     }
 
-    /// What the supervisor was told since, in one word each.
+    /// What a successor was told since, in one word each.
     fn said(&mut self) -> Vec<&'static str> {
         let mut words = Vec::new();
-        while let Ok(message) = self.said.try_recv() {
-            words.push(match message.header {
-                FromWorker::Certificate { .. } => "certificate",
-                FromWorker::Forget { .. } => "forget",
-                FromWorker::Revocations => "revocations",
-                other => panic!("{other:?}"),
+        while let Ok(learned) = self.said.try_recv() {
+            words.push(match learned {
+                Learned::Certificate(_) => "certificate",
+                Learned::Forgotten(_) => "forget",
+                Learned::Revocations(_) => "revocations",
+                Learned::View { .. } => panic!("{learned:?}"),
             });
         }
         words

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::config::LogFormat;
+use super::LogFormat;
 
 /// Formats events as Istio's components do.
 pub(super) struct LineFormat(pub(super) LogFormat);

@@ -3,6 +3,7 @@
 use ambit_wire::hbone::Baggage;
 
 use super::*;
+use crate::failure::ResponseFlags;
 
 fn labels(workload: &str) -> TrafficLabels {
     TrafficLabels {

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::*;
 use crate::certificates::{Certificates, Clock};
 use crate::config;
-use crate::handover::{FromWorker, Message};
+use crate::demand::{DEMAND_TIMEOUT, DEMANDS, demand};
 
 type Responses = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
 
@@ -92,11 +92,11 @@ impl proto::aggregated_discovery_service_server::AggregatedDiscoveryService for 
 
 /// A control plane and a proxy that follows it.
 struct World {
-    shared: Arc<Shared>,
+    mesh: Arc<Mesh>,
     sessions: mpsc::Receiver<Session>,
     /// Whether the control plane says that it compares digests.
     compares: Arc<AtomicBool>,
-    said: mpsc::Receiver<Message<FromWorker>>,
+    said: mpsc::Receiver<Learned>,
 }
 
 impl World {
@@ -117,29 +117,27 @@ impl World {
         let variables = [("AUTH_TOKEN", "a.b.c"), ("XDS_HEADER_X-Extra", "1")];
         let config = config::tests::config(&flags, &variables).expect("valid");
         let (certificates, _asks) = Certificates::new(Clock::system());
-        let (demand, demands) = demand(&config);
-        let shared = Arc::new(Shared::new(config, certificates, demand));
-        let (link, said) = Link::new();
-        let mut views = Views::new(shared.clone(), link, demands);
+        let (demand, demands) = demand(config.on_demand);
+        let mesh = Arc::new(Mesh::new(config.settings(), certificates, demand));
+        let (successor, said) = Successor::new();
+        let (access, metadata) = (config.discovery_access(), &config.node.metadata);
+        let mut views = Views::new(mesh.clone(), access, metadata, successor, demands);
         if let Some(snapshot) = restored {
             views.restore(snapshot);
         }
         tokio::spawn(views.run());
-        Self { shared, sessions, compares, said }
+        Self { mesh, sessions, compares, said }
     }
 
     async fn session(&mut self) -> Session {
         self.sessions.recv().await.expect("the proxy connects")
     }
 
-    /// The next change that the supervisor was told.
+    /// The next change that a successor was told.
     async fn mirrored(&mut self) -> (Delta, bool) {
         loop {
-            let Message { header, fds } = self.said.recv().await.expect("something is said");
-            let FromWorker::View { complete } = header else { panic!("{header:?}") };
-            let fd = fds[0].try_clone().expect("cloned");
-            let file = ambit_net::memfd::Sealed::from_fd(fd).expect("sealed");
-            let delta = Delta::decode(&*file.read().expect("readable")).expect("a change");
+            let learned = self.said.recv().await.expect("something is said");
+            let Learned::View { delta, complete } = learned else { panic!("{learned:?}") };
             if delta != Delta::default() {
                 return (delta, complete);
             }
@@ -147,8 +145,8 @@ impl World {
     }
 
     async fn until_known(&self, uid: &str) {
-        let mut changed = self.shared.view_changed.subscribe();
-        while self.shared.view.load().workload(uid).is_none() {
+        let mut changed = self.mesh.view_changed.subscribe();
+        while self.mesh.view.load().workload(uid).is_none() {
             changed.changed().await.expect("alive");
         }
     }
@@ -200,13 +198,13 @@ async fn a_view_is_published_mirrored_and_then_acknowledged() {
     assert_eq!((&*acknowledged.response_nonce, acknowledged.error_detail), ("1", None));
     let (delta, complete) = world.mirrored().await;
     assert_eq!((delta.resources.len(), complete), (1, false));
-    assert!(!*world.shared.view_complete.borrow(), "half a view serves nobody");
+    assert!(!*world.mesh.view_complete.borrow(), "half a view serves nobody");
     session.respond("2", ResourceType::Address, vec![pod("cart")]).await;
     assert_eq!(session.request().await.response_nonce, "2");
     let (delta, complete) = world.mirrored().await;
     assert_eq!((delta.resources.len(), complete), (1, true));
-    assert!(*world.shared.view_complete.borrow());
-    let view = world.shared.view.load();
+    assert!(*world.mesh.view_complete.borrow());
+    let view = world.mesh.view.load();
     assert!(view.workload("k//Pod/shop/cart").is_some());
     assert_eq!(view.policies().count(), 1);
 }
@@ -239,7 +237,7 @@ async fn a_lost_stream_is_resumed_with_what_is_held() {
     let version = |resource: proto::Resource| HeldVersion::new(&resource.name, &resource.version);
     assert_eq!(policies.initial_resource_versions, [version(policy("deny"))]);
     assert_eq!(addresses.initial_resource_versions, [version(pod("cart"))]);
-    assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_some(), "nothing is lost");
+    assert!(world.mesh.view.load().workload("k//Pod/shop/cart").is_some(), "nothing is lost");
     // Removed while the proxy was away: the control plane says so now.
     let removal = DeltaDiscoveryResponse {
         type_url: ResourceType::Address.url().to_owned(),
@@ -249,7 +247,7 @@ async fn a_lost_stream_is_resumed_with_what_is_held() {
     };
     session.responses.send(Ok(removal)).await.expect("the proxy listens");
     assert_eq!(session.request().await.response_nonce, "3");
-    assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_none());
+    assert!(world.mesh.view.load().workload("k//Pod/shop/cart").is_none());
 }
 
 #[tokio::test]
@@ -298,7 +296,7 @@ async fn an_error_of_the_control_plane_leaves_the_view_in_force() {
     failed.expect("the proxy listens");
     let mut session = world.session().await;
     session.opening().await;
-    assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_some());
+    assert!(world.mesh.view.load().workload("k//Pod/shop/cart").is_some());
 }
 
 #[tokio::test]
@@ -317,8 +315,8 @@ async fn a_restored_view_serves_at_once_and_is_resumed() {
     ];
     let snapshot = Snapshot { resources, crl_pem: String::new(), created_unix: 1 };
     let mut world = World::new(&[], Some(snapshot)).await;
-    assert!(*world.shared.view_complete.borrow(), "before the control plane said anything");
-    assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_some());
+    assert!(*world.mesh.view_complete.borrow(), "before the control plane said anything");
+    assert!(world.mesh.view.load().workload("k//Pod/shop/cart").is_some());
     let mut session = world.session().await;
     let [policies, addresses] = session.opening().await;
     assert_eq!(policies.initial_resource_versions.len(), 1);
@@ -328,27 +326,26 @@ async fn a_restored_view_serves_at_once_and_is_resumed() {
 #[tokio::test]
 async fn on_demand_addresses_are_asked_for_when_needed() {
     let mut world = World::new(&["--xds-on-demand=true"], None).await;
-    assert!(world.shared.demand.is_needed());
+    assert!(world.mesh.demand.is_needed());
     let mut session = world.session().await;
     let [policies, addresses] = session.opening().await;
     assert!(policies.resource_names_subscribe.is_empty(), "policies are never on demand");
     assert_eq!(addresses.resource_names_subscribe, ["*"]);
     assert_eq!(addresses.resource_names_unsubscribe, ["*"]);
-    let shared = world.shared.clone();
-    let needed = tokio::spawn(async move { shared.demand.address("/10.0.0.1".into()).await });
+    let mesh = world.mesh.clone();
+    let needed = tokio::spawn(async move { mesh.demand.address("/10.0.0.1".into()).await });
     let request = session.request().await;
     assert_eq!(request.resource_names_subscribe, ["/10.0.0.1"]);
     let mut found = pod("cart");
     found.aliases = vec!["/10.0.0.1".into()];
     session.respond("1", ResourceType::Address, vec![found]).await;
     needed.await.expect("answered");
-    assert!(world.shared.view.load().workload("k//Pod/shop/cart").is_some());
+    assert!(world.mesh.view.load().workload("k//Pod/shop/cart").is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_does_not_wait_longer_when_nobody_takes_demands() {
-    let config = config::tests::config(&["--xds-on-demand=true"], &[]).expect("valid");
-    let (demand, _nobody) = demand(&config);
+    let (demand, _nobody) = demand(true);
     let waiting = |number: usize| {
         let demand = demand.clone();
         async move { demand.address(format!("/10.0.0.{number}")).await }
