@@ -17,8 +17,6 @@ use ambit_model::view::View;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use crate::pods::Pods;
-
 /// How long an endpoint is passed over after its first failure; doubles with every further one.
 const FIRST_PENALTY: Duration = Duration::from_secs(1);
 /// The longest an endpoint is passed over.
@@ -113,9 +111,13 @@ impl Drop for OpenConnection {
 
 /// The surroundings of one plan.
 pub(crate) struct Around<'a> {
+    /// Open connections and failures.
     pub(crate) balance: &'a Balance,
+    /// The mesh as it is known now.
     pub(crate) view: &'a View,
-    pub(crate) pods: &'a Pods,
+    /// The identity of a pod that this proxy serves, by its name.
+    pub(crate) enrolled: &'a dyn Fn(&WorkloadName) -> Option<&'a Identity>,
+    /// The network that this proxy is on.
     pub(crate) network: &'a Text,
     /// Whether sockets of two pods of this node may be joined.
     pub(crate) may_join: bool,
@@ -125,7 +127,7 @@ impl Surroundings for Around<'_> {
     fn enrolled_identity(&self, ip: IpAddr) -> Option<&Identity> {
         let workload = self.view.workload_at(self.network, ip)?;
         let name = WorkloadName::new(workload.namespace.clone(), workload.name.clone());
-        self.pods.by_name(&name).map(|pod| &pod.identity)
+        (self.enrolled)(&name)
     }
 
     fn may_join(&self) -> bool {
@@ -176,9 +178,9 @@ mod tests {
     use super::*;
 
     fn is_set_aside(balance: &Balance, uid: &str) -> bool {
-        let (view, pods, network) = (View::default(), Pods::default(), "".into());
+        let (view, network) = (View::default(), "".into());
         let around =
-            Around { balance, view: &view, pods: &pods, network: &network, may_join: true };
+            Around { balance, view: &view, enrolled: &|_| None, network: &network, may_join: true };
         around.is_set_aside(uid)
     }
 

@@ -379,7 +379,7 @@ impl Served {
         let resolvers = self.resolvers(original);
         let start = Instant::now();
         let mark = self.shared.config.sockets.mark;
-        match forward::ask(&self.pod.netns, &resolvers, query, transport, mark).await {
+        match forward::ask(&self.pod, &resolvers, query, transport, mark).await {
             Ok(answer) => {
                 self.shared.mesh.metrics.dns_upstream(Some(start.elapsed()));
                 answer
@@ -407,8 +407,11 @@ impl Served {
     /// Whom a datagram was sent to before it was redirected here; only the kernel's tables know.
     fn asked_over_udp(&self, local: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
         let reply = Tuple { protocol: Protocol::Udp, source: local, destination: peer };
-        let looked_up = Conntrack::open_in(&self.pod.netns)
-            .and_then(|mut conntrack| conntrack.original_of_reply(&reply, 0));
+        let opened = match &self.pod.netns {
+            Some(netns) => Conntrack::open_in(netns),
+            None => Conntrack::open(),
+        };
+        let looked_up = opened.and_then(|mut conntrack| conntrack.original_of_reply(&reply, 0));
         match looked_up {
             Ok(original) => original.map(|original| original.destination),
             Err(error) => {

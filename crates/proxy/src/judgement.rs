@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::connections::{Entered, Judged};
 use crate::failure::{Failure, ResponseFlags};
 use crate::mesh::Mesh;
-use crate::pods::Pod;
+use crate::own::OwnWorkload;
 
 /// How long a connection waits for a part of the view that it needs.
 pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
@@ -89,15 +89,15 @@ pub(crate) async fn wait_for_view<T>(
 /// that no change of the view falls in between.
 pub(crate) async fn admit(
     mesh: &Mesh,
-    pod: &Pod,
+    own: &OwnWorkload,
     source: Source,
     destination: SocketAddr,
     enter: impl Fn(Judged) -> Entered,
 ) -> Result<Allowed, Refused> {
-    let judged = Judged { workload: pod.name.clone(), source, destination };
-    let mut refused = Refused::Unknown(pod.name.clone());
+    let judged = Judged { workload: own.name.clone(), source, destination };
+    let mut refused = Refused::Unknown(own.name.clone());
     let verdict = wait_for_view(mesh, |view| {
-        let workload = pod.described_in(view)?.clone();
+        let workload = own.described_in(view)?.clone();
         let judgement = view.authorize(&workload, &judged.source, destination);
         match judgement.decision {
             Decision::Deny(denial) if denial.is_pending() => {

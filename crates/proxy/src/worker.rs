@@ -372,6 +372,7 @@ impl Worker {
         self.remove(&uid).await;
         let name = WorkloadName::new(&*info.namespace, &*info.name);
         let shares = Shares::new(&self.shared.mesh.descriptors, &name);
+        let netns = Some(netns);
         let pod = Pod { uid: uid.clone(), name, netns, identity: identity.clone(), shares };
         let pod = Arc::new(pod);
         self.shared.pods.rcu(|pods| {

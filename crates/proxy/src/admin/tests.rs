@@ -147,7 +147,7 @@ async fn shares_that_are_used_up_are_told_and_only_a_full_proxy_is_not_ready() {
         uid: "1".into(),
         shares: Shares::new(&shared.mesh.descriptors, &name),
         name,
-        netns: NetNs::current().expect("this namespace"),
+        netns: Some(NetNs::current().expect("this namespace")),
         identity: Identity::new("cluster.local", "shop", "cart"),
     });
     shared.pods.rcu(|pods| {

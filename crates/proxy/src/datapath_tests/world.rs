@@ -214,7 +214,7 @@ impl Proxy {
         let enrolled = Arc::new(Pod {
             uid: pod.uid.as_str().into(),
             name: WorkloadName::new("default", pod.workload.name.clone()),
-            netns: pod.netns.try_clone().unwrap(),
+            netns: Some(pod.netns.try_clone().unwrap()),
             identity: pod.workload.identity(),
             shares: Shares::new(
                 &self.shared.mesh.descriptors,

@@ -64,7 +64,7 @@ impl World {
         let pod = Arc::new(Pod {
             uid: uid.into(),
             shares: Shares::new(&self.shared.mesh.descriptors, &name),
-            netns: NetNs::current().expect("this namespace"),
+            netns: Some(NetNs::current().expect("this namespace")),
             identity: Identity::new("cluster.local", "shop", &*name.name),
             name,
         });
