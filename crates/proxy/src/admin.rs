@@ -13,6 +13,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ambit_dataplane::descriptors::Told;
+use ambit_dataplane::logging::Levels;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use bytes::Bytes;
@@ -25,10 +27,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tracing::info;
 
-use crate::descriptors::Told;
 use crate::handover::FromWorker;
 use crate::link::Link;
-use crate::logging::Levels;
 use crate::shared::Shared;
 use connections::LiveConnections;
 
@@ -246,7 +246,7 @@ impl Admin {
                 None => return text(StatusCode::BAD_REQUEST, "give ?level=LEVEL or ?reset\n"),
             };
             if let Err(error) = set {
-                let reason = format!("{}\n", crate::record::explain(&error));
+                let reason = format!("{}\n", ambit_dataplane::record::explain(&error));
                 return text(StatusCode::BAD_REQUEST, reason);
             }
             info!(levels = self.levels.current(), "an operator set the log levels");

@@ -12,18 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_dataplane::control_plane::{Access, ControlPlane, RootCertificate, Token};
+use ambit_dataplane::logging::LogFormat;
+use ambit_dataplane::memory::Budget;
+use ambit_dataplane::settings::{Hbone, Settings, Sockets};
+use ambit_dataplane::views::NodeMetadata;
 use ambit_model::Text;
 use ambit_net::socket::Keepalive;
-use serde::Serialize;
-
-use crate::control_plane::{Access, ControlPlane, RootCertificate, Token};
-use crate::logging::LogFormat;
-use crate::memory::Budget;
-use crate::settings::{Hbone, Settings, Sockets};
-use crate::views::NodeMetadata;
 pub(crate) use istio::Environment;
 use istio::{CA_HEADER_PREFIX, ProxyConfig, XDS_HEADER_PREFIX};
 use parse::{Threads, Uris};
+use serde::Serialize;
 
 /// Grace that remains to close connections properly before Kubernetes kills the process.
 const KILL_MARGIN: Duration = Duration::from_secs(5);

@@ -9,6 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_dataplane::accept::accept_loop;
+use ambit_dataplane::connections::ConnectionInfo;
+use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::Plane;
 use ambit_model::Text;
 use ambit_net::drain::Drain;
 use ambit_net::namespace::remember_home;
@@ -16,11 +21,6 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::accept::accept_loop;
-use crate::connections::ConnectionInfo;
-use crate::descriptors::{Crowded, Direction, Permit};
-use crate::own::Served;
-use crate::plane::Plane;
 use crate::pods::Pod;
 use crate::shared::Shared;
 use crate::thread::Thread;

@@ -18,6 +18,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_dataplane::accept::accept_waiting;
+use ambit_dataplane::descriptors::{Direction, Permit, Share};
 use ambit_model::Text;
 use ambit_net::conntrack::{Conntrack, Tuple};
 use ambit_net::drain::{Drain, Guard};
@@ -30,8 +32,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use crate::accept::accept_waiting;
-use crate::descriptors::{Direction, Permit, Share};
 use crate::pods::Pod;
 use crate::shared::Shared;
 use forward::Transport;

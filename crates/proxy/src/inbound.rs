@@ -9,6 +9,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ambit_dataplane::certificates::{CertificateError, Certificates};
+use ambit_dataplane::connections::CutReason;
+use ambit_dataplane::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{Allowed, Refused, admit, wait_for_view};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::put;
+use ambit_dataplane::record::{Record, Way};
 use ambit_model::address::Reach;
 use ambit_model::authorize;
 use ambit_model::plan::PROXY_PORTS;
@@ -25,16 +35,6 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::certificates::{CertificateError, Certificates};
-use crate::connections::CutReason;
-use crate::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
-use crate::dial::{DialError, dial};
-use crate::failure::{Failure, ResponseFlags};
-use crate::judgement::{Allowed, Refused, admit, wait_for_view};
-use crate::metrics::Reporter;
-use crate::own::Served;
-use crate::plane::put;
-use crate::record::{Record, Way};
 use crate::thread::Thread;
 
 /// How often the wall clock is compared with the end of a client's certificate, besides at every

@@ -1,16 +1,16 @@
 //! The worker's line to its supervisor.
 //!
 //! What the worker learns (views, certificates, revocations) goes to the supervisor, which hands
-//! it to the next worker: [`Link::hand_on`]. A supervisor that is gone is no reason to stop: what is said to nobody
-//! is dropped, and the worker serves on.
+//! it to the next worker: [`Link::hand_on`]. A supervisor that is gone is no reason to stop:
+//! what is said to nobody is dropped, and the worker serves on.
 
+use ambit_dataplane::learned::Learned;
 use ambit_net::memfd::Sealed;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::handover::{FromWorker, Message, cut_reason};
-use crate::learned::Learned;
 
 /// Messages on their way to the supervisor.
 const OUTBOX: usize = 4096;

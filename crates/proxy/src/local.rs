@@ -8,6 +8,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ambit_dataplane::connections::CutReason;
+use ambit_dataplane::dial::{CONNECT_TIMEOUT, DialError};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{Allowed, Refused, admit};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::record::{Record, Tally};
 use ambit_model::authorize::Source;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
@@ -18,14 +25,7 @@ use ambit_net::socket::{Dialing, address_exists, tcp_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::connections::CutReason;
-use crate::dial::{CONNECT_TIMEOUT, DialError};
-use crate::failure::{Failure, ResponseFlags};
-use crate::judgement::{Allowed, Refused, admit};
-use crate::metrics::Reporter;
-use crate::own::Served;
 use crate::pods::Pod;
-use crate::record::{Record, Tally};
 use crate::thread::Thread;
 
 /// Why a connection was not joined to a pod of this proxy.

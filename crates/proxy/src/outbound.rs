@@ -9,6 +9,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ambit_dataplane::choice::Around;
+use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{VIEW_PATIENCE, wait_for_view};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::reset;
+use ambit_dataplane::record::{Record, Way};
+use ambit_dataplane::tunnel::{self, Ask};
 use ambit_model::names::WorkloadName;
 use ambit_model::plan::{Direct, Flow, PROXY_PORTS, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
@@ -17,19 +27,9 @@ use ambit_net::hbone::Tunnel;
 use ambit_net::socket::{address_exists, normalise, original_destination};
 use tokio::net::TcpStream;
 
-use crate::choice::Around;
 use crate::config::SameNode;
-use crate::descriptors::{Crowded, Direction, Permit};
-use crate::dial::{DialError, dial};
-use crate::failure::{Failure, ResponseFlags};
-use crate::judgement::{VIEW_PATIENCE, wait_for_view};
 use crate::local::{self, LocalError};
-use crate::metrics::Reporter;
-use crate::own::Served;
-use crate::plane::reset;
-use crate::record::{Record, Way};
 use crate::thread::Thread;
-use crate::tunnel::{self, Ask};
 
 /// Why a captured connection went nowhere.
 #[derive(Debug, thiserror::Error)]

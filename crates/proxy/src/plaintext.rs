@@ -12,21 +12,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ambit_dataplane::connections::CutReason;
+use ambit_dataplane::descriptors::Permit;
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{Allowed, Refused, admit};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::reset;
+use ambit_dataplane::record::{Record, Way};
 use ambit_model::address::Reach;
 use ambit_model::authorize::Source;
 use ambit_net::copy::SocketEnd;
 use ambit_net::socket::{address_exists, normalise, original_destination};
 use tokio::net::TcpStream;
 
-use crate::connections::CutReason;
-use crate::descriptors::Permit;
-use crate::dial::{DialError, dial};
-use crate::failure::{Failure, ResponseFlags};
-use crate::judgement::{Allowed, Refused, admit};
-use crate::metrics::Reporter;
-use crate::own::Served;
-use crate::plane::reset;
-use crate::record::{Record, Way};
 use crate::thread::Thread;
 
 /// Why a plain connection was refused.

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
+use ambit_dataplane::own::OwnWorkload;
 use ambit_model::Text;
 use ambit_model::names::WorkloadName;
-
-use crate::own::OwnWorkload;
 
 /// An enrolled pod.
 pub(crate) type Pod = OwnWorkload;

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use ambit_dataplane::certificates::Certificates;
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::mesh::Mesh;
 use arc_swap::ArcSwap;
 
-use crate::certificates::Certificates;
 use crate::config::Config;
-use crate::demand::Demand;
-use crate::mesh::Mesh;
 use crate::pods::Pods;
 
 /// What every thread of a worker reads.

@@ -5,7 +5,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::plane::Plane;
+use ambit_dataplane::plane::Plane;
+
 use crate::shared::Shared;
 
 /// What all connections of a thread use.

@@ -14,6 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ambit_dataplane::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
+use ambit_dataplane::descriptors::Shares;
+use ambit_dataplane::learned::Successor;
+use ambit_dataplane::logging::Levels;
+use ambit_dataplane::views::Views;
+use ambit_dataplane::{demand, record};
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
@@ -30,21 +36,16 @@ use tracing::{error, info, warn};
 
 use crate::admin::connections::{LiveConnections, PassedOn};
 use crate::admin::{self, Admin};
-use crate::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
 use crate::config::Config;
 use crate::dataplane::{Command, Listeners};
-use crate::descriptors::Shares;
+use crate::dns;
 use crate::handover::{
     self, Descriptors, DnsSocket, FromWorker, HandoverError, ListenerKind, Message, OperatorSocket,
     PodInfo, ToWorker,
 };
-use crate::learned::Successor;
 use crate::link::Link;
-use crate::logging::Levels;
 use crate::pods::Pod;
 use crate::shared::Shared;
-use crate::views::Views;
-use crate::{demand, dns, record};
 use threads::Threads;
 
 /// How long connections of this worker go on when it must end without a deadline being named.

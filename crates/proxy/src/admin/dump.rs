@@ -5,6 +5,7 @@
 
 use std::time::SystemTime;
 
+use ambit_dataplane::certificates::Holding;
 use ambit_model::policy::{Action, Match, Policy, PolicyScope, TextMatch};
 use ambit_model::service::{IpFamilies, Mode, Scope, Service};
 use ambit_model::view::View;
@@ -18,7 +19,6 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::certificates::Holding;
 use crate::shared::Shared;
 
 /// Everything.

@@ -5,6 +5,9 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_dataplane::certificates::{Certificates, Clock};
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::descriptors::{Descriptors, Direction, Process, Shares};
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, WorkloadName};
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
@@ -17,10 +20,7 @@ use tokio::sync::mpsc;
 
 use super::connections::PassedOn;
 use super::*;
-use crate::certificates::{Certificates, Clock};
 use crate::config;
-use crate::demand::Demand;
-use crate::descriptors::{Descriptors, Direction, Process, Shares};
 use crate::handover::Message;
 use crate::pods::Pod;
 
@@ -44,7 +44,7 @@ impl World {
         change(&mut shared);
         let shared = Arc::new(shared);
         let (link, said) = Link::new();
-        let levels = Levels::for_test("info");
+        let levels = Levels::detached("info");
         let enrolled = Arc::new(AtomicBool::new(false));
         let connections = LiveConnections::new(Vec::new(), link.clone());
         let admin = Arc::new(Admin { shared, link, levels, connections, enrolled });

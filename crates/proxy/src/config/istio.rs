@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ambit_dataplane::views::NodeMetadata;
 use serde::Deserialize;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 
 use super::ConfigError;
-use crate::views::NodeMetadata;
 
 /// Variables of this prefix become headers of discovery.
 pub(super) const XDS_HEADER_PREFIX: &str = "XDS_HEADER_";

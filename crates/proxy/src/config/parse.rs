@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ambit_dataplane::control_plane::{RootCertificate, Token};
 use http::Uri;
 use zeroize::Zeroizing;
 
 use super::istio::{Environment, ProxyConfig};
 use super::{Args, ConfigError};
-use crate::control_plane::{RootCertificate, Token};
 
 /// Units of a duration, longest first so that `ms` is not taken for `m`.
 const UNITS: [(&str, f64); 7] = [

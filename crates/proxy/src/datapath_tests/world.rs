@@ -10,6 +10,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use ambit_dataplane::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignError};
+use ambit_dataplane::connections::ConnectionInfo;
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::descriptors::{Descriptors, Process, Shares, Told};
+use ambit_dataplane::learned::Successor;
 use ambit_model::identity::Identity;
 use ambit_model::names::{ServiceName, WorkloadName};
 use ambit_model::policy::Policy;
@@ -29,14 +34,9 @@ use futures::future::BoxFuture;
 use http::{Method, Request, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignError};
 use crate::config::{Config, Environment, SameNode};
-use crate::connections::ConnectionInfo;
 use crate::dataplane::{self, Command, Listeners};
-use crate::demand::Demand;
-use crate::descriptors::{Descriptors, Process, Shares, Told};
 use crate::dns;
-use crate::learned::Successor;
 use crate::pods::Pod;
 use crate::shared::Shared;
 

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ambit_dataplane::certificates::{Certificates, Clock};
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::descriptors::Shares;
 use ambit_model::identity::Identity;
 use ambit_model::names::{NetworkAddress, WorkloadName};
 use ambit_model::service::{Service, VirtualAddress};
@@ -14,10 +17,7 @@ use tokio::task::LocalSet;
 
 use super::message::tests::{LAST_POINTER, chains_of_pointers};
 use super::*;
-use crate::certificates::{Certificates, Clock};
 use crate::config;
-use crate::demand::Demand;
-use crate::descriptors::Shares;
 
 /// A pod's DNS server, and where it and its resolver are.
 struct World {
