@@ -48,7 +48,7 @@ impl Mesh {
             demand,
             certificates,
             memory: Memory::new(settings.memory),
-            metrics: Metrics::default(),
+            metrics: Metrics::new(settings.component),
             descriptors: Descriptors::of_this_process(settings.threads),
             settings,
         }

@@ -7,14 +7,11 @@ mod process;
 mod traffic;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use ambit_model::names::PolicyName;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
@@ -22,9 +19,6 @@ use crate::descriptors::Descriptors;
 use process::{Account, Process, Runtimes};
 use traffic::TrafficTable;
 pub(crate) use traffic::{EndLabels, Traffic, TrafficLabels};
-
-/// Upper bounds of the histogram of DNS latencies, seconds.
-const DNS_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 /// Which side of a connection reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelValue)]
@@ -106,37 +100,11 @@ struct Counters {
     certificates_obtained: Counter,
     certificates_failed: Counter,
     revocations_failed: Counter,
-    pods: Gauge,
-    pods_pending: Gauge,
-    pods_started: Counter,
-    pods_stopped: Counter,
-    dns: DnsCounters,
 }
 
-/// What is counted about DNS.
-#[derive(Clone, Debug)]
-struct DnsCounters {
-    requests: Counter,
-    upstream_requests: Counter,
-    upstream_failures: Counter,
-    upstream_seconds: Histogram,
-    refused: Counter,
-}
-
-impl Default for DnsCounters {
-    fn default() -> Self {
-        Self {
-            requests: Counter::default(),
-            upstream_requests: Counter::default(),
-            upstream_failures: Counter::default(),
-            upstream_seconds: Histogram::new(DNS_BUCKETS),
-            refused: Counter::default(),
-        }
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
+impl Metrics {
+    /// Nothing is counted yet by this part of Ambit.
+    pub fn new(component: &'static str) -> Self {
         let mut registry = Registry::default();
         let traffic = Arc::new(TrafficTable::default());
         let runtimes = Arc::new(Runtimes::default());
@@ -146,10 +114,9 @@ impl Default for Metrics {
         registry.register_collector(Box::new(traffic.clone()));
         registry.register_collector(Box::new(runtimes.clone()));
         registry.register_collector(Box::new(Process));
-        let build = [("component", "ambit-proxy"), ("tag", env!("CARGO_PKG_VERSION"))];
+        let build = [("component", component), ("tag", env!("CARGO_PKG_VERSION"))];
         registry.register("istio_build", "Version of this proxy", Info::new(build.to_vec()));
         counters.register(&mut registry);
-        counters.dns.register(&mut registry);
         let registry = Mutex::new(registry);
         Self(Arc::new(Inner { registry, traffic, runtimes, account, counters }))
     }
@@ -169,14 +136,6 @@ impl Counters {
         counter("ambit_certificate_failures", text, &self.certificates_failed);
         let text = "Revocation lists that could not be used";
         counter("ambit_revocation_list_failures", text, &self.revocations_failed);
-        let text = "Pods taken on";
-        counter("workload_manager_proxies_started", text, &self.pods_started);
-        let text = "Pods given up";
-        counter("workload_manager_proxies_stopped", text, &self.pods_stopped);
-        let text = "Pods that are served";
-        into.register("workload_manager_active_proxy_count", text, self.pods.clone());
-        let text = "Pods that wait for the first view";
-        into.register("workload_manager_pending_proxy_count", text, self.pods_pending.clone());
         let text = "TLS handshakes between proxies, by key exchange group";
         into.register("ambit_tls_handshakes", text, self.handshakes.clone());
         let text = "Connections refused, by reason";
@@ -191,21 +150,6 @@ impl Counters {
         into.register("ambit_xds_resources", text, self.discovery_resources.clone());
         let text = "Resources not taken as they came, by type";
         into.register("ambit_xds_refusals", text, self.discovery_refusals.clone());
-    }
-}
-
-impl DnsCounters {
-    fn register(&self, into: &mut Registry) {
-        into.register("istio_dns_requests", "DNS queries of pods", self.requests.clone());
-        let text = "DNS queries handed on";
-        into.register("istio_dns_upstream_requests", text, self.upstream_requests.clone());
-        let text = "DNS queries handed on and not answered";
-        into.register("istio_dns_upstream_failures", text, self.upstream_failures.clone());
-        let text = "Time until a query that was handed on is answered";
-        let name = "istio_dns_upstream_request_duration_seconds";
-        into.register(name, text, self.upstream_seconds.clone());
-        let text = "DNS queries refused because too many were under way";
-        into.register("ambit_dns_refused", text, self.refused.clone());
     }
 }
 
@@ -277,41 +221,9 @@ impl Metrics {
         self.0.counters.revocations_failed.inc();
     }
 
-    /// A pod was taken on; it waits for the first view or is served at once.
-    pub fn pod_started(&self) {
-        self.0.counters.pods_started.inc();
-    }
-
-    /// A pod was given up.
-    pub fn pod_stopped(&self) {
-        self.0.counters.pods_stopped.inc();
-    }
-
-    /// How many pods are served, and how many wait for the first view.
-    pub fn pods(&self, served: usize, pending: usize) {
-        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.0.counters.pods.set(gauge(served));
-        self.0.counters.pods_pending.set(gauge(pending));
-    }
-
-    /// A pod sent a DNS query.
-    pub fn dns_request(&self) {
-        self.0.counters.dns.requests.inc();
-    }
-
-    /// A DNS query was refused because too many are under way.
-    pub fn dns_refused(&self) {
-        self.0.counters.dns.refused.inc();
-    }
-
-    /// A DNS query was handed on, and answered after so long or not at all.
-    pub fn dns_upstream(&self, answered_after: Option<Duration>) {
-        let dns = &self.0.counters.dns;
-        dns.upstream_requests.inc();
-        match answered_after {
-            Some(took) => dns.upstream_seconds.observe(took.as_secs_f64()),
-            None => drop(dns.upstream_failures.inc()),
-        }
+    /// Shows what a role counts besides.
+    pub fn register(&self, role: impl FnOnce(&mut Registry)) {
+        role(&mut self.0.registry.lock().expect("encoding does not panic"));
     }
 
     /// Shows the account of descriptors among the metrics.

@@ -14,6 +14,8 @@ use crate::memory::Budget;
 /// What a role sets of its data plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The part of Ambit that this is, as metrics name it.
+    pub component: &'static str,
     /// The network that this proxy is on, empty for the only one.
     pub network: Text,
     /// Options of every socket towards pods.

@@ -445,6 +445,7 @@ impl Config {
     /// The part of it that moving bytes needs.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
+            component: "ambit-proxy",
             network: self.node.network.clone(),
             sockets: self.sockets.clone(),
             hbone: self.hbone.clone(),

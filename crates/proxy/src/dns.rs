@@ -222,7 +222,7 @@ impl Datagrams {
             }
         };
         let (served, query) = (&self.served, &buffer[..length]);
-        served.shared.mesh.metrics.dns_request();
+        served.shared.metrics.dns_request();
         let answer = match served.turns.take(|| served.answer(query, Transport::Udp)).await {
             Outcome::Ignore => return,
             Outcome::Answer(answer) => answer,
@@ -351,7 +351,7 @@ impl Served {
         }
         let mut query = vec![0; length];
         stream.read_exact(&mut query).await?;
-        self.shared.mesh.metrics.dns_request();
+        self.shared.metrics.dns_request();
         let answer = match self.turns.take(|| self.answer(&query, Transport::Tcp)).await {
             Outcome::Ignore => return Err(io::ErrorKind::InvalidData.into()),
             Outcome::Answer(answer) => answer,
@@ -365,7 +365,7 @@ impl Served {
     }
 
     fn refuse(&self, query: &[u8]) -> Vec<u8> {
-        self.shared.mesh.metrics.dns_refused();
+        self.shared.metrics.dns_refused();
         message::refusal(query, message::REFUSED)
     }
 
@@ -381,11 +381,11 @@ impl Served {
         let mark = self.shared.config.sockets.mark;
         match forward::ask(&self.pod, &resolvers, query, transport, mark).await {
             Ok(answer) => {
-                self.shared.mesh.metrics.dns_upstream(Some(start.elapsed()));
+                self.shared.metrics.dns_upstream(Some(start.elapsed()));
                 answer
             }
             Err(error) => {
-                self.shared.mesh.metrics.dns_upstream(None);
+                self.shared.metrics.dns_upstream(None);
                 debug!(pod = %self.pod.name, ?resolvers, %error, "no resolver answers");
                 message::refusal(query, message::SERVER_FAILURE)
             }

@@ -14,7 +14,7 @@
 //! | `outbound`, `inbound`, `plaintext`, `local` | connections, from accept to record |
 //! | `pods` | the pods that are served |
 //! | `dns` | names of the mesh, answered inside the pod |
-//! | `admin` | what an operator sees |
+//! | `admin`, `metrics` | what an operator sees |
 //!
 //! What every proxy is made of is in `ambit_dataplane`.
 //! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
@@ -29,6 +29,7 @@ mod handover;
 mod inbound;
 mod link;
 mod local;
+mod metrics;
 mod outbound;
 mod plaintext;
 mod pods;

@@ -11,6 +11,7 @@ use ambit_dataplane::mesh::Mesh;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
+use crate::metrics::NodeMetrics;
 use crate::pods::Pods;
 
 /// What every thread of a worker reads.
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// The mesh as it is known now.
     pub(crate) mesh: Arc<Mesh>,
+    /// Counters of pods and of DNS; all others are the mesh's.
+    pub(crate) metrics: NodeMetrics,
     /// The pods that this proxy serves.
     pub(crate) pods: ArcSwap<Pods>,
 }
@@ -27,6 +30,8 @@ impl Shared {
     /// Nothing known yet.
     pub(crate) fn new(config: Config, certificates: Certificates, demand: Demand) -> Self {
         let mesh = Arc::new(Mesh::new(config.settings(), certificates, demand));
-        Self { config, mesh, pods: ArcSwap::default() }
+        let metrics = NodeMetrics::default();
+        mesh.metrics.register(|registry| metrics.register(registry));
+        Self { config, mesh, metrics, pods: ArcSwap::default() }
     }
 }

@@ -384,7 +384,7 @@ impl Worker {
         self.shared.mesh.certificates.hold(identity).await;
         let waiting = Some((listeners.into_values().collect(), dns));
         self.held.insert(uid, Held { pod, waiting });
-        self.shared.mesh.metrics.pod_started();
+        self.shared.metrics.pod_started();
         self.serve_waiting().await;
         self.link.say(FromWorker::PodHeld { uid: info.uid }).await;
     }
@@ -409,13 +409,13 @@ impl Worker {
         });
         self.threads.remove(uid, self.shared.config.drain_deadline).await;
         self.shared.mesh.certificates.release(held.pod.identity.clone()).await;
-        self.shared.mesh.metrics.pod_stopped();
+        self.shared.metrics.pod_stopped();
         self.count();
     }
 
     fn count(&self) {
         let pending = self.held.values().filter(|held| held.waiting.is_some()).count();
-        self.shared.mesh.metrics.pods(self.held.len() - pending, pending);
+        self.shared.metrics.pods(self.held.len() - pending, pending);
     }
 
     /// All that the supervisor holds is here: follows the control plane from it.

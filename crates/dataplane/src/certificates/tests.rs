@@ -80,7 +80,7 @@ impl World {
         let (certificates, asks) = Certificates::new(clock);
         let (successor, said) = Successor::new();
         let crl_path = std::env::temp_dir().join(format!("ambit-{name}-{}", std::process::id()));
-        let metrics = Metrics::default();
+        let metrics = Metrics::new("ambit-proxy");
         let keeper = Keeper::new(
             certificates.clone(),
             asks,

@@ -96,6 +96,7 @@ impl proto::aggregated_discovery_service_server::AggregatedDiscoveryService for 
 /// What a role might set.
 fn settings() -> Settings {
     Settings {
+        component: "ambit-proxy",
         network: "".into(),
         sockets: Sockets { mark: 1337, keepalive: None, user_timeout: None, ipv6: true },
         hbone: Hbone {
