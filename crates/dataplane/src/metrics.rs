@@ -1,6 +1,6 @@
 //! Counters with Istio's names and labels.
 //!
-//! A connection holds one [`Traffic`], which is found once by its labels and then counted without
+//! A connection holds one `Traffic`, which is found once by its labels and then counted without
 //! looking anything up. Nothing here logs, and nothing here decides.
 
 mod process;
