@@ -26,8 +26,7 @@ const EDGES: [(&str, &[&str]); 13] = [
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
 /// Every proxy is made of the same parts.
-const PROXY: &[&str] =
-    &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane"];
+const PROXY: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane"];
 /// The experiments on a cluster use what a user's command knows of one.
 const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
 const LAB: &[&str] =
