@@ -71,3 +71,60 @@ impl Link {
         drop(self.0.send(message).await);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use ambit_dataplane::learned::Successor;
+    use ambit_model::identity::Identity;
+    use ambit_tls::{Authority, AuthorityBundle, WorkloadCertificate, WorkloadKey};
+    use ambit_wire::proto::ambit::snapshot::Delta;
+
+    use super::*;
+
+    /// What the supervisor gets of something that was learned: the header, and what is in the file.
+    async fn handed_on(learned: Learned) -> (FromWorker, Option<Vec<u8>>) {
+        let ((link, mut outbox), (successor, waiting)) = (Link::new(), Successor::new());
+        successor.tell(learned).await;
+        drop(successor);
+        link.hand_on(waiting).await;
+        let Message { header, fds } = outbox.recv().await.expect("something is said");
+        let read = |fd: &std::os::fd::OwnedFd| {
+            let file = Sealed::from_fd(fd.try_clone().expect("cloned")).expect("sealed");
+            file.read().expect("readable").to_vec()
+        };
+        (header, fds.first().map(|fd| read(fd)))
+    }
+
+    #[tokio::test]
+    async fn what_is_learned_reaches_the_supervisor_in_sealed_files() {
+        let delta = Delta { type_url: "type".into(), ..Delta::default() };
+        let expected = Some(delta.encode_to_vec());
+        let handed = handed_on(Learned::View { delta, complete: true }).await;
+        assert_eq!(handed, (FromWorker::View { complete: true }, expected));
+        let handed = handed_on(Learned::Revocations("list".into())).await;
+        assert_eq!(handed, (FromWorker::Revocations, Some(b"list".to_vec())));
+        let identity = Identity::new("cluster.local", "shop", "cart");
+        let text = identity.to_string();
+        let handed = handed_on(Learned::Forgotten(identity)).await;
+        assert_eq!(handed, (FromWorker::Forget { identity: text }, None));
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_handed_on_with_its_key() {
+        let (identity, now) = (Identity::new("cluster.local", "shop", "cart"), SystemTime::now());
+        let authority = Authority::generate("cluster.local", now).expect("a root");
+        let key = WorkloadKey::generate().expect("a key");
+        let csr = key.csr_pem(&identity).expect("a request");
+        let hour = Duration::from_secs(3600);
+        let chain = AuthorityBundle::new(authority).sign(&csr, &identity, hour, now);
+        let chain = chain.expect("signed");
+        let certificate = WorkloadCertificate::new(key, &chain, &identity, now).expect("usable");
+        let serial = certificate.serial().to_string();
+        let (header, file) = handed_on(Learned::Certificate(certificate.into())).await;
+        assert_eq!(header, FromWorker::Certificate { identity: identity.to_string() });
+        let taken = WorkloadCertificate::from_bytes(&file.expect("a file")).expect("whole");
+        assert_eq!(taken.serial().to_string(), serial);
+    }
+}
