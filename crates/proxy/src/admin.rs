@@ -13,6 +13,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ambit_dataplane::descriptors::Told;
+use ambit_dataplane::logging::Levels;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use bytes::Bytes;
@@ -25,10 +27,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tracing::info;
 
-use crate::descriptors::Told;
 use crate::handover::FromWorker;
 use crate::link::Link;
-use crate::logging::Levels;
 use crate::shared::Shared;
 use connections::LiveConnections;
 
@@ -193,14 +193,14 @@ impl Admin {
     /// take it out of service. That no pod can be taken on concerns the node.
     fn is_ready(&self) -> bool {
         self.enrolled.load(Ordering::Relaxed)
-            && *self.shared.view_complete.borrow()
-            && self.shared.descriptors.fits_another_pod()
+            && *self.shared.mesh.view_complete.borrow()
+            && self.shared.mesh.descriptors.fits_another_pod()
     }
 
     fn shares(&self) -> Told {
         let pods = self.shared.pods.load();
-        let mut told = Told::of(&self.shared.descriptors, pods.iter().map(|pod| &pod.shares));
-        told.used_up.extend(self.shared.memory.used_up(|uid| {
+        let mut told = Told::of(&self.shared.mesh.descriptors, pods.iter().map(|pod| &pod.shares));
+        told.used_up.extend(self.shared.mesh.memory.used_up(|uid| {
             let pod = pods.iter().find(|pod| pod.uid == *uid);
             pod.map_or_else(|| uid.to_string(), |pod| pod.name.to_string())
         }));
@@ -221,7 +221,7 @@ impl Admin {
         if !self.enrolled.load(Ordering::Relaxed) {
             missing.push_str("not ready: the node agent has not named all pods\n");
         }
-        if !*self.shared.view_complete.borrow() {
+        if !*self.shared.mesh.view_complete.borrow() {
             missing.push_str("not ready: the control plane has not sent the whole view\n");
         }
         missing.push_str(&used_up);
@@ -229,7 +229,7 @@ impl Admin {
     }
 
     fn metrics(&self) -> Answer {
-        match self.shared.metrics.encode() {
+        match self.shared.mesh.metrics.encode() {
             Ok(metrics) => answer(StatusCode::OK, OPEN_METRICS, metrics.into()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
@@ -246,7 +246,7 @@ impl Admin {
                 None => return text(StatusCode::BAD_REQUEST, "give ?level=LEVEL or ?reset\n"),
             };
             if let Err(error) = set {
-                let reason = format!("{}\n", crate::record::explain(&error));
+                let reason = format!("{}\n", ambit_dataplane::record::explain(&error));
                 return text(StatusCode::BAD_REQUEST, reason);
             }
             info!(levels = self.levels.current(), "an operator set the log levels");

@@ -12,16 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_dataplane::control_plane::{Access, ControlPlane, RootCertificate, Token};
+use ambit_dataplane::logging::LogFormat;
+use ambit_dataplane::memory::Budget;
+use ambit_dataplane::settings::{Hbone, Settings, Sockets};
+use ambit_dataplane::views::NodeMetadata;
 use ambit_model::Text;
 use ambit_net::socket::Keepalive;
-use http::Uri;
-use serde::Serialize;
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
-use zeroize::Zeroizing;
-
+pub(crate) use istio::Environment;
 use istio::{CA_HEADER_PREFIX, ProxyConfig, XDS_HEADER_PREFIX};
-pub(crate) use istio::{Environment, NodeMetadata};
 use parse::{Threads, Uris};
+use serde::Serialize;
 
 /// Grace that remains to close connections properly before Kubernetes kills the process.
 const KILL_MARGIN: Duration = Duration::from_secs(5);
@@ -284,16 +285,6 @@ pub enum SameNode {
     Encrypt,
 }
 
-/// How lines are logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    #[value(alias = "text")]
-    Plain,
-    /// One JSON object a line.
-    Json,
-}
-
 /// The settings as used.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -305,7 +296,7 @@ pub(crate) struct Config {
     /// HBONE's HTTP/2 settings and pool.
     pub(crate) hbone: Hbone,
     /// What may wait for slow readers.
-    pub(crate) memory: Memory,
+    pub(crate) memory: Budget,
     /// Where the view comes from.
     pub(crate) discovery: ControlPlane,
     /// Where certificates come from.
@@ -362,86 +353,6 @@ pub(crate) struct Node {
     pub(crate) trust_domain: Text,
     /// What the control plane is told.
     pub(crate) metadata: NodeMetadata,
-}
-
-/// Options of every socket towards pods.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Sockets {
-    /// `SO_MARK`, by which the capture rules know the proxy.
-    pub(crate) mark: u32,
-    /// Probes of idle connections, if any.
-    #[serde(skip)]
-    pub(crate) keepalive: Option<Keepalive>,
-    /// How long sent data may stay unacknowledged, if bounded.
-    pub(crate) user_timeout: Option<Duration>,
-    /// Whether IPv6 is served.
-    pub(crate) ipv6: bool,
-}
-
-/// HBONE's HTTP/2 settings and pool.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Hbone {
-    /// Flow-control window of one stream.
-    pub(crate) stream_window_bytes: u32,
-    /// Flow-control window of one connection.
-    pub(crate) connection_window_bytes: u32,
-    /// Largest frame.
-    pub(crate) frame_size_bytes: u32,
-    /// Streams on one pooled connection before another is opened.
-    pub(crate) max_streams_per_connection: u16,
-    /// How long an unused pooled connection is kept.
-    pub(crate) idle_timeout: Duration,
-}
-
-/// How many bytes may wait for slow readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Memory {
-    /// Of all pods together.
-    pub(crate) worker_bytes: usize,
-    /// Of one pod, inbound and outbound each.
-    pub(crate) pod_bytes: usize,
-}
-
-/// One service of the control plane.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ControlPlane {
-    /// Where it is; `http` means plain text.
-    #[serde(serialize_with = "parse::as_text")]
-    pub(crate) uri: Uri,
-    /// What proves it.
-    pub(crate) root: RootCertificate,
-    /// The name that its certificate must hold.
-    pub(crate) server_name: String,
-    /// Sent with every call; may hold secrets.
-    #[serde(skip)]
-    pub(crate) headers: Vec<(AsciiMetadataKey, AsciiMetadataValue)>,
-}
-
-/// Root certificates.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum RootCertificate {
-    /// In a file, read at each connection.
-    File(PathBuf),
-    /// Given as text.
-    Pem(String),
-    /// Those of the operating system.
-    System,
-}
-
-/// What the control plane is shown.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Token {
-    /// Nothing.
-    None,
-    /// What a file holds at each connection.
-    File(PathBuf),
-    /// A fixed text.
-    Literal(Zeroizing<String>),
 }
 
 /// Names of the mesh, answered in the pods.
@@ -530,23 +441,40 @@ impl ConfigError {
     }
 }
 
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::None => f.write_str("None"),
-            Self::File(path) => write!(f, "File({})", path.display()),
-            Self::Literal(_) => f.write_str("Literal(redacted)"),
+impl Config {
+    /// The part of it that moving bytes needs.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            component: "ambit-proxy",
+            network: self.node.network.clone(),
+            sockets: self.sockets.clone(),
+            hbone: self.hbone.clone(),
+            memory: self.memory,
+            threads: self.worker_threads,
+            original_source: self.original_source,
+            policy_info_logging: self.policy_info_logging,
         }
     }
-}
 
-impl Serialize for Token {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format!("{self:?}"))
+    /// How discovery is asked.
+    pub(crate) fn discovery_access(&self) -> Access {
+        self.access(&self.discovery)
     }
-}
 
-impl Config {
+    /// How the certificate authority is asked.
+    pub(crate) fn authority_access(&self) -> Access {
+        self.access(&self.authority)
+    }
+
+    fn access(&self, service: &ControlPlane) -> Access {
+        Access {
+            service: service.clone(),
+            token: self.token.clone(),
+            cluster_id: self.node.cluster_id.clone(),
+            mark: self.sockets.mark,
+        }
+    }
+
     /// Validates what was written. `environment` holds what no flag stands for.
     pub(crate) fn new(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
         environment.refuse_unsupported()?;
@@ -616,7 +544,7 @@ fn node(
         cluster_domain: args.cluster_domain.as_str().into(),
         network: args.network.as_str().into(),
         trust_domain: args.trust_domain.as_str().into(),
-        metadata: NodeMetadata::new(&args.node_name, proxy_config, environment)?,
+        metadata: istio::node_metadata(&args.node_name, proxy_config, environment)?,
     })
 }
 
@@ -659,7 +587,7 @@ fn hbone(args: &Args) -> Result<Hbone, ConfigError> {
     })
 }
 
-fn memory(args: &Args, environment: &Environment) -> Result<Memory, ConfigError> {
+fn memory(args: &Args, environment: &Environment) -> Result<Budget, ConfigError> {
     let given = |name: &str, bytes: Option<usize>, most: usize| match bytes {
         Some(bytes) if !(MIN_MEMORY_BUDGET..=most).contains(&bytes) => {
             let reason = format!("{bytes} is not between {MIN_MEMORY_BUDGET} and {most} bytes");
@@ -673,7 +601,7 @@ fn memory(args: &Args, environment: &Environment) -> Result<Memory, ConfigError>
     let worker_bytes = worker.unwrap_or(default);
     let pod = given("--pod-memory-budget", args.pod_memory_budget, worker_bytes)?;
     let pod_bytes = pod.unwrap_or((worker_bytes / POD_PART).max(MIN_MEMORY_BUDGET));
-    Ok(Memory { worker_bytes, pod_bytes })
+    Ok(Budget { worker_bytes, pod_bytes })
 }
 
 fn operator(args: &Args, proxy_config: &ProxyConfig) -> Result<Operator, ConfigError> {

@@ -1,7 +1,7 @@
-//! One data-plane thread: its pods, their listeners, and everything it owns for itself.
+//! One data-plane thread: its pods, their listeners, and which direction serves what they accept.
 //!
-//! A connection lives and dies on the thread that accepted it. Nothing here knows what is done
-//! with a connection: that is told in `outbound`, `inbound` and `plaintext`.
+//! A connection lives and dies on the thread that accepted it. What is done with it is told in
+//! `outbound`, `inbound` and `plaintext`; what they use lies below them, in [`Thread`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,30 +9,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_dataplane::accept::accept_loop;
+use ambit_dataplane::connections::ConnectionInfo;
+use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
+use ambit_dataplane::handshakes::handshakes;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::Plane;
 use ambit_model::Text;
-use ambit_net::admission::Admission;
-use ambit_net::drain::{Drain, Guard};
+use ambit_net::drain::Drain;
 use ambit_net::namespace::remember_home;
-use ambit_net::pool::{Limits, Pool};
-use ambit_net::socket::{DialOptions, normalise, original_destination};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::accept::{Entrance, accept_loop};
-use crate::choice::Balance;
-use crate::connections::{ConnectionInfo, Connections};
-use crate::descriptors::{Crowded, Direction, Permit, Source};
-use crate::handshakes::handshakes;
-use crate::metrics::Reporter;
 use crate::pods::Pod;
-use crate::record::{Record, Tally};
 use crate::shared::Shared;
-use crate::tunnel::{DialError, PoolKey, TunnelPeer};
+use crate::thread::Thread;
 use crate::{inbound, outbound, plaintext};
 
-/// Connections that may wait for an HBONE connection to one destination.
-const MAX_POOL_WAITERS: usize = 4096;
 /// How often the remaining connections of a pod that is gone are cut.
 const CUT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -69,23 +63,6 @@ pub(crate) struct Listeners {
     pub(crate) plaintext: Vec<std::net::TcpListener>,
 }
 
-/// What all connections of a thread use.
-pub(crate) struct DataPlane {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) connections: Connections,
-    pub(crate) pool: Pool<PoolKey, TunnelPeer, DialError>,
-    pub(crate) balance: Balance,
-    pub(crate) tally: Tally,
-}
-
-/// A pod as one thread serves it.
-pub(crate) struct Served {
-    pub(crate) pod: Arc<Pod>,
-    /// Everything that runs for the pod.
-    pub(crate) drain: Drain,
-    pub(crate) handshakes: Arc<Admission>,
-}
-
 /// Serves pods until [`Command::StopAccepting`] was given, or the sender is gone, and every
 /// connection has ended. Must run in a `LocalSet`.
 pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) {
@@ -93,100 +70,24 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) 
         tracing::warn!(%error, "every dial asks again which namespace this thread is in");
     }
     let everything = Drain::new();
-    let plane = Rc::new(DataPlane::new(shared, everything.guard()));
-    let mut thread = Thread { plane: plane.clone(), pods: HashMap::new(), everything };
+    let plane = Rc::new(Plane::new(shared.mesh.clone(), everything.guard()));
+    let thread = Rc::new(Thread { shared, plane: plane.clone() });
+    let mut serving = Serving { thread, pods: HashMap::new(), everything };
     tokio::select! {
-        () = thread.serve(commands) => {}
-        () = plane.connections.keep_judged(&plane.shared) => {}
-    }
-}
-
-impl DataPlane {
-    fn new(shared: Arc<Shared>, guard: Guard) -> Self {
-        let hbone = &shared.config.hbone;
-        let limits = Limits {
-            tunnels_per_connection: hbone.max_streams_per_connection.into(),
-            idle: hbone.idle_timeout,
-            waiters: MAX_POOL_WAITERS,
-        };
-        Self {
-            connections: Connections::default(),
-            pool: Pool::new(limits, guard),
-            balance: Balance::new(rand::random()),
-            tally: Tally::new(shared.clone()),
-            shared,
-        }
-    }
-
-    /// The address that an application shall see as its client's: the client's own, where the
-    /// settings say so and families allow it. The kernel chooses the port.
-    pub(crate) fn original_source(
-        &self,
-        client: SocketAddr,
-        server: SocketAddr,
-    ) -> Option<SocketAddr> {
-        let possible = client.is_ipv4() == server.is_ipv4();
-        let wanted = self.shared.config.original_source && possible;
-        wanted.then(|| SocketAddr::new(client.ip(), 0))
-    }
-
-    /// What an accept loop of a pod needs of its shares.
-    fn entrance(&self, pod: &Pod, direction: Direction) -> Entrance {
-        let share = pod.shares.of(direction).clone();
-        // What another proxy brings has one descriptor until it is told which tunnels.
-        let count = if direction == Direction::Handshakes { 1 } else { 2 };
-        let keepalive = self.shared.config.sockets.keepalive;
-        if direction == Direction::Outbound {
-            return Entrance { share, count, source_of: None, keepalive };
-        }
-        let shared = self.shared.clone();
-        let source_of = move |peer: SocketAddr| {
-            let (view, network) = (shared.view.load(), &shared.config.node.network);
-            Source::unproven(peer.ip(), view.workload_at(network, peer.ip()).is_some())
-        };
-        Entrance { share, count, source_of: Some(Box::new(source_of)), keepalive }
-    }
-
-    /// Resets a connection that there is no descriptor for.
-    fn turn_away(
-        &self,
-        direction: Direction,
-        stream: TcpStream,
-        peer: SocketAddr,
-        crowded: &Crowded,
-    ) {
-        let reporter = match direction {
-            Direction::Outbound => Reporter::Source,
-            _ => Reporter::Destination,
-        };
-        let to = original_destination(&stream).or_else(|_| stream.local_addr());
-        let to = to.map_or_else(|_| SocketAddr::new(peer.ip(), 0), normalise);
-        Record::new(reporter, peer, to).failed(&self.tally, crowded);
-        outbound::refuse(stream);
-    }
-
-    /// Options of a socket towards a pod.
-    pub(crate) fn dial_options(&self, source: Option<SocketAddr>) -> DialOptions {
-        let sockets = &self.shared.config.sockets;
-        DialOptions {
-            mark: Some(sockets.mark),
-            source,
-            keepalive: sockets.keepalive,
-            user_timeout: sockets.user_timeout,
-            nodelay: true,
-        }
+        () = serving.serve(commands) => {}
+        () = plane.connections.keep_judged() => {}
     }
 }
 
 /// The pods of a thread, which only commands change.
-struct Thread {
-    plane: Rc<DataPlane>,
+struct Serving {
+    thread: Rc<Thread>,
     pods: HashMap<Text, Rc<Served>>,
     /// Ends with the last pod's last connection.
     everything: Drain,
 }
 
-impl Thread {
+impl Serving {
     async fn serve(&mut self, mut commands: mpsc::Receiver<Command>) {
         loop {
             match commands.recv().await {
@@ -195,7 +96,7 @@ impl Thread {
             }
         }
         self.pods.values().for_each(|served| self.retire(served.clone()));
-        self.plane.pool.forget(|_| true);
+        self.thread.plane.pool.forget(|_| true);
         self.everything.start(None);
         let mut open = true;
         loop {
@@ -216,7 +117,7 @@ impl Thread {
             Command::StopAccepting => {}
             Command::List(answer) => {
                 // Whoever asked may have gone.
-                let _unwanted = answer.send(self.plane.connections.list());
+                let _unwanted = answer.send(self.thread.plane.connections.list());
             }
         }
     }
@@ -226,9 +127,9 @@ impl Thread {
         if let Some(before) = self.pods.remove(&uid) {
             self.retire(before);
         }
-        let shared = &self.plane.shared;
-        let handshakes = handshakes(shared.descriptors.used().1, shared.config.worker_threads);
-        let served = Rc::new(Served { pod, drain: Drain::new(), handshakes });
+        let descriptors = self.thread.shared.mesh.descriptors.used().1;
+        let threads = self.thread.shared.config.worker_threads;
+        let served = Rc::new(Served::new(pod, handshakes(descriptors, threads)));
         self.pods.insert(uid, served.clone());
         self.listen(&served, Direction::Outbound, listeners.outbound, outbound::serve);
         self.listen(&served, Direction::Handshakes, listeners.inbound, inbound::serve);
@@ -247,21 +148,21 @@ impl Thread {
         served: &Rc<Served>,
         direction: Direction,
         listeners: Vec<std::net::TcpListener>,
-        serve: fn(Rc<DataPlane>, Rc<Served>, TcpStream, SocketAddr, Permit) -> F,
+        serve: fn(Rc<Thread>, Rc<Served>, TcpStream, SocketAddr, Permit) -> F,
     ) where
         F: Future<Output = ()> + 'static,
     {
         for listener in listeners {
             let guard = served.drain.guard();
-            let entrance = self.plane.entrance(&served.pod, direction);
-            let (plane, served) = (self.plane.clone(), served.clone());
-            let name = served.pod.name.clone();
+            let entrance = self.thread.plane.entrance(&served.own, direction);
+            let (thread, served) = (self.thread.clone(), served.clone());
+            let name = served.own.name.clone();
             let each = move |stream, peer, permit: Result<Permit, Box<Crowded>>| match permit {
                 Ok(permit) => {
-                    let connection = serve(plane.clone(), served.clone(), stream, peer, permit);
+                    let connection = serve(thread.clone(), served.clone(), stream, peer, permit);
                     drop(served.drain.guard().spawn_local(connection));
                 }
-                Err(crowded) => plane.turn_away(direction, stream, peer, &crowded),
+                Err(crowded) => thread.plane.turn_away(direction, stream, peer, &crowded),
             };
             guard.clone().spawn_local(async move {
                 if let Err(error) = accept_loop(listener, guard, &entrance, each).await {
@@ -273,18 +174,18 @@ impl Thread {
 
     fn remove(&mut self, uid: &Text, deadline: Duration) {
         let Some(served) = self.pods.remove(uid) else { return };
-        let plane = self.plane.clone();
+        let plane = self.thread.plane.clone();
         let until = Instant::now() + deadline;
         served.drain.start(Some(until));
-        plane.pool.forget(|key| key.pod == served.pod.uid);
+        plane.pool.forget(|key| key.own == served.own.uid);
         self.everything.guard().spawn_local(async move {
             let finished = tokio::time::timeout_at(until, served.drain.finished()).await.is_ok();
             // Joined connections run for the pod of their client and end here all the same.
-            if finished && plane.connections.hold(&served.pod.uid) {
+            if finished && plane.connections.hold(&served.own.uid) {
                 sleep_until(until).await;
             }
             loop {
-                plane.connections.cut_pod(&served.pod.uid);
+                plane.connections.cut_pod(&served.own.uid);
                 // One that was still dialling may stand now.
                 let rest = tokio::time::timeout(CUT_INTERVAL, served.drain.finished());
                 if rest.await.is_ok() {

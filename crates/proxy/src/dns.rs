@@ -18,6 +18,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_dataplane::accept::accept_waiting;
+use ambit_dataplane::descriptors::{Direction, Permit, Share};
 use ambit_model::Text;
 use ambit_net::conntrack::{Conntrack, Tuple};
 use ambit_net::drain::{Drain, Guard};
@@ -30,8 +32,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use crate::accept::accept_waiting;
-use crate::descriptors::{Direction, Permit, Share};
 use crate::pods::Pod;
 use crate::shared::Shared;
 use forward::Transport;
@@ -318,7 +318,7 @@ impl Served {
 
     fn resolve(&self, asked: &Asked) -> Resolution {
         let Some(family) = asked.family else { return Resolution::Forward };
-        let view = self.shared.view.load();
+        let view = self.shared.mesh.view.load();
         let config = &self.shared.config;
         let known = view.workload_named(&self.pod.name);
         let asker = Asker {
@@ -381,7 +381,7 @@ impl Served {
         let resolvers = self.resolvers(original);
         let start = Instant::now();
         let mark = self.shared.config.sockets.mark;
-        match forward::ask(&self.pod.netns, &resolvers, query, transport, mark).await {
+        match forward::ask(&self.pod, &resolvers, query, transport, mark).await {
             Ok(answer) => {
                 self.shared.metrics.dns_upstream(Some(start.elapsed()));
                 answer
@@ -409,8 +409,11 @@ impl Served {
     /// Whom a datagram was sent to before it was redirected here; only the kernel's tables know.
     fn asked_over_udp(&self, local: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
         let reply = Tuple { protocol: Protocol::Udp, source: local, destination: peer };
-        let looked_up = Conntrack::open_in(&self.pod.netns)
-            .and_then(|mut conntrack| conntrack.original_of_reply(&reply, 0));
+        let opened = match &self.pod.netns {
+            Some(netns) => Conntrack::open_in(netns),
+            None => Conntrack::open(),
+        };
+        let looked_up = opened.and_then(|mut conntrack| conntrack.original_of_reply(&reply, 0));
         match looked_up {
             Ok(original) => original.map(|original| original.destination),
             Err(error) => {

@@ -10,6 +10,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ambit_dataplane::certificates::{CertificateError, Certificates};
+use ambit_dataplane::connections::CutReason;
+use ambit_dataplane::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{Allowed, Refused, admit, wait_for_view};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::put;
+use ambit_dataplane::record::{Record, Way};
 use ambit_model::address::Reach;
 use ambit_model::authorize;
 use ambit_model::identity::Identity;
@@ -28,14 +38,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::certificates::{CertificateError, Certificates};
-use crate::connections::CutReason;
-use crate::dataplane::{DataPlane, Served};
-use crate::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
-use crate::judgement::{Allowed, Refused, admit, wait_for_view};
-use crate::metrics::{Reporter, ResponseFlags};
-use crate::record::{Failure, Record, Way};
-use crate::tunnel::{self, DialError};
+use crate::thread::Thread;
 
 /// How often the wall clock is compared with the end of a client's certificate, besides at every
 /// new tunnel: so soon after a suspend the client is asked to connect anew.
@@ -180,7 +183,7 @@ impl Failure for InboundError {
 
 /// One HBONE connection to a pod of this proxy.
 struct Session {
-    plane: Rc<DataPlane>,
+    thread: Rc<Thread>,
     served: Rc<Served>,
     /// The other proxy's socket; its address is the client pod's.
     from: SocketAddr,
@@ -193,7 +196,7 @@ struct Session {
 
 /// Serves one HBONE connection from accept to its end.
 pub(crate) async fn serve(
-    plane: Rc<DataPlane>,
+    thread: Rc<Thread>,
     served: Rc<Served>,
     stream: TcpStream,
     from: SocketAddr,
@@ -201,13 +204,13 @@ pub(crate) async fn serve(
 ) {
     let unknown = SocketAddr::new(from.ip(), hbone::PORT);
     let own = stream.local_addr().map_or(unknown, normalise);
-    if let Err(error) = session(&plane, &served, stream, from, own, held).await {
-        Record::new(Reporter::Destination, from, own).failed(&plane.tally, &error);
+    if let Err(error) = session(&thread, &served, stream, from, own, held).await {
+        Record::new(Reporter::Destination, from, own).failed(&thread.plane.tally, &error);
     }
 }
 
 async fn session(
-    plane: &Rc<DataPlane>,
+    thread: &Rc<Thread>,
     served: &Rc<Served>,
     stream: TcpStream,
     from: SocketAddr,
@@ -215,7 +218,7 @@ async fn session(
     held: Permit,
 ) -> Result<(), SessionError> {
     let mut handshaking = served.handshakes.admit(from.ip().into()).await;
-    let certificates = &plane.shared.certificates;
+    let certificates = &thread.plane.mesh.certificates;
     let transport = Transport::new(stream);
     let activity = transport.activity();
     let (stream, peer) = tokio::select! {
@@ -223,35 +226,35 @@ async fn session(
         leave = poll_fn(|cx| handshaking.poll_leave(cx)) => {
             return Err(SessionError::Crowded(leave));
         }
-        proven = prove(certificates, &served.pod.identity, transport) => proven?,
+        proven = prove(certificates, &served.own.identity, transport) => proven?,
     };
     handshaking.proof().prove(Owner::Named(peer.identity.to_string().into()));
     // From here on it counts with those of whom it has proven to be.
     let source = Source::proven(from.ip(), peer.identity.clone());
-    let carrier = Carrier::new(served.pod.shares.of(Direction::Inbound), source)?;
+    let carrier = Carrier::new(served.own.shares.of(Direction::Inbound), source)?;
     drop((handshaking, held));
-    let metrics = &plane.shared.metrics;
+    let metrics = &thread.plane.mesh.metrics;
     metrics.handshake(Reporter::Destination, peer.group.as_str());
     let peer = Arc::new(peer);
-    let pods = vec![served.pod.uid.clone()];
-    let entered = plane.connections.enter(pods, None, Some(peer.clone()));
+    let pods = vec![served.own.uid.clone()];
+    let entered = thread.plane.connections.enter(pods, None, Some(peer.clone()));
     // From here on a revocation cuts the entry; one that came during the handshake is seen now.
     if certificates.revocations().revokes(&peer) {
         metrics.revocation_rejection();
         return Err(SessionError::Revoked);
     }
-    let (plane, served) = (plane.clone(), served.clone());
-    let (uid, identity) = (&served.pod.uid, Some(&peer.identity));
-    let accounts = plane.shared.memory.inbound(uid, identity, from.ip());
-    let settings = tunnel::settings(&plane, accounts);
+    let (thread, served) = (thread.clone(), served.clone());
+    let (uid, identity) = (&served.own.uid, Some(&peer.identity));
+    let accounts = thread.plane.mesh.memory.inbound(uid, identity, from.ip());
+    let settings = thread.plane.hbone_settings(accounts);
     let leaving = Drain::new();
     let (guard, pod) = (leaving.guard(), served.drain.guard());
-    let session = Rc::new(Session { plane, served, from, own, peer, carrier });
+    let session = Rc::new(Session { thread, served, from, own, peer, carrier });
     let each = |connect| {
         session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
     };
     let serving = serve_hbone(stream, activity, &settings, &guard, each);
-    let certificates = session.plane.shared.certificates.clone();
+    let certificates = session.thread.plane.mesh.certificates.clone();
     let expiry = expired(certificates, session.peer.not_after);
     pod.clone().spawn_local(leave(leaving, pod, expiry));
     tokio::select! {
@@ -325,11 +328,11 @@ async fn serve_tunnel(session: Rc<Session>, mut connect: Connect) {
     record.way = Way::Tunnel;
     record.peer = Some(session.peer.clone());
     record.source.identity = Some(session.peer.identity.clone());
-    record.destination.identity = Some(session.served.pod.identity.clone());
+    record.destination.identity = Some(session.served.own.identity.clone());
     match session.admit(&mut connect, &mut record).await {
         Ok(admitted) => session.carry(connect, admitted, record).await,
         Err(error) => {
-            record.failed(&session.plane.tally, &error);
+            record.failed(&session.thread.plane.tally, &error);
             if let Err(broken) = connect.refuse(error.status()) {
                 tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
             }
@@ -355,14 +358,14 @@ impl Session {
             return Err(InboundError::Method(connect.method().clone()));
         }
         // By the wall clock, which a suspended machine finds further on than its timers.
-        if self.peer.not_after <= self.plane.shared.certificates.now() {
+        if self.peer.not_after <= self.thread.plane.mesh.certificates.now() {
             return Err(InboundError::Expired);
         }
         let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
         let asked: Authority = authority.parse()?;
-        let (plane, pod) = (&self.plane, &self.served.pod);
+        let (thread, pod) = (&self.thread, &self.served.own);
         self.describe(connect.headers(), record);
-        let known = wait_for_view(&plane.shared, |view| {
+        let known = wait_for_view(&thread.plane.mesh, |view| {
             let workload = pod.described_in(view)?.clone();
             let found = target(view, &workload, &asked, self.own);
             Some((workload, found))
@@ -382,9 +385,9 @@ impl Session {
         let source = authorize::Source::new(Some(self.peer.identity.clone()), self.from.ip());
         let enter = |judged| {
             let peer = Some(self.peer.clone());
-            plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
+            thread.plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
         };
-        let allowed = admit(&plane.shared, pod, source, target.own, enter).await?;
+        let allowed = admit(&thread.plane.mesh, pod, source, target.own, enter).await?;
         record.allowed_by.clone_from(&allowed.by);
         let held = self.carrier.tunnel()?;
         let server = tokio::select! {
@@ -402,10 +405,10 @@ impl Session {
             Some(application) if self.is_received_on_loopback(&application) => {
                 (SocketAddr::new(loopback(self.own), target.own.port()), None)
             }
-            _ => (target.own, self.plane.original_source(self.from, target.own)),
+            _ => (target.own, self.thread.plane.original_source(self.from, target.own)),
         };
-        let options = self.plane.dial_options(source);
-        let mut server = tunnel::dial(&self.served.pod, address, &options).await?;
+        let options = self.thread.plane.dial_options(source);
+        let mut server = dial(&self.served.own, address, &options).await?;
         if application.is_some_and(|it| it.protocol == ApplicationProtocol::Proxy) {
             let identity = Some(&self.peer.identity);
             let header = proxy_protocol::encode(self.from, target.asked, identity)?;
@@ -418,7 +421,7 @@ impl Session {
     /// Whether the application receives its tunnel on loopback: only where the control plane names
     /// the port. One that the client may choose would open every port there.
     fn is_received_on_loopback(&self, application: &ApplicationTunnel) -> bool {
-        self.plane.shared.config.localhost_app_tunnel
+        self.thread.shared.config.localhost_app_tunnel
             && application.protocol == ApplicationProtocol::Proxy
             && application.port.is_some()
     }
@@ -427,26 +430,26 @@ impl Session {
     async fn carry(&self, connect: Connect, admitted: Admitted, record: Record) {
         let Admitted { allowed, server, held: _to_the_end } = admitted;
         let mut headers = HeaderMap::new();
-        if self.plane.shared.config.response_baggage {
+        if self.thread.shared.config.response_baggage {
             let baggage = Baggage::of(&allowed.workload).to_string();
-            tunnel::put(&mut headers, hbone::BAGGAGE, &baggage);
+            put(&mut headers, hbone::BAGGAGE, &baggage);
         }
         match connect.accept(headers) {
             Ok(tunnel) => {
-                let (server, tally) = (SocketEnd::new(server), &self.plane.tally);
+                let (server, tally) = (SocketEnd::new(server), &self.thread.plane.tally);
                 allowed.entered.carry(tunnel, server, vec![record], tally).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "the tunnel was gone before it was accepted");
-                record.failed(&self.plane.tally, &InboundError::Abandoned);
+                record.failed(&self.thread.plane.tally, &InboundError::Abandoned);
             }
         }
     }
 
     /// Writes down what is known of the client, and the service that it says it meant.
     fn describe(&self, headers: &HeaderMap, record: &mut Record) {
-        let view = self.plane.shared.view.load();
-        let network = &self.plane.shared.config.node.network;
+        let view = self.thread.plane.mesh.view.load();
+        let network = &self.thread.shared.config.node.network;
         let at_address = view.workload_at(network, self.from.ip());
         let is_proven = |it: &&Arc<Workload>| it.identity() == self.peer.identity;
         record.source.workload = at_address.filter(is_proven).cloned();
@@ -456,7 +459,7 @@ impl Session {
         }
         let forwarded = headers.get(hbone::FORWARDED).and_then(|value| value.to_str().ok());
         let forwarded = forwarded.and_then(|text| text.parse::<Forwarded>().ok());
-        let namespace = &self.served.pod.name.namespace;
+        let namespace = &self.served.own.name.namespace;
         let host = forwarded.and_then(|forwarded| forwarded.host);
         record.service = host.and_then(|host| view.service_by_hostname(&host, namespace).cloned());
     }

@@ -9,46 +9,34 @@
 //! |---|---|
 //! | [`config`] | flags and Istio's environment variables, as written and as used |
 //! | `supervisor`, `handover`, `snapshot` | the process that stays, and what it hands to workers |
-//! | `worker`, `shared` | the process that moves bytes, and what its threads share |
-//! | `views`, `certificates` | clients of the control plane: xDS and the certificate authority |
+//! | `worker`, `link`, `shared` | the process that moves bytes, and what its threads share |
+//! | `dataplane`, `thread` | one thread: its pods, and what their connections use |
+//! | `outbound`, `inbound`, `plaintext`, `local` | connections, from accept to record |
+//! | `pods` | the pods that are served |
 //! | `dns` | names of the mesh, answered inside the pod |
-//! | `admin`, `metrics`, `logging` | what an operator sees |
-//! | `descriptors` | who may have how many of the process' file descriptors |
-//! | `pods`, `dataplane` and its modules | connections, from accept to record |
-//! | `memory` | whose memory a connection uses |
+//! | `admin`, `metrics` | what an operator sees |
 //!
+//! What every proxy is made of is in `ambit_dataplane`.
 //! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
 
-mod accept;
 mod admin;
-mod certificates;
-mod choice;
 pub mod config;
-mod connections;
-mod control_plane;
 #[cfg(test)]
 mod datapath_tests;
 mod dataplane;
-mod descriptors;
 mod dns;
 mod handover;
-mod handshakes;
 mod inbound;
-mod judgement;
 mod link;
 mod local;
-mod logging;
-mod memory;
 mod metrics;
 mod outbound;
 mod plaintext;
 mod pods;
-mod record;
 mod shared;
 mod snapshot;
 mod supervisor;
-mod tunnel;
-mod views;
+mod thread;
 mod worker;
 
 pub use config::Args;
@@ -57,10 +45,10 @@ pub use config::Args;
 #[cfg(fuzzing)]
 pub use dns::fuzz as fuzz_dns;
 
+use ambit_dataplane::logging::Levels;
 use anyhow::Context as _;
 
 use config::{Config, Environment};
-use logging::Levels;
 
 /// Runs the proxy: the supervisor, or the worker that a supervisor starts.
 pub fn run(args: Args) -> anyhow::Result<()> {

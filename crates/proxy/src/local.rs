@@ -8,6 +8,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ambit_dataplane::connections::CutReason;
+use ambit_dataplane::dial::{CONNECT_TIMEOUT, DialError};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{Allowed, Refused, admit};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::record::{Record, Tally};
 use ambit_model::authorize::Source;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
@@ -18,13 +25,40 @@ use ambit_net::socket::{Dialing, address_exists, tcp_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::dataplane::{DataPlane, Served};
-use crate::judgement::{Allowed, admit};
-use crate::metrics::Reporter;
-use crate::outbound::OutboundError;
 use crate::pods::Pod;
-use crate::record::{Record, Tally};
-use crate::tunnel::{CONNECT_TIMEOUT, DialError};
+use crate::thread::Thread;
+
+/// Why a connection was not joined to a pod of this proxy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LocalError {
+    /// The policies of that pod deny it.
+    #[error(transparent)]
+    Denied(#[from] Refused),
+    /// The application cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It was cut while it was set up.
+    #[error(transparent)]
+    Cut(CutReason),
+}
+
+impl Failure for LocalError {
+    fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Denied(refused) => refused.flags(),
+            Self::Dial(error) => error.flags(),
+            Self::Cut(reason) => reason.flags(),
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Denied(refused) => refused.reason(),
+            Self::Dial(error) => error.reason(),
+            Self::Cut(_) => "cut",
+        }
+    }
+}
 
 /// A connection to a pod of this proxy that stands.
 pub(crate) struct Joined {
@@ -36,45 +70,45 @@ pub(crate) struct Joined {
 /// Connects to a pod of this proxy, if the policies there allow it; `None` when the pod is not, or
 /// no longer, what the view takes it for. `record` is the client's; the server's is made of it.
 pub(crate) async fn join(
-    plane: &DataPlane,
+    thread: &Thread,
     served: &Served,
     target: &Target,
     record: &Record,
-) -> Result<Option<Joined>, OutboundError> {
+) -> Result<Option<Joined>, LocalError> {
     let name = WorkloadName::new(target.workload.namespace.clone(), target.workload.name.clone());
-    let pod = plane.shared.pods.load().by_name(&name).cloned();
+    let pod = thread.shared.pods.load().by_name(&name).cloned();
     let Some(pod) = pod.filter(|pod| pod.identity == target.workload.identity()) else {
         return Ok(None);
     };
-    let joined = connect(plane, served, &pod, target.address, record.source.address).await;
+    let joined = connect(thread, served, &pod, target.address, record.source.address).await;
     if let Err(error) = &joined {
         let mut of_server = record.clone();
         of_server.reporter = Reporter::Destination;
         of_server.destination.address = target.address;
         of_server.destination.identity = Some(pod.identity.clone());
-        of_server.failed(&plane.tally, error);
+        of_server.failed(&thread.plane.tally, error);
     }
     joined
 }
 
 async fn connect(
-    plane: &DataPlane,
+    thread: &Thread,
     served: &Served,
     pod: &Arc<Pod>,
     address: SocketAddr,
     client: SocketAddr,
-) -> Result<Option<Joined>, OutboundError> {
-    let source = Source::new(Some(served.pod.identity.clone()), client.ip());
+) -> Result<Option<Joined>, LocalError> {
+    let source = Source::new(Some(served.own.identity.clone()), client.ip());
     let enter = |judged| {
-        let both = vec![served.pod.uid.clone(), pod.uid.clone()];
-        plane.connections.enter(both, Some(judged), None)
+        let both = vec![served.own.uid.clone(), pod.uid.clone()];
+        thread.plane.connections.enter(both, Some(judged), None)
     };
-    let allowed = admit(&plane.shared, pod, source, address, enter).await?;
-    let Some(dialing) = dial_at(plane, pod, address, client)? else { return Ok(None) };
+    let allowed = admit(&thread.plane.mesh, pod, source, address, enter).await?;
+    let Some(dialing) = dial_at(thread, pod, address, client)? else { return Ok(None) };
     let connecting = timeout(CONNECT_TIMEOUT, dialing.connected());
     let connected = tokio::select! {
         connected = connecting => connected,
-        reason = allowed.entered.cut_off() => return Err(OutboundError::Cut(reason)),
+        reason = allowed.entered.cut_off() => return Err(LocalError::Cut(reason)),
     };
     let server = match connected {
         Ok(Ok(server)) => server,
@@ -87,13 +121,13 @@ async fn connect(
 /// Connects in the server's namespace, unless the address is not there: without this check a
 /// stale view could lead out of that namespace, to whoever has the address now.
 fn dial_at(
-    plane: &DataPlane,
+    thread: &Thread,
     pod: &Pod,
     address: SocketAddr,
     client: SocketAddr,
 ) -> Result<Option<Dialing>, DialError> {
-    let options = plane.dial_options(plane.original_source(client, address));
-    let made = pod.netns.run(|| {
+    let options = thread.plane.dial_options(thread.plane.original_source(client, address));
+    let made = pod.run(|| {
         if address_exists(address.ip())? { tcp_dial(address, &options).map(Some) } else { Ok(None) }
     });
     made.and_then(|made| made).map_err(DialError::Socket)

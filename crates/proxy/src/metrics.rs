@@ -1,337 +1,128 @@
-//! Counters with Istio's names and labels.
-//!
-//! A connection holds one [`Traffic`], which is found once by its labels and then counted without
-//! looking anything up. Nothing here logs, and nothing here decides.
+//! What a node proxy counts beside what every proxy does: its pods and their DNS queries.
 
-mod process;
-mod traffic;
-
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambit_model::names::PolicyName;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-
-use crate::descriptors::Descriptors;
-use process::{Account, Process, Runtimes};
-use traffic::TrafficTable;
-pub(crate) use traffic::{EndLabels, ResponseFlags, Traffic, TrafficLabels};
 
 /// Upper bounds of the histogram of DNS latencies, seconds.
 const DNS_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// Which side of a connection reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the names are the label's values")]
-enum ReporterLabel {
-    source,
-    destination,
-}
-
-/// Which side of a connection reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Reporter {
-    /// The proxy of the client.
-    Source,
-    /// The proxy of the server.
-    Destination,
-}
-
-impl From<Reporter> for ReporterLabel {
-    fn from(reporter: Reporter) -> Self {
-        match reporter {
-            Reporter::Source => Self::source,
-            Reporter::Destination => Self::destination,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HandshakeLabels {
-    reporter: ReporterLabel,
-    group: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabels {
-    reporter: ReporterLabel,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyLabels {
-    policy: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MessageLabels {
-    url: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
-}
-
-/// All counters of a worker. Clones share them.
-#[derive(Clone, Debug)]
-pub(crate) struct Metrics(Arc<Inner>);
-
+/// Counters of pods and of DNS.
 #[derive(Debug)]
-struct Inner {
-    registry: Mutex<Registry>,
-    traffic: Arc<TrafficTable>,
-    runtimes: Arc<Runtimes>,
-    account: Arc<Account>,
-    counters: Counters,
-}
-
-/// What is counted beside traffic.
-#[derive(Debug, Default)]
-struct Counters {
-    handshakes: Family<HandshakeLabels, Counter>,
-    refusals: Family<RefusalLabels, Counter>,
-    dry_run_denials: Family<PolicyLabels, Counter>,
-    revocation_rejections: Counter,
-    discovery_ends: Family<ReasonLabels, Counter>,
-    discovery_messages: Family<MessageLabels, Counter>,
-    discovery_resources: Family<MessageLabels, Counter>,
-    discovery_refusals: Family<MessageLabels, Counter>,
-    certificates_obtained: Counter,
-    certificates_failed: Counter,
-    revocations_failed: Counter,
+pub(crate) struct NodeMetrics {
     pods: Gauge,
     pods_pending: Gauge,
     pods_started: Counter,
     pods_stopped: Counter,
-    dns: DnsCounters,
+    dns_requests: Counter,
+    dns_upstream_requests: Counter,
+    dns_upstream_failures: Counter,
+    dns_upstream_seconds: Histogram,
+    dns_refused: Counter,
 }
 
-/// What is counted about DNS.
-#[derive(Clone, Debug)]
-struct DnsCounters {
-    requests: Counter,
-    upstream_requests: Counter,
-    upstream_failures: Counter,
-    upstream_seconds: Histogram,
-    refused: Counter,
-}
-
-impl Default for DnsCounters {
+impl Default for NodeMetrics {
     fn default() -> Self {
         Self {
-            requests: Counter::default(),
-            upstream_requests: Counter::default(),
-            upstream_failures: Counter::default(),
-            upstream_seconds: Histogram::new(DNS_BUCKETS),
-            refused: Counter::default(),
+            pods: Gauge::default(),
+            pods_pending: Gauge::default(),
+            pods_started: Counter::default(),
+            pods_stopped: Counter::default(),
+            dns_requests: Counter::default(),
+            dns_upstream_requests: Counter::default(),
+            dns_upstream_failures: Counter::default(),
+            dns_upstream_seconds: Histogram::new(DNS_BUCKETS),
+            dns_refused: Counter::default(),
         }
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        let mut registry = Registry::default();
-        let traffic = Arc::new(TrafficTable::default());
-        let runtimes = Arc::new(Runtimes::default());
-        let account = Arc::new(Account::default());
-        let counters = Counters::default();
-        registry.register_collector(Box::new(account.clone()));
-        registry.register_collector(Box::new(traffic.clone()));
-        registry.register_collector(Box::new(runtimes.clone()));
-        registry.register_collector(Box::new(Process));
-        let build = [("component", "ambit-proxy"), ("tag", env!("CARGO_PKG_VERSION"))];
-        registry.register("istio_build", "Version of this proxy", Info::new(build.to_vec()));
-        counters.register(&mut registry);
-        counters.dns.register(&mut registry);
-        let registry = Mutex::new(registry);
-        Self(Arc::new(Inner { registry, traffic, runtimes, account, counters }))
-    }
-}
-
-impl Counters {
-    fn register(&self, into: &mut Registry) {
-        let mut counter = |name: &str, help: &str, it: &Counter| {
-            into.register(name, help, it.clone());
-        };
-        let rejections = &self.revocation_rejections;
-        let text = "Connections cut because a peer's certificate was revoked";
-        counter("istio_crl_policy_rejections", text, rejections);
-        let text = "Certificates obtained from the authority";
-        counter("ambit_certificates_obtained", text, &self.certificates_obtained);
-        let text = "Failed attempts to obtain a certificate";
-        counter("ambit_certificate_failures", text, &self.certificates_failed);
-        let text = "Revocation lists that could not be used";
-        counter("ambit_revocation_list_failures", text, &self.revocations_failed);
+impl NodeMetrics {
+    /// Shows them.
+    pub(crate) fn register(&self, into: &mut Registry) {
         let text = "Pods taken on";
-        counter("workload_manager_proxies_started", text, &self.pods_started);
+        into.register("workload_manager_proxies_started", text, self.pods_started.clone());
         let text = "Pods given up";
-        counter("workload_manager_proxies_stopped", text, &self.pods_stopped);
+        into.register("workload_manager_proxies_stopped", text, self.pods_stopped.clone());
         let text = "Pods that are served";
         into.register("workload_manager_active_proxy_count", text, self.pods.clone());
         let text = "Pods that wait for the first view";
         into.register("workload_manager_pending_proxy_count", text, self.pods_pending.clone());
-        let text = "TLS handshakes between proxies, by key exchange group";
-        into.register("ambit_tls_handshakes", text, self.handshakes.clone());
-        let text = "Connections refused, by reason";
-        into.register("ambit_refusals", text, self.refusals.clone());
-        let text = "Connections that a policy on trial would have denied";
-        into.register("ambit_dry_run_denials", text, self.dry_run_denials.clone());
-        let text = "Ends of discovery streams, by reason";
-        into.register("istio_xds_connection_terminations", text, self.discovery_ends.clone());
-        let text = "Discovery responses, by type";
-        into.register("istio_xds_message", text, self.discovery_messages.clone());
-        let text = "Resources received, by type";
-        into.register("ambit_xds_resources", text, self.discovery_resources.clone());
-        let text = "Resources not taken as they came, by type";
-        into.register("ambit_xds_refusals", text, self.discovery_refusals.clone());
-    }
-}
-
-impl DnsCounters {
-    fn register(&self, into: &mut Registry) {
-        into.register("istio_dns_requests", "DNS queries of pods", self.requests.clone());
+        into.register("istio_dns_requests", "DNS queries of pods", self.dns_requests.clone());
         let text = "DNS queries handed on";
-        into.register("istio_dns_upstream_requests", text, self.upstream_requests.clone());
+        into.register("istio_dns_upstream_requests", text, self.dns_upstream_requests.clone());
         let text = "DNS queries handed on and not answered";
-        into.register("istio_dns_upstream_failures", text, self.upstream_failures.clone());
+        into.register("istio_dns_upstream_failures", text, self.dns_upstream_failures.clone());
         let text = "Time until a query that was handed on is answered";
         let name = "istio_dns_upstream_request_duration_seconds";
-        into.register(name, text, self.upstream_seconds.clone());
+        into.register(name, text, self.dns_upstream_seconds.clone());
         let text = "DNS queries refused because too many were under way";
-        into.register("ambit_dns_refused", text, self.refused.clone());
-    }
-}
-
-impl Metrics {
-    /// The counters of a label set; ask once per connection.
-    pub(crate) fn traffic(&self, labels: &TrafficLabels) -> Arc<Traffic> {
-        self.0.traffic.of(labels)
-    }
-
-    /// The counters of a label set that holds words of its source; those of `without` when that
-    /// source has used up its share.
-    pub(crate) fn traffic_as_told(
-        &self,
-        told: &TrafficLabels,
-        without: &TrafficLabels,
-    ) -> Arc<Traffic> {
-        self.0.traffic.of_told(told, without)
-    }
-
-    /// A TLS handshake between proxies succeeded with this key exchange group.
-    pub(crate) fn handshake(&self, reporter: Reporter, group: &'static str) {
-        let labels = HandshakeLabels { reporter: reporter.into(), group };
-        self.0.counters.handshakes.get_or_create(&labels).inc();
-    }
-
-    /// A connection was refused; `reason` is one word of a fixed set, such as the plan's refusal.
-    pub(crate) fn refused(&self, reporter: Reporter, reason: &'static str) {
-        let labels = RefusalLabels { reporter: reporter.into(), reason };
-        self.0.counters.refusals.get_or_create(&labels).inc();
-    }
-
-    /// A policy on trial would have denied a connection.
-    pub(crate) fn dry_run_denial(&self, policy: &PolicyName) {
-        let labels = PolicyLabels { policy: policy.to_string() };
-        self.0.counters.dry_run_denials.get_or_create(&labels).inc();
-    }
-
-    /// A live connection was cut because a certificate of its peer was revoked.
-    pub(crate) fn revocation_rejection(&self) {
-        self.0.counters.revocation_rejections.inc();
-    }
-
-    /// A discovery stream ended.
-    pub(crate) fn discovery_ended(&self, reason: &'static str) {
-        self.0.counters.discovery_ends.get_or_create(&ReasonLabels { reason }).inc();
-    }
-
-    /// A discovery response came, of which so many resources were not taken as they came.
-    pub(crate) fn discovery_message(&self, type_url: &str, resources: usize, refused: usize) {
-        let labels = MessageLabels { url: type_url.to_owned() };
-        let counters = &self.0.counters;
-        counters.discovery_messages.get_or_create(&labels).inc();
-        counters.discovery_resources.get_or_create(&labels).inc_by(resources as u64);
-        counters.discovery_refusals.get_or_create(&labels).inc_by(refused as u64);
-    }
-
-    /// A certificate was obtained.
-    pub(crate) fn certificate_obtained(&self) {
-        self.0.counters.certificates_obtained.inc();
-    }
-
-    /// A certificate was not obtained.
-    pub(crate) fn certificate_failed(&self) {
-        self.0.counters.certificates_failed.inc();
-    }
-
-    /// A revocation list could not be used.
-    pub(crate) fn revocations_failed(&self) {
-        self.0.counters.revocations_failed.inc();
+        into.register("ambit_dns_refused", text, self.dns_refused.clone());
     }
 
     /// A pod was taken on; it waits for the first view or is served at once.
     pub(crate) fn pod_started(&self) {
-        self.0.counters.pods_started.inc();
+        self.pods_started.inc();
     }
 
     /// A pod was given up.
     pub(crate) fn pod_stopped(&self) {
-        self.0.counters.pods_stopped.inc();
+        self.pods_stopped.inc();
     }
 
     /// How many pods are served, and how many wait for the first view.
     pub(crate) fn pods(&self, served: usize, pending: usize) {
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.0.counters.pods.set(gauge(served));
-        self.0.counters.pods_pending.set(gauge(pending));
+        self.pods.set(gauge(served));
+        self.pods_pending.set(gauge(pending));
     }
 
     /// A pod sent a DNS query.
     pub(crate) fn dns_request(&self) {
-        self.0.counters.dns.requests.inc();
+        self.dns_requests.inc();
     }
 
     /// A DNS query was refused because too many are under way.
     pub(crate) fn dns_refused(&self) {
-        self.0.counters.dns.refused.inc();
+        self.dns_refused.inc();
     }
 
     /// A DNS query was handed on, and answered after so long or not at all.
     pub(crate) fn dns_upstream(&self, answered_after: Option<Duration>) {
-        let dns = &self.0.counters.dns;
-        dns.upstream_requests.inc();
+        self.dns_upstream_requests.inc();
         match answered_after {
-            Some(took) => dns.upstream_seconds.observe(took.as_secs_f64()),
-            None => drop(dns.upstream_failures.inc()),
+            Some(took) => self.dns_upstream_seconds.observe(took.as_secs_f64()),
+            None => drop(self.dns_upstream_failures.inc()),
         }
-    }
-
-    /// Shows the account of descriptors among the metrics.
-    pub(crate) fn watch_descriptors(&self, descriptors: Arc<Descriptors>) {
-        self.0.account.watch(descriptors);
-    }
-
-    /// Shows a thread's runtime among the metrics.
-    pub(crate) fn watch_runtime(&self, thread: String, runtime: tokio::runtime::Handle) {
-        self.0.runtimes.watch(thread, runtime);
-    }
-
-    /// All of it in OpenMetrics text.
-    pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        let registry = self.0.registry.lock().expect("encoding does not panic");
-        prometheus_client::encoding::text::encode(&mut text, &registry)?;
-        Ok(text)
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use ambit_dataplane::metrics::Metrics;
+
+    use super::*;
+
+    #[test]
+    fn pods_and_queries_are_there_from_the_start() {
+        let (metrics, of_node) = (Metrics::new("ambit-proxy"), NodeMetrics::default());
+        metrics.register(|registry| of_node.register(registry));
+        of_node.dns_upstream(None);
+        of_node.dns_upstream(Some(Duration::from_millis(3)));
+        of_node.pods(2, 1);
+        let text = metrics.encode().expect("encoded");
+        for line in [
+            "istio_dns_requests_total 0",
+            "istio_dns_upstream_requests_total 2",
+            "istio_dns_upstream_failures_total 1",
+            "istio_dns_upstream_request_duration_seconds_count 1",
+            "workload_manager_active_proxy_count 2",
+            "workload_manager_pending_proxy_count 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+    }
+}

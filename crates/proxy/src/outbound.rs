@@ -9,24 +9,27 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ambit_dataplane::choice::Around;
+use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{VIEW_PATIENCE, wait_for_view};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::reset;
+use ambit_dataplane::record::{Record, Way};
+use ambit_dataplane::tunnel::{self, Ask};
 use ambit_model::names::WorkloadName;
 use ambit_model::plan::{Direct, Flow, PROXY_PORTS, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_net::copy::SocketEnd;
 use ambit_net::hbone::Tunnel;
-use ambit_net::socket::{address_exists, normalise, original_destination, set_linger_reset};
+use ambit_net::socket::{address_exists, normalise, original_destination};
 use tokio::net::TcpStream;
 
-use crate::choice::Around;
 use crate::config::SameNode;
-use crate::connections::CutReason;
-use crate::dataplane::{DataPlane, Served};
-use crate::descriptors::{Crowded, Direction, Permit};
-use crate::judgement::{Refused, VIEW_PATIENCE, wait_for_view};
-use crate::local;
-use crate::metrics::{Reporter, ResponseFlags};
-use crate::record::{Failure, Record, Way};
-use crate::tunnel::{self, Ask, DialError};
+use crate::local::{self, LocalError};
+use crate::thread::Thread;
 
 /// Why a captured connection went nowhere.
 #[derive(Debug, thiserror::Error)]
@@ -55,28 +58,34 @@ pub(crate) enum OutboundError {
     /// The plan is to refuse it.
     #[error("{0}")]
     Refused(Refusal),
-    /// The policies of a pod of this node deny it.
+    /// It cannot be joined to a pod of this node.
     #[error(transparent)]
-    Denied(#[from] Refused),
+    Local(#[from] LocalError),
     /// The destination cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
     /// There is no descriptor for its other half.
     #[error(transparent)]
     Share(#[from] Box<Crowded>),
-    /// It was cut while it was set up.
-    #[error(transparent)]
-    Cut(CutReason),
+}
+
+impl OutboundError {
+    /// Whether another endpoint may do better.
+    fn is_of_the_endpoint(&self) -> bool {
+        match self {
+            Self::Dial(error) | Self::Local(LocalError::Dial(error)) => error.is_of_the_endpoint(),
+            _ => false,
+        }
+    }
 }
 
 impl Failure for OutboundError {
     fn flags(&self) -> ResponseFlags {
         match self {
-            Self::Denied(refused) => refused.flags(),
+            Self::Local(error) => error.flags(),
             Self::Dial(error) => error.flags(),
             Self::Share(crowded) => crowded.flags(),
             Self::ForeignSource { .. } => ResponseFlags::Deny,
-            Self::Cut(reason) => reason.flags(),
             _ => ResponseFlags::Connect,
         }
     }
@@ -95,10 +104,9 @@ impl Failure for OutboundError {
             Self::Refused(Refusal::OtherNetwork(_)) => "other_network",
             Self::Refused(Refusal::NoAddress(_)) => "no_address",
             Self::Refused(Refusal::ProxyPort(_)) => "self_call",
-            Self::Denied(refused) => refused.reason(),
+            Self::Local(error) => error.reason(),
             Self::Dial(error) => error.reason(),
             Self::Share(crowded) => crowded.reason(),
-            Self::Cut(_) => "cut",
         }
     }
 }
@@ -112,7 +120,7 @@ enum Route {
 
 /// Serves one captured connection from accept to record.
 pub(crate) async fn serve(
-    plane: Rc<DataPlane>,
+    thread: Rc<Thread>,
     served: Rc<Served>,
     client: TcpStream,
     peer: SocketAddr,
@@ -126,19 +134,19 @@ pub(crate) async fn serve(
     let mut record = Record::new(Reporter::Source, peer, to);
     let captured = destination.map_err(OutboundError::OriginalDestination);
     let identified = match captured {
-        Ok(to) => identify(&plane, &served, &client, peer, to).await,
+        Ok(to) => identify(&thread, &served, &client, peer, to).await,
         Err(error) => Err(error),
     };
     let connected = match identified {
-        Ok(source) => connect(&plane, &served, &source, &mut other, &mut record).await,
+        Ok(source) => connect(&thread, &served, &source, &mut other, &mut record).await,
         Err(error) => Err(error),
     };
     match connected {
-        Ok(route) => carry(&plane, &served, client, route, record).await,
+        Ok(route) => carry(&thread, &served, client, route, record).await,
         Err(error) => {
             // In this order, whoever sees the reset finds the reason in the log.
-            record.failed(&plane.tally, &error);
-            refuse(client);
+            record.failed(&thread.plane.tally, &error);
+            reset(client);
         }
     }
 }
@@ -152,7 +160,7 @@ struct Source {
 
 /// Finds out who opened the connection, and refuses what cannot be.
 async fn identify(
-    plane: &DataPlane,
+    thread: &Thread,
     served: &Served,
     client: &TcpStream,
     peer: SocketAddr,
@@ -164,15 +172,14 @@ async fn identify(
             return Err(OutboundError::SelfCall(destination));
         }
     }
-    let pod = &served.pod;
-    let workload = wait_for_view(&plane.shared, |view| pod.described_in(view).cloned()).await;
+    let pod = &served.own;
+    let workload = wait_for_view(&thread.plane.mesh, |view| pod.described_in(view).cloned()).await;
     let workload = workload.ok_or_else(|| OutboundError::Unknown(pod.name.clone()))?;
-    demand(plane, &workload, destination.ip()).await;
+    demand(thread, &workload, destination.ip()).await;
     let is_known_address = workload.addresses.contains(&peer.ip());
     // A second network interface has an address that the control plane does not know; a forged
     // source address exists nowhere in the pod.
-    let exists =
-        || pod.netns.run(|| address_exists(peer.ip())).is_ok_and(|it| it.is_ok_and(|it| it));
+    let exists = || pod.run(|| address_exists(peer.ip())).is_ok_and(|it| it.is_ok_and(|it| it));
     if !is_known_address && !exists() {
         return Err(OutboundError::ForeignSource { source_address: peer, pod: pod.name.clone() });
     }
@@ -180,22 +187,22 @@ async fn identify(
 }
 
 /// Where the view is fetched piece by piece: makes sure that it says what there is to say.
-async fn demand(plane: &DataPlane, source: &Workload, ip: IpAddr) {
-    let shared = &plane.shared;
+async fn demand(thread: &Thread, source: &Workload, ip: IpAddr) {
+    let shared = &thread.shared;
     let (network, namespace) = (&source.network, &source.namespace);
     let is_known = || {
-        let view = shared.view.load();
+        let view = shared.mesh.view.load();
         view.workload_at(network, ip).is_some() || view.service_at(network, ip, namespace).is_some()
     };
-    if shared.demand.is_needed() && !is_known() {
-        shared.demand.address(format!("{network}/{ip}")).await;
+    if shared.mesh.demand.is_needed() && !is_known() {
+        shared.mesh.demand.address(format!("{network}/{ip}")).await;
     }
 }
 
 /// Plans the connection and follows the plan; an endpoint that cannot be reached is set aside and
 /// another one is tried, once.
 async fn connect(
-    plane: &Rc<DataPlane>,
+    thread: &Rc<Thread>,
     served: &Rc<Served>,
     source: &Source,
     other: &mut Option<Permit>,
@@ -204,33 +211,34 @@ async fn connect(
     let client = record.source.address;
     let destination = record.destination.address;
     record.source.workload = Some(source.workload.clone());
-    record.source.identity = Some(served.pod.identity.clone());
-    let first = plan(plane, source, client, destination);
+    record.source.identity = Some(served.own.identity.clone());
+    let first = plan(thread, source, client, destination);
     describe(record, &first);
     let failed = endpoint(&first).cloned();
-    let result = follow(plane, served, source, first, other, record).await;
-    let (Err(OutboundError::Dial(error)), Some(failed)) = (&result, failed) else { return result };
+    let result = follow(thread, served, source, first, other, record).await;
+    let (Err(error), Some(failed)) = (&result, failed) else { return result };
     if !error.is_of_the_endpoint() {
         return result;
     }
-    plane.balance.failed(&failed.uid);
-    let second = plan(plane, source, client, destination);
+    thread.plane.balance.failed(&failed.uid);
+    let second = plan(thread, source, client, destination);
     if endpoint(&second).is_none_or(|other| other.uid == failed.uid) {
         return result;
     }
     tracing::debug!(%destination, endpoint = %failed.uid, "endpoint set aside; trying another");
     describe(record, &second);
-    follow(plane, served, source, second, other, record).await
+    follow(thread, served, source, second, other, record).await
 }
 
-fn plan(plane: &DataPlane, source: &Source, client: SocketAddr, destination: SocketAddr) -> Plan {
-    let view = plane.shared.view.load();
-    let pods = plane.shared.pods.load();
-    let config = &plane.shared.config;
+fn plan(thread: &Thread, source: &Source, client: SocketAddr, destination: SocketAddr) -> Plan {
+    let view = thread.plane.mesh.view.load();
+    let pods = thread.shared.pods.load();
+    let enrolled = |name: &_| pods.by_name(name).map(|pod| &pod.identity);
+    let config = &thread.shared.config;
     let mut around = Around {
-        balance: &plane.balance,
+        balance: &thread.plane.balance,
         view: &view,
-        pods: &pods,
+        enrolled: &enrolled,
         network: &config.node.network,
         may_join: source.is_known_address && config.same_node == SameNode::Join,
     };
@@ -265,7 +273,7 @@ fn describe(record: &mut Record, plan: &Plan) {
 }
 
 async fn follow(
-    plane: &Rc<DataPlane>,
+    thread: &Rc<Thread>,
     served: &Rc<Served>,
     source: &Source,
     plan: Plan,
@@ -279,7 +287,7 @@ async fn follow(
     }
     match plan {
         Plan::Local(target) => {
-            match local::join(plane, served, &target, record).await? {
+            match local::join(thread, served, &target, record).await? {
                 Some(joined) => {
                     record.destination.address = target.address;
                     record.destination.identity = Some(joined.identity().clone());
@@ -288,19 +296,19 @@ async fn follow(
                 // The view is stale; whoever has the address now must prove who it is.
                 None => {
                     *other = None;
-                    through(plane, served, source, &target, target.address, record).await
+                    through(thread, served, source, &target, target.address, record).await
                 }
             }
         }
         Plan::Tunnel(target) => {
-            through(plane, served, source, &target, target.address, record).await
+            through(thread, served, source, &target, target.address, record).await
         }
         Plan::Waypoint { waypoint, destination } => {
-            through(plane, served, source, &waypoint, destination, record).await
+            through(thread, served, source, &waypoint, destination, record).await
         }
         Plan::Direct(Direct { address, .. }) => {
             record.destination.address = address;
-            let stream = tunnel::dial(&served.pod, address, &plane.dial_options(None)).await?;
+            let stream = dial(&served.own, address, &thread.plane.dial_options(None)).await?;
             Ok(Route::Direct(stream))
         }
         Plan::Refuse(refusal) => Err(OutboundError::Refused(refusal)),
@@ -310,13 +318,13 @@ async fn follow(
 /// Takes a descriptor for the other half again, if an endpoint before needed none.
 fn keep(other: &mut Option<Permit>, served: &Served) -> Result<(), Box<Crowded>> {
     if other.is_none() {
-        *other = Some(served.pod.shares.of(Direction::Outbound).take(None, 1)?);
+        *other = Some(served.own.shares.of(Direction::Outbound).take(None, 1)?);
     }
     Ok(())
 }
 
 async fn through(
-    plane: &Rc<DataPlane>,
+    thread: &Rc<Thread>,
     served: &Rc<Served>,
     source: &Source,
     target: &Target,
@@ -334,47 +342,34 @@ async fn through(
         authority,
         service: target.service.as_deref(),
     };
-    let opened = tunnel::open(plane, served, target, &ask).await?;
+    let opened = tunnel::open(&thread.plane, served, target, &ask).await?;
     record.destination.identity = Some(opened.peer.identity.clone());
     record.peer = Some(opened.peer);
     Ok(Route::Tunnel(Box::new(opened.tunnel)))
 }
 
 /// Moves the bytes, and ends the records.
-async fn carry(
-    plane: &DataPlane,
-    served: &Served,
-    client: TcpStream,
-    route: Route,
-    record: Record,
-) {
+async fn carry(thread: &Thread, served: &Served, client: TcpStream, route: Route, record: Record) {
     let endpoint = record.destination.workload.as_ref().map(|workload| workload.uid.clone());
     let _counted = endpoint.map(|uid| {
-        plane.balance.succeeded(&uid);
-        plane.balance.open(&uid)
+        thread.plane.balance.succeeded(&uid);
+        thread.plane.balance.open(&uid)
     });
     let client = SocketEnd::new(client);
-    let accounts = || plane.shared.memory.outbound(&served.pod.uid);
-    let enter = || plane.connections.enter(vec![served.pod.uid.clone()], None, None);
+    let accounts = || thread.plane.mesh.memory.outbound(&served.own.uid);
+    let enter = || thread.plane.connections.enter(vec![served.own.uid.clone()], None, None);
     match route {
         Route::Local(joined) => {
-            joined.carry(client, accounts(), record, &plane.tally).await;
+            joined.carry(client, accounts(), record, &thread.plane.tally).await;
         }
         Route::Tunnel(tunnel) => {
-            enter().carry(client, *tunnel, vec![record], &plane.tally).await;
+            enter().carry(client, *tunnel, vec![record], &thread.plane.tally).await;
         }
         Route::Direct(server) => {
             let accounts = accounts();
             let (client, server) =
                 (client.on(accounts.clone()), SocketEnd::new(server).on(accounts));
-            enter().carry(client, server, vec![record], &plane.tally).await;
+            enter().carry(client, server, vec![record], &thread.plane.tally).await;
         }
-    }
-}
-
-/// Closes a connection so that its client sees an error.
-pub(crate) fn refuse(client: TcpStream) {
-    if let Err(error) = set_linger_reset(&client) {
-        tracing::debug!(%error, "socket could not be set to reset; it closes in order");
     }
 }

@@ -12,20 +12,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ambit_dataplane::connections::CutReason;
+use ambit_dataplane::descriptors::Permit;
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::failure::{Failure, ResponseFlags};
+use ambit_dataplane::judgement::{Allowed, Refused, admit};
+use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::reset;
+use ambit_dataplane::record::{Record, Way};
 use ambit_model::address::Reach;
 use ambit_model::authorize::Source;
 use ambit_net::copy::SocketEnd;
 use ambit_net::socket::{address_exists, normalise, original_destination};
 use tokio::net::TcpStream;
 
-use crate::connections::CutReason;
-use crate::dataplane::{DataPlane, Served};
-use crate::descriptors::Permit;
-use crate::judgement::{Allowed, Refused, admit};
-use crate::metrics::{Reporter, ResponseFlags};
-use crate::outbound::refuse;
-use crate::record::{Failure, Record, Way};
-use crate::tunnel::{self, DialError};
+use crate::thread::Thread;
 
 /// Why a plain connection was refused.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +78,7 @@ impl Failure for PlaintextError {
 
 /// Serves one plain connection from accept to record.
 pub(crate) async fn serve(
-    plane: Rc<DataPlane>,
+    thread: Rc<Thread>,
     served: Rc<Served>,
     client: TcpStream,
     peer: SocketAddr,
@@ -88,26 +90,26 @@ pub(crate) async fn serve(
     let mut record = Record::new(Reporter::Destination, peer, to);
     record.way = Way::Direct;
     let admitted = match destination {
-        Ok(to) => connect(&plane, &served, &client, to, &mut record).await,
+        Ok(to) => connect(&thread, &served, &client, to, &mut record).await,
         Err(error) => Err(PlaintextError::OriginalDestination(error)),
     };
     match admitted {
         Ok((allowed, server)) => {
-            let accounts = plane.shared.memory.inbound(&served.pod.uid, None, peer.ip());
+            let accounts = thread.plane.mesh.memory.inbound(&served.own.uid, None, peer.ip());
             let client = SocketEnd::new(client).on(accounts.clone());
             let server = SocketEnd::new(server).on(accounts);
-            allowed.entered.carry(client, server, vec![record], &plane.tally).await;
+            allowed.entered.carry(client, server, vec![record], &thread.plane.tally).await;
         }
         Err(error) => {
-            record.failed(&plane.tally, &error);
-            refuse(client);
+            record.failed(&thread.plane.tally, &error);
+            reset(client);
         }
     }
 }
 
 /// Judges the connection and dials the application.
 async fn connect(
-    plane: &DataPlane,
+    thread: &Thread,
     served: &Served,
     client: &TcpStream,
     destination: SocketAddr,
@@ -119,27 +121,28 @@ async fn connect(
     }
     let from = record.source.address;
     {
-        let view = plane.shared.view.load();
-        let network = &plane.shared.config.node.network;
+        let view = thread.plane.mesh.view.load();
+        let network = &thread.shared.config.node.network;
         record.source.workload = view.workload_at(network, from.ip()).cloned();
-        record.destination.workload = served.pod.described_in(&view).cloned();
+        record.destination.workload = served.own.described_in(&view).cloned();
     }
     if Reach::of(destination.ip()) != Reach::Far {
         return Err(PlaintextError::WrongAddress(destination));
     }
-    let enter = |judged| plane.connections.enter(vec![served.pod.uid.clone()], Some(judged), None);
+    let enter =
+        |judged| thread.plane.connections.enter(vec![served.own.uid.clone()], Some(judged), None);
     let source = Source::new(None, from.ip());
-    let allowed = admit(&plane.shared, &served.pod, source, destination, enter).await?;
+    let allowed = admit(&thread.plane.mesh, &served.own, source, destination, enter).await?;
     record.destination.workload = Some(allowed.workload.clone());
     record.allowed_by.clone_from(&allowed.by);
     // After the wait for policies: what is not here any more would be dialled elsewhere.
-    let exists = served.pod.netns.run(|| address_exists(destination.ip()));
+    let exists = served.own.run(|| address_exists(destination.ip()));
     if !exists.and_then(|exists| exists).map_err(DialError::Socket)? {
         return Err(PlaintextError::WrongAddress(destination));
     }
-    let options = plane.dial_options(plane.original_source(from, destination));
+    let options = thread.plane.dial_options(thread.plane.original_source(from, destination));
     let server = tokio::select! {
-        dialled = tunnel::dial(&served.pod, destination, &options) => dialled?,
+        dialled = dial(&served.own, destination, &options) => dialled?,
         reason = allowed.entered.cut_off() => return Err(PlaintextError::Cut(reason)),
     };
     Ok((allowed, server))

@@ -1,43 +1,16 @@
 //! The pods that this proxy serves, as the node agent enrolled them.
 //!
-//! A pod's identity is what the agent said, never what the view says: the view may be stale, the
-//! agent holds the pod's very namespace. Maps are persistent, so that one more pod costs no copy.
+//! A pod's identity is what the agent said ([`OwnWorkload`]). Maps are persistent, so that one more
+//! pod costs no copy.
 
 use std::sync::Arc;
 
+use ambit_dataplane::own::OwnWorkload;
 use ambit_model::Text;
-use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
-use ambit_model::view::View;
-use ambit_model::workload::Workload;
-use ambit_net::namespace::NetNs;
-
-use crate::descriptors::Shares;
 
 /// An enrolled pod.
-#[derive(Debug)]
-pub(crate) struct Pod {
-    /// Its uid, as Kubernetes numbers pods.
-    pub(crate) uid: Text,
-    /// Namespace and name, by which the view knows it too.
-    pub(crate) name: WorkloadName,
-    /// Its network namespace.
-    pub(crate) netns: NetNs,
-    /// The identity it acts under.
-    pub(crate) identity: Identity,
-    /// What it may have of the worker's descriptors.
-    pub(crate) shares: Shares,
-}
-
-impl Pod {
-    /// What the view says of this pod. A description under its name but of another service account
-    /// is that of an earlier pod, and one without a node was written by somebody for something
-    /// else: nothing of it, its policies least of all, holds for this one.
-    pub(crate) fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
-        let described = view.workload_named(&self.name);
-        described.filter(|it| it.is_pod() && it.service_account == self.identity.service_account)
-    }
-}
+pub(crate) type Pod = OwnWorkload;
 
 /// All enrolled pods at one moment.
 #[derive(Clone, Debug, Default)]

@@ -14,6 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ambit_dataplane::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
+use ambit_dataplane::descriptors::Shares;
+use ambit_dataplane::learned::Successor;
+use ambit_dataplane::logging::Levels;
+use ambit_dataplane::views::Views;
+use ambit_dataplane::{demand, record};
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
@@ -30,20 +36,16 @@ use tracing::{error, info, warn};
 
 use crate::admin::connections::{LiveConnections, PassedOn};
 use crate::admin::{self, Admin};
-use crate::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
 use crate::config::Config;
 use crate::dataplane::{Command, Listeners};
-use crate::descriptors::Shares;
+use crate::dns;
 use crate::handover::{
     self, Descriptors, DnsSocket, FromWorker, HandoverError, ListenerKind, Message, OperatorSocket,
     PodInfo, ToWorker,
 };
 use crate::link::Link;
-use crate::logging::Levels;
 use crate::pods::Pod;
 use crate::shared::Shared;
-use crate::views::{self, Views};
-use crate::{dns, record};
 use threads::Threads;
 
 /// How long connections of this worker go on when it must end without a deadline being named.
@@ -130,15 +132,21 @@ impl Worker {
         levels: Levels,
     ) -> anyhow::Result<(Self, mpsc::Receiver<Message<FromWorker>>)> {
         let (link, outbox) = Link::new();
+        let (successor, learned) = Successor::new();
+        tokio::spawn(link.clone().hand_on(learned));
         let (certificates, asks) = Certificates::new(Clock::system());
-        let (demand, demands) = views::demand(&config);
+        let (demand, demands) = demand::demand(config.on_demand);
         let shared = Arc::new(Shared::new(config, certificates.clone(), demand));
-        let authority = CertificateAuthority::new(shared.config.clone());
-        let (metrics, crl) = (shared.metrics.clone(), shared.config.crl_path.clone());
-        let keeper = Keeper::new(certificates, asks, authority, link.clone(), metrics, crl);
-        let views = Views::new(shared.clone(), link.clone(), demands);
-        shared.metrics.watch_runtime("control".into(), tokio::runtime::Handle::current());
-        shared.metrics.watch_descriptors(shared.descriptors.clone());
+        let authority = CertificateAuthority::new(
+            shared.config.authority_access(),
+            shared.config.certificate_ttl,
+        );
+        let (metrics, crl) = (shared.mesh.metrics.clone(), shared.config.crl_path.clone());
+        let keeper = Keeper::new(certificates, asks, authority, successor.clone(), metrics, crl);
+        let (access, metadata) = (shared.config.discovery_access(), &shared.config.node.metadata);
+        let views = Views::new(shared.mesh.clone(), access, metadata, successor, demands);
+        shared.mesh.metrics.watch_runtime("control".into(), tokio::runtime::Handle::current());
+        shared.mesh.metrics.watch_descriptors(shared.mesh.descriptors.clone());
         let threads = Threads::start(&shared)?;
         let enrolled = Arc::new(AtomicBool::new(false));
         let admin = Arc::new(Admin {
@@ -175,7 +183,7 @@ impl Worker {
         let mut supervised = true;
         let mut taken_over = std::pin::pin!(takeover::wait(self.shared.config.operator.clone()));
         let mut buffer = vec![0; handover::MAX_HEADER_BYTES];
-        let mut view_complete = self.shared.view_complete.subscribe();
+        let mut view_complete = self.shared.mesh.view_complete.subscribe();
         loop {
             tokio::select! {
                 received = handover::receive::<ToWorker>(&socket, &mut buffer), if supervised => {
@@ -364,7 +372,8 @@ impl Worker {
         let uid: Text = info.uid.as_str().into();
         self.remove(&uid).await;
         let name = WorkloadName::new(&*info.namespace, &*info.name);
-        let shares = Shares::new(&self.shared.descriptors, &name);
+        let shares = Shares::new(&self.shared.mesh.descriptors, &name);
+        let netns = Some(netns);
         let pod = Pod { uid: uid.clone(), name, netns, identity: identity.clone(), shares };
         let pod = Arc::new(pod);
         self.shared.pods.rcu(|pods| {
@@ -372,7 +381,7 @@ impl Worker {
             pods.insert(pod.clone());
             pods
         });
-        self.shared.certificates.hold(identity).await;
+        self.shared.mesh.certificates.hold(identity).await;
         let waiting = Some((listeners.into_values().collect(), dns));
         self.held.insert(uid, Held { pod, waiting });
         self.shared.metrics.pod_started();
@@ -382,7 +391,7 @@ impl Worker {
 
     /// Serves the pods that wait, once the view is known.
     async fn serve_waiting(&mut self) {
-        if *self.shared.view_complete.borrow() && !self.stopping {
+        if *self.shared.mesh.view_complete.borrow() && !self.stopping {
             for held in self.held.values_mut() {
                 let Some((listeners, sockets)) = held.waiting.take() else { continue };
                 self.threads.add(&held.pod, listeners, sockets).await;
@@ -399,7 +408,7 @@ impl Worker {
             pods
         });
         self.threads.remove(uid, self.shared.config.drain_deadline).await;
-        self.shared.certificates.release(held.pod.identity.clone()).await;
+        self.shared.mesh.certificates.release(held.pod.identity.clone()).await;
         self.shared.metrics.pod_stopped();
         self.count();
     }

@@ -9,14 +9,15 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),
     ("ambit-manifest", &["ambit-model"]),
-    ("ambit-proxy", ROLE),
-    ("ambit-waypoint", ROLE),
+    ("ambit-dataplane", ROLE),
+    ("ambit-proxy", PROXY),
+    ("ambit-waypoint", PROXY),
     ("ambit-control", CONTROL),
     ("ambit-node", ROLE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
@@ -27,6 +28,8 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("ambit-cli", EVERYTHING),
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
+/// Every proxy is made of the same parts.
+const PROXY: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane"];
 const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
 /// The experiments on a cluster use what a user's command knows of one.
 const BENCH: &[&str] = &[

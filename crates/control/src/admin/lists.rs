@@ -350,9 +350,9 @@ pub(super) fn namespaces(builder: &Builder) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ambit_manifest::{Kind, stored};
     use crate::registry::Event;
     use crate::view_builder::{Mesh, Vips};
+    use ambit_manifest::{Kind, stored};
 
     fn put(kind: Kind, object: &Value) -> Event {
         Event::Put(stored(kind, object.to_string().as_bytes()).expect("valid"))

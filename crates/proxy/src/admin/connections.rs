@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ambit_dataplane::connections::ConnectionInfo;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -20,7 +21,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::connections::ConnectionInfo;
 use crate::dataplane::Command;
 use crate::handover::FromWorker;
 use crate::link::Link;

@@ -5,6 +5,7 @@
 
 use std::time::SystemTime;
 
+use ambit_dataplane::certificates::Holding;
 use ambit_model::policy::{Action, Match, Policy, PolicyScope, TextMatch};
 use ambit_model::service::{IpFamilies, Mode, Scope, Service};
 use ambit_model::view::View;
@@ -18,12 +19,11 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::certificates::Holding;
 use crate::shared::Shared;
 
 /// Everything.
 pub(super) fn config_dump(shared: &Shared) -> Value {
-    let view = shared.view.load();
+    let view = shared.mesh.view.load();
     let mut dump = view_dump(&view);
     let pods = shared.pods.load();
     let pods = pods.iter().map(|pod| {
@@ -60,7 +60,7 @@ fn view_dump(view: &View) -> Map<String, Value> {
 
 /// The certificates of this node's pods.
 pub(super) fn certificates(shared: &Shared) -> Value {
-    shared.certificates.list().iter().map(holding).collect()
+    shared.mesh.certificates.list().iter().map(holding).collect()
 }
 
 fn holding(holding: &Holding) -> Value {

@@ -5,6 +5,9 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_dataplane::certificates::{Certificates, Clock};
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::descriptors::{Descriptors, Direction, Process, Shares};
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, WorkloadName};
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
@@ -17,12 +20,9 @@ use tokio::sync::mpsc;
 
 use super::connections::PassedOn;
 use super::*;
-use crate::certificates::{Certificates, Clock};
 use crate::config;
-use crate::descriptors::{Descriptors, Direction, Process, Shares};
 use crate::handover::Message;
 use crate::pods::Pod;
-use crate::views::Demand;
 
 struct World {
     admin: Arc<Admin>,
@@ -44,7 +44,7 @@ impl World {
         change(&mut shared);
         let shared = Arc::new(shared);
         let (link, said) = Link::new();
-        let levels = Levels::for_test("info");
+        let levels = Levels::detached("info");
         let enrolled = Arc::new(AtomicBool::new(false));
         let connections = LiveConnections::new(Vec::new(), link.clone());
         let admin = Arc::new(Admin { shared, link, levels, connections, enrolled });
@@ -96,7 +96,7 @@ fn view() -> View {
 #[tokio::test]
 async fn the_dump_has_ztunnels_shape_and_no_secrets() {
     let world = World::new("dump");
-    world.admin.shared.publish(view());
+    world.admin.shared.mesh.publish(view());
     let (status, text) = world.ask(Method::GET, "/config_dump").await;
     assert_eq!(status, 200);
     for secret in ["hush", "hidden", "PRIVATE KEY"] {
@@ -129,7 +129,7 @@ async fn readiness_says_what_is_missing() {
     world.admin.enrolled.store(true, Ordering::Relaxed);
     let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
     assert!(status == 503 && !text.contains("agent"), "{text}");
-    world.admin.shared.view_complete.send_replace(true);
+    world.admin.shared.mesh.view_complete.send_replace(true);
     assert_eq!(world.ask(Method::GET, "/healthz/ready").await.0, 200);
     let (_, text) = world.ask(Method::GET, "/process").await;
     let process: ProcessInfo = serde_json::from_str(&text).expect("JSON");
@@ -140,14 +140,14 @@ async fn readiness_says_what_is_missing() {
 async fn shares_that_are_used_up_are_told_and_only_a_full_proxy_is_not_ready() {
     let world = World::new("shares");
     world.admin.enrolled.store(true, Ordering::Relaxed);
-    world.admin.shared.view_complete.send_replace(true);
+    world.admin.shared.mesh.view_complete.send_replace(true);
     let shared = &world.admin.shared;
     let name = WorkloadName::new("shop", "cart");
     let pod = Arc::new(Pod {
         uid: "1".into(),
-        shares: Shares::new(&shared.descriptors, &name),
+        shares: Shares::new(&shared.mesh.descriptors, &name),
         name,
-        netns: NetNs::current().expect("this namespace"),
+        netns: Some(NetNs::current().expect("this namespace")),
         identity: Identity::new("cluster.local", "shop", "cart"),
     });
     shared.pods.rcu(|pods| {
@@ -170,9 +170,11 @@ async fn shares_that_are_used_up_are_told_and_only_a_full_proxy_is_not_ready() {
 #[tokio::test]
 async fn a_proxy_without_descriptors_for_one_more_pod_is_not_ready() {
     let full = Descriptors::new(Process { limit: 100, threads: 1 });
-    let world = World::with("full", |shared| shared.descriptors = full);
+    let world = World::with("full", |shared| {
+        Arc::get_mut(&mut shared.mesh).expect("not shared yet").descriptors = full;
+    });
     world.admin.enrolled.store(true, Ordering::Relaxed);
-    world.admin.shared.view_complete.send_replace(true);
+    world.admin.shared.mesh.view_complete.send_replace(true);
     let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
     assert!(status == 503 && text.contains("too few descriptors"), "{text}");
 }

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use ambit_dataplane::views::NodeMetadata;
+use serde::Deserialize;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 
 use super::ConfigError;
@@ -204,41 +205,27 @@ impl ProxyConfig {
 }
 
 /// What the control plane is told about this proxy.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct NodeMetadata {
-    /// `ztunnel~<ip>~<pod>.<namespace>~<namespace>.svc.cluster.local`.
-    pub(crate) id: String,
-    /// Everything else.
-    pub(crate) fields: BTreeMap<String, serde_json::Value>,
-}
-
-impl NodeMetadata {
-    pub(super) fn new(
-        node_name: &str,
-        proxy_config: &ProxyConfig,
-        environment: &Environment,
-    ) -> Result<Self, ConfigError> {
-        let text = |name: &str| environment.variable(name).unwrap_or_default();
-        let (pod, namespace) = (text("POD_NAME"), text("POD_NAMESPACE"));
-        let ip = environment.variable("INSTANCE_IP").unwrap_or(UNKNOWN_ADDRESS);
-        let named = [
-            ("NAME", pod),
-            ("NAMESPACE", namespace),
-            ("INSTANCE_IPS", ip),
-            ("NODE_NAME", node_name),
-        ];
-        let named = named.map(|(name, value)| (name.to_owned(), value.into()));
-        let mut fields: BTreeMap<String, serde_json::Value> = named.into_iter().collect();
-        let further = proxy_config.proxy_metadata.iter();
-        fields.extend(further.map(|(name, value)| (name.clone(), value.as_str().into())));
-        for (name, value) in environment.with_prefix(METADATA_JSON_PREFIX) {
-            let value = serde_json::from_str(value).map_err(|error| {
-                let reason = format!("the value is no JSON: {error}");
-                ConfigError::invalid(format!("{METADATA_JSON_PREFIX}{name}"), reason)
-            })?;
-            fields.insert(name.to_owned(), value);
-        }
-        let id = format!("ztunnel~{ip}~{pod}.{namespace}~{namespace}.svc.cluster.local");
-        Ok(Self { id, fields })
+pub(super) fn node_metadata(
+    node_name: &str,
+    proxy_config: &ProxyConfig,
+    environment: &Environment,
+) -> Result<NodeMetadata, ConfigError> {
+    let text = |name: &str| environment.variable(name).unwrap_or_default();
+    let (pod, namespace) = (text("POD_NAME"), text("POD_NAMESPACE"));
+    let ip = environment.variable("INSTANCE_IP").unwrap_or(UNKNOWN_ADDRESS);
+    let named =
+        [("NAME", pod), ("NAMESPACE", namespace), ("INSTANCE_IPS", ip), ("NODE_NAME", node_name)];
+    let named = named.map(|(name, value)| (name.to_owned(), value.into()));
+    let mut fields: BTreeMap<String, serde_json::Value> = named.into_iter().collect();
+    let further = proxy_config.proxy_metadata.iter();
+    fields.extend(further.map(|(name, value)| (name.clone(), value.as_str().into())));
+    for (name, value) in environment.with_prefix(METADATA_JSON_PREFIX) {
+        let value = serde_json::from_str(value).map_err(|error| {
+            let reason = format!("the value is no JSON: {error}");
+            ConfigError::invalid(format!("{METADATA_JSON_PREFIX}{name}"), reason)
+        })?;
+        fields.insert(name.to_owned(), value);
     }
+    let id = format!("ztunnel~{ip}~{pod}.{namespace}~{namespace}.svc.cluster.local");
+    Ok(NodeMetadata { id, fields })
 }

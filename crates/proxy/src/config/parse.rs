@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ambit_dataplane::control_plane::{RootCertificate, Token};
 use http::Uri;
 use zeroize::Zeroizing;
 
 use super::istio::{Environment, ProxyConfig};
-use super::{Args, ConfigError, RootCertificate, Token};
+use super::{Args, ConfigError};
 
 /// Units of a duration, longest first so that `ms` is not taken for `m`.
 const UNITS: [(&str, f64); 7] = [
@@ -162,11 +163,6 @@ pub(super) fn token(text: Option<&str>, default_path: &str) -> Token {
         Some(path) if path.contains('/') || exists(path) => Token::File(PathBuf::from(path)),
         Some(literal) => Token::Literal(Zeroizing::new(literal.to_owned())),
     }
-}
-
-/// Prints a URI as text.
-pub(super) fn as_text<S: serde::Serializer>(uri: &Uri, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(uri)
 }
 
 /// Where the control plane's two services are.

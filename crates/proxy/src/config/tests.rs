@@ -1,6 +1,7 @@
 //! Every flag and variable, by table.
 
 use clap::{Args as _, Command, FromArgMatches as _};
+use zeroize::Zeroizing;
 
 use super::*;
 

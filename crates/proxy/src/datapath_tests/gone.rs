@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 60;
 fn lent(pair: &Pair) -> (usize, usize) {
     let proxies = pair.proxies();
     let open = proxies.iter().map(|it| it.list().len()).sum();
-    (open, proxies.iter().map(|it| it.shared.descriptors.used().0).sum())
+    (open, proxies.iter().map(|it| it.shared.mesh.descriptors.used().0).sum())
 }
 
 /// Fills connections, resets them, and waits until nothing of theirs is left.

@@ -37,7 +37,7 @@ impl Attack {
     /// Opens all the tunnels to a port of a pod, with the attacker's own certificate.
     fn begin(near: &Proxy, attacker: &PodBox, server: &PodBox, port: u16) -> Self {
         let identity = attacker.workload.identity();
-        let credentials = near.shared.certificates.cached(&identity).expect("it has one");
+        let credentials = near.shared.mesh.certificates.cached(&identity).expect("it has one");
         let expected = vec![server.workload.identity()];
         let netns = attacker.netns.try_clone().expect("a descriptor");
         let (hbone, target) = (at(server.v4, 15008), at(server.v4, port));
@@ -190,7 +190,7 @@ in_namespaces! {
 
         drop(attacks);
         wait_until("what the attacker had is given back", || {
-            let (used, _) = far.shared.descriptors.used();
+            let (used, _) = far.shared.mesh.descriptors.used();
             used < 20
         });
         assert!(far.shares().used_up.is_empty());
@@ -214,7 +214,7 @@ in_namespaces! {
             let answer = client.ask(at(server.v4, 8080));
             assert_eq!(answer.expect("served"), format!("{} said hello\n", client.v4));
         }
-        let (used, _) = far.shared.descriptors.used();
+        let (used, _) = far.shared.mesh.descriptors.used();
         assert!(used < LIMIT / 10, "{used} descriptors");
     }
 }

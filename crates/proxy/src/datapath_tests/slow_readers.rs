@@ -102,7 +102,7 @@ fn check(place: Place, reader: Reader) {
     ping(&mut neighbour);
     let held = || {
         let proxies = pair.proxies();
-        proxies.iter().map(|proxy| proxy.shared.memory.reserved_bytes()).max().unwrap()
+        proxies.iter().map(|proxy| proxy.shared.mesh.memory.reserved_bytes()).max().unwrap()
     };
     let before = resident_bytes();
     let mut streams: Vec<_> = (0..READERS).map(|_| open(&pair, at(pair.server.v4, 8080))).collect();

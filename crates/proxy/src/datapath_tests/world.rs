@@ -10,6 +10,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use ambit_dataplane::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignError};
+use ambit_dataplane::connections::ConnectionInfo;
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::descriptors::{Descriptors, Process, Shares, Told};
+use ambit_dataplane::learned::Successor;
 use ambit_model::identity::Identity;
 use ambit_model::names::{ServiceName, WorkloadName};
 use ambit_model::policy::Policy;
@@ -29,16 +34,11 @@ use futures::future::BoxFuture;
 use http::{Method, Request, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignError};
 use crate::config::{Config, Environment, SameNode};
-use crate::connections::ConnectionInfo;
 use crate::dataplane::{self, Command, Listeners};
-use crate::descriptors::{Descriptors, Process, Shares, Told};
 use crate::dns;
-use crate::link::Link;
 use crate::pods::Pod;
 use crate::shared::Shared;
-use crate::views::Demand;
 
 /// No exchange takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -174,23 +174,24 @@ impl World {
         }));
         let mut shared = Shared::new(config, certificates.clone(), Demand::nothing());
         if let Some(limit) = limit {
-            shared.descriptors = Descriptors::new(Process { limit, threads: 1 });
+            let mesh = Arc::get_mut(&mut shared.mesh).expect("not shared yet");
+            mesh.descriptors = Descriptors::new(Process { limit, threads: 1 });
         }
-        shared.metrics.watch_descriptors(shared.descriptors.clone());
+        shared.mesh.metrics.watch_descriptors(shared.mesh.descriptors.clone());
         let shared = Arc::new(shared);
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let (link, mut said) = Link::new();
-        control.spawn(async move { while said.recv().await.is_some() {} });
+        let (successor, mut learned) = Successor::new();
+        control.spawn(async move { while learned.recv().await.is_some() {} });
         let keeper = Keeper::new(
             certificates,
             asks,
             Signer(self.authority.clone()),
-            link,
-            shared.metrics.clone(),
+            successor,
+            shared.mesh.metrics.clone(),
             "/nonexistent".into(),
         );
         control.spawn(keeper.run());
@@ -213,10 +214,10 @@ impl Proxy {
         let enrolled = Arc::new(Pod {
             uid: pod.uid.as_str().into(),
             name: WorkloadName::new("default", pod.workload.name.clone()),
-            netns: pod.netns.try_clone().unwrap(),
+            netns: Some(pod.netns.try_clone().unwrap()),
             identity: pod.workload.identity(),
             shares: Shares::new(
-                &self.shared.descriptors,
+                &self.shared.mesh.descriptors,
                 &WorkloadName::new("default", pod.workload.name.clone()),
             ),
         });
@@ -225,7 +226,7 @@ impl Proxy {
             pods.insert(enrolled.clone());
             pods
         });
-        let certificates = &self.shared.certificates;
+        let certificates = &self.shared.mesh.certificates;
         self.control.block_on(certificates.hold(enrolled.identity.clone()));
         super::wait_until("a certificate", || certificates.cached(&enrolled.identity).is_some());
         let listeners = pod.netns.run(listeners).unwrap();
@@ -235,7 +236,7 @@ impl Proxy {
     /// Asks for a tunnel with a pod's certificate, whatever the pod's proxy would plan; `None` is
     /// no answer.
     pub(crate) fn tunnel(&self, from: &PodBox, to: &PodBox, authority: &str) -> Option<StatusCode> {
-        let certificates = &self.shared.certificates;
+        let certificates = &self.shared.mesh.certificates;
         let credentials = certificates.cached(&from.workload.identity()).unwrap();
         let request = Request::builder().method(Method::CONNECT).uri(authority).body(()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -299,11 +300,11 @@ impl Proxy {
     /// What an operator is told of its shares.
     pub(crate) fn shares(&self) -> Told {
         let pods = self.shared.pods.load();
-        Told::of(&self.shared.descriptors, pods.iter().map(|pod| &pod.shares))
+        Told::of(&self.shared.mesh.descriptors, pods.iter().map(|pod| &pod.shares))
     }
 
     pub(crate) fn metrics(&self) -> String {
-        self.shared.metrics.encode().unwrap()
+        self.shared.mesh.metrics.encode().unwrap()
     }
 }
 
@@ -316,15 +317,15 @@ pub(crate) fn publish(proxies: &[&Proxy], pods: &[&PodBox], further: &[Change]) 
     for change in further {
         view.apply(change.clone());
     }
-    proxies.iter().for_each(|proxy| proxy.shared.publish(view.clone()));
+    proxies.iter().for_each(|proxy| proxy.shared.mesh.publish(view.clone()));
 }
 
 /// Applies one more change to what a proxy knows.
 pub(crate) fn change(proxies: &[&Proxy], change: Change) {
     for proxy in proxies {
-        let mut view = (*proxy.shared.view.load_full()).clone();
+        let mut view = (*proxy.shared.mesh.view.load_full()).clone();
         view.apply(change.clone());
-        proxy.shared.publish(view);
+        proxy.shared.mesh.publish(view);
     }
 }
 

@@ -8,13 +8,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ambit_net::namespace::NetNs;
 use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, udp_bind, unspecified_like};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::message::{HEADER_BYTES, question_end};
+use crate::pods::Pod;
 
 /// How often a resolver that does not answer is asked.
 const ATTEMPTS: usize = 2;
@@ -75,7 +75,7 @@ fn resolvers_of(resolv_conf: &str) -> Vec<SocketAddr> {
 
 /// Asks one resolver after the other.
 pub(super) async fn ask(
-    netns: &NetNs,
+    pod: &Pod,
     resolvers: &[SocketAddr],
     query: &[u8],
     transport: Transport,
@@ -86,8 +86,8 @@ pub(super) async fn ask(
     for resolver in attempts.take(ATTEMPTS * MAX_RESOLVERS) {
         let asking = async {
             match transport {
-                Transport::Udp => ask_udp(netns, *resolver, query, mark).await,
-                Transport::Tcp => ask_tcp(netns, *resolver, query, mark).await,
+                Transport::Udp => ask_udp(pod, *resolver, query, mark).await,
+                Transport::Tcp => ask_tcp(pod, *resolver, query, mark).await,
             }
         };
         let answer = timeout(ATTEMPT_TIMEOUT, asking).await;
@@ -99,15 +99,10 @@ pub(super) async fn ask(
     Err(failure)
 }
 
-async fn ask_udp(
-    netns: &NetNs,
-    resolver: SocketAddr,
-    query: &[u8],
-    mark: u32,
-) -> io::Result<Vec<u8>> {
+async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: u32) -> io::Result<Vec<u8>> {
     let options = ListenOptions { mark: Some(mark), ..Default::default() };
     let any = SocketAddr::new(unspecified_like(resolver.ip()), 0);
-    let socket = UdpSocket::from_std(netns.run(|| udp_bind(any, &options))??)?;
+    let socket = UdpSocket::from_std(pod.run(|| udp_bind(any, &options))??)?;
     socket.connect(resolver).await?;
     let renumbered = Renumbered::new(query)?;
     socket.send(&renumbered.query).await?;
@@ -120,14 +115,9 @@ async fn ask_udp(
     }
 }
 
-async fn ask_tcp(
-    netns: &NetNs,
-    resolver: SocketAddr,
-    query: &[u8],
-    mark: u32,
-) -> io::Result<Vec<u8>> {
+async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: u32) -> io::Result<Vec<u8>> {
     let options = DialOptions { mark: Some(mark), ..Default::default() };
-    let mut stream = netns.run(|| tcp_dial(resolver, &options))??.connected().await?;
+    let mut stream = pod.run(|| tcp_dial(resolver, &options))??.connected().await?;
     let renumbered = Renumbered::new(query)?;
     let length = u16::try_from(query.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], &renumbered.query].concat()).await?;

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ambit_dataplane::certificates::{Certificates, Clock};
+use ambit_dataplane::demand::Demand;
+use ambit_dataplane::descriptors::Shares;
 use ambit_model::identity::Identity;
 use ambit_model::names::{NetworkAddress, WorkloadName};
 use ambit_model::service::{Service, VirtualAddress};
@@ -14,10 +17,7 @@ use tokio::task::LocalSet;
 
 use super::message::tests::{LAST_POINTER, chains_of_pointers};
 use super::*;
-use crate::certificates::{Certificates, Clock};
 use crate::config;
-use crate::descriptors::Shares;
-use crate::views::Demand;
 
 /// A pod's DNS server, and where it and its resolver are.
 struct World {
@@ -44,7 +44,7 @@ impl World {
         let vip = VirtualAddress { address: NetworkAddress::new("", ip), prefix_len: None };
         cart.addresses = vec![vip];
         view.apply(Change::Service(cart));
-        shared.publish(view);
+        shared.mesh.publish(view);
         let (commands, receiver) = mpsc::channel(4);
         tokio::task::spawn_local(run(shared.clone(), receiver));
         let nowhere = address;
@@ -63,8 +63,8 @@ impl World {
         let name = WorkloadName::new("shop", name);
         let pod = Arc::new(Pod {
             uid: uid.into(),
-            shares: Shares::new(&self.shared.descriptors, &name),
-            netns: NetNs::current().expect("this namespace"),
+            shares: Shares::new(&self.shared.mesh.descriptors, &name),
+            netns: Some(NetNs::current().expect("this namespace")),
             identity: Identity::new("cluster.local", "shop", &*name.name),
             name,
         });
@@ -76,7 +76,7 @@ impl World {
 
     /// How many queries were looked at so far.
     fn asked(&self) -> u64 {
-        let metrics = self.shared.metrics.encode().expect("metrics");
+        let metrics = self.shared.mesh.metrics.encode().expect("metrics");
         let line = metrics.lines().find_map(|it| it.strip_prefix("istio_dns_requests_total "));
         line.map_or(0, |count| count.parse().expect("a number"))
     }
@@ -378,7 +378,7 @@ async fn silent_connections_are_bounded_and_concern_their_own_pod_alone() {
             closed += usize::from(heard.is_ok_and(|it| it.is_err()));
         }
         assert_eq!((connections.len() - closed, closed), (MAX_CONNECTIONS, 36));
-        let (used, _) = world.shared.descriptors.used();
+        let (used, _) = world.shared.mesh.descriptors.used();
         assert_eq!(used, 2 * MAX_CONNECTIONS, "one for each, and one for the resolver's");
         let known = query("cart.", RecordType::A);
         assert_eq!(world.ask_tcp(std::slice::from_ref(&known)).await.len(), 1);

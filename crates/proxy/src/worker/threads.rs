@@ -102,7 +102,7 @@ where
     F: Future<Output = ()>,
 {
     let (ended, running) = oneshot::channel();
-    let metrics = shared.metrics.clone();
+    let metrics = shared.mesh.metrics.clone();
     std::thread::Builder::new().name(name.clone()).spawn(move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,

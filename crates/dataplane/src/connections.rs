@@ -1,0 +1,394 @@
+//! The live connections of one data-plane thread, and what ends them before their time.
+//!
+//! A connection is entered before its destination is dialled and leaves with its last byte. While
+//! it is in the table it is judged again whenever the view changes in a way that matters to
+//! authorization, and whenever a certificate is revoked. What is no longer allowed is cut within a
+//! second; nothing is cut for a policy that has not arrived yet.
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_model::Text;
+use ambit_model::authorize::{Decision, Denial, Source};
+use ambit_model::names::WorkloadName;
+use ambit_model::view::View;
+use ambit_net::copy::{CopyError, End, Flow, copy};
+use ambit_tls::{Peer, RevocationList};
+use serde::Serialize;
+use slab::Slab;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+
+use crate::failure::ResponseFlags;
+use crate::mesh::Mesh;
+use crate::metrics::{Reporter, Traffic};
+use crate::record::{Bytes, Record, Tally, Way};
+
+/// Connections judged in one go; the thread serves traffic in between.
+const JUDGED_AT_ONCE: usize = 256;
+/// Changes of the view that come faster than this are answered together.
+const JUDGE_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the counters of long connections are brought up to date.
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why a connection was ended before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CutReason {
+    /// A policy denies it now.
+    Denied(Denial),
+    /// A certificate that proved its peer was revoked.
+    Revoked,
+    /// Its pod is gone, and so is the time it had to finish.
+    PodGone,
+}
+
+impl Error for CutReason {}
+
+impl CutReason {
+    /// Istio's letters for it.
+    pub fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Denied(_) => ResponseFlags::Deny,
+            Self::Revoked => ResponseFlags::CertificateRevoked,
+            Self::PodGone => ResponseFlags::Connect,
+        }
+    }
+}
+
+impl fmt::Display for CutReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(denial) => write!(f, "cut because the policies changed: {denial}"),
+            Self::Revoked => f.write_str("cut because the peer's certificate was revoked"),
+            Self::PodGone => f.write_str("cut because the pod was deleted"),
+        }
+    }
+}
+
+/// What a connection needs to be judged again.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The workload that was connected to.
+    pub workload: WorkloadName,
+    /// Who connected.
+    pub source: Source,
+    /// Where to.
+    pub destination: std::net::SocketAddr,
+}
+
+/// One live connection, or one HBONE connection that others live in.
+pub struct Connection {
+    /// Its bytes, and the way to cut it.
+    flow: Flow,
+    /// The pods of this proxy that it belongs to, by uid.
+    pods: Vec<Text>,
+    /// Set when the destination is a pod of this proxy.
+    judged: Option<Judged>,
+    peer: RefCell<Option<Arc<Peer>>>,
+    details: RefCell<Option<Details>>,
+    cut_for: RefCell<Option<CutReason>>,
+}
+
+/// What there is to tell of a connection once it stands: the record of each pod of this proxy that
+/// it belongs to, the client's first.
+struct Details {
+    records: Vec<(Record, Arc<Traffic>)>,
+    counted: Cell<Bytes>,
+}
+
+/// All live connections of a thread. Clones share them.
+#[derive(Clone)]
+pub struct Connections(Rc<Table>);
+
+struct Table {
+    /// What they are judged by.
+    mesh: Arc<Mesh>,
+    live: RefCell<Slab<Rc<Connection>>>,
+}
+
+/// A connection's entry in the table, which it leaves when this is dropped.
+pub struct Entered {
+    table: Connections,
+    key: usize,
+    connection: Rc<Connection>,
+}
+
+impl Connections {
+    /// None yet; they are judged by what this says.
+    pub fn new(mesh: Arc<Mesh>) -> Self {
+        Self(Rc::new(Table { mesh, live: RefCell::default() }))
+    }
+
+    /// Enters a connection that belongs to these pods.
+    pub fn enter(
+        &self,
+        pods: Vec<Text>,
+        judged: Option<Judged>,
+        peer: Option<Arc<Peer>>,
+    ) -> Entered {
+        let connection = Rc::new(Connection {
+            flow: Flow::new(),
+            pods,
+            judged,
+            peer: RefCell::new(peer),
+            details: RefCell::default(),
+            cut_for: RefCell::default(),
+        });
+        let key = self.0.live.borrow_mut().insert(connection.clone());
+        Entered { table: self.clone(), key, connection }
+    }
+
+    /// Whether a pod has connections.
+    pub fn hold(&self, uid: &Text) -> bool {
+        self.0.live.borrow().iter().any(|(_, connection)| connection.pods.contains(uid))
+    }
+
+    /// Cuts all that is left of a pod's connections.
+    pub fn cut_pod(&self, uid: &Text) {
+        for (_, connection) in self.0.live.borrow().iter() {
+            if connection.pods.contains(uid) {
+                connection.cut(CutReason::PodGone);
+            }
+        }
+    }
+
+    /// What there is to tell of every connection that stands.
+    pub fn list(&self) -> Vec<ConnectionInfo> {
+        self.0.live.borrow().iter().filter_map(|(_, connection)| connection.info()).collect()
+    }
+
+    /// Judges connections again whenever there is a reason, and keeps counters up to date. Never
+    /// returns.
+    pub async fn keep_judged(&self) {
+        let mesh = &self.0.mesh;
+        let mut view_changed = mesh.view_changed.subscribe();
+        let mut trust_changed = mesh.certificates.trust_changed();
+        let mut judged_at = mesh.view.load().authorization_version();
+        let mut count_at = Instant::now() + COUNT_INTERVAL;
+        loop {
+            tokio::select! {
+                _ = view_changed.changed() => {
+                    let view = mesh.view.load_full();
+                    if view.authorization_version() != judged_at {
+                        judged_at = view.authorization_version();
+                        self.visit(|connection| connection.judge(&view)).await;
+                        sleep(JUDGE_INTERVAL).await;
+                    }
+                }
+                _ = trust_changed.changed() => {
+                    let revocations = mesh.certificates.revocations();
+                    let cut = Cell::new(0);
+                    self.visit(|connection| {
+                        cut.set(cut.get() + u32::from(connection.judge_peer(&revocations)));
+                    })
+                    .await;
+                    (0..cut.get()).for_each(|_| mesh.metrics.revocation_rejection());
+                }
+                () = tokio::time::sleep_until(count_at) => {
+                    self.visit(Connection::count).await;
+                    count_at = Instant::now() + COUNT_INTERVAL;
+                }
+            }
+        }
+    }
+
+    /// Visits every connection that is there now, a bounded number at once.
+    async fn visit(&self, mut work: impl FnMut(&Connection)) {
+        let mut next = 0;
+        loop {
+            let batch: Vec<Rc<Connection>> = {
+                let table = self.0.live.borrow();
+                let end = (next + JUDGED_AT_ONCE).min(table.capacity());
+                let batch = (next..end).filter_map(|key| table.get(key).cloned()).collect();
+                next = end;
+                batch
+            };
+            batch.iter().for_each(|connection| work(connection));
+            if next >= self.0.live.borrow().capacity() {
+                return;
+            }
+            yield_now().await;
+        }
+    }
+}
+
+impl Connection {
+    /// Ends the connection; the first reason stays.
+    fn cut(&self, reason: CutReason) {
+        self.cut_for.borrow_mut().get_or_insert(reason);
+        self.flow.cut();
+    }
+
+    fn judge(&self, view: &View) {
+        let Some(judged) = &self.judged else { return };
+        // A workload that left the view takes its policies along; the agent ends its connections.
+        let Some(workload) = view.workload_named(&judged.workload) else { return };
+        let judgement = view.authorize(workload, &judged.source, judged.destination);
+        if let Decision::Deny(denial) = judgement.decision
+            && !denial.is_pending()
+        {
+            self.cut(CutReason::Denied(denial));
+        }
+    }
+
+    fn judge_peer(&self, revocations: &RevocationList) -> bool {
+        let revoked = self.peer.borrow().as_ref().is_some_and(|peer| revocations.revokes(peer));
+        if revoked {
+            self.cut(CutReason::Revoked);
+        }
+        revoked
+    }
+
+    /// Adds what moved since the last time to the counters.
+    fn count(&self) {
+        let details = self.details.borrow();
+        let Some(details) = details.as_ref() else { return };
+        let (now, before) = (self.bytes(), details.counted.replace(self.bytes()));
+        if now != before {
+            for (_, traffic) in &details.records {
+                traffic.moved(now.to_server - before.to_server, now.to_client - before.to_client);
+            }
+        }
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes { to_server: self.flow.to_server(), to_client: self.flow.to_client() }
+    }
+
+    fn info(&self) -> Option<ConnectionInfo> {
+        let details = self.details.borrow();
+        let (record, _) = details.as_ref()?.records.first()?;
+        let name = |party: &crate::record::Party| {
+            party.workload.as_ref().map(|it| format!("{}/{}", it.namespace, it.name))
+        };
+        let identity =
+            |party: &crate::record::Party| party.identity.as_ref().map(|it| it.to_string());
+        Some(ConnectionInfo {
+            direction: match record.reporter {
+                Reporter::Source => "outbound",
+                Reporter::Destination => "inbound",
+            },
+            plan: record.way,
+            source_address: record.source.address.to_string(),
+            source_workload: name(&record.source),
+            source_identity: identity(&record.source),
+            destination_address: record.authority.unwrap_or(record.destination.address).to_string(),
+            destination_workload: name(&record.destination),
+            destination_identity: identity(&record.destination),
+            service: record.service.as_ref().map(|service| service.key.hostname.to_string()),
+            hbone_peer: record.authority.map(|_| match record.reporter {
+                Reporter::Source => record.destination.address.to_string(),
+                Reporter::Destination => record.source.address.to_string(),
+            }),
+            tls_group: record.peer.as_ref().map(|peer| peer.group.as_str()),
+            policy: record.allowed_by.as_ref().map(|rule| rule.to_string()),
+            bytes_to_server: self.flow.to_server(),
+            bytes_to_client: self.flow.to_client(),
+            age_ms: u64::try_from(record.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+impl Entered {
+    fn flow(&self) -> &Flow {
+        &self.connection.flow
+    }
+
+    /// Waits until the connection is cut, and says why.
+    pub async fn cut_off(&self) -> CutReason {
+        self.flow().cut_off().await;
+        // Only `Connection::cut` cuts, and it sets the reason first.
+        self.cut_for().unwrap_or(CutReason::PodGone)
+    }
+
+    /// Why it was cut, if it was.
+    fn cut_for(&self) -> Option<CutReason> {
+        self.connection.cut_for.borrow().clone()
+    }
+
+    /// Carries the connection to its end: opens its records, moves its bytes, closes its records.
+    pub async fn carry(
+        self,
+        mut client: impl End,
+        mut server: impl End,
+        records: Vec<Record>,
+        tally: &Tally,
+    ) {
+        let opened = records.into_iter().map(|record| {
+            let traffic = record.opened(tally);
+            (record, traffic)
+        });
+        self.stands(opened.collect());
+        // A revocation since the tunnel was proven was not seen by whoever judges the table.
+        if self.connection.judge_peer(&self.table.0.mesh.certificates.revocations()) {
+            tally.metrics().revocation_rejection();
+        }
+        let result = copy(&mut client, &mut server, self.flow()).await;
+        self.connection.count();
+        let cut = self.cut_for();
+        let error = match (&result, &cut) {
+            (Ok(()), _) => None,
+            (Err(CopyError::Cut), Some(reason)) => Some(reason as &dyn Error),
+            (Err(error), _) => Some(error as &dyn Error),
+        };
+        let details = self.connection.details.borrow();
+        for (record, traffic) in details.iter().flat_map(|details| &details.records) {
+            record.closed(traffic, self.connection.bytes(), error);
+        }
+    }
+
+    fn stands(&self, records: Vec<(Record, Arc<Traffic>)>) {
+        let peer = records.iter().find_map(|(record, _)| record.peer.clone());
+        if peer.is_some() {
+            *self.connection.peer.borrow_mut() = peer;
+        }
+        let counted = Cell::default();
+        *self.connection.details.borrow_mut() = Some(Details { records, counted });
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.table.0.live.borrow_mut().remove(self.key);
+    }
+}
+
+/// One connection for the administrator's eyes.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionInfo {
+    /// `outbound` or `inbound`, as the pod of this proxy sees it.
+    pub direction: &'static str,
+    /// How it went.
+    pub plan: Way,
+    /// The client's socket.
+    pub source_address: String,
+    /// The client, `namespace/name`.
+    pub(crate) source_workload: Option<String>,
+    /// Who the client is, as proven.
+    pub source_identity: Option<String>,
+    /// The application's socket.
+    pub destination_address: String,
+    /// The server, `namespace/name`.
+    pub(crate) destination_workload: Option<String>,
+    /// Who the server is, as proven.
+    pub destination_identity: Option<String>,
+    /// Hostname of the service through which the server was chosen.
+    pub service: Option<String>,
+    /// The proxy at the other end of the tunnel.
+    pub(crate) hbone_peer: Option<String>,
+    /// The tunnel's key exchange group.
+    pub tls_group: Option<&'static str>,
+    /// The policy and rule that let it in.
+    pub policy: Option<String>,
+    /// Bytes from client to server so far.
+    pub bytes_to_server: u64,
+    /// Bytes from server to client so far.
+    pub bytes_to_client: u64,
+    /// How long it stands.
+    pub age_ms: u64,
+}

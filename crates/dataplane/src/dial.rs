@@ -1,0 +1,226 @@
+//! Dialling: a TCP connection from inside a workload's namespace, and why it or a tunnel fails.
+//!
+//! Every socket is made in the namespace of the workload it belongs to, with the proxy's mark.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ambit_net::hbone::HboneError;
+use ambit_net::pool::PoolError;
+use ambit_net::socket::{DialOptions, tcp_dial};
+use ambit_tls::HandshakeError;
+use ambit_wire::hbone::proxy_protocol::IdentityTooLong;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::certificates::CertificateError;
+use crate::descriptors::Crowded;
+use crate::failure::{Failure, ResponseFlags};
+use crate::own::OwnWorkload;
+
+/// How long a TCP connection may take to be established.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the other proxy may take to answer a CONNECT; it dials the application meanwhile.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why a destination could not be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The pod has no certificate.
+    #[error("this pod cannot prove its identity")]
+    Certificate(#[from] CertificateError),
+    /// No socket could be made in the pod's namespace.
+    #[error("cannot open a socket in the pod's network namespace")]
+    Socket(#[source] io::Error),
+    /// The TCP connection failed.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Where to.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// Nobody answered; for the port of HBONE there is a usual reason.
+    #[error(
+        "{0} did not answer within {limit_s} s: maybe a NetworkPolicy is blocking HBONE port 15008",
+        limit_s = CONNECT_TIMEOUT.as_secs()
+    )]
+    HboneTimeout(SocketAddr),
+    /// Nobody answered.
+    #[error("{0} did not answer within {limit_s} s", limit_s = CONNECT_TIMEOUT.as_secs())]
+    Timeout(SocketAddr),
+    /// The TLS handshake failed.
+    #[error("TLS with {address} failed")]
+    Tls {
+        /// With whom.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        cause: HandshakeError,
+    },
+    /// HTTP/2 failed.
+    #[error("HBONE with {address} failed")]
+    Hbone {
+        /// With whom.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        cause: HboneError,
+    },
+    /// The destination's policies deny the connection.
+    #[error("denied by the policies of the destination (status 401); its proxy's log names them")]
+    Denied,
+    /// The destination's proxy cannot reach the application, or has no descriptor for it.
+    #[error(
+        "the destination's proxy cannot reach the application, or this client has used up its \
+         share there (status 503); its log says which"
+    )]
+    Unavailable,
+    /// The other proxy did not answer.
+    #[error(
+        "{address} did not answer the CONNECT within {limit_s} s",
+        limit_s = ANSWER_TIMEOUT.as_secs()
+    )]
+    Silent {
+        /// Who.
+        address: SocketAddr,
+    },
+    /// The client's identity does not fit what the application wants to be told.
+    #[error("cannot write the PROXY header for the application")]
+    ProxyProtocol(#[from] IdentityTooLong),
+    /// The pod may have no more descriptors.
+    #[error(transparent)]
+    Share(#[from] Box<Crowded>),
+    /// An HBONE connection that is shared could not be opened.
+    #[error(transparent)]
+    Pool(PoolError<DialError>),
+}
+
+impl DialError {
+    /// Whether another endpoint may do better; nothing has been sent to this one.
+    pub fn is_of_the_endpoint(&self) -> bool {
+        match self {
+            Self::Connect { .. }
+            | Self::HboneTimeout(_)
+            | Self::Timeout(_)
+            | Self::Unavailable
+            | Self::Silent { .. } => true,
+            Self::Pool(PoolError::Connect(error)) => error.is_of_the_endpoint(),
+            _ => false,
+        }
+    }
+
+    /// Whether the connection was cut before it could carry anything, as when the other proxy dies:
+    /// the next one may find its successor.
+    pub fn is_cut(&self) -> bool {
+        match self {
+            // It stood, in the queue of a listener that was closed; where nobody listens it is
+            // refused.
+            Self::Connect { cause, .. } => cause.kind() == io::ErrorKind::ConnectionReset,
+            Self::Tls { cause: HandshakeError::Closed | HandshakeError::Io(_), .. } => true,
+            Self::Hbone { cause, .. } => cause.transport().is_some(),
+            Self::Pool(PoolError::Connect(error)) => error.is_cut(),
+            _ => false,
+        }
+    }
+}
+
+impl Failure for DialError {
+    fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Certificate(_) => ResponseFlags::IdentityError,
+            Self::HboneTimeout(_) => ResponseFlags::NetworkPolicy,
+            Self::Tls { cause: HandshakeError::Revoked { .. }, .. } => {
+                ResponseFlags::CertificateRevoked
+            }
+            Self::Tls { .. } => ResponseFlags::TlsFailure,
+            Self::Hbone { cause: HboneError::Handshake(_) | HboneError::Silent(_), .. } => {
+                ResponseFlags::H2HandshakeFailure
+            }
+            Self::Denied => ResponseFlags::Deny,
+            Self::Share(crowded) => crowded.flags(),
+            Self::Pool(PoolError::Connect(error)) => error.flags(),
+            Self::Pool(PoolError::Crowded(_)) => ResponseFlags::Overflow,
+            _ => ResponseFlags::Connect,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Certificate(_) => "no_certificate",
+            Self::Socket(_) | Self::Connect { .. } => "connect",
+            Self::HboneTimeout(_) | Self::Timeout(_) | Self::Silent { .. } => "timeout",
+            Self::Tls { .. } => "tls",
+            Self::Hbone { .. } => "hbone",
+            Self::ProxyProtocol(_) => "proxy_protocol",
+            Self::Denied => "denied_by_peer",
+            Self::Unavailable => "unavailable",
+            Self::Share(crowded) => crowded.reason(),
+            Self::Pool(PoolError::Connect(error)) => error.reason(),
+            Self::Pool(PoolError::Crowded(_)) => "crowded",
+        }
+    }
+}
+
+/// Opens a TCP connection from inside a workload's namespace.
+pub async fn dial(
+    own: &OwnWorkload,
+    address: SocketAddr,
+    options: &DialOptions,
+) -> Result<TcpStream, DialError> {
+    let dialing = own.run(|| tcp_dial(address, options));
+    let dialing = dialing.and_then(|made| made).map_err(DialError::Socket)?;
+    match timeout(CONNECT_TIMEOUT, dialing.connected()).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(cause)) => Err(DialError::Connect { address, cause }),
+        Err(_) => Err(DialError::Timeout(address)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ambit_net::socket::tcp_dial;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Who is dialled.
+    #[derive(Clone, Copy)]
+    enum Listener {
+        Absent,
+        /// It has closed by the time the dialler looks.
+        Closing,
+    }
+
+    async fn check(listener: Listener, expected: bool) {
+        let listening = TcpListener::bind("[::1]:0").await.expect("listening");
+        let address = listening.local_addr().expect("an address");
+        let dial = || tcp_dial(address, &DialOptions::default()).expect("a socket");
+        let dialing = match listener {
+            Listener::Absent => {
+                drop(listening);
+                dial()
+            }
+            Listener::Closing => {
+                let dialing = dial();
+                drop(listening);
+                dialing
+            }
+        };
+        let cause = dialing.connected().await.expect_err("nobody accepts");
+        let error = DialError::Connect { address, cause };
+        assert_eq!(error.is_cut(), expected, "{error:?}");
+        let shared = DialError::Pool(PoolError::Connect(Arc::new(error)));
+        assert_eq!(shared.is_cut(), expected, "{shared:?}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_reset_by_a_closing_listener_is_tried_again() {
+        check(Listener::Closing, true).await;
+        check(Listener::Absent, false).await;
+    }
+}

@@ -1,0 +1,50 @@
+//! What a proxy learns while it runs, and whoever should know it when another takes its place.
+//!
+//! The parts that learn something (views, certificates, revocations) say so here and do not know
+//! who listens. Where nobody does, it is said to nobody: no proxy stops for want of a successor.
+
+use std::sync::Arc;
+
+use ambit_model::identity::Identity;
+use ambit_tls::WorkloadCertificate;
+use ambit_wire::proto::ambit::snapshot::Delta;
+use tokio::sync::mpsc;
+
+/// What may wait to be taken. Whoever listens takes it at once and keeps it elsewhere.
+const LEARNED: usize = 64;
+
+/// What a proxy has learned.
+#[derive(Debug)]
+pub enum Learned {
+    /// The view changed, or is confirmed by an empty change.
+    View {
+        /// What changed.
+        delta: Delta,
+        /// Whether all of the view has been received, so that another may start from it.
+        complete: bool,
+    },
+    /// A revocation list is in force, PEM.
+    Revocations(String),
+    /// A certificate was obtained.
+    Certificate(Arc<WorkloadCertificate>),
+    /// Nobody uses this identity any more.
+    Forgotten(Identity),
+}
+
+/// Who is told what a proxy learns. Clones tell the same.
+#[derive(Clone, Debug)]
+pub struct Successor(mpsc::Sender<Learned>);
+
+impl Successor {
+    /// A successor, and what it is told.
+    pub fn new() -> (Self, mpsc::Receiver<Learned>) {
+        let (sender, receiver) = mpsc::channel(LEARNED);
+        (Self(sender), receiver)
+    }
+
+    /// Says what was learned.
+    pub async fn tell(&self, learned: Learned) {
+        // Where nobody listens there is nobody to keep it for.
+        drop(self.0.send(learned).await);
+    }
+}

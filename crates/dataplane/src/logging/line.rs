@@ -1,0 +1,221 @@
+//! One line of the log: tabs between time, level, scope and message, or one JSON object.
+
+use std::fmt::{self, Write as _};
+
+use ambit_model::printable::{is_printable, printable, printable_json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::LogFormat;
+
+/// Formats events as Istio's components do.
+pub(super) struct LineFormat(pub(super) LogFormat);
+
+impl<S, N> FormatEvent<S, N> for LineFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::with_capacity(32);
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields { format: self.0, message: String::new(), rest: String::new() };
+        event.record(&mut fields);
+        let Fields { message, rest, .. } = fields;
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        let scope = event.metadata().target().trim_start_matches("ambit_");
+        match self.0 {
+            LogFormat::Plain => {
+                let message = printable(&message);
+                writeln!(writer, "{time}\t{level}\t{scope}\t{message}\t{}", rest.trim_end())
+            }
+            LogFormat::Json => {
+                let message = json(&message);
+                let scope = json(scope);
+                writeln!(
+                    writer,
+                    "{{\"level\":\"{level}\",\"time\":\"{time}\",\"scope\":{scope},\
+                     \"message\":{message}{rest}}}"
+                )
+            }
+        }
+    }
+}
+
+/// A text as JSON. What a terminal should not be shown stands there as its number.
+fn json(text: &str) -> String {
+    let quoted = serde_json::to_string(text).expect("a text is valid JSON");
+    printable_json(&quoted).into_owned()
+}
+
+/// Whether a value could be taken for something else without quotes around it: for two values, for
+/// another field, or for a command to the terminal.
+fn needs_quotes(value: &str) -> bool {
+    value.chars().any(|it| it.is_whitespace() || matches!(it, '"' | '=') || !is_printable(it))
+}
+
+/// The value between quotes, with every character escaped that ends it or is not to be shown.
+fn quoted(value: &str) -> String {
+    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{}\"", printable(&escaped))
+}
+
+struct Fields {
+    format: LogFormat,
+    message: String,
+    rest: String,
+}
+
+impl Fields {
+    /// Adds a field; `bare` values are JSON as they are.
+    fn add(&mut self, field: &Field, value: &str, bare: bool) {
+        if field.name() == "message" {
+            self.message.push_str(value);
+            return;
+        }
+        let name = field.name();
+        let added = match self.format {
+            LogFormat::Plain if bare || !needs_quotes(value) => {
+                write!(self.rest, "{name}={value} ")
+            }
+            LogFormat::Plain => write!(self.rest, "{name}={} ", quoted(value)),
+            LogFormat::Json if bare => write!(self.rest, ",\"{name}\":{value}"),
+            LogFormat::Json => write!(self.rest, ",\"{name}\":{}", json(value)),
+        };
+        added.expect("a string takes everything");
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value, false);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, &value.to_string(), true);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, &value.to_string(), true);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, &value.to_string(), true);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, &format!("{value:?}"), false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("unbroken").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat) -> String {
+        logged_with(format, || {
+            tracing::event!(
+                target: "access",
+                tracing::Level::INFO,
+                src.addr = %"10.0.0.1:5",
+                dst.workload = None::<&str>,
+                bytes_sent = 5_u64,
+                error = "no \"way\"",
+                "connection {}", "complete"
+            );
+        })
+    }
+
+    fn logged_with(format: LogFormat, event: impl FnOnce()) -> String {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(LineFormat(format))
+            .with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, event);
+        let bytes = captured.0.lock().expect("unbroken").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn plain_lines_have_istios_columns() {
+        let line = logged(LogFormat::Plain);
+        let columns: Vec<_> = line.trim_end().split('\t').collect();
+        assert_eq!(columns[1..4], ["info", "access", "connection complete"]);
+        assert_eq!(columns[4], "src.addr=10.0.0.1:5 bytes_sent=5 error=\"no \\\"way\\\"\"");
+    }
+
+    #[test]
+    fn what_a_peer_says_commands_no_terminal_and_poses_as_no_field() {
+        for format in [LogFormat::Plain, LogFormat::Json] {
+            let line = logged_with(format, || {
+                tracing::event!(
+                    target: "access",
+                    tracing::Level::INFO,
+                    src.told = "a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}\r\nx",
+                    dst.told_service = "b src.identity=\"spiffe://t\"",
+                    error = "c=d\\",
+                    "{}",
+                    "e\u{1b}\tf\n"
+                );
+            });
+            let line = line.strip_suffix('\n').expect("one line");
+            let separators = if format == LogFormat::Plain { 4 } else { 0 };
+            assert_eq!(line.matches('\t').count(), separators, "{line:?}");
+            let shown = line.chars().filter(|it| *it != '\t');
+            assert!(shown.clone().all(is_printable), "{line:?}");
+            if format == LogFormat::Plain {
+                let service = r#"dst.told_service="b src.identity=\"spiffe://t\"""#;
+                assert!(line.contains(service), "{line}");
+                assert!(
+                    line.contains(r#"src.told="a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}"#),
+                    "{line}"
+                );
+                assert!(line.ends_with(r#"error="c=d\\""#), "{line}");
+            } else {
+                let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                assert_eq!(value["src.told"], "a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}\r\nx");
+            }
+        }
+    }
+
+    #[test]
+    fn json_lines_are_one_object() {
+        let line = logged(LogFormat::Json);
+        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(value["level"], "info");
+        assert_eq!(value["scope"], "access");
+        assert_eq!(value["message"], "connection complete");
+        assert_eq!(value["src.addr"], "10.0.0.1:5");
+        assert_eq!(value["bytes_sent"], 5);
+        assert_eq!(value["error"], "no \"way\"");
+    }
+}

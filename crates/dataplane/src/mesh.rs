@@ -1,0 +1,62 @@
+//! What every thread of a proxy reads: the mesh as it is known now, and what is left of each share.
+//!
+//! All of it is immutable or behind an atomic pointer: a data-plane thread never waits for the
+//! control thread. Nothing here decides anything.
+
+use std::sync::Arc;
+
+use ambit_model::view::View;
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use crate::certificates::Certificates;
+use crate::demand::Demand;
+use crate::descriptors::Descriptors;
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+
+/// What every thread of a proxy reads.
+pub struct Mesh {
+    /// What the role has set.
+    pub settings: Settings,
+    /// The mesh as last received.
+    pub view: ArcSwap<View>,
+    /// Bumped after each publication of a view.
+    pub(crate) view_changed: watch::Sender<u64>,
+    /// Whether the view was ever received as a whole. Nobody is served before.
+    pub view_complete: watch::Sender<bool>,
+    /// Asks the control plane for an address before a plan is made, where not all are known.
+    pub demand: Demand,
+    /// Certificates of those that this proxy acts for, and what is revoked.
+    pub certificates: Certificates,
+    /// Who may hold how much.
+    pub memory: Memory,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Who may have how many descriptors.
+    pub descriptors: Arc<Descriptors>,
+}
+
+impl Mesh {
+    /// Nothing known yet.
+    pub fn new(settings: Settings, certificates: Certificates, demand: Demand) -> Self {
+        Self {
+            view: ArcSwap::default(),
+            view_changed: watch::Sender::new(0),
+            view_complete: watch::Sender::new(false),
+            demand,
+            certificates,
+            memory: Memory::new(settings.memory),
+            metrics: Metrics::new(settings.component),
+            descriptors: Descriptors::of_this_process(settings.threads),
+            settings,
+        }
+    }
+
+    /// Publishes a view and wakes whoever waits for one.
+    pub fn publish(&self, view: View) {
+        self.view.store(Arc::new(view));
+        self.view_changed.send_modify(|version| *version += 1);
+    }
+}

@@ -1,0 +1,68 @@
+//! Those that a proxy acts for: a node proxy for each pod of its node, another for itself.
+//!
+//! An identity is what the one said who enrolled the workload, never what the view says: the view
+//! may be stale, whoever enrols holds the workload's very namespace. Nothing here decides anything.
+
+use std::io;
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::identity::Identity;
+use ambit_model::names::WorkloadName;
+use ambit_model::view::View;
+use ambit_model::workload::Workload;
+use ambit_net::admission::Admission;
+use ambit_net::drain::Drain;
+use ambit_net::namespace::NetNs;
+
+use crate::descriptors::Shares;
+
+/// A workload that this proxy acts for.
+#[derive(Debug)]
+pub struct OwnWorkload {
+    /// Its uid, as Kubernetes numbers pods.
+    pub uid: Text,
+    /// Namespace and name, by which the view knows it too.
+    pub name: WorkloadName,
+    /// Its network namespace, where that is not the proxy's own.
+    pub netns: Option<NetNs>,
+    /// The identity it acts under.
+    pub identity: Identity,
+    /// What it may have of the process' descriptors.
+    pub shares: Shares,
+}
+
+impl OwnWorkload {
+    /// What the view says of this workload. A description under its name but of another service
+    /// account is that of an earlier pod, and one without a node was written by somebody for
+    /// something else: nothing of it, its policies least of all, holds for this one.
+    pub fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
+        let described = view.workload_named(&self.name);
+        described.filter(|it| it.is_pod() && it.service_account == self.identity.service_account)
+    }
+
+    /// Does something in its network namespace.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        match &self.netns {
+            Some(netns) => netns.run(work),
+            None => Ok(work()),
+        }
+    }
+}
+
+/// A workload as one thread serves it.
+pub struct Served {
+    /// Which.
+    pub own: Arc<OwnWorkload>,
+    /// Everything that runs for it.
+    pub drain: Drain,
+    /// Its TLS handshakes that are under way.
+    pub handshakes: Arc<Admission>,
+}
+
+impl Served {
+    /// Nothing runs for it yet.
+    pub fn new(own: Arc<OwnWorkload>, handshakes: Arc<Admission>) -> Self {
+        Self { own, drain: Drain::new(), handshakes }
+    }
+}

@@ -1,0 +1,324 @@
+//! The view of the mesh, as the control plane tells it (delta xDS).
+//!
+//! One stream at a time, resumed with the versions already held; what is received is applied to a
+//! copy of the view, published, told to a successor, and only then acknowledged. While the
+//! control plane is away the last view stays in force. Nothing here decides about a connection.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_net::grpc;
+use ambit_net::grpc::messages::{self, Limit, Messages};
+use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
+use ambit_wire::proto::envoy::config::core::v3::Node;
+use ambit_wire::proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+};
+use ambit_wire::xds::client::{Client, Demand as Answer, Interest, Received};
+use ambit_wire::xds::digest;
+use ambit_wire::xds::replies::Replies;
+use ambit_wire::xds::{Backoff, DELTA_PATH, MAX_RESPONSE_BYTES, ResourceType};
+use http::HeaderMap;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tonic::metadata::MetadataMap;
+use tracing::{debug, info, warn};
+
+use crate::control_plane::{Access, ControlPlaneError};
+use crate::demand::{Demanded, Demands};
+use crate::learned::{Learned, Successor};
+use crate::mesh::Mesh;
+
+/// Requests on their way to the control plane.
+const REQUESTS: usize = 256;
+/// While connected, how often a successor is told that the view is still in force.
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is said that the control plane is away, however often it is asked.
+const AWAY_INTERVAL: Duration = Duration::from_secs(15);
+/// Refused resources that are logged one by one.
+const MAX_LOGGED_REFUSALS: usize = 5;
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    #[error("discovery")]
+    Connect(#[source] ControlPlaneError),
+    #[error("the control plane refused discovery")]
+    Status(#[source] Box<tonic::Status>),
+    #[error("the control plane ended the stream")]
+    Ended,
+    #[error("the control plane takes no requests")]
+    Stuck,
+    #[error("another kind of control plane than before")]
+    OtherServer,
+}
+
+impl StreamError {
+    /// Whether nobody listens where the control plane should.
+    fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(ControlPlaneError::Connect(error)) if error.is_refused())
+    }
+}
+
+/// What the control plane is told about this proxy.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeMetadata {
+    /// `ztunnel~<ip>~<pod>.<namespace>~<namespace>.svc.cluster.local`.
+    pub id: String,
+    /// Everything else.
+    pub fields: BTreeMap<String, serde_json::Value>,
+}
+
+/// The client of the control plane.
+pub struct Views {
+    mesh: Arc<Mesh>,
+    access: Access,
+    successor: Successor,
+    client: Client,
+    /// The last server compares digests.
+    server_compares: bool,
+    demands: Demands,
+    waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
+}
+
+impl Views {
+    /// A client that knows nothing yet.
+    pub fn new(
+        mesh: Arc<Mesh>,
+        access: Access,
+        metadata: &NodeMetadata,
+        successor: Successor,
+        demands: Demands,
+    ) -> Self {
+        let interest =
+            if mesh.demand.is_needed() { Interest::OnDemand } else { Interest::Everything };
+        // Policies are few, and a policy that is only asked for when it is needed comes too late.
+        let interests = [
+            (ResourceType::Authorization, Interest::Everything),
+            (ResourceType::Address, interest),
+        ];
+        let client = Client::new(node(metadata), interests);
+        let waiting = HashMap::new();
+        Self { mesh, access, successor, client, server_compares: false, demands, waiting }
+    }
+
+    /// Starts from what another kept, so that pods are served without the control plane.
+    pub fn restore(&mut self, snapshot: Snapshot) {
+        match self.client.restore(snapshot) {
+            Ok(changes) => {
+                let mut view = (**self.mesh.view.load()).clone();
+                let resources = changes.len();
+                changes.into_iter().for_each(|change| view.apply(change));
+                self.mesh.publish(view);
+                self.mesh.view_complete.send_replace(true);
+                info!(resources, "starting from the supervisor's view");
+            }
+            Err(error) => warn!(%error, "the supervisor's view is not used"),
+        }
+    }
+
+    /// Follows the control plane for as long as the worker lives.
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        let mut warned: Option<Instant> = None;
+        loop {
+            let mut worked = false;
+            let error = match self.stream(&mut worked).await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            };
+            let reason = match &error {
+                StreamError::Connect(_) => "ConnectionError",
+                StreamError::Ended | StreamError::OtherServer => "Complete",
+                StreamError::Status(_) | StreamError::Stuck => "Error",
+            };
+            self.mesh.metrics.discovery_ended(reason);
+            if worked {
+                backoff.worked();
+                warned = None;
+            }
+            let wait = backoff.wait(error.is_refused(), rand::random());
+            let error = format!("{:#}", anyhow::Error::new(error));
+            if worked {
+                info!(error, "connecting again");
+            } else if warned.is_none_or(|warned| warned.elapsed() >= AWAY_INTERVAL) {
+                warned = Some(Instant::now());
+                warn!(error, ?wait, "the last view stays in force");
+            } else {
+                debug!(error, ?wait, "the control plane is still away");
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn stream(&mut self, worked: &mut bool) -> Result<std::convert::Infallible, StreamError> {
+        let (requests, outgoing) = mpsc::channel(REQUESTS);
+        for request in self.client.connected(self.server_compares) {
+            requests.try_send(request).map_err(|_| StreamError::Stuck)?;
+        }
+        let (headers, mut responses) = self.open(outgoing).await?;
+        // Until it answers: one that cannot make sense of the digests ends the stream, and is told
+        // names the next time.
+        let told_digests = std::mem::take(&mut self.server_compares);
+        let compares = digest::is_announced(&headers);
+        if told_digests && !compares {
+            // It has not understood what is held, and would not say what of it is gone.
+            return Err(StreamError::OtherServer);
+        }
+        info!(server = %self.access.service.uri, "discovery stream open");
+        let mut confirm = tokio::time::interval(CONFIRM_INTERVAL);
+        let mut replies = Replies::default();
+        loop {
+            let now = Instant::now();
+            for reply in replies.take_due(now.into_std()) {
+                send(&requests, reply).await?;
+            }
+            let due = replies.due_at(now.into_std());
+            tokio::select! {
+                response = responses.next() => {
+                    let response: Option<DeltaDiscoveryResponse> = response.map_err(refused)?;
+                    let response = response.ok_or(StreamError::Ended)?;
+                    *worked = true;
+                    self.server_compares = compares;
+                    replies.add(self.take(response).await);
+                }
+                () = until(due) => {}
+                demanded = self.demands.next() => {
+                    if let Some(request) = self.ask(demanded) {
+                        send(&requests, request).await?;
+                    }
+                }
+                _ = confirm.tick(), if *worked => {
+                    let complete = self.client.is_complete();
+                    self.successor.tell(Learned::View { delta: Delta::default(), complete }).await;
+                }
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        outgoing: mpsc::Receiver<DeltaDiscoveryRequest>,
+    ) -> Result<(HeaderMap, Messages), StreamError> {
+        let target = self.access.target().map_err(StreamError::Connect)?;
+        let channel = grpc::connect(&target).await;
+        let channel = channel.map_err(ControlPlaneError::Connect).map_err(StreamError::Connect)?;
+        let mut metadata = MetadataMap::new();
+        self.access.introduce(&mut metadata).map_err(StreamError::Connect)?;
+        // The control plane is trusted to know how much there is.
+        let limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
+        let call = messages::call(channel, DELTA_PATH, metadata, outgoing, limit);
+        call.await.map_err(refused)
+    }
+
+    /// Puts a response into force and returns its acknowledgement or refusal.
+    async fn take(&mut self, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+        let (type_url, resources) = (response.type_url.clone(), response.resources.len());
+        let Received { changes, answered, refused, delta, reply } = self.client.receive(response);
+        self.mesh.metrics.discovery_message(&type_url, resources, refused.len());
+        if !changes.is_empty() {
+            let mut view = (**self.mesh.view.load()).clone();
+            changes.into_iter().for_each(|change| view.apply(change));
+            self.mesh.publish(view);
+        }
+        let complete = self.client.is_complete();
+        if complete {
+            self.mesh.view_complete.send_if_modified(|was| !std::mem::replace(was, true));
+        }
+        for refusal in refused.iter().take(MAX_LOGGED_REFUSALS) {
+            warn!(name = refusal.name, reason = %refusal.reason, "resource not taken as it came");
+        }
+        if refused.len() > MAX_LOGGED_REFUSALS {
+            let further = refused.len() - MAX_LOGGED_REFUSALS;
+            warn!(further, "resources not taken as they came");
+        }
+        debug!(%type_url, resources, complete, "view published");
+        self.successor.tell(Learned::View { delta, complete }).await;
+        for name in answered {
+            self.answer(&name);
+        }
+        reply
+    }
+
+    /// Registers a demand; returns the request that it needs.
+    fn ask(&mut self, demanded: Demanded) -> Option<DeltaDiscoveryRequest> {
+        let Demanded { name, answered } = demanded;
+        let request = match self.client.demand(ResourceType::Address, &name) {
+            Ok(Answer::Known) => {
+                // The one who waits may have given up by now.
+                let _gone = answered.send(());
+                return None;
+            }
+            Ok(Answer::Pending) => None,
+            Ok(Answer::Send(request)) => Some(*request),
+            Err(error) => {
+                warn!(%error, name, "cannot ask for an address");
+                return None;
+            }
+        };
+        let waiting = self.waiting.entry(name).or_default();
+        waiting.retain(|waiting| !waiting.is_closed());
+        waiting.push(answered);
+        request
+    }
+
+    fn answer(&mut self, name: &str) {
+        for waiting in self.waiting.remove(name).into_iter().flatten() {
+            // The one who waits may have given up by now.
+            let _gone = waiting.send(());
+        }
+    }
+}
+
+async fn until(due: Option<std::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn refused(status: tonic::Status) -> StreamError {
+    StreamError::Status(Box::new(status))
+}
+
+async fn send(
+    requests: &mpsc::Sender<DeltaDiscoveryRequest>,
+    request: DeltaDiscoveryRequest,
+) -> Result<(), StreamError> {
+    requests.send(request).await.map_err(|_| StreamError::Ended)
+}
+
+/// This proxy, as discovery introduces it.
+fn node(metadata: &NodeMetadata) -> Node {
+    let fields = metadata.fields.iter().map(|(name, value)| (name.clone(), protobuf(value)));
+    let fields: BTreeMap<_, _> = fields.collect();
+    Node {
+        id: metadata.id.clone(),
+        metadata: Some(prost_types::Struct { fields }),
+        ..Default::default()
+    }
+}
+
+fn protobuf(value: &serde_json::Value) -> prost_types::Value {
+    use prost_types::value::Kind;
+    let kind = match value {
+        serde_json::Value::Null => Kind::NullValue(0),
+        serde_json::Value::Bool(it) => Kind::BoolValue(*it),
+        serde_json::Value::Number(it) => Kind::NumberValue(it.as_f64().unwrap_or(f64::NAN)),
+        serde_json::Value::String(it) => Kind::StringValue(it.clone()),
+        serde_json::Value::Array(items) => {
+            let values = items.iter().map(protobuf).collect();
+            Kind::ListValue(prost_types::ListValue { values })
+        }
+        serde_json::Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), protobuf(value)));
+            Kind::StructValue(prost_types::Struct { fields: fields.collect() })
+        }
+    };
+    prost_types::Value { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests;
