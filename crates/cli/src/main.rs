@@ -35,7 +35,11 @@ fn main() -> ExitCode {
         return_memory();
     }
     let outcome = match command {
-        Command::Control(args) => role(async { Ok(ambit_control::run(*args).await?) }),
+        Command::Control(args) => role(async {
+            // The authority's key is in no core dump, and no other process of the user reads it.
+            ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;
+            Ok(ambit_control::run(*args).await?)
+        }),
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
         Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),
         command => commands::run(command),
