@@ -275,7 +275,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_survives(name in "\\PC{1,40}", kind in 0..4_usize) {
+        fn any_printable_text_survives(
+            name in "\\PC{1,40}".prop_filter("printable", |it| it.chars().all(is_printable)),
+            kind in 0..4_usize,
+        ) {
             let baggage = Baggage {
                 workload: Some((KINDS[kind].0, name.as_str().into())),
                 zone: Some(name.into()),
