@@ -122,7 +122,7 @@ mod tests {
         let chain = chain.expect("signed");
         let certificate = WorkloadCertificate::new(key, &chain, &identity, now).expect("usable");
         let serial = certificate.serial().to_string();
-        let (header, file) = handed_on(Learned::Certificate(certificate.into())).await;
+        let (header, file) = handed_on(Learned::Certificate(certificate)).await;
         assert_eq!(header, FromWorker::Certificate { identity: identity.to_string() });
         let taken = WorkloadCertificate::from_bytes(&file.expect("a file")).expect("whole");
         assert_eq!(taken.serial().to_string(), serial);
