@@ -15,6 +15,7 @@ mod credit;
 mod keepalive;
 mod piece;
 mod server;
+mod stream;
 mod transport;
 mod tunnel;
 

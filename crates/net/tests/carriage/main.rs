@@ -9,6 +9,7 @@ mod frames;
 mod gone;
 mod hbone;
 mod pool;
+mod stream;
 mod windows;
 
 use std::future::Future;
