@@ -64,7 +64,7 @@ impl LogFile {
         self.collect_until_closed().map(|(writer, _)| writer)
     }
 
-    /// [`LogFile::collect`], and the task that ends when everything is in the log.
+    /// `collect`, and the task that ends when everything is in the log.
     pub fn collect_until_closed(mut self) -> io::Result<(OwnedFd, JoinHandle<()>)> {
         let (reader, writer) = io::pipe()?;
         let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;
