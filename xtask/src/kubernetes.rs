@@ -81,20 +81,30 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         let _lock = lock(&state)?;
         return steps.timed("cluster down", || Cluster::at(&state, NODES).down());
     }
-    kit::prepare().context("Kubernetes tests NOT run")?;
+    if let Err(reason) = kit::possible()? {
+        bail!("Kubernetes tests NOT run: {reason}");
+    }
+    kit::install_missing()?;
     steps.timed("Kubernetes from its modules", || kit::build(&state))?;
     let before = remains::Machine::look(&state)?;
     let is_new = !Cluster::at(&state, NODES).is_up();
-    let outcome = perform(&steps, &wanted, &state);
+    perform(&steps, &wanted, &state)?;
     if wanted.mode == Mode::All && is_new {
         steps.timed("nothing is left", || left(&before, &state))?;
     }
-    outcome.map(|_| ())
+    Ok(())
 }
 
-/// Says why the tests cannot run here, if they cannot; installs Debian's packages otherwise.
-pub(crate) fn prepare() -> Result<()> {
-    kit::prepare()
+/// Says why the tests cannot run here, if they cannot; installs Debian's packages otherwise, which
+/// must succeed.
+pub(crate) fn prepare() -> Result<Result<(), String>> {
+    let state = state_directory(Path::new(STATE))?;
+    let is_up = Cluster::at(&state, NODES).is_up();
+    ensure!(!is_up, "a cluster was kept; end it: cargo xtask e2e kubernetes --down");
+    match kit::possible()? {
+        Ok(()) => kit::install_missing().map(Ok),
+        Err(reason) => Ok(Err(reason)),
+    }
 }
 
 /// Builds the programs of the cluster.
@@ -151,8 +161,10 @@ fn perform(steps: &Steps, wanted: &Wanted, state: &Path) -> Result<Counts> {
     if outcome.is_err() {
         cluster.print_state();
     }
-    steps.timed("cluster down", || cluster.down())?;
-    outcome
+    let down = steps.timed("cluster down", || cluster.down());
+    let counts = outcome?;
+    down?;
+    Ok(counts)
 }
 
 fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Counts> {
@@ -235,6 +247,10 @@ fn parse(words: &[&str]) -> Result<Wanted> {
             _ => bail!("{word}: not understood\n{USAGE}"),
         }
     }
+    let runs_none = matches!(wanted.mode, Mode::Up | Mode::Down);
+    let names_some =
+        !wanted.tests.is_empty() || wanted.depth == Depth::Release || wanted.scale.is_some();
+    ensure!(!(runs_none && names_some), "--up and --down run no tests\n{USAGE}");
     Ok(wanted)
 }
 
@@ -257,7 +273,14 @@ mod tests {
         assert_eq!((wanted.mode, wanted.tests), (Mode::Keep, vec!["policy".to_owned()]));
         let wanted = parse(&["--scale", "10000,50000"]).expect("understood");
         assert_eq!(wanted.scale.as_deref(), Some("10000,50000"));
-        let wrong = [&["--nodes"][..], &["--state"], &["--scale", "2,1"], &["--scale"]];
+        let wrong = [
+            &["--nodes"][..],
+            &["--up", "--", "policy"],
+            &["--deep", "--down"],
+            &["--state"],
+            &["--scale", "2,1"],
+            &["--scale"],
+        ];
         for words in wrong {
             assert!(parse(words).is_err(), "{words:?}");
         }

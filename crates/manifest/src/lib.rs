@@ -310,6 +310,10 @@ fn read_kind<'a>(value: &'a Value, issues: &mut Issues) -> Option<Read<'a>> {
         issues.error(&Path::at(missing), what, "start the document with `apiVersion:` and `kind:`");
         return None;
     };
+    if (api_version, name) == ("v1", "List") {
+        issues.error(&Path::at("items"), "a List needs `items`, a list", "write them there");
+        return None;
+    }
     let at = Path::at("kind");
     match Kind::from_api(api_version, name) {
         None => Some(Read::Other { api_version, name }),

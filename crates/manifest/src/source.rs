@@ -12,7 +12,7 @@ use super::{Finding, Input, Location};
 
 /// Deepest directory below one that was named; more is a loop of symbolic links.
 const DIRECTORY_DEPTH_MAX: usize = 32;
-/// Endings of the files that are read from a directory.
+/// Endings of the files that are read from a directory, whatever their case.
 const ENDINGS: &[&str] = &["yaml", "yml", "json"];
 
 /// One text to parse.
@@ -70,7 +70,7 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Bo
     paths.sort();
     for path in paths {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        if path.is_dir() || ENDINGS.contains(&ending) {
+        if path.is_dir() || ENDINGS.iter().any(|it| ending.eq_ignore_ascii_case(it)) {
             collect(&path, depth + 1, files)?;
         }
     }

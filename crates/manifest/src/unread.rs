@@ -39,7 +39,6 @@ const KNOWN: [(&str, &[&str]); 5] = [
             "Endpoints",
             "Event",
             "LimitRange",
-            "List",
             "PersistentVolume",
             "PersistentVolumeClaim",
             "PodTemplate",
@@ -89,19 +88,28 @@ pub(crate) fn unread(api_version: &str, name: &str) -> Unread {
     Unread::Misspelt { nearest: near.map(|(_, kind)| kind.to_owned()) }
 }
 
-/// A group of others, unless a kind of ours is in one that differs from its own by a slip.
+/// A group of others, unless a kind of ours, or one that would enforce something, is meant by it.
 fn of_foreign_group(group: &str, name: &str) -> Unread {
-    let is_slip = |kind: &Kind| {
-        let own = group_of(*kind);
-        kind.name() == name && !own.is_empty() && distance(own, group) <= GROUP_SLIPS_MAX
-    };
-    match Kind::all().find(is_slip) {
-        Some(kind) => {
-            let nearest = Some(format!("{name} of {}", kind.api_versions()[0]));
-            Unread::Misspelt { nearest }
-        }
+    let ours = Kind::all().map(|kind| (group_of(kind), kind.name()));
+    let meant = ours.chain(ENFORCING).find(|(own, kind)| match *own == group {
+        true => is_slip_of(kind, name),
+        false => is_group_meant(own, group) && (*kind == name || is_slip_of(kind, name)),
+    });
+    match meant {
+        Some((own, kind)) => Unread::Misspelt { nearest: Some(format!("{kind} of {own}")) },
         None => Unread::Known,
     }
+}
+
+/// Whether a group was written for another one: with a slip, or without its first word.
+fn is_group_meant(own: &str, group: &str) -> bool {
+    let is_slip = !own.is_empty() && distance(own, group) <= GROUP_SLIPS_MAX;
+    is_slip || own.split_once('.').is_some_and(|(_, rest)| rest == group)
+}
+
+/// Whether at most one letter in four is wrong.
+fn is_slip_of(kind: &str, name: &str) -> bool {
+    (1..=kind.len() / 4).contains(&distance(kind, name))
 }
 
 fn group_of(kind: Kind) -> &'static str {
@@ -186,9 +194,24 @@ mod tests {
             ("networking.k8s.io/v1", "NetworkPolicy", Unread::Enforcing),
             ("networking.k8s.io/v1", "Ingress", Unread::Known),
             (
+                "networking.k8s.io/v1",
+                "NetworkPolcy",
+                misspelt("NetworkPolicy of networking.k8s.io"),
+            ),
+            (
                 "security.istoi.io/v1",
                 "AuthorizationPolicy",
-                misspelt("AuthorizationPolicy of security.istio.io/v1"),
+                misspelt("AuthorizationPolicy of security.istio.io"),
+            ),
+            (
+                "security.istoi.io/v1",
+                "AuthorisationPolicy",
+                misspelt("AuthorizationPolicy of security.istio.io"),
+            ),
+            (
+                "istio.io/v1",
+                "RequestAuthentication",
+                misspelt("RequestAuthentication of security.istio.io"),
             ),
             ("policy.linkerd.io/v1alpha1", "AuthorizationPolicy", Unread::Known),
             ("serving.knative.dev/v1", "Service", Unread::Known),

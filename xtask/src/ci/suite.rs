@@ -33,10 +33,13 @@ impl Add for Counts {
 
 /// Builds every test, also those that need a cluster, and with them the binary.
 pub(super) fn build() -> Result<()> {
-    let mut cargo = Command::new(crate::cargo());
-    cargo.args(["test", "--no-run", "--quiet", "--workspace", "--lib", "--bins", "--tests"]);
-    let status = cargo.args(["--test", "kubernetes"]).status().context("start cargo test")?;
-    ensure!(status.success(), "cargo test --no-run failed");
+    // Beside `--tests`, `--test` is ignored.
+    for targets in [&["--lib", "--bins", "--tests"][..], &["--test", "kubernetes"]] {
+        let mut cargo = Command::new(crate::cargo());
+        cargo.args(["test", "--no-run", "--quiet", "--workspace"]).args(targets);
+        let status = cargo.status().context("start cargo test")?;
+        ensure!(status.success(), "cargo test --no-run failed");
+    }
     Ok(())
 }
 
@@ -57,8 +60,9 @@ pub(crate) fn run_tests(cargo: &mut Command) -> Result<Counts> {
     let stdout = child.stdout.take().context("cargo test has a standard output")?;
     let mut counts = Counts::default();
     let mut held = String::new();
-    for line in BufReader::new(stdout).lines() {
+    for line in BufReader::new(stdout).split(b'\n') {
         let line = line.context("read what cargo test says")?;
+        let line = String::from_utf8_lossy(&line).into_owned();
         let closing = closing_line(&line);
         let is_held = !held.is_empty() || line == "failures:";
         held.push_str(&line);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::image::{Compression, Entry, Image};
 
@@ -38,8 +38,8 @@ const PACKAGES: [(&str, &[&str]); 8] = [
 /// Says no to every service that a package would start.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Checks that the tests can run here, and installs the packages that are missing.
-pub(super) fn prepare() -> Result<()> {
+/// Says why the tests cannot run here, if they cannot.
+pub(super) fn possible() -> Result<Result<(), String>> {
     let mut missing = Vec::new();
     if !cfg!(target_os = "linux") {
         missing.push("this is not Linux".to_owned());
@@ -52,9 +52,11 @@ pub(super) fn prepare() -> Result<()> {
         Some(minor) => missing.push(format!("Go 1.{minor} is too old; install Go 1.{GO_MINOR}")),
         None => missing.push(format!("Go is missing; install Go 1.{GO_MINOR} or newer")),
     }
-    if !missing.is_empty() {
-        bail!("{}", missing.join("; "));
-    }
+    Ok(if missing.is_empty() { Ok(()) } else { Err(missing.join("; ")) })
+}
+
+/// Installs the packages that are missing.
+pub(super) fn install_missing() -> Result<()> {
     let absent = absent();
     if absent.is_empty() {
         return Ok(());

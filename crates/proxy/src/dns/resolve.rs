@@ -69,7 +69,7 @@ pub(super) fn resolve(
     random: u64,
 ) -> Resolution {
     let Some((service, meant)) = find(view, asker, name) else { return Resolution::Forward };
-    let canonical = (meant != name).then(|| meant.to_owned());
+    let canonical = (meant != name).then(|| canonical(service, asker, meant));
     let wanted = |ip: &IpAddr| match family {
         Family::Ipv4 => ip.is_ipv4() && service.ip_families != IpFamilies::Ipv6Only,
         Family::Ipv6 => ip.is_ipv6() && service.ip_families != IpFamilies::Ipv4Only && asker.ipv6,
@@ -98,6 +98,22 @@ pub(super) fn resolve(
     Resolution::Known { canonical, addresses: all, ttl: HEADLESS_TTL_SECONDS }
 }
 
+/// The name of a service that was found by `meant`: its full name where that is a short one, which
+/// no other resolver knows.
+fn canonical(service: &Service, asker: &Asker<'_>, meant: &str) -> String {
+    let full = expansion(meant, &domains(asker));
+    full.filter(|full| **full == *service.key.hostname).unwrap_or_else(|| meant.to_owned())
+}
+
+/// The search domains of a pod, as Kubernetes writes them.
+fn domains(asker: &Asker<'_>) -> [String; 3] {
+    [
+        format!("{}.svc.{}", asker.namespace, asker.cluster_domain),
+        format!("svc.{}", asker.cluster_domain),
+        asker.cluster_domain.to_owned(),
+    ]
+}
+
 /// The addresses behind a headless service.
 fn endpoints(view: &View, asker: &Asker<'_>, service: &Service) -> Vec<IpAddr> {
     let Some(endpoints) = view.endpoints(&service.key) else { return Vec::new() };
@@ -124,11 +140,7 @@ fn find<'a, 'n>(
     asker: &Asker<'_>,
     name: &'n str,
 ) -> Option<(&'a Arc<Service>, &'n str)> {
-    let domains = [
-        format!("{}.svc.{}", asker.namespace, asker.cluster_domain),
-        format!("svc.{}", asker.cluster_domain),
-        asker.cluster_domain.to_owned(),
-    ];
+    let domains = domains(asker);
     let stripped = domains.iter().filter_map(|domain| {
         name.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.'))
     });
@@ -371,6 +383,7 @@ mod tests {
             let name = format!("db.shop.svc.cluster.local.{domain}");
             check(&name, Some("db.shop.svc.cluster.local"));
         }
+        check("db.shop.shop.svc.cluster.local", Some("db.shop.svc.cluster.local"));
     }
 
     fn resolved(view: &View, namespace: &str, name: &str) -> Option<String> {
