@@ -69,7 +69,7 @@ fn a_trial_does_not_end_with_a_policy_that_would_have_been_refused() {
     let get = "{action: DENY, rules: [{to: [{operation: {methods: [GET]}}]}]}";
     must(&apply(trial, get));
     must(&apply("{istio.io/dry-run: 'true', note: a}", get));
-    let policy = ["-n", &namespace.name, "annotate", "authorizationpolicy", "tried"];
+    let policy = ["-n", namespace.name, "annotate", "authorizationpolicy", "tried"];
     for end in [&["istio.io/dry-run-"][..], &["--overwrite", "istio.io/dry-run=false"]] {
         let said = cluster.kubectl(&[&policy[..], end].concat());
         assert!(!said.is_success, "{}", said.out);
