@@ -18,7 +18,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::image::{self, Profile};
 use crate::kubernetes::{self, Depth};
 pub(crate) use steps::Steps;
-use suite::Lane;
 pub(crate) use suite::{Counts, run_tests};
 
 const USAGE: &str = "\
@@ -109,7 +108,7 @@ fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> R
     let cluster = || kubernetes::test(steps, Depth::Change, binary);
     let (on_cluster, others) = thread::scope(|scope| {
         let on_cluster = has_cluster.then(|| scope.spawn(cluster));
-        let others = steps.timed("tests", || suite::run(Lane::Usual, binary));
+        let others = steps.timed("tests", || suite::run(Depth::Change, binary));
         let nothing = || Ok(Counts::default());
         (on_cluster.map_or_else(nothing, joined), others)
     });
@@ -125,7 +124,7 @@ fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> R
 /// Everything, one after the other, at full size.
 fn in_turn(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
     let before = kubernetes::look()?;
-    let mut counts = steps.timed("tests", || suite::run(Lane::Full, binary))?;
+    let mut counts = steps.timed("tests", || suite::run(Depth::Release, binary))?;
     if has_cluster {
         counts = counts + kubernetes::test(steps, Depth::Release, binary)?;
     }

@@ -7,20 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::kubernetes::Depth;
+
 /// What tests said, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(super) passed: u32,
     pub(super) failed: u32,
-}
-
-/// How large the proofs are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// For every change.
-    Usual,
-    /// At full size, with what takes long.
-    Full,
 }
 
 impl Add for Counts {
@@ -43,11 +36,12 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Runs all tests that need no cluster, end-to-end ones with the binary that is named.
-pub(super) fn run(lane: Lane, binary: &Path) -> Result<Counts> {
+/// Runs all tests that need no cluster, end-to-end ones with the binary that is named, and for a
+/// release at full size.
+pub(super) fn run(depth: Depth, binary: &Path) -> Result<Counts> {
     let mut cargo = Command::new(crate::cargo());
     cargo.args(["test", "--workspace", "--no-fail-fast"]).env("AMBIT_BINARY", binary);
-    if lane == Lane::Full {
+    if depth == Depth::Release {
         cargo.env("AMBIT_E2E_FULL", "1");
     }
     run_tests(&mut cargo)

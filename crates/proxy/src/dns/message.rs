@@ -293,7 +293,8 @@ fn record(message: &mut Vec<u8>, owner: u16, kind: u16, ttl: u32, data: &[u8]) -
     start
 }
 
-/// A part of a name that was read, so that each label has its 63 bytes at most.
+/// A name whose labels were read from a query or are the cluster domain's, so that each has its 63
+/// bytes at most.
 fn in_labels(name: &str) -> Vec<u8> {
     let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
     name.split('.').flat_map(label).chain([0]).collect()

@@ -17,6 +17,8 @@ use ambit_model::workload::Workload;
 
 /// Addresses in one answer.
 const MAX_ADDRESSES: usize = 64;
+/// Longest name as text, without the last dot (RFC 1035, section 2.3.4).
+const NAME_BYTES_MAX: usize = 253;
 /// How long an answer may be remembered.
 const TTL_SECONDS: u32 = 30;
 /// The same for endpoints, which come and go.
@@ -102,7 +104,8 @@ pub(super) fn resolve(
 /// no other resolver knows.
 fn canonical(service: &Service, asker: &Asker<'_>, meant: &str) -> String {
     let full = expansion(meant, &domains(asker));
-    full.filter(|full| **full == *service.key.hostname).unwrap_or_else(|| meant.to_owned())
+    full.filter(|full| full.len() <= NAME_BYTES_MAX && **full == *service.key.hostname)
+        .unwrap_or_else(|| meant.to_owned())
 }
 
 /// The search domains of a pod, as Kubernetes writes them.
