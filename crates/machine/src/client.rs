@@ -144,6 +144,8 @@ pub struct PodInfo {
     pub ready: bool,
     /// It is going away.
     pub terminating: bool,
+    /// It shares its node's network.
+    pub host_network: bool,
     /// Its traffic goes through the mesh.
     pub captured: bool,
     /// Its addresses.
