@@ -9,10 +9,10 @@ use ambit_dataplane::certificates::{Certificates, Clock};
 use ambit_dataplane::demand::Demand;
 use ambit_dataplane::descriptors::{Descriptors, Direction, Process, Shares};
 use ambit_model::identity::Identity;
-use ambit_model::names::{PolicyName, WorkloadName};
+use ambit_model::names::{PolicyName, ServiceName, WorkloadName};
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
 use ambit_model::view::{Change, View};
-use ambit_model::workload::Workload;
+use ambit_model::workload::{AppProtocol, PortMapping, Tunnel, Workload};
 use ambit_net::local_http;
 use ambit_net::namespace::NetNs;
 use ambit_wire::admin::{Connection, Connections};
@@ -119,6 +119,26 @@ async fn the_dump_has_ztunnels_shape_and_no_secrets() {
     check("/stagedServices", serde_json::json!({}));
     check("/config/token", "Literal(redacted)".into());
     check("/version/version", env!("CARGO_PKG_VERSION").into());
+}
+
+/// What istioctl and other tools of Istio read, field by field.
+#[tokio::test]
+async fn the_view_in_the_dump_is_ztunnels_field_by_field() {
+    let world = World::new("fields");
+    let mut view = view();
+    let mut web = Workload::named("k//Pod/shop/web", "shop", "web");
+    let cart = ServiceName::new("shop", "cart.shop");
+    let app_protocol = AppProtocol::Tcp;
+    web.serve(cart, vec![PortMapping { service_port: 80, target_port: 8080, app_protocol }]);
+    web.policies = vec![PolicyName::new("shop", "deny")];
+    web.tunnel = Tunnel::Hbone;
+    web.healthy = false;
+    view.apply(Change::Workload(web));
+    world.admin.shared.mesh.publish(view);
+    let (_, text) = world.ask(Method::GET, "/config_dump").await;
+    let mut dump: Value = serde_json::from_str(&text).expect("JSON");
+    let view = ["workloads", "services", "policies"].map(|list| (list, dump[list].take()));
+    insta::assert_snapshot!(serde_json::to_string_pretty(&view).expect("JSON"));
 }
 
 #[tokio::test]

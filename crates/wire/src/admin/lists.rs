@@ -94,8 +94,8 @@ pub struct Endpoints {
 pub struct LoadBalancing {
     /// `any`, `strict`, `failover` or `passthrough`.
     pub mode: Word,
-    /// What an endpoint should have in common with the client, most wanted first: `node`, `zone`,
-    /// ...
+    /// What an endpoint should have in common with the client, most general first: `region`,
+    /// `zone`, `subzone`, `node`, `cluster` or `network`.
     pub preference: Vec<Word>,
     /// Whether endpoints that are not ready are chosen too.
     pub allow_unready: bool,
