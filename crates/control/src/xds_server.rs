@@ -484,6 +484,7 @@ mod tests {
     use futures::StreamExt as _;
     use http_body_util::{Full, StreamBody};
     use hyper::body::Frame;
+    use serde_json::json;
     use tokio_stream::wrappers::ReceiverStream;
     use tonic::body::Body;
 

@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -117,6 +117,8 @@ fn why() {
         "/path",
         "/policy",
         "/policy/object",
+        "/policy/object/kind",
+        "/policy/object/name",
         "/policy/written",
         "/remedy",
         "/server",
