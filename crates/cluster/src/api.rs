@@ -98,6 +98,19 @@ pub enum ClusterError {
         /// What went wrong.
         what: String,
     },
+    /// A part answers in a form that is not read.
+    #[error(
+        "{pod} answers {target} in another form than this command reads; is it of another release? \
+         Use the command of its release"
+    )]
+    Form {
+        /// Which pod.
+        pod: String,
+        /// What was asked.
+        target: String,
+        /// What is not as expected.
+        source: serde_json::Error,
+    },
     /// A part refused the question.
     #[error("{0}")]
     Part(String),

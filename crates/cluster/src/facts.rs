@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use ambit_wire::admin::{HeldCertificate, List as Listed, Status, node_proxy};
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -250,9 +251,9 @@ pub struct Facts {
     /// Cilium's settings, if it has any.
     pub(crate) cilium: Option<Value>,
     /// What control says of itself, or why it does not.
-    pub(crate) control: Option<Result<Value, String>>,
+    pub(crate) control: Option<Result<Status, String>>,
     /// The certificates that proxies hold, by node.
-    pub(crate) certificates: Vec<(String, Result<Value, String>)>,
+    pub(crate) certificates: Vec<(String, Result<Vec<HeldCertificate>, String>)>,
 }
 
 impl Facts {
@@ -419,7 +420,7 @@ impl Facts {
     }
 
     async fn ask_parts(&mut self, cluster: &crate::Cluster) {
-        let status = cluster.ask_control("/status").await;
+        let status = cluster.status().await;
         self.control = Some(status.map_err(|error| in_full(&error)));
         let of_mesh = |pod: &&Value| crate::json::namespace(pod) == self.mesh_namespace;
         let pods: Vec<Value> = self.known(List::Pods).iter().filter(of_mesh).cloned().collect();
@@ -430,10 +431,11 @@ impl Facts {
             self.unknown.push((what, why));
             asked.truncate(PROXIES_ASKED_MAX);
         }
-        let answers = cluster.ask_each(asked, "/certificates").await;
-        let answers = answers.into_iter();
-        self.certificates =
-            answers.map(|(node, it)| (node, it.map_err(|error| in_full(&error)))).collect();
+        let answers = cluster.ask_each(asked, node_proxy::CERTIFICATES).await.into_iter();
+        let held = answers.map(|(node, answer): (_, Result<Listed<_>, _>)| {
+            (node, answer.map(|list| list.items).map_err(|error| in_full(&error)))
+        });
+        self.certificates = held.collect();
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
+use ambit_wire::admin::Refusal;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::api::{ClusterError, in_full, told};
@@ -27,17 +28,15 @@ const STATS: &str = "/metrics";
 const PATIENCE: Duration = Duration::from_secs(15);
 
 impl crate::Cluster {
-    /// Asks a part's administration for JSON.
-    pub async fn ask(&self, pod: &PodName, port: u16, target: &str) -> Result<Value, ClusterError> {
-        let failed = |what: String| ClusterError::Forward { pod: pod.to_string(), what };
+    /// Asks a part's administration, whose answers [`ambit_wire::admin`] describes.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        pod: &PodName,
+        port: u16,
+        target: &str,
+    ) -> Result<T, ClusterError> {
         let (status, body) = self.fetch(pod, port, target).await?;
-        let value: Value = serde_json::from_slice(&body)
-            .map_err(|error| failed(format!("the answer to {target} is no JSON: {error}")))?;
-        match value["error"].as_str() {
-            _ if status.is_success() => Ok(value),
-            Some(message) => Err(ClusterError::Part(message.to_owned())),
-            None => Err(failed(format!("{target}: {status}"))),
-        }
+        understand(status, &body, pod, target)
     }
 
     /// What a node proxy has counted, as Prometheus reads it.
@@ -83,6 +82,28 @@ impl crate::Cluster {
     }
 }
 
+/// What a part says by an answer.
+fn understand<T: DeserializeOwned>(
+    status: StatusCode,
+    body: &[u8],
+    pod: &PodName,
+    target: &str,
+) -> Result<T, ClusterError> {
+    if status.is_success() {
+        return serde_json::from_slice(body).map_err(|source| ClusterError::Form {
+            pod: pod.to_string(),
+            target: target.to_owned(),
+            source,
+        });
+    }
+    Err(match serde_json::from_slice::<Refusal>(body) {
+        Ok(refusal) => ClusterError::Part(refusal.error),
+        Err(_) => {
+            ClusterError::Forward { pod: pod.to_string(), what: format!("{target}: {status}") }
+        }
+    })
+}
+
 /// How long the reason for a broken stream may take to come after it.
 const REASON_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -124,6 +145,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use ambit_wire::admin::{List, Node};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -147,6 +169,29 @@ mod tests {
             (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
             _ => panic!("{answered:?} is not {expected:?}"),
         }
+    }
+
+    #[test]
+    fn an_answer_of_another_form_is_no_answer() {
+        let check = |status: StatusCode, body: &str, expected: Result<usize, &str>| {
+            let pod = PodName { namespace: "mesh".to_owned(), name: "istiod-1".to_owned() };
+            let read = understand::<List<Node>>(status, body.as_bytes(), &pod, "/get/nodes");
+            match (read, expected) {
+                (Ok(list), Ok(count)) => assert_eq!(list.items.len(), count),
+                (Err(error), Err(part)) => {
+                    let error = in_full(&error);
+                    assert!(error.contains(part), "{error}");
+                }
+                (read, expected) => panic!("{read:?} is not {expected:?}"),
+            }
+        };
+        let (ok, refused) = (StatusCode::OK, StatusCode::NOT_FOUND);
+        check(ok, r#"{"apiVersion": "admin.ambit.io/v1", "items": []}"#, Ok(0));
+        check(ok, r#"{"apiVersion": "admin.ambit.io/v2", "items": []}"#, Err("v2"));
+        check(ok, r#"{"items": []}"#, Err("of another release"));
+        check(ok, r#"{"apiVersion": "admin.ambit.io/v1"}"#, Err("items"));
+        check(refused, r#"{"error": "unknown list"}"#, Err("unknown list"));
+        check(refused, "no such page", Err("404"));
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use futures::{AsyncBufReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::LogParams;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::{ClusterError, Form, told};
@@ -102,18 +103,18 @@ impl crate::Cluster {
     }
 
     /// Asks every node's proxy, several at a time; the answers are in the order of the nodes.
-    pub async fn ask_proxies(
+    pub async fn ask_proxies<T: DeserializeOwned>(
         &self,
         target: &str,
-    ) -> Result<Vec<(String, Result<Value, ClusterError>)>, ClusterError> {
+    ) -> Result<Vec<(String, Result<T, ClusterError>)>, ClusterError> {
         Ok(self.ask_each(self.proxies().await?, target).await)
     }
 
-    pub(crate) async fn ask_each(
+    pub(crate) async fn ask_each<T: DeserializeOwned>(
         &self,
         proxies: Vec<Proxy>,
         target: &str,
-    ) -> Vec<(String, Result<Value, ClusterError>)> {
+    ) -> Vec<(String, Result<T, ClusterError>)> {
         let asked = proxies.into_iter().map(|proxy| async move {
             let answer = self.ask(&proxy.pod, PROXY_PORT, target).await;
             (proxy.node, answer)

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use ambit_net::accept::Listener;
 use ambit_net::drain::Guard;
 use ambit_net::http_port::{self, Limits};
+use ambit_wire::admin::Refusal;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use serde_json::json;
+use serde::Serialize;
 
 /// Longest body of a request.
 const BODY_SIZE_MAX_BYTES: usize = 64 << 10;
@@ -41,15 +42,15 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// JSON.
-    pub(crate) fn json(status: StatusCode, value: &serde_json::Value) -> Self {
-        let mut body = serde_json::to_vec_pretty(value).expect("a JSON value is JSON");
+    pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Self {
+        let mut body = serde_json::to_vec_pretty(value).expect("what is answered is JSON");
         body.push(b'\n');
         Self { status, content_type: "application/json", body: body.into() }
     }
 
     /// An error that a person or program can read.
     pub(crate) fn error(status: StatusCode, message: &str) -> Self {
-        Self::json(status, &json!({ "error": message }))
+        Self::json(status, &Refusal { error: message.to_owned() })
     }
 
     /// Text.

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
 use ambit_net::grpc::messages::Messages;
+use ambit_wire::admin::{ApiVersion, ProxySync, SyncStatus, TypeSync};
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
@@ -25,7 +26,6 @@ use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Progress, Stream};
 use http::HeaderMap;
 use prost::Message as _;
-use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tonic::Status;
@@ -177,37 +177,32 @@ impl Clients {
         connected.values().filter_map(reason).collect()
     }
 
-    /// What each client was sent and has answered, as JSON.
-    pub(crate) fn to_json(&self, resources: &Resources) -> serde_json::Value {
+    /// What each client was sent and has answered.
+    pub(crate) fn sync_status(&self, resources: &Resources) -> SyncStatus {
         let connected = self.connected.lock().expect("no holder of the lock panics");
-        let client = |client: &Arc<Client>| {
-            let since = client.since.elapsed().unwrap_or_default();
-            let told = client.progress();
-            let types = told.iter().map(|it| progress(it, resources));
-            json!({
-                "proxy": client.id,
-                "node": client.node,
-                "remote": client.remote,
-                "connectedSeconds": since.as_secs(),
-                "types": types.collect::<Vec<_>>(),
-            })
+        let client = |client: &Arc<Client>| ProxySync {
+            proxy: client.id.clone(),
+            node: client.node.clone(),
+            remote: client.remote,
+            connected_seconds: client.since.elapsed().unwrap_or_default().as_secs(),
+            types: client.progress().iter().map(|it| type_sync(it, resources)).collect(),
         };
-        connected.values().map(client).collect()
+        SyncStatus { api_version: ApiVersion, clients: connected.values().map(client).collect() }
     }
 }
 
-fn progress(progress: &Progress, resources: &Resources) -> serde_json::Value {
+fn type_sync(progress: &Progress, resources: &Resources) -> TypeSync {
     let newest = resources.of(progress.resource_type).sequence();
-    json!({
-        "type": type_name(progress.resource_type),
-        "everything": progress.everything,
-        "names": progress.names,
-        "sent": progress.sent_sequence,
-        "acknowledged": progress.acknowledged_sequence,
-        "newest": newest,
-        "synced": progress.acknowledged_sequence >= newest,
-        "rejected": progress.rejection.as_ref().map(|rejection| rejection.reason.clone()),
-    })
+    TypeSync {
+        kind: type_name(progress.resource_type).into(),
+        everything: progress.everything,
+        names: progress.names,
+        sent: progress.sent_sequence,
+        acknowledged: progress.acknowledged_sequence,
+        newest,
+        synced: progress.acknowledged_sequence >= newest,
+        rejected: progress.rejection.as_ref().map(|rejection| rejection.reason.to_string()),
+    }
 }
 
 fn type_name(resource_type: ResourceType) -> &'static str {
@@ -489,6 +484,7 @@ mod tests {
     use futures::StreamExt as _;
     use http_body_util::{Full, StreamBody};
     use hyper::body::Frame;
+    use serde_json::json;
     use tokio_stream::wrappers::ReceiverStream;
     use tonic::body::Body;
 

@@ -18,7 +18,7 @@ use ambit_model::names::WorkloadName;
 use ambit_model::view::View;
 use ambit_net::copy::{CopyError, End, Flow, copy};
 use ambit_tls::{Peer, RevocationList};
-use serde::Serialize;
+use ambit_wire::admin;
 use slab::Slab;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use crate::failure::ResponseFlags;
 use crate::mesh::Mesh;
 use crate::metrics::{Reporter, Traffic};
-use crate::record::{Bytes, Record, Tally, Way};
+use crate::record::{Bytes, Record, Tally};
 
 /// Connections judged in one go; the thread serves traffic in between.
 const JUDGED_AT_ONCE: usize = 256;
@@ -157,7 +157,7 @@ impl Connections {
     }
 
     /// What there is to tell of every connection that stands.
-    pub fn list(&self) -> Vec<ConnectionInfo> {
+    pub fn list(&self) -> Vec<admin::Connection> {
         self.0.live.borrow().iter().filter_map(|(_, connection)| connection.info()).collect()
     }
 
@@ -259,7 +259,7 @@ impl Connection {
         Bytes { to_server: self.flow.to_server(), to_client: self.flow.to_client() }
     }
 
-    fn info(&self) -> Option<ConnectionInfo> {
+    fn info(&self) -> Option<admin::Connection> {
         let details = self.details.borrow();
         let (record, _) = details.as_ref()?.records.first()?;
         let name = |party: &crate::record::Party| {
@@ -267,12 +267,12 @@ impl Connection {
         };
         let identity =
             |party: &crate::record::Party| party.identity.as_ref().map(|it| it.to_string());
-        Some(ConnectionInfo {
+        Some(admin::Connection {
             direction: match record.reporter {
-                Reporter::Source => "outbound",
-                Reporter::Destination => "inbound",
+                Reporter::Source => "outbound".into(),
+                Reporter::Destination => "inbound".into(),
             },
-            plan: record.way,
+            plan: record.way.as_str().into(),
             source_address: record.source.address.to_string(),
             source_workload: name(&record.source),
             source_identity: identity(&record.source),
@@ -284,7 +284,7 @@ impl Connection {
                 Reporter::Source => record.destination.address.to_string(),
                 Reporter::Destination => record.source.address.to_string(),
             }),
-            tls_group: record.peer.as_ref().map(|peer| peer.group.as_str()),
+            tls_group: record.peer.as_ref().map(|peer| peer.group.as_str().into()),
             policy: record.allowed_by.as_ref().map(|rule| rule.to_string()),
             bytes_to_server: self.flow.to_server(),
             bytes_to_client: self.flow.to_client(),
@@ -355,40 +355,4 @@ impl Drop for Entered {
     fn drop(&mut self) {
         self.table.0.live.borrow_mut().remove(self.key);
     }
-}
-
-/// One connection for the administrator's eyes.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConnectionInfo {
-    /// `outbound` or `inbound`, as the pod of this proxy sees it.
-    pub direction: &'static str,
-    /// How it went.
-    pub plan: Way,
-    /// The client's socket.
-    pub source_address: String,
-    /// The client, `namespace/name`.
-    pub(crate) source_workload: Option<String>,
-    /// Who the client is, as proven.
-    pub source_identity: Option<String>,
-    /// The application's socket.
-    pub destination_address: String,
-    /// The server, `namespace/name`.
-    pub(crate) destination_workload: Option<String>,
-    /// Who the server is, as proven.
-    pub destination_identity: Option<String>,
-    /// Hostname of the service through which the server was chosen.
-    pub service: Option<String>,
-    /// The proxy at the other end of the tunnel.
-    pub(crate) hbone_peer: Option<String>,
-    /// The tunnel's key exchange group.
-    pub tls_group: Option<&'static str>,
-    /// The policy and rule that let it in.
-    pub policy: Option<String>,
-    /// Bytes from client to server so far.
-    pub bytes_to_server: u64,
-    /// Bytes from server to client so far.
-    pub bytes_to_client: u64,
-    /// How long it stands.
-    pub age_ms: u64,
 }

@@ -29,7 +29,6 @@ use rustc_hash::FxHashMap;
 use crate::failure::{Failure, ResponseFlags};
 pub use bounds::Process;
 use bounds::Room;
-pub use told::Told;
 
 /// The usual limit of file descriptors, where the process' own cannot be read.
 const USUAL_LIMIT: u64 = 1024;
@@ -48,8 +47,7 @@ const IPV6_NETWORK_BITS: u32 = 64;
 const IPV6_SITE_BITS: u32 = 48;
 
 /// For what a pod has a share of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// What the pod opened.
     Outbound,

@@ -25,8 +25,7 @@ use crate::metrics::{EndLabels, Metrics, Reporter, Traffic, TrafficLabels};
 const MAX_REMEMBERED_LABELS: usize = 4096;
 
 /// How a connection reached, or was to reach, its destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// It is not decided, or came to nothing.
     Undecided,
@@ -38,6 +37,19 @@ pub enum Way {
     Waypoint,
     /// As plain TCP.
     Direct,
+}
+
+impl Way {
+    /// The word for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Undecided => "undecided",
+            Self::Local => "local",
+            Self::Tunnel => "tunnel",
+            Self::Waypoint => "waypoint",
+            Self::Direct => "direct",
+        }
+    }
 }
 
 /// One end of a connection.

@@ -3,7 +3,6 @@
 //! Each is one HTTP request over `machine.sock`. What comes back is plain data for whoever prints
 //! it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,9 +12,10 @@ use ambit_net::local_http::{self, LocalHttpError};
 use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use crate::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
 use crate::layout::Layout;
 use crate::objects::{Changes, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
@@ -144,6 +144,8 @@ pub struct PodInfo {
     pub ready: bool,
     /// It is going away.
     pub terminating: bool,
+    /// It shares its node's network.
+    pub host_network: bool,
     /// Its traffic goes through the mesh.
     pub captured: bool,
     /// Its addresses.
@@ -179,23 +181,22 @@ impl Client {
 
     /// How the machine is.
     pub async fn status(&self) -> Result<MachineStatus, ClientError> {
-        self.ask(Method::GET, "/status", Value::Null).await
+        self.ask(Method::GET, "/status", String::new()).await
     }
 
     /// Every pod.
     pub async fn pods(&self) -> Result<Vec<PodInfo>, ClientError> {
-        self.ask(Method::GET, "/pods", Value::Null).await
+        self.ask(Method::GET, "/pods", String::new()).await
     }
 
     /// The objects of one kind, by its plural, as Kubernetes JSON.
     pub async fn objects(&self, plural: &str) -> Result<Vec<Value>, ClientError> {
-        self.ask(Method::GET, &format!("/objects/{plural}"), Value::Null).await
+        self.ask(Method::GET, &format!("/objects/{plural}"), String::new()).await
     }
 
     /// Applies Kubernetes objects: all, or none and an error. A dry run says what would change.
     pub async fn apply(&self, objects: Vec<Value>, dry_run: bool) -> Result<Changes, ClientError> {
-        let body = json!({"objects": objects, "dryRun": dry_run});
-        self.ask(Method::POST, "/apply", body).await
+        self.order("/apply", &Apply { objects, dry_run }).await
     }
 
     /// Deletes objects and what they own: all, or none and an error.
@@ -207,8 +208,8 @@ impl Client {
         ignore_absent: bool,
         dry_run: bool,
     ) -> Result<Changes, ClientError> {
-        let body = json!({"objects": objects, "ignoreAbsent": ignore_absent, "dryRun": dry_run});
-        self.ask(Method::POST, "/delete", body).await
+        let objects = objects.to_vec();
+        self.order("/delete", &Delete { objects, ignore_absent, dry_run }).await
     }
 
     /// Sets the replicas of a Deployment.
@@ -218,43 +219,35 @@ impl Client {
         deployment: &str,
         replicas: u32,
     ) -> Result<Changes, ClientError> {
-        let body = json!({"namespace": namespace, "name": deployment, "replicas": replicas});
-        self.ask(Method::POST, "/scale", body).await
+        let (namespace, name) = (namespace.to_owned(), deployment.to_owned());
+        self.order("/scale", &Scale { namespace, name, replicas }).await
     }
 
     /// Restarts the pods of a Deployment, a few at a time.
     pub async fn restart(&self, namespace: &str, deployment: &str) -> Result<Changes, ClientError> {
-        let body = json!({"namespace": namespace, "name": deployment});
-        self.ask(Method::POST, "/restart", body).await
+        let (namespace, name) = (namespace.to_owned(), deployment.to_owned());
+        self.order("/restart", &OfDeployment { namespace, name }).await
     }
 
     /// Sends a signal to one of the machine's programs, by its name in [`RoleInfo`].
     pub async fn kill(&self, role: &str, signal: i32) -> Result<(), ClientError> {
-        self.ask(Method::POST, "/kill", json!({"role": role, "signal": signal})).await
+        self.order("/kill", &Kill { role: role.to_owned(), signal }).await
     }
 
     /// Starts to write every frame between nodes to a file, of at most `limit_bytes`.
     pub async fn start_capture(&self, path: &Path, limit_bytes: u64) -> Result<(), ClientError> {
-        let body = json!({"path": path, "limitBytes": limit_bytes});
-        self.ask(Method::POST, "/capture/start", body).await
+        self.order("/capture/start", &StartCapture { path: path.to_owned(), limit_bytes }).await
     }
 
     /// Ends the capture and says how it went.
     pub async fn stop_capture(&self) -> Result<CaptureSummary, ClientError> {
-        let summary: BTreeMap<String, u64> =
-            self.ask(Method::POST, "/capture/stop", Value::Null).await?;
-        let count = |name: &str| summary.get(name).copied().unwrap_or_default();
-        Ok(CaptureSummary {
-            frames: count("frames"),
-            size_bytes: count("sizeBytes"),
-            dropped: count("dropped"),
-            over_limit: count("overLimit"),
-        })
+        let captured: Captured = self.order("/capture/stop", &()).await?;
+        Ok(captured.into())
     }
 
     /// Asks the machine to end. [`super::down`] does so too, and cleans up.
     pub async fn end(&self) -> Result<(), ClientError> {
-        self.ask(Method::POST, "/down", Value::Null).await
+        self.order("/down", &()).await
     }
 
     /// Waits until every pod is ready or has done its work, telling what is missing as that
@@ -295,13 +288,22 @@ impl Client {
         }))
     }
 
+    /// Has the machine do something.
+    async fn order<T: DeserializeOwned>(
+        &self,
+        target: &str,
+        command: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_string(command).expect("a command can be written as JSON");
+        self.ask(Method::POST, target, body).await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
-        body: Value,
+        body: String,
     ) -> Result<T, ClientError> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
         check_state_directory(self.layout.root())?;
         let socket = self.layout.socket();
         let answer = local_http::request(&socket, method, target, body.into(), ANSWER_TIMEOUT);
@@ -315,12 +317,6 @@ impl Client {
         let refusal: Refusal = serde_json::from_slice(&body).map_err(ClientError::Answer)?;
         Err(ClientError::Refused { reason: refusal.error })
     }
-}
-
-/// How the machine says no.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Refusal {
-    pub(super) error: String,
 }
 
 /// What a pod waits for; nothing if it is ready, has done its work, or is going away with another

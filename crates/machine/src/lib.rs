@@ -23,6 +23,7 @@
 mod addresses;
 mod birth;
 mod client;
+mod command;
 mod config;
 mod controller;
 mod down;

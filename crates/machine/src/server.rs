@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +17,14 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::client::{MachineStatus, Refusal};
+use super::client::MachineStatus;
+use super::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
 use super::fabric;
 use super::state::{Machine, Objects};
 use crate::objects::{ApplyError, Changes, Kind, ObjectRef};
@@ -62,53 +62,6 @@ enum CommandError {
     NoCapture,
     #[error("the capture failed")]
     Capture(#[source] std::io::Error),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Apply {
-    objects: Vec<Value>,
-    #[serde(default)]
-    dry_run: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Delete {
-    objects: Vec<ObjectRef>,
-    #[serde(default)]
-    ignore_absent: bool,
-    #[serde(default)]
-    dry_run: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Scale {
-    namespace: String,
-    name: String,
-    replicas: u32,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Restart {
-    namespace: String,
-    name: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Kill {
-    role: String,
-    signal: i32,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StartCapture {
-    path: PathBuf,
-    limit_bytes: u64,
 }
 
 /// Starts to serve commands.
@@ -168,7 +121,7 @@ async fn answer(request: Request<Incoming>, machine: &Machine) -> Response<Full<
                 _ => StatusCode::BAD_REQUEST,
             };
             let refusal = Refusal { error: format!("{:#}", anyhow::Error::new(error)) };
-            (status, json!(refusal).to_string())
+            (status, serde_json::to_string(&refusal).expect("a text can be written as JSON"))
         }
     };
     let mut response = Response::new(Full::from(body));
@@ -201,7 +154,7 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
             change(machine, |all, now| all.store.scale(&object, replicas, now))
         }
         "/restart" => {
-            let Restart { namespace, name } = parse(&body)?;
+            let OfDeployment { namespace, name } = parse(&body)?;
             let object = deployment(&namespace, &name);
             change(machine, |all, now| all.store.restart(&object, now))
         }
@@ -293,12 +246,7 @@ fn stop_capture(machine: &Machine) -> Result<Value, CommandError> {
     let mut capture = machine.capture.lock().expect("nothing panics while it holds the lock");
     let running = capture.take().ok_or(CommandError::NoCapture)?;
     let summary = running.stop().map_err(CommandError::Capture)?;
-    Ok(json!({
-        "frames": summary.frames,
-        "sizeBytes": summary.size_bytes,
-        "dropped": summary.dropped,
-        "overLimit": summary.over_limit,
-    }))
+    to_json(&Captured::from(summary))
 }
 
 async fn status(machine: &Machine) -> MachineStatus {

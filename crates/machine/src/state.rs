@@ -72,6 +72,7 @@ impl Objects {
                 service_account: text(value, "/spec/serviceAccountName").to_owned(),
                 owner: text(value, "/metadata/ownerReferences/0/name").to_owned(),
                 created: text(value, "/metadata/creationTimestamp").to_owned(),
+                host_network: value.pointer("/spec/hostNetwork") == Some(&true.into()),
                 terminating: value.pointer("/metadata/deletionTimestamp").is_some(),
                 // What else the agent notes of the pod is behind its uid.
                 captured: captured.is_ok_and(|noted| noted.lines().next() == Some(&uid)),

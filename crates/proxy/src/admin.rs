@@ -13,16 +13,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ambit_dataplane::descriptors::Told;
 use ambit_dataplane::logging::Levels;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
+use ambit_wire::admin::{ApiVersion, List, Process, Shares, node_proxy};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tracing::info;
@@ -69,15 +69,6 @@ pub(crate) struct Admin {
     pub(crate) connections: LiveConnections,
     /// Whether the agent has named all pods.
     pub(crate) enrolled: Arc<AtomicBool>,
-}
-
-/// Who answers.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct ProcessInfo {
-    /// Its process number.
-    pub(crate) pid: u32,
-    /// Whether it serves all pods.
-    pub(crate) ready: bool,
 }
 
 /// Where an operator comes in.
@@ -165,13 +156,10 @@ impl Admin {
         match path {
             "/" => text(StatusCode::OK, INDEX),
             "/config_dump" => json(&dump::config_dump(&self.shared)),
-            "/certificates" => json(&dump::certificates(&self.shared)),
-            "/connections" => match self.connections.of_all_workers().await {
-                Ok(connections) => json(&connections),
-                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-            },
-            "/shares" => json(&self.shares()),
-            "/process" => json(&ProcessInfo { pid: std::process::id(), ready: self.is_ready() }),
+            node_proxy::CERTIFICATES => json(&List::from_iter(dump::certificates(&self.shared))),
+            node_proxy::CONNECTIONS => json(&self.connections.of_all_workers().await),
+            node_proxy::SHARES => json(&self.shares()),
+            node_proxy::PROCESS => json(&self.process()),
             "/logging" => self.logging(method, query),
             "/debug/pprof/profile" => profile::processor(query).await,
             "/debug/pprof/heap" => profile::heap().await,
@@ -197,9 +185,13 @@ impl Admin {
             && self.shared.mesh.descriptors.fits_another_pod()
     }
 
-    fn shares(&self) -> Told {
+    fn process(&self) -> Process {
+        Process { api_version: ApiVersion, pid: std::process::id(), ready: self.is_ready() }
+    }
+
+    fn shares(&self) -> Shares {
         let pods = self.shared.pods.load();
-        let mut told = Told::of(&self.shared.mesh.descriptors, pods.iter().map(|pod| &pod.shares));
+        let mut told = self.shared.mesh.descriptors.told(pods.iter().map(|pod| &pod.shares));
         told.used_up.extend(self.shared.mesh.memory.used_up(|uid| {
             let pod = pods.iter().find(|pod| pod.uid == *uid);
             pod.map_or_else(|| uid.to_string(), |pod| pod.name.to_string())

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_dataplane::accept::accept_loop;
-use ambit_dataplane::connections::ConnectionInfo;
 use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
 use ambit_dataplane::handshakes::handshakes;
 use ambit_dataplane::own::Served;
@@ -18,6 +17,7 @@ use ambit_dataplane::plane::Plane;
 use ambit_model::Text;
 use ambit_net::drain::Drain;
 use ambit_net::namespace::remember_home;
+use ambit_wire::admin::Connection;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     /// Another worker takes the new connections; those that are here go on.
     StopAccepting,
     /// Tell of every connection.
-    List(oneshot::Sender<Vec<ConnectionInfo>>),
+    List(oneshot::Sender<Vec<Connection>>),
 }
 
 /// A thread's own sockets of one pod (`SO_REUSEPORT`), of both families.

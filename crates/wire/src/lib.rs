@@ -15,12 +15,14 @@
 //! | [`xds::resources`] | what is served: `Resources`, persistent, with a journal of changes |
 //! | [`xds::retained`] | what a proxy keeps across restarts: `Retained`, `Snapshot`, `Delta` |
 //! | [`xds::node`] | who asks: `ProxyNode` |
+//! | [`admin`] | what control and proxies answer their administrators, as JSON |
 //! | [`ca`] | certificate requests |
 //! | [`capture`] | why a pod is not captured |
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
 //! | [`kubernetes`] | lists of pods in the API server's own encoding |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
 
+pub mod admin;
 pub mod ca;
 pub mod capture;
 pub mod convert;

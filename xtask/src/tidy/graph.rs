@@ -24,7 +24,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("ambit-load", &["ambit-model", "ambit-net"]),
     ("ambit-machine", &["ambit-net", "ambit-manifest"]),
     ("ambit-bench", BENCH),
-    ("ambit-cluster", &[]),
+    ("ambit-cluster", &["ambit-wire"]),
     ("ambit-cli", EVERYTHING),
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];

@@ -4,10 +4,23 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, Facts, Finding, Severity, Stage, findings};
+use ambit_wire::admin::ApiVersion;
 use anyhow::Result;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::args::{CheckArgs, Report};
+
+/// What `ambit check -o json` prints.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Checked<'a> {
+    /// The version of this form.
+    api_version: ApiVersion,
+    /// The context of the kubeconfig.
+    context: &'a str,
+    /// What is found.
+    findings: &'a [Finding],
+}
 
 /// Prints what is found; fails when anything of it is an error.
 pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
@@ -19,9 +32,11 @@ pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
     };
     let found = findings(&Facts::gather(&cluster, stage).await?);
     match args.output {
-        Report::Json => {
-            super::print_json(&json!({ "context": cluster.context(), "findings": found }))?;
-        }
+        Report::Json => super::print_json(&Checked {
+            api_version: ApiVersion,
+            context: cluster.context(),
+            findings: &found,
+        })?,
         Report::Text => super::print_text(&text(cluster.context(), &found))?,
     }
     let has_error = found.iter().any(|it| it.severity == Severity::Error);

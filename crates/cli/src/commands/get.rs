@@ -1,44 +1,110 @@
 //! `ambit get`: lists from control and from the proxies, as columns or as they are.
+//!
+//! The items are those of [`ambit_wire::admin`]. `-o json` prints them as they are, those of a
+//! proxy with their node.
 
-use std::path::Path;
+mod columns;
+
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ambit_machine::layout::Layout;
 use ambit_machine::{Client, PodInfo, Record};
-use ambit_net::local_http;
-use anyhow::{Context, Result, bail};
-use http::Method;
-use serde_json::{Value, json};
+use ambit_wire::admin::{
+    self, ApiVersion, Connection, Connections, HeldCertificate, List, Namespace, control,
+    node_proxy,
+};
+use anyhow::{Result, bail};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use self::columns::{Column, Row};
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{GetArgs, Kind, Output};
 use crate::table;
 
-/// How long a role may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A column: its title and where in an item it lies. Pointers after the first are joined to it by
-/// a slash.
-type Column = (&'static str, &'static [&'static str]);
-
 /// Prints a list.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
-    let items = items(&mesh, args.kind, args.namespace.as_deref()).await?;
+    let namespace = args.namespace.as_deref();
+    if let Mesh::Machine(layout) = &mesh
+        && !Record::read(layout)?.mesh
+    {
+        if args.kind != Kind::Pods {
+            bail!("this machine was started without the mesh; it has only pods to show");
+        }
+        let pods = pods_without_mesh(layout, namespace).await?;
+        return show(&mesh, &args, &List::from_iter(pods)).await;
+    }
+    match args.kind {
+        Kind::Pods => of_control::<admin::Pod>(&mesh, &args, control::PODS).await,
+        Kind::Services => of_control::<admin::Service>(&mesh, &args, control::SERVICES).await,
+        Kind::Workloads => of_control::<admin::Workload>(&mesh, &args, control::WORKLOADS).await,
+        Kind::Policies => of_control::<admin::Policy>(&mesh, &args, control::POLICIES).await,
+        Kind::Nodes => show(&mesh, &args, &mesh.nodes().await?).await,
+        Kind::Certificates => {
+            let answers = mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES).await?;
+            let gathered =
+                gather(answers, |list| (list.items, None), |held| is_of(held, namespace));
+            show(&mesh, &args, &told(gathered?)).await
+        }
+        Kind::Connections => {
+            let answers = mesh.proxies::<Connections>(node_proxy::CONNECTIONS).await?;
+            let gathered = gather(answers, connections, |item| concerns(item, namespace));
+            show(&mesh, &args, &told(gathered?)).await
+        }
+    }
+}
+
+async fn of_control<T>(mesh: &Mesh, args: &GetArgs, path: &str) -> Result<ExitCode>
+where
+    T: Row + DeserializeOwned,
+{
+    let query = args.namespace.as_ref().map(|namespace| format!("?namespace={namespace}"));
+    let target = format!("{path}{}", query.unwrap_or_default());
+    let list: List<T> = mesh.control(&target).await?;
+    show(mesh, args, &list).await
+}
+
+/// What is printed: a list with more or less beside its items.
+trait Shown: Serialize {
+    type Item: Row;
+
+    fn items(&self) -> &[Self::Item];
+}
+
+impl<T: Row> Shown for List<T> {
+    type Item = T;
+
+    fn items(&self) -> &[T] {
+        &self.items
+    }
+}
+
+impl<T: Serialize> Shown for OfProxies<T>
+where
+    OnNode<T>: Row,
+{
+    type Item = OnNode<T>;
+
+    fn items(&self) -> &[OnNode<T>] {
+        &self.items
+    }
+}
+
+async fn show<L: Shown>(mesh: &Mesh, args: &GetArgs, list: &L) -> Result<ExitCode> {
+    let items = list.items();
     if items.is_empty() {
-        eprintln!("{}", nothing_found(&mesh, args.namespace.as_deref()).await);
+        eprintln!("{}", nothing_found(mesh, args.namespace.as_deref()).await);
     }
     match args.output {
-        Output::Json => super::print_json(&json!({ "items": items }))?,
-        Output::Yaml => super::print_text(&serde_saphyr::to_string(&json!({ "items": items }))?)?,
+        Output::Json => super::print_json(list)?,
+        Output::Yaml => super::print_text(&serde_saphyr::to_string(&serde_json::to_value(list)?)?)?,
         Output::Table | Output::Wide if items.is_empty() => {}
         Output::Table | Output::Wide => {
-            let (narrow, wide) = columns(args.kind);
-            let more: &[Column] = if args.output == Output::Wide { wide } else { &[] };
-            let columns: Vec<&Column> = narrow.iter().chain(more).collect();
-            let header: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
-            let row = |item: &Value| columns.iter().map(|(_, at)| cell(item, at)).collect();
+            let is_shown = |it: &Column<L::Item>| !it.is_wide || args.output == Output::Wide;
+            let columns: Vec<_> = L::Item::columns().into_iter().filter(is_shown).collect();
+            let header: Vec<&str> = columns.iter().map(|it| it.title).collect();
+            let row = |item| columns.iter().map(|it| (it.cell)(item)).collect();
             let rows: Vec<Vec<String>> = items.iter().map(row).collect();
             super::print_text(&table::format(&header, &rows))?;
         }
@@ -49,15 +115,14 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
 /// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
 async fn nothing_found(mesh: &Mesh, namespace: Option<&str>) -> String {
     let Some(wanted) = namespace else { return "No resources found.".to_owned() };
-    match mesh.control("/get/namespaces").await {
-        Ok(list) => not_in_namespace(wanted, &list),
+    match mesh.control::<List<Namespace>>(control::NAMESPACES).await {
+        Ok(list) => not_in_namespace(wanted, &list.items),
         Err(_) => format!("No resources found in {wanted} namespace."),
     }
 }
 
-fn not_in_namespace(wanted: &str, namespaces: &Value) -> String {
-    let items = namespaces["items"].as_array().into_iter().flatten();
-    let names: Vec<&str> = items.filter_map(|item| item["name"].as_str()).collect();
+fn not_in_namespace(wanted: &str, namespaces: &[Namespace]) -> String {
+    let names: Vec<&str> = namespaces.iter().map(|it| it.name.as_str()).collect();
     if names.contains(&wanted) {
         return format!("No resources found in {wanted} namespace.");
     }
@@ -67,68 +132,78 @@ fn not_in_namespace(wanted: &str, namespaces: &Value) -> String {
     )
 }
 
-async fn items(mesh: &Mesh, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
-    if let Mesh::Machine(layout) = mesh
-        && !Record::read(layout)?.mesh
-    {
-        return pods_without_mesh(layout, kind, namespace).await;
-    }
-    let name = match kind {
-        Kind::Pods => "pods",
-        Kind::Services => "services",
-        Kind::Workloads => "workloads",
-        Kind::Policies => "policies",
-        Kind::Nodes => "nodes",
-        Kind::Certificates => return of_proxies(mesh, "/certificates", namespace).await,
-        Kind::Connections => return of_proxies(mesh, "/connections", namespace).await,
-    };
-    let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
-    let list = mesh.control(&format!("/get/{name}{query}")).await?;
-    Ok(list["items"].as_array().cloned().unwrap_or_default())
-}
-
-/// What there is to show of a machine that no control plane knows.
-async fn pods_without_mesh(
-    layout: &Layout,
-    kind: Kind,
-    namespace: Option<&str>,
-) -> Result<Vec<Value>> {
-    if kind != Kind::Pods {
-        bail!("this machine was started without the mesh; it has only pods to show");
-    }
+/// The pods of a machine that no control plane knows.
+async fn pods_without_mesh(layout: &Layout, namespace: Option<&str>) -> Result<Vec<admin::Pod>> {
     let pods = Client::new(layout.clone()).pods().await?;
     let wanted = pods.into_iter().filter(|pod| namespace.is_none_or(|it| pod.namespace == it));
-    let item = |pod: PodInfo| {
-        let mut item = serde_json::to_value(&pod)?;
-        item["ips"] = item["podIps"].take();
-        Ok(item)
-    };
-    wanted.map(item).collect()
+    Ok(wanted.map(without_mesh).collect())
 }
 
-/// The items of every node's proxy, each with its node. A node that is left out is named, because
-/// a shorter list looks like fewer connections.
-async fn of_proxies(mesh: &Mesh, path: &str, namespace: Option<&str>) -> Result<Vec<Value>> {
-    let (all, warnings) = gather(mesh.proxies(path).await?, namespace)?;
-    for warning in warnings {
-        eprintln!("warning: {warning}");
+fn without_mesh(pod: PodInfo) -> admin::Pod {
+    admin::Pod {
+        namespace: pod.namespace,
+        name: pod.name,
+        uid: pod.uid,
+        node: pod.node,
+        owner: pod.owner,
+        service_account: pod.service_account,
+        phase: pod.phase.to_string().into(),
+        ready: pod.ready,
+        restarts: pod.restarts,
+        reason: Some(pod.reason).filter(|reason| !reason.is_empty()),
+        ips: pod.pod_ips,
+        host_network: pod.host_network,
+        mode: "none".into(),
+        captured: false,
+        older_connections: 0,
     }
-    Ok(all)
+}
+
+/// The items of all proxies.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OfProxies<T> {
+    /// The version of this form.
+    api_version: ApiVersion,
+    /// The items, each with its node.
+    items: Vec<OnNode<T>>,
+    /// What is not among them, such as those of a proxy that does not answer: a sentence each.
+    left_out: Vec<String>,
+}
+
+/// An item of the proxy of a node.
+#[derive(Debug, PartialEq, Serialize)]
+struct OnNode<T> {
+    /// The item.
+    #[serde(flatten)]
+    item: T,
+    /// The node.
+    node: String,
+}
+
+/// Names what is left out, because a shorter list looks like fewer connections.
+fn told<T>(list: OfProxies<T>) -> OfProxies<T> {
+    for sentence in &list.left_out {
+        eprintln!("warning: {sentence}");
+    }
+    list
 }
 
 /// The items of all proxies that answered, and a word on each that did not or not in full. Without
 /// any answer there is nothing to show, which is an error.
-fn gather(answers: Answers, namespace: Option<&str>) -> Result<(Vec<Value>, Vec<String>)> {
+fn gather<A, T>(
+    answers: Answers<A>,
+    parts: impl Fn(A) -> (Vec<T>, Option<String>),
+    is_wanted: impl Fn(&T) -> bool,
+) -> Result<OfProxies<T>> {
     let (mut all, mut shorter, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     let nodes = answers.len();
     for (node, answer) in answers {
-        match answer.and_then(list) {
+        match answer.map(&parts) {
             Ok((items, missing)) => {
                 shorter.extend(missing.map(|missing| format!("{node}: {missing}")));
-                all.extend(items.into_iter().filter_map(|mut item| {
-                    item["node"] = json!(node);
-                    namespace.is_none_or(|wanted| concerns(&item, wanted)).then_some(item)
-                }));
+                let wanted = items.into_iter().filter(&is_wanted);
+                all.extend(wanted.map(|item| OnNode { item, node: node.clone() }));
             }
             Err(error) => {
                 left_out.push(format!("{node} is left out, its proxy cannot be asked: {error:#}"))
@@ -139,250 +214,117 @@ fn gather(answers: Answers, namespace: Option<&str>) -> Result<(Vec<Value>, Vec<
         bail!("no proxy answers: {}", left_out.join("; "));
     }
     left_out.extend(shorter);
-    Ok((all, left_out))
+    Ok(OfProxies { api_version: ApiVersion, items: all, left_out })
 }
 
-/// The items of one proxy's answer, and what it says is missing: a list, or one with a number of
-/// workers that are left out.
-fn list(mut answer: Value) -> Result<(Vec<Value>, Option<String>)> {
-    let missing = match answer.get("leftOut") {
-        Some(Value::Null) => Some(
+/// The connections of one proxy, and what it says is missing.
+fn connections(answer: Connections) -> (Vec<Connection>, Option<String>) {
+    let missing = match answer.left_out {
+        None => Some(
             "connections that earlier workers of the proxy may still finish are left out, its \
              supervisor cannot be asked for them"
                 .to_owned(),
         ),
-        Some(count) if *count != 0 => {
+        Some(0) => None,
+        Some(count) => {
             Some(format!("connections of workers that do not answer ({count}) are left out"))
         }
-        _ => None,
     };
-    let items = if answer.is_object() { answer["items"].take() } else { answer };
-    match items {
-        Value::Array(items) => Ok((items, missing)),
-        _ => bail!("it does not answer with a list; is it another program than `ambit proxy`?"),
-    }
+    (answer.items, missing)
 }
 
-/// Whether an item of a proxy names a workload or identity of the namespace.
-fn concerns(item: &Value, namespace: &str) -> bool {
-    let names = ["sourceWorkload", "destinationWorkload"];
-    let workload = names.iter().any(|name| {
-        let text = item[name].as_str().and_then(|text| text.split_once('/'));
-        text.is_some_and(|(of, _)| of == namespace)
-    });
-    let within = format!("/ns/{namespace}/");
-    workload || item["identity"].as_str().is_some_and(|identity| identity.contains(&within))
+/// Whether a connection has an end in the namespace.
+fn concerns(connection: &Connection, namespace: Option<&str>) -> bool {
+    let Some(namespace) = namespace else { return true };
+    let ends = [&connection.source_workload, &connection.destination_workload];
+    let mut names = ends.into_iter().flatten().filter_map(|name| name.split_once('/'));
+    names.any(|(of, _)| of == namespace)
 }
 
-/// Asks a role's administration for JSON.
-pub(super) async fn ask(socket: &Path, target: &str) -> Result<Value> {
-    request(socket, Method::GET, target).await
-}
-
-/// One request without a body to an administration socket.
-pub(super) async fn request(socket: &Path, method: Method, target: &str) -> Result<Value> {
-    let body = bytes::Bytes::new();
-    let (status, body) = local_http::request(socket, method, target, body, PATIENCE).await?;
-    let value: Value =
-        serde_json::from_slice(&body).with_context(|| format!("read the answer to {target}"))?;
-    if !status.is_success() {
-        bail!("{}", value["error"].as_str().unwrap_or(status.as_str()));
-    }
-    Ok(value)
-}
-
-fn columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
-    match kind {
-        Kind::Pods => (
-            &[
-                ("NAMESPACE", &["/namespace"]),
-                ("NAME", &["/name"]),
-                ("READY", &["/ready"]),
-                ("PHASE", &["/phase"]),
-                ("RESTARTS", &["/restarts"]),
-                ("NODE", &["/node"]),
-                ("IP", &["/ips/0"]),
-                ("CAPTURED", &["/captured"]),
-            ],
-            &[
-                ("SERVICE ACCOUNT", &["/serviceAccount"]),
-                ("IPS", &["/ips"]),
-                ("REASON", &["/reason"]),
-            ],
-        ),
-        Kind::Services => (
-            &[
-                ("NAMESPACE", &["/namespace"]),
-                ("NAME", &["/name"]),
-                ("ADDRESS", &["/addresses/0"]),
-                ("PORTS", &["/ports"]),
-                ("ENDPOINTS", &["/endpoints/ready", "/endpoints/total"]),
-            ],
-            &[
-                ("HOSTNAME", &["/hostname"]),
-                ("ADDRESSES", &["/addresses"]),
-                ("BALANCING", &["/loadBalancing/mode"]),
-                ("WAYPOINT", &["/waypoint"]),
-            ],
-        ),
-        Kind::Workloads => (
-            &[
-                ("NAMESPACE", &["/namespace"]),
-                ("NAME", &["/name"]),
-                ("ADDRESS", &["/addresses/0"]),
-                ("NODE", &["/node"]),
-                ("PROTOCOL", &["/protocol"]),
-                ("HEALTHY", &["/healthy"]),
-            ],
-            &[
-                ("IDENTITY", &["/identity"]),
-                ("SERVICES", &["/services"]),
-                ("POLICIES", &["/policies"]),
-                ("WAYPOINT", &["/waypoint"]),
-            ],
-        ),
-        _ => more_columns(kind),
-    }
-}
-
-fn more_columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
-    match kind {
-        Kind::Policies => (
-            &[
-                ("KIND", &["/kind"]),
-                ("NAMESPACE", &["/namespace"]),
-                ("NAME", &["/name"]),
-                ("ACTION", &["/action", "/mode"]),
-                ("SCOPE", &["/scope"]),
-                ("WORKLOADS", &["/workloads"]),
-                ("ACCEPTED", &["/conditions/0/status"]),
-            ],
-            &[
-                ("RULES", &["/rules"]),
-                ("DRY RUN", &["/dryRun"]),
-                ("REASON", &["/conditions/0/reason"]),
-                ("MESSAGE", &["/conditions/0/message"]),
-            ],
-        ),
-        Kind::Certificates => (
-            &[
-                ("NODE", &["/node"]),
-                ("IDENTITY", &["/identity"]),
-                ("STATE", &["/state"]),
-                ("SERIAL", &["/certChain/0/serialNumber"]),
-                ("EXPIRES", &["/certChain/0/expirationTime"]),
-            ],
-            &[("VALID FROM", &["/certChain/0/validFrom"])],
-        ),
-        Kind::Connections => (
-            &[
-                ("NODE", &["/node"]),
-                ("DIRECTION", &["/direction"]),
-                ("SOURCE", &["/sourceWorkload"]),
-                ("DESTINATION", &["/destinationWorkload"]),
-                ("ADDRESS", &["/destinationAddress"]),
-                ("PLAN", &["/plan"]),
-                ("GROUP", &["/tlsGroup"]),
-                ("POLICY", &["/policy"]),
-                ("AGE MS", &["/ageMs"]),
-            ],
-            &[
-                ("SOURCE IDENTITY", &["/sourceIdentity"]),
-                ("DESTINATION IDENTITY", &["/destinationIdentity"]),
-                ("HBONE PEER", &["/hbonePeer"]),
-                ("TO SERVER", &["/bytesToServer"]),
-                ("TO CLIENT", &["/bytesToClient"]),
-            ],
-        ),
-        _ => (
-            &[
-                ("NAME", &["/name"]),
-                ("ZONE", &["/zone"]),
-                ("PODS", &["/pods"]),
-                ("PROXY CONNECTED", &["/proxyConnected"]),
-            ],
-            &[("REGION", &["/region"])],
-        ),
-    }
-}
-
-/// The text of a cell: the values at the pointers that are there, joined by a slash.
-fn cell(item: &Value, pointers: &[&str]) -> String {
-    let present = pointers.iter().filter_map(|pointer| item.pointer(pointer));
-    let texts: Vec<String> = present.filter(|value| !value.is_null()).map(text).collect();
-    texts.join("/")
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Bool(true) => "yes".into(),
-        Value::Bool(false) => "no".into(),
-        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
-        Value::Object(fields) => match (fields.get("port"), fields.get("targetPort")) {
-            (Some(port), Some(target)) if target != 0 && port != target => {
-                format!("{port}->{target}")
-            }
-            (Some(port), Some(_)) => port.to_string(),
-            _ => value.to_string(),
-        },
-        other => other.to_string(),
-    }
+/// Whether a certificate is of an identity of the namespace.
+fn is_of(held: &HeldCertificate, namespace: Option<&str>) -> bool {
+    namespace.is_none_or(|namespace| held.identity.contains(&format!("/ns/{namespace}/")))
 }
 
 #[cfg(test)]
 mod tests {
+    use ambit_wire::admin::CertificateState;
+
     use super::*;
 
-    #[test]
-    fn cells_show_what_a_person_looks_for() {
-        let item = json!({"a": true, "ports": [{"port": 80, "targetPort": 8080}], "n": null,
-            "ready": 1, "total": 2});
-        assert_eq!(cell(&item, &["/a"]), "yes");
-        assert_eq!(cell(&item, &["/ports"]), "80->8080");
-        assert_eq!(cell(&item, &["/n"]), "");
-        assert_eq!(cell(&item, &["/ready", "/total"]), "1/2");
+    fn held(identity: &str) -> HeldCertificate {
+        HeldCertificate {
+            identity: identity.to_owned(),
+            state: CertificateState::Available,
+            cert_chain: Vec::new(),
+            root_certs: Vec::new(),
+            last_failure: None,
+        }
     }
 
     #[test]
     fn a_proxy_that_does_not_answer_hides_no_other() {
-        let answer = || json!([{ "identity": "spiffe://t/ns/app/sa/web" }]);
         let refused = || Err(anyhow::anyhow!("no such page"));
-        let answers = vec![
-            ("node-1".to_owned(), Ok(answer())),
-            ("node-2".to_owned(), refused()),
-            ("node-3".to_owned(), Ok(json!({ "proxy": "another" }))),
-        ];
-        let (all, left_out) = gather(answers, Some("app")).unwrap();
-        assert_eq!(all, [json!({ "identity": "spiffe://t/ns/app/sa/web", "node": "node-1" })]);
-        assert_eq!(left_out.len(), 2, "{left_out:?}");
-        assert!(left_out[0].contains("node-2") && left_out[0].contains("no such page"));
-        assert!(left_out[1].contains("node-3") && left_out[1].contains("another program"));
-        assert!(gather(vec![("node-1".to_owned(), refused())], None).is_err());
+        let of_app = "spiffe://t/ns/app/sa/web";
+        let all = [of_app, "spiffe://t/ns/other/sa/web"].map(held);
+        let answers =
+            vec![("node-1".to_owned(), Ok(List::from_iter(all))), ("node-2".to_owned(), refused())];
+        let parts = |list: List<HeldCertificate>| (list.items, None);
+        let gathered = gather(answers, parts, |it| is_of(it, Some("app"))).unwrap();
+        let expected = OnNode { item: held(of_app), node: "node-1".to_owned() };
+        assert_eq!(gathered.items, [expected]);
+        let [left_out] = &*gathered.left_out else { panic!("{:?}", gathered.left_out) };
+        assert!(left_out.contains("node-2") && left_out.contains("no such page"), "{left_out}");
+        assert!(gather(vec![("node-1".to_owned(), refused())], parts, |_| true).is_err());
+    }
+
+    #[test]
+    fn what_proxies_answer_is_printed_with_its_node() {
+        let item = Connection { direction: "inbound".into(), ..Connection::default() };
+        let answer = Connections { items: vec![item], left_out: None, ..Connections::default() };
+        let answers = vec![("node-1".to_owned(), Ok(answer))];
+        let gathered = gather(answers, connections, |_| true).unwrap();
+        insta::assert_snapshot!(serde_json::to_string_pretty(&gathered).unwrap());
     }
 
     #[test]
     fn a_list_that_is_not_whole_says_so() {
-        let check = |answer: Value, expected: Option<&str>| {
+        let check = |left_out: Option<usize>, expected: Option<&str>| {
+            let items = vec![Connection { age_ms: 1, ..Connection::default() }];
+            let answer = Connections { items, left_out, ..Connections::default() };
             let answers = vec![("node-1".to_owned(), Ok(answer))];
-            let (all, warnings) = gather(answers, None).unwrap();
-            assert_eq!(all, [json!({ "ageMs": 1, "node": "node-1" })]);
+            let gathered = gather(answers, connections, |_| true).unwrap();
+            assert_eq!(gathered.items.len(), 1);
+            let warnings = gathered.left_out;
             assert_eq!(warnings.len(), usize::from(expected.is_some()), "{warnings:?}");
             let said = warnings.iter().zip(expected).all(|(warning, expected)| {
                 warning.starts_with("node-1: ") && warning.contains(expected)
             });
             assert!(said, "{warnings:?}");
         };
-        let items = json!([{ "ageMs": 1 }]);
-        check(items.clone(), None);
-        check(json!({ "items": items, "leftOut": 0 }), None);
-        check(json!({ "items": items, "leftOut": 2 }), Some("do not answer (2)"));
-        check(json!({ "items": items, "leftOut": null }), Some("supervisor"));
+        check(Some(0), None);
+        check(Some(2), Some("do not answer (2)"));
+        check(None, Some("supervisor"));
+    }
+
+    #[test]
+    fn a_connection_concerns_the_namespaces_of_its_ends() {
+        let connection = Connection {
+            source_workload: Some("client/sleep".to_owned()),
+            destination_workload: Some("app/web".to_owned()),
+            ..Connection::default()
+        };
+        let check = |namespace, expected| assert_eq!(concerns(&connection, namespace), expected);
+        check(None, true);
+        check(Some("app"), true);
+        check(Some("client"), true);
+        check(Some("web"), false);
     }
 
     #[test]
     fn an_unknown_namespace_is_told_from_an_empty_one() {
-        let namespaces = json!({ "items": [{ "name": "app" }, { "name": "client" }] });
+        let named = |name: &str| Namespace { name: name.to_owned(), ..Namespace::default() };
+        let namespaces = ["app", "client"].map(named);
         let check = |wanted, expected: &str| {
             assert_eq!(not_in_namespace(wanted, &namespaces), expected);
         };

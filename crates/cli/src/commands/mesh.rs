@@ -4,14 +4,15 @@ use ambit_cluster::{Cluster, kubeconfig_file};
 use ambit_machine::layout::Layout;
 use ambit_machine::ownership::check_state_directory;
 use ambit_machine::{Record, RecordError};
+use ambit_wire::admin::{Explanation, List, Node, Status, control};
 use anyhow::{Result, anyhow};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
-use super::get::ask;
+use super::ask::{self, Role};
 use crate::args::{KubeArgs, StateArgs};
 
 /// What proxies answered, each with its node.
-pub(super) type Answers = Vec<(String, Result<Value>)>;
+pub(super) type Answers<T> = Vec<(String, Result<T>)>;
 
 /// A mesh that can be asked.
 pub(super) enum Mesh {
@@ -49,22 +50,60 @@ fn hinted(error: RecordError) -> anyhow::Error {
 }
 
 impl Mesh {
-    /// Asks control.
-    pub(super) async fn control(&self, target: &str) -> Result<Value> {
+    /// How the mesh is, as control sees it.
+    pub(super) async fn status(&self) -> Result<Status> {
         match self {
-            Self::Machine(layout) => ask(&layout.control_socket(), target).await,
+            Self::Machine(_) => self.control(control::STATUS).await,
+            Self::Cluster(cluster) => Ok(cluster.status().await?),
+        }
+    }
+
+    /// The nodes.
+    pub(super) async fn nodes(&self) -> Result<List<Node>> {
+        match self {
+            Self::Machine(_) => self.control(control::NODES).await,
+            Self::Cluster(cluster) => Ok(cluster.nodes().await?),
+        }
+    }
+
+    /// What happens to a connection; the target is [`control::WHY`] with its parameters.
+    pub(super) async fn why(&self, target: &str) -> Result<Explanation> {
+        match self {
+            Self::Machine(_) => self.control(target).await,
+            Self::Cluster(cluster) => Ok(cluster.why(target).await?),
+        }
+    }
+
+    /// Asks control what all its replicas answer alike.
+    pub(super) async fn control<T: DeserializeOwned>(&self, target: &str) -> Result<T> {
+        match self {
+            Self::Machine(layout) => {
+                let socket = layout.control_socket();
+                ask::get(Role { name: "control", socket: &socket }, target).await
+            }
             Self::Cluster(cluster) => Ok(cluster.ask_control(target).await?),
         }
     }
 
-    /// Asks the proxy of every node.
-    pub(super) async fn proxies(&self, target: &str) -> Result<Answers> {
+    /// Asks the proxies of all nodes at once.
+    pub(super) async fn proxies<T>(&self, target: &str) -> Result<Answers<T>>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
         match self {
             Self::Machine(layout) => {
+                let asked = Record::read(layout)?.nodes.into_iter().map(|node| {
+                    let (socket, target) = (layout.proxy_admin_socket(&node), target.to_owned());
+                    let answer = tokio::spawn(async move {
+                        let name = format!("proxy/{node}");
+                        let answer = ask::get(Role { name: &name, socket: &socket }, &target).await;
+                        (node, answer)
+                    });
+                    async { answer.await.expect("a question does not panic") }
+                });
                 let mut answers = Answers::new();
-                for node in Record::read(layout)?.nodes {
-                    let answer = ask(&layout.proxy_admin_socket(&node), target).await;
-                    answers.push((node, answer));
+                for answer in asked.collect::<Vec<_>>() {
+                    answers.push(answer.await);
                 }
                 Ok(answers)
             }

@@ -1,5 +1,6 @@
 //! What each command of the user does: ask the crate that knows, print what it says.
 
+mod ask;
 mod bench;
 mod change;
 mod check;

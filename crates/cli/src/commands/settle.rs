@@ -7,10 +7,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ambit_wire::admin::{Mark, Status, control};
 use http::Method;
-use serde_json::Value;
 
-use super::get::{ask, request};
+use super::ask::{self, Role};
 
 /// How long the mesh may take.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -22,18 +22,20 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 const NAMES_MAX: usize = 3;
 
 /// Waits until everything that is stored is in effect, and tells what is missing as that changes.
-pub(super) async fn wait(control: &Path, mut tell: impl FnMut(&str)) {
+pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
+    let control = Role { name: "control", socket };
     let start = Instant::now();
     let mut mark = None;
     let mut told = String::new();
     loop {
-        let missing = match missing(control, &mut mark).await {
+        let left = LIMIT.saturating_sub(start.elapsed()).max(ASK_INTERVAL);
+        let missing = match missing(control, &mut mark, left).await {
             Ok(None) => return,
             Ok(Some(missing)) => missing,
             Err(error) => {
                 // A control that is started anew knows nothing of an old mark.
                 mark = None;
-                format!("control does not answer: {error:#}")
+                format!("{error:#}")
             }
         };
         if start.elapsed() > LIMIT {
@@ -52,64 +54,73 @@ pub(super) async fn wait(control: &Path, mut tell: impl FnMut(&str)) {
     }
 }
 
-/// What is missing still. The first question sets the mark that control has to reach.
-async fn missing(control: &Path, mark: &mut Option<u64>) -> anyhow::Result<Option<String>> {
+/// What is missing still, by an answer that comes in time. The first question sets the mark that
+/// control has to reach.
+async fn missing(
+    control: Role<'_>,
+    mark: &mut Option<u64>,
+    left: Duration,
+) -> anyhow::Result<Option<String>> {
     let wanted = match *mark {
         Some(mark) => mark,
         None => {
-            let set = request(control, Method::POST, "/mark").await?;
-            *mark.insert(set["mark"].as_u64().unwrap_or_default())
+            let set: Mark = ask::request(control, Method::POST, control::MARK, left).await?;
+            *mark.insert(set.mark)
         }
     };
-    let status = ask(control, "/status").await?;
-    let reached = status.pointer("/registry/mark").and_then(Value::as_u64).unwrap_or_default();
-    if reached < wanted {
+    let status: Status = ask::request(control, Method::GET, control::STATUS, left).await?;
+    if status.registry.mark < wanted {
         return Ok(Some("control has not read the change yet".to_owned()));
     }
     Ok(unsettled(&status))
 }
 
 /// What of the mesh is not as control wants it, by control's own words.
-fn unsettled(status: &Value) -> Option<String> {
+fn unsettled(status: &Status) -> Option<String> {
     let lists = [
-        ("/discovery/behind", "node"),
-        ("/pods/waitingForCapture", "waiting for capture:"),
-        ("/pods/waitingForRelease", "waiting for release:"),
+        (&status.discovery.behind, "node"),
+        (&status.pods.waiting_for_capture, "waiting for capture:"),
+        (&status.pods.waiting_for_release, "waiting for release:"),
     ];
-    lists.into_iter().find_map(|(pointer, what)| {
-        let items = status.pointer(pointer)?.as_array().filter(|items| !items.is_empty())?;
-        let names: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+    let told = lists.into_iter().find(|(names, _)| !names.is_empty());
+    told.map(|(names, what)| {
         let shown = names[..names.len().min(NAMES_MAX)].join(", ");
         let more = match names.len().saturating_sub(NAMES_MAX) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Some(format!("{what} {shown}{more}"))
+        format!("{what} {shown}{more}")
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn what_is_missing_is_named() {
-        let check = |status: Value, expected: Option<&str>| {
-            assert_eq!(unsettled(&status).as_deref(), expected, "{status}");
-        };
-        check(json!({}), None);
-        check(json!({"discovery": {"behind": []}, "pods": {"waitingForCapture": []}}), None);
-        let behind = json!({"behind": ["node-1: its proxy has not acknowledged"]});
+        let check =
+            |behind: &[&str], capture: &[&str], release: &[&str], expected: Option<&str>| {
+                let texts = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+                let mut status = Status::default();
+                status.discovery.behind = texts(behind);
+                status.pods.waiting_for_capture = texts(capture);
+                status.pods.waiting_for_release = texts(release);
+                assert_eq!(unsettled(&status).as_deref(), expected, "{status:?}");
+            };
+        check(&[], &[], &[], None);
         check(
-            json!({"discovery": behind, "pods": {"waitingForCapture": ["a/b"]}}),
+            &["node-1: its proxy has not acknowledged"],
+            &["a/b"],
+            &[],
             Some("node node-1: its proxy has not acknowledged"),
         );
         check(
-            json!({"pods": {"waitingForCapture": ["a/b", "a/c", "a/d", "a/e"]}}),
+            &[],
+            &["a/b", "a/c", "a/d", "a/e"],
+            &[],
             Some("waiting for capture: a/b, a/c, a/d and 1 more"),
         );
-        check(json!({"pods": {"waitingForRelease": ["a/b"]}}), Some("waiting for release: a/b"));
+        check(&[], &[], &["a/b"], Some("waiting for release: a/b"));
     }
 }

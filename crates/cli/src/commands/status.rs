@@ -3,14 +3,61 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use ambit_cluster::Cluster;
 use ambit_machine::{Client, MachineStatus, RoleInfo};
+use ambit_wire::admin::{
+    ApiVersion, CertificateState, Explanation, HeldCertificate, List, NotAccepted, NotCaptured,
+    Shares, Status, control, node_proxy,
+};
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{Report, StatusArgs, WhyArgs};
 use crate::table;
+
+/// What `ambit status -o json` prints.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Whole {
+    /// The version of this form.
+    api_version: ApiVersion,
+    /// Whether all is well, and so the exit status.
+    well: bool,
+    /// The machine, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<MachineStatus>,
+    /// The Kubernetes cluster, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterName>,
+    /// What control says.
+    mesh: ControlSays,
+    /// Of every node.
+    shares: Vec<NodeShares>,
+    /// Of all nodes.
+    certificates_revoked: Vec<RevokedCertificate>,
+}
+
+/// Which cluster was asked.
+#[derive(Debug, Serialize)]
+struct ClusterName {
+    /// The context of the kubeconfig.
+    context: String,
+}
+
+/// What control says.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum ControlSays {
+    /// How the mesh is.
+    Status(Box<Status>),
+    /// Nothing, or nothing that is understood.
+    Silent {
+        /// Why.
+        error: String,
+    },
+    /// There is no mesh.
+    NoMesh {},
+}
 
 /// Prints the state of the machine and of the mesh; fails when something is not well.
 pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
@@ -20,56 +67,79 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         Mesh::Cluster(_) => None,
     };
     let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
-    let told = if has_mesh {
-        let told = mesh.control("/status").await;
-        told.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
-    } else {
-        json!({})
+    let (says, shares, certificates) =
+        if has_mesh { ask(&mesh).await } else { (ControlSays::NoMesh {}, Vec::new(), Vec::new()) };
+    let cluster = match &mesh {
+        Mesh::Machine(_) => None,
+        Mesh::Cluster(cluster) => Some(ClusterName { context: cluster.context().to_owned() }),
     };
-    let shares = if has_mesh { shares(mesh.proxies("/shares").await) } else { Vec::new() };
-    let certificates =
-        if has_mesh { revoked(mesh.proxies("/certificates").await) } else { Vec::new() };
-    let are_roles_well = machine.iter().flat_map(|machine| &machine.roles).all(is_role_well);
-    let is_well = are_roles_well
-        && shares.iter().all(|share| share.used_up.is_empty())
-        && certificates.is_empty()
-        && told["error"].is_null()
-        && is_empty(&told, "/discovery/nodesWithoutProxy")
-        && is_empty(&told, "/pods/waitingForCapture")
-        && is_empty(&told, "/policiesNotAccepted");
-    match (args.output, &mesh) {
-        (Report::Json, Mesh::Machine(_)) => {
-            let whole = json!({ "well": is_well, "machine": machine, "mesh": told,
-                "shares": shares, "certificatesRevoked": certificates });
-            super::print_json(&whole)?;
-        }
-        (Report::Json, Mesh::Cluster(cluster)) => {
-            let cluster = json!({ "context": cluster.context() });
-            let whole = json!({ "well": is_well, "cluster": cluster, "mesh": told,
-                "shares": shares, "certificatesRevoked": certificates });
-            super::print_json(&whole)?;
-        }
-        (Report::Text, _) => {
-            let mut text = match (&machine, &mesh) {
-                (None, Mesh::Cluster(cluster)) => cluster_text(cluster, &told),
-                (machine, _) => machine.as_ref().map(machine_text).unwrap_or_default(),
-            };
-            text.push_str(&mesh_text(has_mesh, &told));
-            text.push_str(&shares_text(&shares));
-            text.push_str(&revoked_text(&certificates));
-            for left in machine.iter().flat_map(|machine| &machine.left_alone) {
-                // Writing to a String cannot fail.
-                let _ = writeln!(text, "left alone: {left}");
-            }
-            text.push_str(if is_well { "all is well\n" } else { "not all is well\n" });
-            super::print_text(&text)?;
-        }
+    let mut whole = Whole {
+        api_version: ApiVersion,
+        well: false,
+        machine,
+        cluster,
+        mesh: says,
+        shares,
+        certificates_revoked: certificates,
+    };
+    whole.well = is_well(&whole);
+    match args.output {
+        Report::Json => super::print_json(&whole)?,
+        Report::Text => super::print_text(&text(&whole))?,
     }
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if whole.well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks control and all proxies at once, so that whoever is silent costs its time once.
+async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Vec<RevokedCertificate>) {
+    let (status, of_shares, of_certificates) = tokio::join!(
+        mesh.status(),
+        mesh.proxies::<Shares>(node_proxy::SHARES),
+        mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES),
+    );
+    let says = match status {
+        Ok(status) => ControlSays::Status(Box::new(status)),
+        Err(error) => ControlSays::Silent { error: format!("{error:#}") },
+    };
+    (says, shares(of_shares), revoked(of_certificates))
+}
+
+/// Whether all is well. What is not known is not well.
+fn is_well(whole: &Whole) -> bool {
+    let is_mesh_well = match &whole.mesh {
+        ControlSays::Status(status) => {
+            status.discovery.nodes_without_proxy.is_empty()
+                && status.pods.waiting_for_capture.is_empty()
+                && status.policies_not_accepted.is_empty()
+        }
+        ControlSays::Silent { .. } => false,
+        ControlSays::NoMesh {} => true,
+    };
+    is_mesh_well
+        && whole.machine.iter().flat_map(|machine| &machine.roles).all(is_role_well)
+        && whole.shares.iter().all(|share| share.used_up.is_empty())
+        && whole.certificates_revoked.is_empty()
+}
+
+fn text(whole: &Whole) -> String {
+    let mut text = match (&whole.machine, &whole.cluster) {
+        (Some(machine), _) => machine_text(machine),
+        (None, Some(cluster)) => cluster_text(&cluster.context, &whole.mesh),
+        (None, None) => String::new(),
+    };
+    text.push_str(&mesh_text(&whole.mesh));
+    text.push_str(&shares_text(&whole.shares));
+    text.push_str(&revoked_text(&whole.certificates_revoked));
+    for left in whole.machine.iter().flat_map(|machine| &machine.left_alone) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "left alone: {left}");
+    }
+    text.push_str(if whole.well { "all is well\n" } else { "not all is well\n" });
+    text
 }
 
 /// What one node's proxy says of the shares of its descriptors.
-#[derive(Debug, PartialEq, serde::Serialize)]
+#[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeShares {
     /// The node.
@@ -80,15 +150,11 @@ struct NodeShares {
     unknown: Option<String>,
 }
 
-fn shares(answers: Result<Answers>) -> Vec<NodeShares> {
+fn shares(answers: Result<Answers<Shares>>) -> Vec<NodeShares> {
     let all = "all nodes".to_owned();
     let answers = answers.unwrap_or_else(|error| vec![(all, Err(error))]);
-    let of_node = |(node, answer): (String, Result<Value>)| match answer {
-        Ok(told) => {
-            let sentences = told["usedUp"].as_array().into_iter().flatten();
-            let used_up = sentences.map(plain).collect();
-            NodeShares { node, used_up, unknown: None }
-        }
+    let of_node = |(node, answer): (String, Result<Shares>)| match answer {
+        Ok(shares) => NodeShares { node, used_up: shares.used_up, unknown: None },
         Err(error) => NodeShares { node, used_up: Vec::new(), unknown: Some(format!("{error:#}")) },
     };
     answers.into_iter().map(of_node).collect()
@@ -109,7 +175,7 @@ fn shares_text(shares: &[NodeShares]) -> String {
 }
 
 /// An identity whose certificate on a node is revoked, and that has got no other yet.
-#[derive(Debug, PartialEq, serde::Serialize)]
+#[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RevokedCertificate {
     /// The node.
@@ -122,13 +188,13 @@ struct RevokedCertificate {
 
 /// Who waits for a certificate in the place of a revoked one. Proxies that do not answer are named
 /// with the shares.
-fn revoked(answers: Result<Answers>) -> Vec<RevokedCertificate> {
+fn revoked(answers: Result<Answers<List<HeldCertificate>>>) -> Vec<RevokedCertificate> {
     let mut all = Vec::new();
     for (node, answer) in answers.unwrap_or_default() {
-        let Ok(Value::Array(items)) = answer else { continue };
-        all.extend(items.iter().filter(|item| item["state"] == "Revoked").map(|item| {
-            let reason = item["lastFailure"].as_str().map(str::to_owned);
-            RevokedCertificate { node: node.clone(), identity: plain(&item["identity"]), reason }
+        let items = answer.map(|list| list.items).unwrap_or_default().into_iter();
+        let revoked = items.filter(|held| held.state == CertificateState::Revoked);
+        all.extend(revoked.map(|HeldCertificate { identity, last_failure, .. }| {
+            RevokedCertificate { node: node.clone(), identity, reason: last_failure }
         }));
     }
     all
@@ -151,18 +217,15 @@ fn is_role_well(role: &RoleInfo) -> bool {
     role.pid.is_some() && role.waiting_for.is_none()
 }
 
-fn is_empty(value: &Value, pointer: &str) -> bool {
-    value.pointer(pointer).and_then(Value::as_array).is_none_or(Vec::is_empty)
-}
-
-fn cluster_text(cluster: &Cluster, mesh: &Value) -> String {
-    let count = |pointer| mesh.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
-    format!(
-        "cluster: {}\nready replicas of control: {}\nconnected proxies: {}\n",
-        cluster.context(),
-        count("/replicas"),
-        count("/discovery/clients")
-    )
+fn cluster_text(context: &str, mesh: &ControlSays) -> String {
+    let mut text = format!("cluster: {context}\n");
+    if let ControlSays::Status(status) = mesh {
+        let (replicas, clients) = (status.replicas.unwrap_or(1), status.discovery.clients);
+        // Writing to a String cannot fail.
+        let _ =
+            write!(text, "ready replicas of control: {replicas}\nconnected proxies: {clients}\n");
+    }
+    text
 }
 
 fn machine_text(machine: &MachineStatus) -> String {
@@ -187,62 +250,59 @@ fn machine_text(machine: &MachineStatus) -> String {
     text
 }
 
-/// What control tells, for whatever it runs on.
-fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    if let Some(error) = mesh["error"].as_str() {
-        let _ = writeln!(text, "control does not answer: {error}");
-    } else if has_mesh {
-        let _ = writeln!(text, "captured pods: {}", mesh["pods"]["captured"]);
-    } else {
-        let _ = writeln!(text, "without the mesh: pods, services and DNS alone");
+/// What control says, for whatever it runs on.
+fn mesh_text(mesh: &ControlSays) -> String {
+    match mesh {
+        ControlSays::Status(status) => status_text(status),
+        ControlSays::Silent { error } => format!("control does not answer: {error}\n"),
+        ControlSays::NoMesh {} => "without the mesh: pods, services and DNS alone\n".to_owned(),
     }
-    let told = |pointer| mesh.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
-    for it in told("/pods/olderThanCapture") {
-        let (pod, connections) = (plain(&it["pod"]), &it["connections"]);
+}
+
+fn status_text(status: &Status) -> String {
+    let pods = &status.pods;
+    let mut text = format!("captured pods: {}\n", pods.captured);
+    let mut line = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    for older in &pods.older_than_capture {
         let what = "open connections are older than its capture and in plain text";
-        let _ = writeln!(text, "{pod}: {connections} {what}");
+        line(format!("{}: {} {what}", older.pod, older.connections));
     }
-    for it in told("/pods/captureLacks") {
-        let (pod, parameter) = (plain(&it["pod"]), plain(&it["parameter"]));
-        let _ = writeln!(text, "{pod}: captured without the kernel parameter {parameter}");
+    for lack in &pods.capture_lacks {
+        let what = "captured without the kernel parameter";
+        line(format!("{}: {what} {}", lack.pod, lack.parameter));
     }
-    let lists = [
-        ("waiting for capture", "/pods/waitingForCapture"),
-        ("left alone, on their node's network", "/pods/hostNetworkLeftAlone"),
-        ("nodes whose proxy is not connected", "/discovery/nodesWithoutProxy"),
-        ("policies not enforced as written", "/policiesNotAccepted"),
-    ];
-    for (what, pointer) in lists.into_iter().filter(|(_, pointer)| !is_empty(mesh, pointer)) {
-        let items = mesh.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
-        for item in items {
-            let item = match item.as_str() {
-                Some(name) => waiting(name, mesh).unwrap_or_else(|| name.to_owned()),
-                None => format!("{} ({})", plain(&item["policy"]), plain(&item["message"])),
-            };
-            let _ = writeln!(text, "{what}: {item}");
-        }
+    for pod in &pods.waiting_for_capture {
+        line(format!("waiting for capture: {}", waiting(pod, &pods.not_captured)));
+    }
+    for pod in &pods.host_network_left_alone {
+        line(format!("left alone, on their node's network: {pod}"));
+    }
+    for node in &status.discovery.nodes_without_proxy {
+        line(format!("nodes whose proxy is not connected: {node}"));
+    }
+    for NotAccepted { policy, message, .. } in &status.policies_not_accepted {
+        line(format!("policies not enforced as written: {policy} ({message})"));
     }
     text
 }
 
 /// A pod that waits for capture with what keeps it waiting, if its agent says so.
-fn waiting(pod: &str, mesh: &Value) -> Option<String> {
-    let told = mesh.pointer("/pods/notCaptured")?.as_array()?;
-    let why = told.iter().find(|it| it["pod"] == pod)?;
-    Some(format!("{pod} ({}; {})", plain(&why["message"]), plain(&why["remedy"])))
-}
-
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+fn waiting(pod: &str, not_captured: &[NotCaptured]) -> String {
+    match not_captured.iter().find(|it| it.pod == pod) {
+        Some(NotCaptured { message, remedy, .. }) => format!("{pod} ({message}; {remedy})"),
+        None => pod.to_owned(),
+    }
 }
 
 /// Prints what happens to a connection.
 pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
-    let query = format!("/why?src={}&dst={}", escape(&args.source), escape(&args.destination));
-    let explanation = mesh.control(&query).await?;
+    let (source, destination) = (escape(&args.source), escape(&args.destination));
+    let target = format!("{}?src={source}&dst={destination}", control::WHY);
+    let explanation = mesh.why(&target).await?;
     match args.output {
         Report::Json => super::print_json(&explanation)?,
         Report::Text => super::print_text(&why_text(&explanation))?,
@@ -263,85 +323,167 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-fn why_text(explanation: &Value) -> String {
-    let at = |pointer: &str| explanation.pointer(pointer).filter(|value| !value.is_null());
+fn why_text(explanation: &Explanation) -> String {
+    let Explanation { source, certificate, destination, server, policy, .. } = explanation;
+    let origin = policy.as_ref().and_then(|it| it.origin.as_ref());
+    let object = origin.map(|it| format!("{} {}", it.object.kind, it.object.name));
     let lines = [
-        ("from", "/source/pod"),
-        ("identity", "/source/identity"),
-        ("captured", "/source/captured"),
-        ("certificate", "/certificate/serial"),
-        ("valid until", "/certificate/notAfter"),
-        ("to", "/destination/name"),
-        ("address", "/destination/address"),
-        ("plan", "/plan"),
-        ("path", "/path"),
-        ("server", "/server/workload"),
-        ("server address", "/server/address"),
-        ("must prove", "/server/identities/0"),
-        ("decision", "/decision"),
-        ("decided by", "/decidedBy"),
-        ("policy", "/policy/name"),
-        ("rule", "/policy/rule"),
-        ("because", "/reason"),
-        ("to change it", "/remedy"),
+        ("from", Some(source.pod.clone())),
+        ("identity", Some(source.identity.clone())),
+        ("captured", Some(source.captured.to_string())),
+        ("certificate", certificate.as_ref().map(|it| it.serial.clone())),
+        ("valid until", certificate.as_ref().map(|it| it.not_after.clone())),
+        ("to", Some(destination.name.clone())),
+        ("address", Some(destination.address.to_string())),
+        ("plan", Some(explanation.plan.to_string())),
+        ("path", explanation.path.clone()),
+        ("server", server.as_ref().map(|it| it.workload.clone())),
+        ("server address", server.as_ref().map(|it| it.address.to_string())),
+        ("must prove", server.as_ref().and_then(|it| it.identities.first().cloned())),
+        ("decision", Some(explanation.decision.to_string())),
+        ("decided by", explanation.decided_by.clone()),
+        ("policy", policy.as_ref().map(|it| it.name.clone())),
+        ("rule", policy.as_ref().map(|it| it.rule.to_string())),
+        ("written in", object),
+        ("because", Some(explanation.reason.clone())),
+        ("to change it", explanation.remedy.clone()),
     ];
-    let mut text = String::new();
-    for (name, pointer) in lines {
-        if let Some(value) = at(pointer) {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{name:<15}{}", plain(value));
-        }
-    }
-    for note in explanation["notes"].as_array().into_iter().flatten() {
-        let _ = writeln!(text, "{:<15}{}", "note", plain(note));
-    }
-    text
+    let notes = explanation.notes.iter().map(|note| ("note", Some(note.clone())));
+    let known = lines.into_iter().chain(notes).filter_map(|(name, value)| Some((name, value?)));
+    known.map(|(name, value)| format!("{name:<15}{value}\n")).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use ambit_machine::NodeInfo;
+    use ambit_wire::admin::Pods;
+
+    use super::*;
 
     #[test]
     fn shares_that_are_used_up_are_named_with_their_node() {
         let sentence = "pod app/server, inbound: 3 of 4 descriptors";
-        let told = super::shares(Ok(vec![
-            ("node-1".to_owned(), Ok(json!({ "usedUp": [] }))),
-            ("node-2".to_owned(), Ok(json!({ "usedUp": [sentence] }))),
+        let used_up = vec![sentence.to_owned()];
+        let told = shares(Ok(vec![
+            ("node-1".to_owned(), Ok(Shares::default())),
+            ("node-2".to_owned(), Ok(Shares { used_up, ..Shares::default() })),
             ("node-3".to_owned(), Err(anyhow::anyhow!("no such page"))),
         ]));
         let expected = format!(
             "share used up on node-2: {sentence}\nshares of node-3 are not known: no such page\n"
         );
-        assert_eq!(super::shares_text(&told), expected);
+        assert_eq!(shares_text(&told), expected);
     }
 
     #[test]
     fn revoked_certificates_are_named_with_their_node() {
-        let available = json!({ "identity": "spiffe://t/ns/a/sa/b", "state": "Available" });
-        let revoked = json!({ "identity": "spiffe://t/ns/a/sa/c", "state": "Revoked",
-            "lastFailure": "no answer" });
-        let told = super::revoked(Ok(vec![
-            ("node-1".to_owned(), Ok(json!([available, revoked]))),
+        let held = |account: &str, state| HeldCertificate {
+            identity: format!("spiffe://t/ns/a/sa/{account}"),
+            state,
+            cert_chain: Vec::new(),
+            root_certs: Vec::new(),
+            last_failure: Some("no answer".to_owned()),
+        };
+        let all = [held("b", CertificateState::Available), held("c", CertificateState::Revoked)];
+        let told = revoked(Ok(vec![
+            ("node-1".to_owned(), Ok(List::from_iter(all))),
             ("node-2".to_owned(), Err(anyhow::anyhow!("no such page"))),
         ]));
         let expected = "certificate revoked on node-1: spiffe://t/ns/a/sa/c (no answer)\n";
-        assert_eq!(super::revoked_text(&told), expected);
+        assert_eq!(revoked_text(&told), expected);
     }
 
     #[test]
     fn a_pod_that_waits_for_capture_is_named_with_the_reason() {
-        let why =
-            json!({ "pod": "a/b", "message": "\"nginx\" has port 15006", "remedy": "stop it" });
-        let told = json!({ "pods": { "captured": 0, "waitingForCapture": ["a/b", "a/c"],
-            "notCaptured": [why] } });
+        let why = NotCaptured {
+            pod: "a/b".to_owned(),
+            reason: "PortTaken".into(),
+            port: Some(15006),
+            process: Some("nginx".to_owned()),
+            message: "\"nginx\" has port 15006".to_owned(),
+            remedy: "stop it".to_owned(),
+        };
+        let pods = Pods {
+            waiting_for_capture: vec!["a/b".to_owned(), "a/c".to_owned()],
+            not_captured: vec![why],
+            ..Pods::default()
+        };
         let expected = "captured pods: 0\nwaiting for capture: a/b (\"nginx\" has port 15006; stop \
             it)\nwaiting for capture: a/c\n";
-        assert_eq!(super::mesh_text(true, &told), expected);
+        assert_eq!(status_text(&Status { pods, ..Status::default() }), expected);
+    }
+
+    fn whole(mesh: ControlSays) -> Whole {
+        Whole {
+            api_version: ApiVersion,
+            well: false,
+            machine: None,
+            cluster: Some(ClusterName { context: "kind".to_owned() }),
+            mesh,
+            shares: shares(Ok(vec![("node-1".to_owned(), Ok(Shares::default()))])),
+            certificates_revoked: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_well() {
+        let well = |mesh| is_well(&whole(mesh));
+        assert!(well(ControlSays::Status(Box::default())));
+        assert!(well(ControlSays::NoMesh {}));
+        assert!(!well(ControlSays::Silent { error: "another release".to_owned() }));
+        let mut status = Status::default();
+        status.pods.waiting_for_capture.push("a/b".to_owned());
+        assert!(!well(ControlSays::Status(Box::new(status))));
+    }
+
+    #[test]
+    fn what_is_printed_as_json() {
+        let machine = MachineStatus {
+            pid: 4711,
+            started_at: "2026-11-24T16:13:32Z".to_owned(),
+            rootless: true,
+            mesh: true,
+            nodes: vec![NodeInfo {
+                name: "node-1".to_owned(),
+                addresses: vec![[10, 244, 0, 1].into()],
+                pod_cidrs: vec!["10.244.1.0/24".to_owned()],
+                pods: 2,
+                running: 1,
+            }],
+            roles: vec![RoleInfo {
+                name: "proxy/node-1".to_owned(),
+                pid: Some(42),
+                restarts: 1,
+                last_exit: Some(139),
+                waiting_for: Some("no certificate yet".to_owned()),
+                log: "/run/ambit/log/proxy-node-1.log".into(),
+            }],
+            left_alone: vec!["UDP, except DNS of captured pods".to_owned()],
+        };
+        let error = "control has not answered within 10 s".to_owned();
+        let of_machine = Whole {
+            machine: Some(machine),
+            cluster: None,
+            shares: vec![NodeShares {
+                node: "node-1".to_owned(),
+                used_up: vec!["pod a/b, inbound: 3 of 4 descriptors".to_owned()],
+                unknown: Some("proxy/node-1 does not run".to_owned()),
+            }],
+            certificates_revoked: vec![RevokedCertificate {
+                node: "node-1".to_owned(),
+                identity: "spiffe://t/ns/a/sa/b".to_owned(),
+                reason: Some("no answer".to_owned()),
+            }],
+            ..whole(ControlSays::Silent { error })
+        };
+        let of_cluster = whole(ControlSays::Status(Box::default()));
+        let no_mesh = whole(ControlSays::NoMesh {});
+        let all = [of_machine, of_cluster, no_mesh];
+        insta::assert_snapshot!(serde_json::to_string_pretty(&all).unwrap());
     }
 
     #[test]
     fn words_are_escaped_for_a_query() {
-        assert_eq!(super::escape("a/b c&d:80"), "a/b%20c%26d:80");
+        assert_eq!(escape("a/b c&d:80"), "a/b%20c%26d:80");
     }
 }

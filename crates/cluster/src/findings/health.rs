@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ambit_wire::admin::NotAccepted;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -306,25 +307,20 @@ fn status(facts: &Facts, report: &mut Report) {
             return;
         }
     };
-    for node in items(status, "/discovery/nodesWithoutProxy").filter_map(Value::as_str) {
+    for node in &status.discovery.nodes_without_proxy {
         report.error("proxy-not-connected", format!("Node {node}")).says(
             "its proxy is connected to no replica of control: it goes on with what it last knew",
             format!("see `ambit logs --kube proxy/{node}`"),
         );
     }
-    for behind in items(status, "/discovery/behind").filter_map(Value::as_str) {
+    for behind in &status.discovery.behind {
         let (node, why) = behind.split_once(": ").unwrap_or((behind, ""));
         let remedy = format!("see `ambit logs --kube proxy/{node}`");
         report.warning("proxy-behind", format!("Node {node}")).says(why, remedy);
     }
-    for policy in items(status, "/policiesNotAccepted") {
-        let kind = match text(policy, "/kind") {
-            "" => "AuthorizationPolicy",
-            kind => kind,
-        };
-        let place = format!("{kind} {}", text(policy, "/policy"));
-        report.error("policy-not-accepted", place).says(
-            format!("is not enforced as written: {}", text(policy, "/message")),
+    for NotAccepted { kind, policy, message, .. } in &status.policies_not_accepted {
+        report.error("policy-not-accepted", format!("{kind} {policy}")).says(
+            format!("is not enforced as written: {message}"),
             "see `ambit get policies --kube -o wide`",
         );
     }

@@ -1,6 +1,7 @@
 //! Each breakage of a cluster is found, named and told apart: a healthy cluster, one thing wrong
 //! with it, and what is said.
 
+use ambit_wire::admin::{Certificate, CertificateState, HeldCertificate, NotAccepted, Status};
 use serde_json::{Value, json};
 
 use super::Severity::{self, Error, Info, Warning};
@@ -38,8 +39,8 @@ struct Cluster {
     denied: Vec<&'static str>,
     outdated: Vec<(String, String)>,
     cilium: Option<Value>,
-    control: Result<Value, String>,
-    certificate: Value,
+    control: Result<Status, String>,
+    certificate: HeldCertificate,
 }
 
 impl Cluster {
@@ -92,11 +93,19 @@ impl Cluster {
         for name in DEFINITIONS {
             objects.push(object("CustomResourceDefinition", "", name, json!({})));
         }
-        let certificate = json!({"identity": "spiffe://cluster.local/ns/app/sa/web",
-            "state": "Available", "certChain": [{"validFrom": "2026-06-01T00:00:00Z",
-            "expirationTime": "2026-06-02T00:00:00Z"}]});
-        let control = json!({"discovery": {"nodesWithoutProxy": [], "behind": []},
-            "policiesNotAccepted": []});
+        let leaf = Certificate {
+            pem: String::new(),
+            serial_number: "1".to_owned(),
+            valid_from: "2026-06-01T00:00:00Z".to_owned(),
+            expiration_time: "2026-06-02T00:00:00Z".to_owned(),
+        };
+        let certificate = HeldCertificate {
+            identity: "spiffe://cluster.local/ns/app/sa/web".to_owned(),
+            state: CertificateState::Available,
+            cert_chain: vec![leaf],
+            root_certs: Vec::new(),
+            last_failure: None,
+        };
         Self {
             objects,
             version: json!({"major": "1", "minor": "36+", "gitVersion": "v1.36.3"}),
@@ -104,7 +113,7 @@ impl Cluster {
             denied: Vec::new(),
             outdated: Vec::new(),
             cilium: None,
-            control: Ok(control),
+            control: Ok(Status::default()),
             certificate,
         }
     }
@@ -137,7 +146,7 @@ impl Cluster {
         facts.cilium = self.cilium;
         if stage == Stage::Running {
             facts.control = Some(self.control);
-            facts.certificates = vec![("n1".to_owned(), Ok(json!([self.certificate])))];
+            facts.certificates = vec![("n1".to_owned(), Ok(vec![self.certificate]))];
         }
         facts
     }
@@ -577,24 +586,22 @@ fn parts_that_are_missing_or_not_ready() {
 
 #[test]
 fn what_control_tells() {
-    let says = |pointer: &'static str, value: Value| {
-        move |it: &mut Cluster| {
-            let control = it.control.as_mut().expect("control answers");
-            *control.pointer_mut(pointer).expect("it is told of") = value;
-        }
+    let says = |status: Status| move |it: &mut Cluster| it.control = Ok(status);
+    let mut without_proxy = Status::default();
+    without_proxy.discovery.nodes_without_proxy.push("n2".to_owned());
+    running(says(without_proxy), &[(Error, "proxy-not-connected", "Node n2")]);
+    let mut behind = Status::default();
+    let late = "n1: its proxy has not acknowledged the newest";
+    behind.discovery.behind.push(late.to_owned());
+    running(says(behind), &[(Warning, "proxy-behind", "Node n1: its proxy has not")]);
+    let not_accepted = NotAccepted {
+        kind: "AuthorizationPolicy".into(),
+        policy: "app/get".to_owned(),
+        reason: "UnsupportedValue".into(),
+        message: "methods".to_owned(),
     };
-    running(
-        says("/discovery/nodesWithoutProxy", json!(["n2"])),
-        &[(Error, "proxy-not-connected", "Node n2")],
-    );
-    running(
-        says("/discovery/behind", json!(["n1: its proxy has not acknowledged the newest"])),
-        &[(Warning, "proxy-behind", "Node n1: its proxy has not")],
-    );
-    running(
-        says("/policiesNotAccepted", json!([{"policy": "app/get", "message": "methods"}])),
-        &[(Error, "policy-not-accepted", "AuthorizationPolicy app/get")],
-    );
+    let status = Status { policies_not_accepted: vec![not_accepted], ..Status::default() };
+    running(says(status), &[(Error, "policy-not-accepted", "AuthorizationPolicy app/get")]);
     let silent = |it: &mut Cluster| it.control = Err("no port-forward".to_owned());
     running(silent, &[(Warning, "control-silent", "no port-forward")]);
     let none = |it: &mut Cluster| {
@@ -627,12 +634,13 @@ fn roots_and_certificates() {
     at("2036-11-01T00:00:00Z", "root-expires");
     at("2036-11-20T00:00:00Z", "root-expired");
     let ends = |time: &'static str| {
-        move |it: &mut Cluster| it.certificate["certChain"][0]["expirationTime"] = json!(time)
+        move |it: &mut Cluster| it.certificate.cert_chain[0].expiration_time = time.to_owned()
     };
     running(ends("2026-06-01T13:00:00Z"), &[(Warning, "certificate-expires", "on node n1")]);
     running(ends("2026-06-01T11:00:00Z"), &[(Error, "certificate-expired", "on node n1")]);
     let refused = |it: &mut Cluster| {
-        it.certificate = json!({"identity": "spiffe://a", "state": "Unavailable: refused"});
+        it.certificate.state = CertificateState::Unavailable("refused".to_owned());
+        it.certificate.cert_chain.clear();
     };
     running(refused, &[(Error, "no-certificate", "has no certificate: refused")]);
 }

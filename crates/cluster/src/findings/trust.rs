@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ambit_wire::admin::CertificateState;
 use jiff::Timestamp;
 use serde_json::Value;
 use x509_parser::pem::Pem;
@@ -9,7 +10,7 @@ use x509_parser::pem::Pem;
 use super::{Report, labelled_namespaces, listed};
 use crate::Facts;
 use crate::facts::{List, ROOT_CONFIG_MAP as ROOT};
-use crate::json::{items, namespace, text};
+use crate::json::namespace;
 
 /// A root that ends sooner is told.
 const ROOT_DAYS_MIN: i64 = 30;
@@ -81,24 +82,23 @@ fn certificates(facts: &Facts, report: &mut Report) {
     let mut silent = Vec::new();
     for (node, answer) in &facts.certificates {
         let held = match answer {
-            Ok(Value::Array(held)) => held,
-            Ok(_) => continue,
+            Ok(held) => held,
             Err(error) => {
                 silent.push(format!("{node} ({error})"));
                 continue;
             }
         };
         for certificate in held {
-            let place = || format!("{} on node {node}", text(certificate, "/identity"));
+            let place = || format!("{} on node {node}", certificate.identity);
             let remedy = || format!("see `ambit logs --kube proxy/{node}`");
-            let state = text(certificate, "/state");
-            if let Some(reason) = state.strip_prefix("Unavailable") {
-                let what = format!("has no certificate{reason}");
+            if let CertificateState::Unavailable(reason) = &certificate.state {
+                let what = format!("has no certificate: {reason}");
                 report.error("no-certificate", place()).says(what, remedy());
             }
-            let Some(leaf) = items(certificate, "/certChain").next() else { continue };
-            let time = |pointer| text(leaf, pointer).parse::<Timestamp>().ok();
-            let (Some(from), Some(to)) = (time("/validFrom"), time("/expirationTime")) else {
+            let Some(leaf) = certificate.cert_chain.first() else { continue };
+            let time = |text: &str| text.parse::<Timestamp>().ok();
+            let (Some(from), Some(to)) = (time(&leaf.valid_from), time(&leaf.expiration_time))
+            else {
                 continue;
             };
             let left = to.as_second() - facts.now.as_second();

@@ -9,43 +9,37 @@ use std::time::SystemTime;
 use ambit_manifest::ObjectName;
 use ambit_model::identity::Identity;
 use ambit_tls::certificate::Serial;
+use ambit_wire::admin::{
+    ApiVersion, Certificates, IssuedCertificate, Revocation, RevokedCertificate, RevokedNow,
+    RotationStatus, control,
+};
 use http::{Method, StatusCode};
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::Admin;
 use crate::ca::{CaError, Issued, Revoked, Which};
 use crate::error_text::chain;
 use crate::http_server::{Answer, Question};
 
-/// What is to be revoked; exactly one of serial, pod and identity.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Revocation {
-    serial: Option<String>,
-    /// The serial is of a certificate that another replica or an earlier authority issued.
-    unlisted: bool,
-    pod: Option<String>,
-    identity: Option<String>,
-}
-
 impl Admin {
     /// Answers a question below `/ca/`.
     pub(super) fn authority(&self, path: &str, question: &Question) -> Answer {
         match (&question.method, path) {
-            (&Method::GET, "/ca/rotation") => {
-                let status = self.authority.rotation(&self.world.holders());
-                Answer::json(StatusCode::OK, &json!(status))
+            (&Method::GET, control::ROTATION) => {
+                let rotation = self.authority.rotation(&self.world.holders());
+                Answer::json(StatusCode::OK, &RotationStatus { api_version: ApiVersion, rotation })
             }
-            (&Method::GET, "/ca/certificates") => {
+            (&Method::GET, control::CERTIFICATES) => {
                 let (issued, revoked) = self.authority.certificates();
-                let items: Vec<Value> = issued.iter().map(self::issued).collect();
-                let revoked: Vec<Value> = revoked.iter().map(self::revoked).collect();
-                Answer::json(StatusCode::OK, &json!({ "items": items, "revoked": revoked }))
+                let certificates = Certificates {
+                    api_version: ApiVersion,
+                    items: issued.iter().map(self::issued).collect(),
+                    revoked: revoked.iter().map(self::revoked).collect(),
+                };
+                Answer::json(StatusCode::OK, &certificates)
             }
-            (&Method::POST, "/ca/rotate") => self.rotate(question),
-            (&Method::POST, "/ca/revoke") => self.revoke(question),
+            (&Method::POST, control::ROTATE) => self.rotate(question),
+            (&Method::POST, control::REVOKE) => self.revoke(question),
             _ => Answer::error(
                 StatusCode::NOT_FOUND,
                 "ask GET /ca/rotation, GET /ca/certificates, POST /ca/rotate or POST /ca/revoke",
@@ -62,9 +56,9 @@ impl Admin {
             self.authority.begin_rotation(&holders, now)
         };
         match done {
-            Ok(status) => {
-                tracing::info!(?status, "root rotation");
-                Answer::json(StatusCode::OK, &json!(status))
+            Ok(rotation) => {
+                tracing::info!(status = ?rotation, "root rotation");
+                Answer::json(StatusCode::OK, &RotationStatus { api_version: ApiVersion, rotation })
             }
             Err(error) => failed(&error),
         }
@@ -81,8 +75,9 @@ impl Admin {
                 if let Err(answer) = self.tell_replicas() {
                     return answer;
                 }
-                let revoked: Vec<Value> = revoked.iter().map(self::revoked).collect();
-                Answer::json(StatusCode::OK, &json!({ "revoked": revoked }))
+                let revoked = revoked.iter().map(self::revoked).collect();
+                let revoked = RevokedNow { api_version: ApiVersion, revoked };
+                Answer::json(StatusCode::OK, &revoked)
             }
             Err(error) => failed(&error),
         }
@@ -156,24 +151,24 @@ impl Admin {
     }
 }
 
-fn issued(entry: &Issued) -> Value {
-    json!({
-        "serial": entry.serial,
-        "identity": entry.identity,
-        "node": entry.node,
-        "issuedAt": time(entry.issued_at),
-        "notAfter": time(entry.not_after),
-    })
+fn issued(entry: &Issued) -> IssuedCertificate {
+    IssuedCertificate {
+        serial: entry.serial.clone(),
+        identity: entry.identity.clone(),
+        node: entry.node.clone(),
+        issued_at: time(entry.issued_at),
+        not_after: time(entry.not_after),
+    }
 }
 
-fn revoked(entry: &Revoked) -> Value {
-    json!({
-        "serial": entry.serial,
-        "identity": entry.identity,
-        "node": entry.node,
-        "revokedAt": time(entry.revoked_at),
-        "notAfter": entry.not_after.map(time),
-    })
+fn revoked(entry: &Revoked) -> RevokedCertificate {
+    RevokedCertificate {
+        serial: entry.serial.clone(),
+        identity: entry.identity.clone(),
+        node: entry.node.clone(),
+        revoked_at: time(entry.revoked_at),
+        not_after: entry.not_after.map(time),
+    }
 }
 
 /// Seconds since 1970 as RFC 3339 writes them.

@@ -1,50 +1,52 @@
-//! Objects and the view as JSON lists, for `ambit get` and `ambit status`.
+//! Objects and the view as lists, for `ambit get` and `ambit status`.
 //!
-//! Names of fields are Kubernetes' where it has one. Nothing here decides anything; it shows what
-//! was decided.
+//! Nothing here decides anything; it shows what was decided.
 
 use ambit_manifest::DATAPLANE_MODE;
 use ambit_manifest::ObjectName;
 use ambit_manifest::policy;
 use ambit_manifest::{Kind, istio};
+use ambit_model::Text;
 use ambit_model::policy::{Action, Policy, PolicyScope};
 use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
+use ambit_wire::admin;
 use ambit_wire::capture::Obstacle;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::view_builder::Builder;
-use crate::view_builder::records::PodRecord;
+use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
     move |namespace| wanted.is_none_or(|wanted| wanted == namespace)
 }
 
-/// `GET /get/pods`.
-pub(super) fn pods(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+/// [`admin::control::PODS`].
+pub(super) fn pods(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Pod> {
     let is_wanted = in_namespace(namespace);
     let store = builder.store();
     let pods = store.pods().filter(|(name, _)| is_wanted(&name.namespace));
     let pod = |(name, pod): (&ObjectName, &PodRecord)| {
         let (_, state) = store.pod(name)?;
         let status = state.status_of(pod);
-        Some(json!({
-            "namespace": &*name.namespace,
-            "name": &*name.name,
-            "uid": &*pod.uid,
-            "node": &*pod.node,
-            "owner": &*pod.owner,
-            "serviceAccount": &*pod.service_account,
-            "phase": status.map_or("Pending", |status| &*status.phase),
-            "ready": status.is_some_and(|status| status.ready),
-            "restarts": status.map_or(0, |status| status.restarts),
-            "reason": status.and_then(|status| status.reason.clone()),
-            "ips": status.map(|status| status.pod_ips.clone()).unwrap_or_default(),
-            "hostNetwork": pod.host_network,
-            "mode": mode(builder, name, pod),
-            "captured": state.is_captured(pod),
-            "olderConnections": state.notes(pod).older,
-        }))
+        let phase = status.map(|status| status.phase.to_string().into());
+        Some(admin::Pod {
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            uid: pod.uid.to_string(),
+            node: pod.node.to_string(),
+            owner: pod.owner.to_string(),
+            service_account: pod.service_account.to_string(),
+            phase: phase.unwrap_or("Pending".into()),
+            ready: status.is_some_and(|status| status.ready),
+            restarts: status.map_or(0, |status| status.restarts),
+            reason: status.and_then(|status| status.reason.as_deref()).map(str::to_owned),
+            ips: status.map(|status| status.pod_ips.clone()).unwrap_or_default(),
+            host_network: pod.host_network,
+            mode: mode(builder, name, pod).into(),
+            captured: state.is_captured(pod),
+            older_connections: state.notes(pod).older,
+        })
     };
     pods.filter_map(pod).collect()
 }
@@ -61,64 +63,56 @@ fn mode(builder: &Builder, name: &ObjectName, pod: &PodRecord) -> &'static str {
 }
 
 /// Pods that are not, or not yet, what their labels say.
-pub(super) fn aside(builder: &Builder) -> Value {
+pub(super) fn aside(builder: &Builder) -> admin::Pods {
     let store = builder.store();
-    let (mut host_network, mut pending, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
-    let mut captured = 0;
-    let (mut older, mut lacking, mut obstacles) = (Vec::new(), Vec::new(), Vec::new());
+    let mut pods = admin::Pods::default();
     for (name, pod) in store.pods() {
         let Some((_, state)) = store.pod(name) else { continue };
         let text = format!("{}/{}", name.namespace, name.name);
         let notes = state.notes(pod);
         if state.is_captured(pod) && notes.older > 0 {
-            older.push(json!({ "pod": text.clone(), "connections": notes.older }));
+            let older = admin::OlderConnections { pod: text.clone(), connections: notes.older };
+            pods.older_than_capture.push(older);
         }
         if state.is_captured(pod) && !notes.lacks.is_empty() {
-            lacking.push(json!({ "pod": text.clone(), "parameter": &*notes.lacks }));
+            let parameter = notes.lacks.to_string();
+            pods.capture_lacks.push(admin::CaptureLack { pod: text.clone(), parameter });
         }
         match (mode(builder, name, pod), state.is_captured(pod)) {
-            ("host-network", _) => host_network.push(text),
+            ("host-network", _) => pods.host_network_left_alone.push(text),
             ("none", true) => {
-                captured += 1;
-                leaving.push(text);
+                pods.captured += 1;
+                pods.waiting_for_release.push(text);
             }
-            (_, true) => captured += 1,
+            (_, true) => pods.captured += 1,
             ("ambient", false) if state.may_run(pod) => {
-                obstacles.extend(state.obstacle(pod).map(|it| obstacle(&text, it)));
-                pending.push(text);
+                pods.not_captured.extend(state.obstacle(pod).map(|it| not_captured(&text, it)));
+                pods.waiting_for_capture.push(text);
             }
             _ => {}
         }
     }
-    json!({
-        "captured": captured,
-        "waitingForCapture": pending,
-        "waitingForRelease": leaving,
-        "hostNetworkLeftAlone": host_network,
-        "olderThanCapture": older,
-        "captureLacks": lacking,
-        "notCaptured": obstacles,
-    })
+    pods
 }
 
 /// Why a pod that waits for capture is not captured.
-fn obstacle(pod: &str, obstacle: &Obstacle) -> Value {
+fn not_captured(pod: &str, obstacle: &Obstacle) -> admin::NotCaptured {
     let (port, process) = match obstacle {
-        Obstacle::PortTaken { port, process } => (Some(port), process.as_deref()),
+        Obstacle::PortTaken { port, process } => (Some(*port), process.clone()),
         Obstacle::Refused(_) | Obstacle::Failed(_) => (None, None),
     };
-    json!({
-        "pod": pod,
-        "reason": obstacle.kind(),
-        "port": port,
-        "process": process,
-        "message": obstacle.to_string(),
-        "remedy": obstacle.remedy(),
-    })
+    admin::NotCaptured {
+        pod: pod.to_owned(),
+        reason: obstacle.kind().into(),
+        port,
+        process,
+        message: obstacle.to_string(),
+        remedy: obstacle.remedy().to_owned(),
+    }
 }
 
-/// `GET /get/services`.
-pub(super) fn services(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+/// [`admin::control::SERVICES`].
+pub(super) fn services(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Service> {
     let is_wanted = in_namespace(namespace);
     let view = builder.view();
     let mut services: Vec<_> =
@@ -128,21 +122,21 @@ pub(super) fn services(builder: &Builder, namespace: Option<&str>) -> Vec<Value>
         let endpoints = view.endpoints(&service.key);
         let total = endpoints.map_or(0, |endpoints| endpoints.len());
         let ready = endpoints.map_or(0, |it| it.iter().filter(|workload| workload.healthy).count());
-        json!({
-            "namespace": &*service.key.namespace,
-            "name": &*service.name,
-            "hostname": &*service.key.hostname,
-            "addresses": service.addresses.iter().map(address).collect::<Vec<_>>(),
-            "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
-            "endpoints": { "ready": ready, "total": total },
-            "waypoint": service.waypoint.as_ref().map(gateway),
-            "loadBalancing": balancing(service),
-        })
+        admin::Service {
+            namespace: service.key.namespace.to_string(),
+            name: service.name.to_string(),
+            hostname: service.key.hostname.to_string(),
+            addresses: service.addresses.iter().map(address).collect(),
+            ports: service.ports.iter().map(port).collect(),
+            endpoints: admin::Endpoints { ready, total },
+            waypoint: service.waypoint.as_ref().map(gateway),
+            load_balancing: balancing(service),
+        }
     };
     services.iter().map(service).collect()
 }
 
-fn balancing(service: &Service) -> Value {
+fn balancing(service: &Service) -> admin::LoadBalancing {
     let it = &service.load_balancing;
     let mode = match it.mode {
         Mode::Unspecified => "any",
@@ -150,13 +144,17 @@ fn balancing(service: &Service) -> Value {
         Mode::Failover => "failover",
         Mode::Passthrough => "passthrough",
     };
-    let preference = it.routing_preference.iter().map(|it| format!("{it:?}").to_lowercase());
-    json!({
-        "mode": mode,
-        "preference": preference.collect::<Vec<_>>(),
-        "allowUnready": it.allow_unhealthy,
-        "clientAffinitySeconds": it.client_affinity_seconds,
-    })
+    let preference = it.routing_preference.iter().map(|it| lower(it).into());
+    admin::LoadBalancing {
+        mode: mode.into(),
+        preference: preference.collect(),
+        allow_unready: it.allow_unhealthy,
+        client_affinity_seconds: it.client_affinity_seconds,
+    }
+}
+
+fn lower(word: &impl std::fmt::Debug) -> String {
+    format!("{word:?}").to_lowercase()
 }
 
 fn address(address: &VirtualAddress) -> String {
@@ -166,12 +164,12 @@ fn address(address: &VirtualAddress) -> String {
     }
 }
 
-fn port(port: &PortMapping) -> Value {
-    json!({
-        "port": port.service_port,
-        "targetPort": port.target_port,
-        "protocol": format!("{:?}", port.app_protocol).to_lowercase(),
-    })
+fn port(port: &PortMapping) -> admin::ServicePort {
+    admin::ServicePort {
+        port: port.service_port,
+        target_port: port.target_port,
+        protocol: lower(&port.app_protocol).into(),
+    }
 }
 
 /// The waypoint as users name it.
@@ -183,8 +181,8 @@ pub(super) fn gateway(gateway: &GatewayAddress) -> String {
     }
 }
 
-/// `GET /get/workloads`.
-pub(super) fn workloads(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+/// [`admin::control::WORKLOADS`].
+pub(super) fn workloads(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Workload> {
     let is_wanted = in_namespace(namespace);
     let mut workloads: Vec<_> =
         builder.view().workloads().filter(|workload| is_wanted(&workload.namespace)).collect();
@@ -192,30 +190,31 @@ pub(super) fn workloads(builder: &Builder, namespace: Option<&str>) -> Vec<Value
     workloads.iter().map(|workload| self::workload(workload)).collect()
 }
 
-fn workload(workload: &Workload) -> Value {
-    json!({
-        "uid": &*workload.uid,
-        "namespace": &*workload.namespace,
-        "name": &*workload.name,
-        "addresses": &*workload.addresses,
-        "hostname": &*workload.hostname,
-        "node": &*workload.node,
-        "protocol": protocol(workload),
-        "identity": workload.identity().to_string(),
-        "services": workload.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
-        "policies": workload.policies.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "waypoint": workload.waypoint.as_deref().map(gateway),
-        "healthy": workload.healthy,
-        "canonicalName": &*workload.canonical_name,
-        "canonicalRevision": &*workload.canonical_revision,
-        "locality": {
-            "region": &*workload.locality.region,
-            "zone": &*workload.locality.zone,
-            "subzone": &*workload.locality.subzone,
+fn workload(workload: &Workload) -> admin::Workload {
+    let locality = &workload.locality;
+    admin::Workload {
+        uid: workload.uid.to_string(),
+        namespace: workload.namespace.to_string(),
+        name: workload.name.to_string(),
+        addresses: workload.addresses.to_vec(),
+        hostname: workload.hostname.to_string(),
+        node: workload.node.to_string(),
+        protocol: protocol(workload).into(),
+        identity: workload.identity().to_string(),
+        services: workload.services.keys().map(ToString::to_string).collect(),
+        policies: workload.policies.iter().map(ToString::to_string).collect(),
+        waypoint: workload.waypoint.as_deref().map(gateway),
+        healthy: workload.healthy,
+        canonical_name: workload.canonical_name.to_string(),
+        canonical_revision: workload.canonical_revision.to_string(),
+        locality: admin::Locality {
+            region: locality.region.to_string(),
+            zone: locality.zone.to_string(),
+            subzone: locality.subzone.to_string(),
         },
-        "hostNetwork": workload.host_network,
-        "capacity": workload.capacity,
-    })
+        host_network: workload.host_network,
+        capacity: workload.capacity,
+    }
 }
 
 /// How a workload is reached.
@@ -227,42 +226,47 @@ pub(super) fn protocol(workload: &Workload) -> &'static str {
     }
 }
 
-/// `GET /get/policies`: the objects that users wrote, with what became of them.
-pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<Value> {
+/// [`admin::control::POLICIES`]: the objects that users wrote, with what became of them.
+pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Policy> {
     let is_wanted = in_namespace(namespace);
     let (store, view) = (builder.store(), builder.view());
-    let mut items = Vec::new();
-    for (name, object) in store.policies().filter(|(name, _)| is_wanted(&name.namespace)) {
+    let authorizations = store.policies().filter(|(name, _)| is_wanted(&name.namespace));
+    let authorizations = authorizations.map(|(name, object)| {
         let key = ambit_model::names::PolicyName::new(name.namespace.clone(), name.name.clone());
         let sent = view.policy(&key);
-        let action = format!("{:?}", object.spec.action).to_uppercase();
-        items.push(json!({
-            "kind": "AuthorizationPolicy",
-            "namespace": &*name.namespace,
-            "name": &*name.name,
-            "action": action,
-            "scope": sent.map(|policy| scope(policy)),
-            "enforcedAs": sent.map(|policy| enforced_as(policy)),
-            "rules": object.spec.rules.as_ref().map_or(0, Vec::len),
-            "dryRun": sent.is_some_and(|policy| policy.dry_run),
-            "workloads": sent.map_or(0, |policy| selected(builder, policy)),
-            "conditions": builder.condition(name).into_iter().collect::<Vec<_>>(),
-        }));
-    }
-    for (name, object) in
-        store.peer_authentications().filter(|(name, _)| is_wanted(&name.namespace))
-    {
+        admin::Policy::AuthorizationPolicy(admin::AuthorizationPolicy {
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            action: format!("{:?}", object.spec.action).to_uppercase().into(),
+            scope: sent.map(|policy| scope(policy).into()),
+            enforced_as: sent.map(|policy| enforced_as(policy).into()),
+            rules: object.spec.rules.as_ref().map_or(0, Vec::len),
+            dry_run: sent.is_some_and(|policy| policy.dry_run),
+            workloads: sent.map_or(0, |policy| selected(builder, policy)),
+            conditions: builder.condition(name).into_iter().map(condition).collect(),
+        })
+    });
+    let peers = store.peer_authentications().filter(|(name, _)| is_wanted(&name.namespace));
+    let peers = peers.map(|(name, object)| {
         let mode = object.spec.mtls.unwrap_or_default().mode;
-        items.push(json!({
-            "kind": "PeerAuthentication",
-            "namespace": &*name.namespace,
-            "name": &*name.name,
-            "mode": mode,
-            "portLevelMtls": object.spec.port_level_mtls,
-            "selector": object.spec.selector,
-        }));
+        admin::Policy::PeerAuthentication(admin::PeerAuthentication {
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            mode: format!("{mode:?}").to_uppercase().into(),
+            port_level_mtls: json!(object.spec.port_level_mtls),
+            selector: object.spec.selector.as_ref().map(|selector| json!(selector)),
+        })
+    });
+    authorizations.chain(peers).collect()
+}
+
+fn condition(condition: &policy::StatusCondition) -> admin::Condition {
+    admin::Condition {
+        kind: condition.kind.into(),
+        status: condition.status.into(),
+        reason: condition.reason.into(),
+        message: condition.message.clone(),
     }
-    items
 }
 
 fn scope(policy: &Policy) -> &'static str {
@@ -292,7 +296,7 @@ fn selected(builder: &Builder, policy: &Policy) -> usize {
 
 /// Policies that are not enforced as they were written, for `status`. AUDIT asks for nothing to be
 /// allowed or refused: that it is not carried out cuts nobody off and lets nobody in.
-pub(super) fn not_accepted(builder: &Builder) -> Vec<Value> {
+pub(super) fn not_accepted(builder: &Builder) -> Vec<admin::NotAccepted> {
     let policies = builder.store().policies();
     let policies = policies.filter(|(_, policy)| policy.spec.action != istio::Action::Audit);
     let policies = policies.filter_map(|(name, _)| {
@@ -303,46 +307,40 @@ pub(super) fn not_accepted(builder: &Builder) -> Vec<Value> {
         (Kind::PeerAuthentication, name, policy::peer_authentication(object))
     });
     let told = policies.chain(modes).filter(|(_, _, condition)| condition.status != "True");
-    told.map(|(kind, name, condition)| {
-        json!({
-            "kind": kind.name(),
-            "policy": format!("{}/{}", name.namespace, name.name),
-            "reason": condition.reason,
-            "message": condition.message,
-        })
+    told.map(|(kind, name, condition)| admin::NotAccepted {
+        kind: kind.name().into(),
+        policy: format!("{}/{}", name.namespace, name.name),
+        reason: condition.reason.into(),
+        message: condition.message,
     })
     .collect()
 }
 
-/// `GET /get/nodes`.
-pub(super) fn nodes(builder: &Builder, connected: &[String]) -> Vec<Value> {
+/// [`admin::control::NODES`].
+pub(super) fn nodes(builder: &Builder, connected: &[String]) -> Vec<admin::Node> {
     let store = builder.store();
-    let node = |(name, node): (&ambit_model::Text, &crate::view_builder::records::NodeRecord)| {
-        json!({
-            "name": &**name,
-            "region": &*node.locality.region,
-            "zone": &*node.locality.zone,
-            "subzone": &*node.locality.subzone,
-            "pods": store.pods_on(name).count(),
-            "proxyConnected": connected.iter().any(|it| **it == **name),
-        })
+    let node = |(name, node): (&Text, &NodeRecord)| admin::Node {
+        name: name.to_string(),
+        region: node.locality.region.to_string(),
+        zone: node.locality.zone.to_string(),
+        subzone: node.locality.subzone.to_string(),
+        pods: store.pods_on(name).count(),
+        proxy_connected: connected.iter().any(|it| **it == **name),
     };
     store.nodes().map(node).collect()
 }
 
-/// `GET /get/namespaces`.
-pub(super) fn namespaces(builder: &Builder) -> Vec<Value> {
+/// [`admin::control::NAMESPACES`].
+pub(super) fn namespaces(builder: &Builder) -> Vec<admin::Namespace> {
     let store = builder.store();
-    let namespace = |(name, namespace): (
-        &ambit_model::Text,
-        &crate::view_builder::records::NamespaceRecord,
-    )| {
-        json!({
-            "name": &**name,
-            "mode": namespace.labels.get(DATAPLANE_MODE).map_or("none", String::as_str),
-            "labels": &*namespace.labels,
-            "pods": store.pods().filter(|(pod, _)| pod.namespace == *name).count(),
-        })
+    let namespace = |(name, namespace): (&Text, &NamespaceRecord)| {
+        let mode = namespace.labels.get(DATAPLANE_MODE).map_or("none", String::as_str);
+        admin::Namespace {
+            name: name.to_string(),
+            mode: mode.to_owned(),
+            labels: (*namespace.labels).clone(),
+            pods: store.pods().filter(|(pod, _)| pod.namespace == *name).count(),
+        }
     };
     store.namespaces().map(namespace).collect()
 }
@@ -353,6 +351,7 @@ mod tests {
     use crate::registry::Event;
     use crate::view_builder::{Mesh, Vips};
     use ambit_manifest::{Kind, stored};
+    use serde_json::Value;
 
     fn put(kind: Kind, object: &Value) -> Event {
         Event::Put(stored(kind, object.to_string().as_bytes()).expect("valid"))
@@ -376,12 +375,12 @@ mod tests {
         let objects = [put(Kind::Namespace, &namespace), put(Kind::Pod, &pod), reason("before")];
         builder.apply(objects);
         let told = aside(&builder);
-        assert_eq!(told["waitingForCapture"], json!(["a/web"]));
-        assert_eq!(told["notCaptured"], json!([]), "of an earlier incarnation");
+        assert_eq!(told.waiting_for_capture, ["a/web"]);
+        assert_eq!(told.not_captured, [], "of an earlier incarnation");
         builder.apply([reason("u1")]);
-        let told = &aside(&builder)["notCaptured"];
-        assert_eq!((&told[0]["pod"], &told[0]["reason"]), (&json!("a/web"), &json!("PortTaken")));
-        assert_eq!((&told[0]["port"], &told[0]["process"]), (&json!(15006), &json!("nginx")));
+        let told = &aside(&builder).not_captured[0];
+        assert_eq!((&*told.pod, &*told.reason), ("a/web", "PortTaken"));
+        assert_eq!((told.port, told.process.as_deref()), (Some(15006), Some("nginx")));
         let captured = Event::Captured {
             namespace: "a".into(),
             name: "web".into(),
@@ -389,6 +388,6 @@ mod tests {
             notes: crate::registry::CaptureNotes::default(),
         };
         builder.apply([captured]);
-        assert_eq!(aside(&builder)["notCaptured"], json!([]));
+        assert_eq!(aside(&builder).not_captured, []);
     }
 }

@@ -3,8 +3,7 @@
 //! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET
 //! /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
-//! Lists are `{"items": [...]}`, errors `{"error": "..."}` with a fitting status. Nothing here may
-//! show a key or a token.
+//! [`ambit_wire::admin`] has the form of every answer. Nothing here may show a key or a token.
 
 mod authority;
 mod lists;
@@ -15,8 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use ambit_wire::admin::{
+    ApiVersion, Authority, CertificateInForce, Discovery, Explanation, List, Mark, MeshIdentity,
+    Objects, Registry, Status, control,
+};
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::net::UnixListener;
 
 use crate::ca::CertificateAuthority;
@@ -84,16 +87,15 @@ impl Admin {
     pub(crate) fn answer(&self, question: &Question) -> Answer {
         let path = question.path.trim_end_matches('/');
         match (&question.method, path) {
-            (&Method::GET, "/why") => self.why(question),
-            (&Method::GET, "/status") => Answer::json(StatusCode::OK, &self.status()),
-            (&Method::POST, "/mark") => self.mark(),
+            (&Method::GET, control::WHY) => self.why(question),
+            (&Method::GET, control::STATUS) => Answer::json(StatusCode::OK, &self.status()),
+            (&Method::POST, control::MARK) => self.mark(),
             (&Method::GET, "/metrics") => {
                 Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
             }
-            (&Method::GET, "/debug/syncz") => {
+            (&Method::GET, control::SYNC) => {
                 let resources = self.world.resources().borrow().clone();
-                let clients = self.clients.to_json(&resources);
-                Answer::json(StatusCode::OK, &json!({ "clients": clients }))
+                Answer::json(StatusCode::OK, &self.clients.sync_status(&resources))
             }
             (&Method::GET, _) if path.starts_with("/get/") => self.list(path, question),
             (_, _) if path.starts_with("/ca/") => self.authority(path, question),
@@ -106,7 +108,8 @@ impl Admin {
 
     fn mark(&self) -> Answer {
         if self.answers_marks {
-            return Answer::json(StatusCode::OK, &json!({ "mark": self.world.set_mark() }));
+            let mark = Mark { api_version: ApiVersion, mark: self.world.set_mark() };
+            return Answer::json(StatusCode::OK, &mark);
         }
         Answer::error(
             StatusCode::NOT_IMPLEMENTED,
@@ -118,18 +121,14 @@ impl Admin {
     fn list(&self, path: &str, question: &Question) -> Answer {
         let namespace = question.query.get("namespace").map(String::as_str);
         let builder = self.world.read();
-        let items: Option<Vec<Value>> = match path {
-            "/get/pods" => Some(lists::pods(&builder, namespace)),
-            "/get/services" => Some(lists::services(&builder, namespace)),
-            "/get/workloads" => Some(lists::workloads(&builder, namespace)),
-            "/get/policies" => Some(lists::policies(&builder, namespace)),
-            "/get/nodes" => Some(lists::nodes(&builder, &self.clients.nodes())),
-            "/get/namespaces" => Some(lists::namespaces(&builder)),
-            _ => None,
-        };
-        match items {
-            Some(items) => Answer::json(StatusCode::OK, &json!({ "items": items })),
-            None => Answer::error(
+        match path {
+            control::PODS => list(lists::pods(&builder, namespace)),
+            control::SERVICES => list(lists::services(&builder, namespace)),
+            control::WORKLOADS => list(lists::workloads(&builder, namespace)),
+            control::POLICIES => list(lists::policies(&builder, namespace)),
+            control::NODES => list(lists::nodes(&builder, &self.clients.nodes())),
+            control::NAMESPACES => list(lists::namespaces(&builder)),
+            _ => Answer::error(
                 StatusCode::NOT_FOUND,
                 "unknown list; ask for pods, services, workloads, policies, nodes or namespaces",
             ),
@@ -153,61 +152,63 @@ impl Admin {
     }
 
     /// Adds what is known of the client's certificate, which the view does not hold.
-    fn add_certificate(&self, explanation: &mut Value) {
-        let text =
-            |pointer| explanation.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let (identity, node) = (text("/source/identity"), text("/source/node"));
+    fn add_certificate(&self, explanation: &mut Explanation) {
+        let client = &explanation.source;
         let (issued, _) = self.authority.certificates();
-        let mut own = issued.into_iter().filter(|entry| {
-            Some(&entry.identity) == identity.as_ref() && Some(&entry.node) == node.as_ref()
+        let own = issued
+            .into_iter()
+            .filter(|entry| entry.identity == client.identity && entry.node == client.node);
+        let newest = own.max_by_key(|entry| entry.issued_at);
+        explanation.certificate = newest.map(|entry| CertificateInForce {
+            serial: entry.serial,
+            not_after: authority::time(entry.not_after),
         });
-        let newest = own.by_ref().max_by_key(|entry| entry.issued_at);
-        explanation["certificate"] = json!(newest.map(|entry| {
-            json!({ "serial": entry.serial, "notAfter": authority::time(entry.not_after) })
-        }));
     }
 
-    fn status(&self) -> Value {
-        let holders = self.world.holders();
+    fn status(&self) -> Status {
         let (issued, revoked) = self.authority.certificates();
+        let holders = self.world.holders();
         let builder = self.world.read();
         let (store, view) = (builder.store(), builder.view());
         let connected = self.clients.nodes();
-        let missing: Vec<&str> = store
-            .nodes()
-            .map(|(name, _)| &**name)
-            .filter(|name| !connected.iter().any(|node| node == name))
-            .collect();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "uptimeSeconds": self.started.elapsed().unwrap_or_default().as_secs(),
-            "mesh": {
-                "clusterId": &*builder.mesh().cluster_id,
-                "trustDomain": &*builder.mesh().trust_domain,
-                "rootNamespace": &*builder.mesh().root_namespace,
+        let nodes = store.nodes().map(|(name, _)| name.to_string());
+        let without_proxy = nodes.filter(|name| !connected.contains(name)).collect();
+        Status {
+            api_version: ApiVersion,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
+            replicas: None,
+            mesh: MeshIdentity {
+                cluster_id: builder.mesh().cluster_id.to_string(),
+                trust_domain: builder.mesh().trust_domain.to_string(),
+                root_namespace: builder.mesh().root_namespace.to_string(),
             },
-            "objects": {
-                "pods": store.pods().count(),
-                "nodes": store.nodes().count(),
-                "namespaces": store.namespaces().count(),
-                "services": view.services().count(),
-                "workloads": view.workloads().count(),
-                "policies": view.policies().count(),
+            objects: Objects {
+                pods: store.pods().count(),
+                nodes: store.nodes().count(),
+                namespaces: store.namespaces().count(),
+                services: view.services().count(),
+                workloads: view.workloads().count(),
+                policies: view.policies().count(),
             },
-            "discovery": {
-                "clients": connected.len(),
-                "nodesWithoutProxy": missing,
-                "behind": self.clients.behind(&self.world.resources().borrow()),
+            discovery: Discovery {
+                clients: connected.len(),
+                nodes_without_proxy: without_proxy,
+                behind: self.clients.behind(&self.world.resources().borrow()),
             },
-            "registry": { "mark": self.world.reached_mark() },
-            "pods": lists::aside(&builder),
-            "policiesNotAccepted": lists::not_accepted(&builder),
-            "authority": {
-                "issued": issued.len(),
-                "revoked": revoked.len(),
-                "problem": self.authority.problem(),
-                "rotation": self.authority.rotation(&holders),
+            registry: Registry { mark: self.world.reached_mark() },
+            pods: lists::aside(&builder),
+            policies_not_accepted: lists::not_accepted(&builder),
+            authority: Authority {
+                issued: issued.len(),
+                revoked: revoked.len(),
+                problem: self.authority.problem(),
+                rotation: self.authority.rotation(&holders),
             },
-        })
+        }
     }
+}
+
+fn list<T: Serialize>(items: Vec<T>) -> Answer {
+    Answer::json(StatusCode::OK, &List::from_iter(items))
 }

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ambit_manifest::DATAPLANE_MODE;
-use ambit_manifest::ObjectName;
-use ambit_model::authorize::{Decision, RuleName, Source};
+use ambit_manifest::{Kind, ObjectName};
+use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
 use ambit_model::names::{ServiceName, WorkloadName};
 use ambit_model::plan::{Direct, Flow, Plan, Target};
 use ambit_model::service::Service;
 use ambit_model::workload::{Tunnel, Workload};
-use serde_json::{Value, json};
+use ambit_wire::admin;
+use serde_json::json;
 
 use super::lists::protocol;
 use crate::view_builder::Builder;
@@ -89,7 +90,7 @@ pub(super) fn explain(
     builder: &Builder,
     source: &str,
     destination: &str,
-) -> Result<Value, WhyError> {
+) -> Result<admin::Explanation, WhyError> {
     let client = pod(builder, source).ok_or_else(|| WhyError::NoSource(source.to_owned()))?;
     let target = resolve(builder, client, destination)?;
     if target.address.port() == 0 {
@@ -109,20 +110,29 @@ pub(super) fn explain(
         ));
         uncaptured(builder, &target)
     };
-    let mut explanation = json!({
-        "source": {
-            "pod": format!("{}/{}", client.namespace, client.name),
-            "address": source_ip,
-            "node": &*client.node,
-            "captured": is_captured,
-            "identity": client.identity().to_string(),
+    let judge = Judge { builder, client, is_captured, source_ip };
+    let outcome = judge.outcome(&plan, &mut notes);
+    Ok(admin::Explanation {
+        api_version: admin::ApiVersion,
+        source: admin::Client {
+            pod: format!("{}/{}", client.namespace, client.name),
+            address: source_ip,
+            node: client.node.to_string(),
+            captured: is_captured,
+            identity: client.identity().to_string(),
         },
-        "destination": { "name": target.name, "address": target.address },
-    });
-    let view = Explanation { builder, client, is_captured, source_ip };
-    view.describe(&plan, &mut explanation, &mut notes);
-    explanation["notes"] = json!(notes);
-    Ok(explanation)
+        certificate: None,
+        destination: admin::Destination { name: target.name, address: target.address },
+        plan: outcome.plan.into(),
+        path: outcome.path,
+        server: outcome.server,
+        decision: outcome.judgement.decision,
+        decided_by: outcome.judgement.decided_by,
+        policy: outcome.judgement.policy,
+        reason: outcome.judgement.reason,
+        remedy: outcome.judgement.remedy,
+        notes,
+    })
 }
 
 fn pod<'a>(builder: &'a Builder, text: &str) -> Option<&'a Workload> {
@@ -291,72 +301,107 @@ fn at_pod(
     Ok(Destination { name: full, address: SocketAddr::new(*ip, port) })
 }
 
+/// What becomes of a connection.
+struct Outcome {
+    plan: &'static str,
+    path: Option<String>,
+    server: Option<admin::Server>,
+    judgement: Judgement,
+}
+
+/// What is decided, by whom, and why.
+struct Judgement {
+    decision: admin::Decision,
+    decided_by: Option<String>,
+    policy: Option<admin::DecidingPolicy>,
+    reason: String,
+    remedy: Option<String>,
+}
+
+impl Judgement {
+    /// One that no policy makes.
+    fn without_policy(decision: admin::Decision, reason: impl Into<String>) -> Self {
+        Self { decision, decided_by: None, policy: None, reason: reason.into(), remedy: None }
+    }
+}
+
 /// What is needed to put a plan into words.
-struct Explanation<'a> {
+struct Judge<'a> {
     builder: &'a Builder,
     client: &'a Workload,
     is_captured: bool,
     source_ip: IpAddr,
 }
 
-impl Explanation<'_> {
-    fn describe(&self, plan: &Plan, out: &mut Value, notes: &mut Vec<String>) {
+impl Judge<'_> {
+    fn outcome(&self, plan: &Plan, notes: &mut Vec<String>) -> Outcome {
         match plan {
             Plan::Local(target) => {
-                out["plan"] = json!("local");
-                out["path"] = json!(
-                    "joined on this node after the destination's policies; never on the wire"
-                );
-                self.tunnelled(target, out, notes);
+                let path =
+                    "joined on this node after the destination's policies; never on the wire";
+                self.tunnelled("local", path.to_owned(), target, notes)
             }
             Plan::Tunnel(target) => {
-                out["plan"] = json!("tunnel");
-                out["path"] = json!(format!("HBONE with mutual TLS to {}", target.hbone));
-                self.tunnelled(target, out, notes);
+                let path = format!("HBONE with mutual TLS to {}", target.hbone);
+                self.tunnelled("tunnel", path, target, notes)
             }
-            Plan::Waypoint { waypoint, destination } => {
-                out["plan"] = json!("waypoint");
-                out["path"] =
-                    json!(format!("HBONE to waypoint {} for {destination}", waypoint.hbone));
-                out["decision"] = json!("waypoint");
-                out["reason"] = json!("the waypoint judges the connection");
-            }
-            Plan::Direct(direct) => self.direct(direct, out, notes),
-            Plan::Refuse(refusal) => {
-                out["plan"] = json!("refuse");
-                out["decision"] = json!("deny");
-                out["decidedBy"] = json!("the client's proxy");
-                out["reason"] = json!(refusal.to_string());
-                out["remedy"] = json!(refusal_remedy(refusal));
-            }
+            Plan::Waypoint { waypoint, destination } => Outcome {
+                plan: "waypoint",
+                path: Some(format!("HBONE to waypoint {} for {destination}", waypoint.hbone)),
+                server: None,
+                judgement: Judgement::without_policy(
+                    admin::Decision::Waypoint,
+                    "the waypoint judges the connection",
+                ),
+            },
+            Plan::Direct(direct) => self.direct(direct, notes),
+            Plan::Refuse(refusal) => Outcome {
+                plan: "refuse",
+                path: None,
+                server: None,
+                judgement: Judgement {
+                    decided_by: Some("the client's proxy".to_owned()),
+                    remedy: Some(refusal_remedy(refusal).to_owned()),
+                    ..Judgement::without_policy(admin::Decision::Deny, refusal.to_string())
+                },
+            },
         }
     }
 
-    fn tunnelled(&self, target: &Target, out: &mut Value, notes: &mut Vec<String>) {
-        let identities: Vec<String> = target.identities.iter().map(ToString::to_string).collect();
-        out["server"] = server(&target.workload, target.address);
-        out["server"]["identities"] = json!(identities);
+    fn tunnelled(
+        &self,
+        plan: &'static str,
+        path: String,
+        target: &Target,
+        notes: &mut Vec<String>,
+    ) -> Outcome {
         self.choice(target.service.as_deref(), notes);
-        self.authorize(&target.workload, target.address, Some(self.client.identity()), out, notes);
+        let identities = target.identities.iter().map(ToString::to_string).collect();
+        let server = admin::Server { identities, ..server(&target.workload, target.address) };
+        let identity = Some(self.client.identity());
+        let judgement = self.authorize(&target.workload, target.address, identity, notes);
+        Outcome { plan, path: Some(path), server: Some(server), judgement }
     }
 
-    fn direct(&self, direct: &Direct, out: &mut Value, notes: &mut Vec<String>) {
-        out["plan"] = json!("direct");
-        out["path"] = json!(format!("plain TCP to {}, not encrypted by the mesh", direct.address));
+    fn direct(&self, direct: &Direct, notes: &mut Vec<String>) -> Outcome {
         self.choice(direct.service.as_deref(), notes);
-        let Some(workload) = &direct.workload else {
-            out["decision"] = json!("allow");
-            out["reason"] =
-                json!("the destination is not in the mesh: no policy of the mesh holds for it");
-            return;
+        let is_allowed = |reason: &str| Judgement::without_policy(admin::Decision::Allow, reason);
+        let judgement = match &direct.workload {
+            None => {
+                is_allowed("the destination is not in the mesh: no policy of the mesh holds for it")
+            }
+            Some(workload) if workload.tunnel == Tunnel::Hbone && !self.is_captured => {
+                self.authorize(workload, direct.address, None, notes)
+            }
+            Some(_) => {
+                is_allowed("the destination is not captured: nothing enforces policies there")
+            }
         };
-        out["server"] = server(workload, direct.address);
-        if workload.tunnel == Tunnel::Hbone && !self.is_captured {
-            self.authorize(workload, direct.address, None, out, notes);
-        } else {
-            out["decision"] = json!("allow");
-            out["reason"] =
-                json!("the destination is not captured: nothing enforces policies there");
+        Outcome {
+            plan: "direct",
+            path: Some(format!("plain TCP to {}, not encrypted by the mesh", direct.address)),
+            server: direct.workload.as_ref().map(|workload| server(workload, direct.address)),
+            judgement,
         }
     }
 
@@ -377,47 +422,62 @@ impl Explanation<'_> {
         workload: &Workload,
         address: SocketAddr,
         identity: Option<Identity>,
-        out: &mut Value,
         notes: &mut Vec<String>,
-    ) {
-        let view = self.builder.view();
+    ) -> Judgement {
         let is_proven = identity.is_some();
         let source = Source::new(identity, self.source_ip);
-        let judgement = view.authorize(workload, &source, address);
-        out["decidedBy"] = json!(format!("the proxy of {}/{}", workload.namespace, workload.name));
-        match &judgement.decision {
-            Decision::Allow(None) => {
-                out["decision"] = json!("allow");
-                out["reason"] =
-                    json!("no ALLOW policy holds for the destination and no DENY policy matches");
-            }
-            Decision::Allow(Some(rule)) => {
-                out["decision"] = json!("allow");
-                out["reason"] = json!(format!("allowed by policy {rule}"));
-                out["policy"] = self.rule(rule);
-            }
-            Decision::Deny(denial) => {
-                out["decision"] = json!("deny");
-                out["reason"] = json!(denial.to_string());
-                let enrolled = self.enrolled(workload, address).filter(|_| !is_proven);
-                out["remedy"] = json!(match enrolled {
-                    Some(Decision::Allow(_)) => self.enrol(),
-                    // It would have to prove an identity first, and then there is more.
-                    Some(Decision::Deny(other)) if other != *denial => {
-                        let source = Source::new(Some(self.client.identity()), self.source_ip);
-                        format!("{}; then {}", self.enrol(), view.remedy(workload, &source, &other))
-                    }
-                    _ => view.remedy(workload, &source, denial),
-                });
-                if let ambit_model::authorize::Denial::Denied(rule) = denial {
-                    out["policy"] = self.rule(rule);
-                }
-            }
-        }
-        for denial in &judgement.dry_run_denials {
+        let judged = self.builder.view().authorize(workload, &source, address);
+        let mut judgement = match &judged.decision {
+            Decision::Allow(None) => Judgement::without_policy(
+                admin::Decision::Allow,
+                "no ALLOW policy holds for the destination and no DENY policy matches",
+            ),
+            Decision::Allow(Some(rule)) => Judgement {
+                policy: Some(self.deciding(rule, workload)),
+                ..Judgement::without_policy(
+                    admin::Decision::Allow,
+                    format!("allowed by policy {rule}"),
+                )
+            },
+            Decision::Deny(denial) => Judgement {
+                policy: match denial {
+                    Denial::Denied(rule) => Some(self.deciding(rule, workload)),
+                    _ => None,
+                },
+                remedy: Some(match is_proven {
+                    true => self.builder.view().remedy(workload, &source, denial),
+                    false => self.remedy_of_unproven(workload, address, &source, denial),
+                }),
+                ..Judgement::without_policy(admin::Decision::Deny, denial.to_string())
+            },
+        };
+        let decided_by = format!("the proxy of {}/{}", workload.namespace, workload.name);
+        judgement.decided_by = Some(decided_by);
+        for denial in &judged.dry_run_denials {
             notes.push(format!("a policy on trial (dry-run) would have refused: {denial}"));
         }
         self.conditions(workload, notes);
+        judgement
+    }
+
+    /// What would have to change for a client that proves no identity.
+    fn remedy_of_unproven(
+        &self,
+        workload: &Workload,
+        address: SocketAddr,
+        source: &Source,
+        denial: &Denial,
+    ) -> String {
+        let view = self.builder.view();
+        match self.enrolled(workload, address) {
+            Some(Decision::Allow(_)) => self.enrol(),
+            // It would have to prove an identity first, and then there is more.
+            Some(Decision::Deny(other)) if other != *denial => {
+                let source = Source::new(Some(self.client.identity()), self.source_ip);
+                format!("{}; then {}", self.enrol(), view.remedy(workload, &source, &other))
+            }
+            _ => view.remedy(workload, source, denial),
+        }
     }
 
     /// What would be decided if the client were captured and proved who it is; nothing for a client
@@ -438,13 +498,26 @@ impl Explanation<'_> {
         )
     }
 
-    /// The deciding rule as the user wrote it.
-    fn rule(&self, rule: &RuleName) -> Value {
+    /// The deciding rule, with what the user wrote for it.
+    fn deciding(&self, rule: &RuleName, workload: &Workload) -> admin::DecidingPolicy {
+        let origin = self.authorization(rule).or_else(|| self.mutual_tls(rule, workload));
+        admin::DecidingPolicy { name: rule.policy.to_string(), rule: rule.rule, origin }
+    }
+
+    fn authorization(&self, rule: &RuleName) -> Option<admin::Origin> {
         let object = ObjectName::new(&rule.policy.namespace, &rule.policy.name);
         let mut objects = self.builder.store().policies();
-        let written = objects.find(|(name, _)| **name == object);
-        let written = written.and_then(|(_, policy)| policy.spec.rules.as_ref()?.get(rule.rule));
-        json!({ "name": rule.policy.to_string(), "rule": rule.rule, "written": written })
+        let (name, policy) = objects.find(|(name, _)| **name == object)?;
+        let written = policy.spec.rules.as_ref()?.get(rule.rule)?;
+        Some(origin(Kind::AuthorizationPolicy, name, json!(written)))
+    }
+
+    /// What of the PeerAuthentications refuses plain text, for the policies that no user wrote.
+    fn mutual_tls(&self, rule: &RuleName, workload: &Workload) -> Option<admin::Origin> {
+        let workload = ObjectName::new(&workload.namespace, &workload.name);
+        let object = self.builder.peer_authentication(&rule.policy, &workload)?;
+        let name = ObjectName::of(&object.metadata);
+        Some(origin(Kind::PeerAuthentication, &name, json!(object.spec)))
     }
 
     /// Policies of the destination that are not enforced as they were written.
@@ -459,14 +532,20 @@ impl Explanation<'_> {
     }
 }
 
-fn server(workload: &Workload, address: SocketAddr) -> Value {
-    json!({
-        "workload": format!("{}/{}", workload.namespace, workload.name),
-        "address": address,
-        "node": &*workload.node,
-        "protocol": protocol(workload),
-        "ready": workload.healthy,
-    })
+fn origin(kind: Kind, name: &ObjectName, written: serde_json::Value) -> admin::Origin {
+    let name = format!("{}/{}", name.namespace, name.name);
+    admin::Origin { object: admin::ObjectName { kind: kind.name().into(), name }, written }
+}
+
+fn server(workload: &Workload, address: SocketAddr) -> admin::Server {
+    admin::Server {
+        workload: format!("{}/{}", workload.namespace, workload.name),
+        address,
+        node: workload.node.to_string(),
+        protocol: protocol(workload).into(),
+        ready: workload.healthy,
+        identities: Vec::new(),
+    }
 }
 
 fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {

@@ -21,6 +21,7 @@ use ambit_tls::authority::AuthorityError;
 use ambit_tls::certificate::{CertificateError, CertificateSummary};
 use ambit_tls::service::ServerCertificate;
 use ambit_tls::{Authority, AuthorityBundle, RevocationList};
+use ambit_wire::admin::{self, RotationPhase};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -133,18 +134,6 @@ struct Rotation {
     phase: Phase,
     /// When the phase began, seconds since 1970.
     since: u64,
-}
-
-/// What is told of a rotation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct RotationStatus {
-    /// How far it has come.
-    pub(crate) phase: Phase,
-    /// Holders that have not renewed since the phase began.
-    pub(crate) waiting_for: usize,
-    /// What happens next.
-    pub(crate) next: &'static str,
 }
 
 /// One who holds certificates: an identity on a node.
@@ -434,7 +423,7 @@ impl CertificateAuthority {
     }
 
     /// How far a rotation has come.
-    pub(crate) fn rotation(&self, holders: &[Holder]) -> RotationStatus {
+    pub(crate) fn rotation(&self, holders: &[Holder]) -> admin::Rotation {
         self.inner().status(holders)
     }
 
@@ -461,7 +450,7 @@ impl CertificateAuthority {
         &self,
         holders: &[Holder],
         now: SystemTime,
-    ) -> Result<RotationStatus, CaError> {
+    ) -> Result<admin::Rotation, CaError> {
         self.may_rotate()?;
         let mut inner = self.inner();
         if inner.rotation.phase != Phase::Steady {
@@ -484,7 +473,7 @@ impl CertificateAuthority {
         holders: &[Holder],
         force: bool,
         now: SystemTime,
-    ) -> Result<RotationStatus, CaError> {
+    ) -> Result<admin::Rotation, CaError> {
         self.may_rotate()?;
         let mut inner = self.inner();
         if inner.rotation.phase == Phase::Steady {
@@ -511,7 +500,7 @@ impl CertificateAuthority {
         let mut status = inner.status(holders);
         if waiting_for > 0 {
             status.waiting_for = waiting_for;
-            status.next = FORCED;
+            status.next = FORCED.into();
         }
         Ok(status)
     }
@@ -551,7 +540,7 @@ impl Inner {
         holders.iter().filter(waiting).count()
     }
 
-    fn status(&self, holders: &[Holder]) -> RotationStatus {
+    fn status(&self, holders: &[Holder]) -> admin::Rotation {
         let (waiting_for, next) = match self.rotation.phase {
             Phase::Steady => (0, "nothing"),
             Phase::Trusted => {
@@ -559,7 +548,12 @@ impl Inner {
             }
             Phase::Active => (self.waiting_for(holders), "finish it once all holders have renewed"),
         };
-        RotationStatus { phase: self.rotation.phase, waiting_for, next }
+        let phase = match self.rotation.phase {
+            Phase::Steady => RotationPhase::Steady,
+            Phase::Trusted => RotationPhase::Trusted,
+            Phase::Active => RotationPhase::Active,
+        };
+        admin::Rotation { phase, waiting_for, next: next.into() }
     }
 
     fn activate(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {

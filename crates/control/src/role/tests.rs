@@ -534,7 +534,8 @@ async fn revocations_reach_the_nodes_and_survive() {
     let (_, held) = fixture.admin(Method::GET, "/ca/certificates", &Value::Null).await;
     let serial = held["items"][0]["serial"].as_str().unwrap();
     let decimal = serial.parse::<ambit_tls::certificate::Serial>().unwrap().to_decimal();
-    assert_eq!(ask(json!({"serial": decimal})).await, (StatusCode::OK, json!({"revoked": []})));
+    let (status, again) = ask(json!({"serial": decimal})).await;
+    assert_eq!((status, &again["revoked"]), (StatusCode::OK, &json!([])));
 
     let root = fixture.stop().await;
     let fixture = Fixture::restart(root, "", |_| {}).await;
@@ -603,6 +604,13 @@ async fn why_tells_a_client_outside_of_the_mesh_to_come_in() {
     };
     let label = "label the namespace shop, or the pod stray, istio.io/dataplane-mode=ambient";
     let enrol = remedy(&["enrol the client", label]).await;
+    let (_, answer) =
+        fixture.admin(Method::GET, "/why?src=shop/stray&dst=db.shop:80", &Value::Null).await;
+    let decides = &answer["policy"];
+    assert_eq!(decides["name"], "istio-system/istio_converted_static_strict", "{answer}");
+    let object = json!({"kind": "PeerAuthentication", "name": "shop/default"});
+    assert_eq!(decides["object"], object, "the object that a user can change");
+    assert_eq!(decides["written"], json!({"mtls": {"mode": "STRICT"}}));
     assert!(!enrol.contains("then"), "{enrol}");
     // Inside, it would be refused for another reason, which is not kept from the user.
     let rules = json!([{"from": [{"source": {"serviceAccounts": ["stray"]}}]}]);
@@ -634,6 +642,8 @@ async fn why_says_what_decides() {
         }
     };
     assert_eq!(denied["policy"]["name"], "shop/db", "{denied}");
+    let object = json!({"kind": "AuthorizationPolicy", "name": "shop/db"});
+    assert_eq!(denied["policy"]["object"], object);
     assert_eq!(denied["policy"]["written"]["from"][0]["source"]["serviceAccounts"][0], "web");
     assert!(denied["remedy"].as_str().unwrap().contains("no longer match"), "{denied}");
     // An entry that lists the pod's address does not lead around the pod's policies.

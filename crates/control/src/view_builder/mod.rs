@@ -32,6 +32,7 @@ use self::store::{PolicyOrigin, Store};
 pub(crate) use self::vips::Vips;
 use crate::registry::Event;
 use ambit_manifest::ObjectName;
+use ambit_manifest::istio::PeerAuthentication;
 use ambit_manifest::policy::{self, StatusCondition};
 
 /// What names the mesh, the same for every object.
@@ -134,6 +135,16 @@ impl Builder {
     /// What is to be said of an AuthorizationPolicy.
     pub(crate) fn condition(&self, policy: &ObjectName) -> Option<&StatusCondition> {
         self.conditions.get(policy)
+    }
+
+    /// The PeerAuthentication that a policy which no user wrote enforces at a pod or
+    /// WorkloadEntry.
+    pub(crate) fn peer_authentication(
+        &self,
+        policy: &PolicyName,
+        workload: &ObjectName,
+    ) -> Option<&PeerAuthentication> {
+        self.store.mutual_tls_of(&self.mesh, workload)?.enforced_by(policy)
     }
 
     /// Takes events in order; answers with what changed in the view. A policy comes before the

@@ -27,13 +27,25 @@ pub(crate) struct Effective<'a> {
     pub(crate) workload: Option<&'a PeerAuthentication>,
 }
 
-impl Effective<'_> {
+impl<'a> Effective<'a> {
     /// Whether plain text is refused on ports of which nothing else is said.
     fn is_strict(&self) -> bool {
-        let modes = [self.workload, self.namespace, self.mesh].into_iter().flatten();
-        let mut set =
-            modes.map(|object| mode(object.spec.mtls)).filter(|mode| *mode != MutualTlsMode::Unset);
-        set.next() == Some(MutualTlsMode::Strict)
+        self.of_all_ports().is_some_and(|it| mode(it.spec.mtls) == MutualTlsMode::Strict)
+    }
+
+    /// The object that says so of ports of which nothing else is said.
+    fn of_all_ports(&self) -> Option<&'a PeerAuthentication> {
+        let mut objects = [self.workload, self.namespace, self.mesh].into_iter().flatten();
+        objects.find(|object| mode(object.spec.mtls) != MutualTlsMode::Unset)
+    }
+
+    /// The object that `policy` enforces; none if that is no policy of this workload's mode.
+    pub(crate) fn enforced_by(&self, policy: &PolicyName) -> Option<&'a PeerAuthentication> {
+        match origin(policy) {
+            Some(_) => self.workload,
+            None if *policy.name == *STATIC_STRICT => self.of_all_ports(),
+            None => None,
+        }
     }
 
     /// The policy that a workload must name so that its mode is enforced.
@@ -183,6 +195,33 @@ mod tests {
         check(Some("STRICT"), None, Some(("DISABLE", &[])), None, None);
         check(None, Some("PERMISSIVE"), Some(("STRICT", &[])), strict, None);
         check(Some("STRICT"), Some("STRICT"), Some(("UNSET", &[])), strict, None);
+    }
+
+    #[test]
+    fn a_policy_that_nobody_wrote_has_an_object_behind_it() {
+        let check = |modes: [Option<&str>; 3], ports: &[(&str, &str)], expected: Option<&str>| {
+            let [mesh, namespace, workload] = modes;
+            let mesh = mesh.map(|mode| object("default", "istio-system", mode, &[]));
+            let namespace = namespace.map(|mode| object("default", "shop", mode, &[]));
+            let workload = workload.map(|mode| object("web", "shop", mode, ports));
+            let effective = Effective {
+                mesh: mesh.as_ref(),
+                namespace: namespace.as_ref(),
+                workload: workload.as_ref(),
+            };
+            let policy = effective.policy_name("istio-system").expect("it is strict somewhere");
+            let behind = effective.enforced_by(&policy).map(|it| ObjectName::of(&it.metadata));
+            let behind = behind.map(|name| format!("{}/{}", name.namespace, name.name));
+            assert_eq!(behind.as_deref(), expected);
+            let other = PolicyName::new("shop", "web");
+            assert!(effective.enforced_by(&other).is_none(), "an AuthorizationPolicy");
+        };
+        let mesh = Some("istio-system/default");
+        check([Some("STRICT"), None, None], &[], mesh);
+        check([Some("STRICT"), Some("UNSET"), Some("UNSET")], &[], mesh);
+        check([Some("PERMISSIVE"), Some("STRICT"), None], &[], Some("shop/default"));
+        check([None, Some("PERMISSIVE"), Some("STRICT")], &[], Some("shop/web"));
+        check([None, None, Some("PERMISSIVE")], &[("80", "STRICT")], Some("shop/web"));
     }
 
     #[test]

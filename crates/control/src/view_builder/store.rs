@@ -699,6 +699,13 @@ impl Store {
         Effective { workload: workload.map(|(_, object)| &**object), ..self.wider(mesh, namespace) }
     }
 
+    /// What the PeerAuthentications say of a pod or WorkloadEntry.
+    pub(super) fn mutual_tls_of(&self, mesh: &Mesh, name: &ObjectName) -> Option<Effective<'_>> {
+        let pod = self.labels_of(&Member::Pod(name.clone()));
+        let labels = pod.or_else(|| self.labels_of(&Member::Entry(name.clone())))?;
+        Some(self.effective(mesh, &name.namespace, &labels))
+    }
+
     /// What mesh and namespace say, for objects and workloads of `namespace`.
     fn wider(&self, mesh: &Mesh, namespace: &Text) -> Effective<'_> {
         let of = |namespace: &Text| {

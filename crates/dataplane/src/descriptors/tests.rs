@@ -97,7 +97,7 @@ fn a_site_with_many_networks_leaves_a_fifth() {
     let site = Party::Site(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0));
     assert_eq!(crowded.what, UsedUp::Party(site));
     assert!(crowded.to_string().starts_with("2001:db8:1::/48 has used up what one site may have"));
-    let told = Told::of(&worker, [&pod].into_iter()).used_up;
+    let told = worker.told([&pod].into_iter()).used_up;
     assert!(told[0].contains("; 2001:db8:1::/48 may have no more; "), "{told:?}");
     let elsewhere = Source::unproven("2001:db8:2::7".parse().expect("an address"), false);
     for other in [Source::unproven([10, 1, 0, 1].into(), false), elsewhere] {
@@ -184,7 +184,7 @@ fn what_is_used_up_is_told_with_whom() {
     let worker = worker();
     let (server, quiet) = (pod(&worker, "server"), pod(&worker, "quiet"));
     let share = server.of(Direction::Inbound);
-    let told = || Told::of(&worker, [&server, &quiet].into_iter());
+    let told = || worker.told([&server, &quiet].into_iter());
     let _quiet = quiet.of(Direction::Inbound).take(Some(client("other", 9)), 1);
     let _neighbour = share.take(Some(client("other", 9)), 1);
     assert!(told().used_up.is_empty() && told().fits_another_pod);

@@ -2,92 +2,29 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use serde::Serialize;
+use ambit_wire::admin;
 
 use super::bounds::{self, Room};
-use super::{
-    Descriptors, Direction, GUARANTEE_OF_A_SOURCE, OfSource, Party, Share, Shares, Source,
-};
+use super::{Descriptors, GUARANTEE_OF_A_SOURCE, OfSource, Party, Share, Shares, Source};
 
 /// Shares that are told of, those that are used up first.
 const MAX_SHARES: usize = 256;
 /// Sources of a share that are told of, those with most first.
 const MAX_SOURCES: usize = 3;
 
-/// The answer to `/shares`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Told {
-    /// The process' limit of open files.
-    limit: usize,
-    /// What connections may have of it.
-    for_connections: usize,
-    /// What they have.
-    used: usize,
-    /// What one share may have at most now, beyond what it is guaranteed.
-    loan: usize,
-    /// Whether the sockets of one more pod can be taken on.
-    pub fits_another_pod: bool,
-    /// What is used up, and by whom: a sentence each.
-    pub used_up: Vec<String>,
-    /// The shares that have something.
-    items: Vec<ToldShare>,
-    /// How many shares are not among the items.
-    left_out: usize,
-}
-
-/// One share.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ToldShare {
-    /// The pod, `namespace/name`.
-    pod: String,
-    /// In which direction.
-    direction: Direction,
-    /// Descriptors that it has.
-    used: usize,
-    /// What it may have now, of both kinds.
-    bound: usize,
-    /// Whether it, or a source of it, may have no more.
-    is_used_up: bool,
-    /// Connections and tunnels that were refused since the pod is served.
-    refused: u64,
-    /// How many sources have something of it.
-    source_count: usize,
-    /// Those with most.
-    sources: Vec<ToldSource>,
-    /// IPv6 sites whose networks together may have no more.
-    used_up_sites: Vec<String>,
-}
-
-/// One source.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ToldSource {
-    /// Where it connects from.
-    address: IpAddr,
-    /// Who it is, if that is proven.
-    identity: Option<String>,
-    /// Descriptors that it has.
-    used: usize,
-    /// Whether it may have no more.
-    is_used_up: bool,
-}
-
-impl Told {
+impl Descriptors {
     /// What there is to tell of the pods that are served.
-    pub fn of<'a>(descriptors: &Descriptors, pods: impl Iterator<Item = &'a Shares>) -> Self {
-        let room = descriptors.room();
+    pub fn told<'a>(&self, pods: impl Iterator<Item = &'a Shares>) -> admin::Shares {
+        let room = self.room();
         let shares = pods.flat_map(|shares| &shares.of).map(|share| share.told(room));
         let mut items: Vec<_> = shares.filter(|share| share.used > 0).collect();
         items.sort_by_key(|share| (!share.is_used_up, Reverse(share.used)));
         let left_out = items.len().saturating_sub(MAX_SHARES);
         items.truncate(MAX_SHARES);
-        let fits_another_pod = descriptors.fits_another_pod();
+        let fits_another_pod = self.fits_another_pod();
         let mut used_up = Vec::new();
         if !fits_another_pod || !room.holds(1) {
             used_up.push(format!(
@@ -95,12 +32,13 @@ impl Told {
                  of open files ({})",
                 room.used(),
                 room.total,
-                descriptors.process.limit
+                self.process.limit
             ));
         }
-        used_up.extend(items.iter().filter(|share| share.is_used_up).map(ToldShare::sentence));
-        Self {
-            limit: descriptors.process.limit,
+        used_up.extend(items.iter().filter(|share| share.is_used_up).map(sentence));
+        admin::Shares {
+            api_version: admin::ApiVersion,
+            limit: self.process.limit,
             for_connections: room.total,
             used: room.used(),
             loan: room.loan(),
@@ -113,7 +51,7 @@ impl Told {
 }
 
 impl Share {
-    fn told(self: &Arc<Self>, room: Room) -> ToldShare {
+    fn told(self: &Arc<Self>, room: Room) -> admin::Share {
         let uses = self.uses();
         let guarantee = room.guarantee(self.direction.parts());
         let rest = room.loan().saturating_sub(uses.all.lent);
@@ -146,15 +84,15 @@ impl Share {
             sources.truncate(MAX_SOURCES);
         }
         sources.sort_by_key(most_first);
-        let told = |it: &(&Source, &OfSource)| ToldSource {
+        let told = |it: &(&Source, &OfSource)| admin::ShareSource {
             address: it.0.address,
             identity: it.0.identity.as_ref().map(ToString::to_string),
             used: it.1.has.all(),
             is_used_up: source_is_full(*it),
         };
-        ToldShare {
+        admin::Share {
             pod: self.pod.to_string(),
-            direction: self.direction,
+            direction: self.direction.as_str().into(),
             used: uses.all.all(),
             bound: guarantee + room.loan().max(uses.all.lent),
             is_used_up,
@@ -166,27 +104,25 @@ impl Share {
     }
 }
 
-impl ToldShare {
-    fn sentence(&self) -> String {
-        let Self { pod, direction, used, bound, refused, .. } = self;
-        let mut text = format!("pod {pod}, {direction}: {used} of {bound} descriptors");
-        for source in &self.sources {
-            let (address, used) = (source.address, source.used);
-            // Writing to a String cannot fail.
-            let _ = match &source.identity {
-                Some(identity) => write!(text, "; {identity} at {address} has {used}"),
-                None => write!(text, "; {address} has {used}"),
-            };
-            if source.is_used_up {
-                text.push_str(" and may have no more");
-            }
+fn sentence(share: &admin::Share) -> String {
+    let admin::Share { pod, direction, used, bound, refused, .. } = share;
+    let mut text = format!("pod {pod}, {direction}: {used} of {bound} descriptors");
+    for source in &share.sources {
+        let (address, used) = (source.address, source.used);
+        // Writing to a String cannot fail.
+        let _ = match &source.identity {
+            Some(identity) => write!(text, "; {identity} at {address} has {used}"),
+            None => write!(text, "; {address} has {used}"),
+        };
+        if source.is_used_up {
+            text.push_str(" and may have no more");
         }
-        for site in &self.used_up_sites {
-            let _ = write!(text, "; {site} may have no more");
-        }
-        if *refused > 0 {
-            let _ = write!(text, "; {refused} refused");
-        }
-        text
     }
+    for site in &share.used_up_sites {
+        let _ = write!(text, "; {site} may have no more");
+    }
+    if *refused > 0 {
+        let _ = write!(text, "; {refused} refused");
+    }
+    text
 }

@@ -12,9 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ambit_dataplane::connections::ConnectionInfo;
-use serde::Serialize;
-use serde_json::Value;
+use ambit_wire::admin::{Connection, Connections};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
@@ -39,17 +37,6 @@ const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(1);
 const NOT_WHOLE: &[u8] = b"null";
 /// Largest list of one other worker: some 100,000 connections.
 const MAX_LIST_BYTES: u64 = 64 << 20;
-
-/// What is told of a node's connections.
-#[derive(Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Told {
-    /// The youngest last.
-    items: Vec<Value>,
-    /// How many workers have not told of all of theirs; absent if the others could not be asked, so
-    /// that nobody knows how many there are.
-    left_out: Option<usize>,
-}
 
 /// What came of a question to the other workers.
 #[derive(Debug)]
@@ -81,14 +68,12 @@ impl LiveConnections {
     }
 
     /// All of this node.
-    pub(super) async fn of_all_workers(&self) -> Result<Told, serde_json::Error> {
-        let (own, others) = tokio::join!(self.own(), self.of_others());
-        let items = own.connections.iter().map(serde_json::to_value);
-        let mut items = items.collect::<Result<Vec<_>, _>>()?;
-        items.extend(others.items);
-        items.sort_by_key(|connection| std::cmp::Reverse(connection["ageMs"].as_u64()));
-        let left_out = others.left_out.map(|others| others + usize::from(!own.is_whole));
-        Ok(Told { items, left_out })
+    pub(super) async fn of_all_workers(&self) -> Connections {
+        let (own, mut all) = tokio::join!(self.own(), self.of_others());
+        all.items.extend(own.connections);
+        all.items.sort_by_key(|connection| std::cmp::Reverse(connection.age_ms));
+        all.left_out = all.left_out.map(|others| others + usize::from(!own.is_whole));
+        all
     }
 
     /// Writes this worker's own to another one that asks.
@@ -140,7 +125,7 @@ impl LiveConnections {
 
     /// Those of the workers that finish their connections. A worker without an answer is left out
     /// and counted.
-    async fn of_others(&self) -> Told {
+    async fn of_others(&self) -> Connections {
         let turn = timeout(TURN_TIMEOUT, self.turn.lock()).await;
         let passed_on = match &turn {
             Ok(_) => self.pass_on().await,
@@ -148,9 +133,9 @@ impl LiveConnections {
         };
         let Some(PassedOn { answers, left_out }) = passed_on else {
             warn!("the other workers cannot be asked; only this one's connections are listed");
-            return Told { items: Vec::new(), left_out: None };
+            return Connections::default();
         };
-        let mut told = Told { items: Vec::new(), left_out: Some(left_out) };
+        let mut told = Connections { left_out: Some(left_out), ..Connections::default() };
         for list in futures::future::join_all(answers.into_iter().map(read)).await {
             match list {
                 Ok(list) => told.items.extend(list),
@@ -179,7 +164,7 @@ impl LiveConnections {
 
 /// This worker's own connections.
 struct Own {
-    connections: Vec<ConnectionInfo>,
+    connections: Vec<Connection>,
     /// Whether every thread has told of its own.
     is_whole: bool,
 }
@@ -197,7 +182,7 @@ impl Drop for Entry<'_> {
 }
 
 /// Another worker's list. One that has ended has no connections any more.
-async fn read(answer: StdUnixStream) -> io::Result<Vec<Value>> {
+async fn read(answer: StdUnixStream) -> io::Result<Vec<Connection>> {
     answer.set_nonblocking(true)?;
     let mut list = Vec::new();
     let mut answer = UnixStream::from_std(answer)?.take(MAX_LIST_BYTES);
@@ -235,8 +220,7 @@ mod tests {
         let connections = LiveConnections::new(vec![thread], link);
         for _ in 0..2 {
             let told = timeout(2 * LIST_TIMEOUT, connections.of_all_workers()).await;
-            let told = told.expect("limited").expect("JSON");
-            assert_eq!(told, Told { items: Vec::new(), left_out: None });
+            assert_eq!(told.expect("limited"), Connections::default());
         }
         let (asker, teller) = StdUnixStream::pair().expect("a pair of sockets");
         connections.tell(teller).await;

@@ -12,7 +12,9 @@ use ambit_model::view::View;
 use ambit_model::workload::{
     ApplicationProtocol, GatewayAddress, GatewayDestination, Tunnel, Workload, WorkloadKind,
 };
+use ambit_tls::WorkloadCertificate;
 use ambit_tls::certificate::CertificateSummary;
+use ambit_wire::admin::{Certificate, CertificateState, HeldCertificate};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
@@ -39,7 +41,7 @@ pub(super) fn config_dump(shared: &Shared) -> Value {
     dump.insert("staticConfig".into(), json!({}));
     dump.insert("version".into(), json!({ "version": env!("CARGO_PKG_VERSION") }));
     dump.insert("config".into(), json!(shared.config));
-    dump.insert("certificates".into(), certificates(shared));
+    dump.insert("certificates".into(), json!(certificates(shared)));
     Value::Object(dump)
 }
 
@@ -59,38 +61,38 @@ fn view_dump(view: &View) -> Map<String, Value> {
 }
 
 /// The certificates of this node's pods.
-pub(super) fn certificates(shared: &Shared) -> Value {
-    shared.mesh.certificates.list().iter().map(holding).collect()
+pub(super) fn certificates(shared: &Shared) -> Vec<HeldCertificate> {
+    shared.mesh.certificates.list().into_iter().map(held).collect()
 }
 
-fn holding(holding: &Holding) -> Value {
+fn held(holding: Holding) -> HeldCertificate {
     let Holding { identity, credentials, failure } = holding;
-    let state = match (credentials, failure) {
-        (Some(credentials), _) if credentials.is_revoked => "Revoked".to_owned(),
-        (Some(_), _) => "Available".to_owned(),
-        (None, Some(reason)) => format!("Unavailable: {reason}"),
-        (None, None) => "Initializing".to_owned(),
+    let state = match (&credentials, &failure) {
+        (Some(credentials), _) if credentials.is_revoked => CertificateState::Revoked,
+        (Some(_), _) => CertificateState::Available,
+        (None, Some(reason)) => CertificateState::Unavailable(reason.to_string()),
+        (None, None) => CertificateState::Initializing,
     };
-    let chain = |of: fn(&ambit_tls::WorkloadCertificate) -> &[CertificateSummary]| {
+    let chain = |of: fn(&WorkloadCertificate) -> &[CertificateSummary]| {
         let summaries = credentials.iter().flat_map(|it| of(&it.certificate));
-        summaries.map(certificate).collect::<Value>()
+        summaries.map(certificate).collect()
     };
-    json!({
-        "identity": identity.to_string(),
-        "state": state,
-        "certChain": chain(|it| it.chain()),
-        "rootCerts": chain(|it| it.roots()),
-        "lastFailure": failure,
-    })
+    HeldCertificate {
+        identity: identity.to_string(),
+        state,
+        cert_chain: chain(|it| it.chain()),
+        root_certs: chain(|it| it.roots()),
+        last_failure: failure.map(|it| it.to_string()),
+    }
 }
 
-fn certificate(summary: &CertificateSummary) -> Value {
-    json!({
-        "pem": STANDARD.encode(&summary.pem),
-        "serialNumber": summary.serial.to_decimal(),
-        "validFrom": rfc3339(summary.not_before),
-        "expirationTime": rfc3339(summary.not_after),
-    })
+fn certificate(summary: &CertificateSummary) -> Certificate {
+    Certificate {
+        pem: STANDARD.encode(&summary.pem),
+        serial_number: summary.serial.to_decimal(),
+        valid_from: rfc3339(summary.not_before),
+        expiration_time: rfc3339(summary.not_after),
+    }
 }
 
 fn rfc3339(time: SystemTime) -> String {

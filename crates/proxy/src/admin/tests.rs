@@ -9,12 +9,13 @@ use ambit_dataplane::certificates::{Certificates, Clock};
 use ambit_dataplane::demand::Demand;
 use ambit_dataplane::descriptors::{Descriptors, Direction, Process, Shares};
 use ambit_model::identity::Identity;
-use ambit_model::names::{PolicyName, WorkloadName};
+use ambit_model::names::{PolicyName, ServiceName, WorkloadName};
 use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
 use ambit_model::view::{Change, View};
-use ambit_model::workload::Workload;
+use ambit_model::workload::{AppProtocol, PortMapping, Tunnel, Workload};
 use ambit_net::local_http;
 use ambit_net::namespace::NetNs;
+use ambit_wire::admin::{Connection, Connections};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -120,6 +121,26 @@ async fn the_dump_has_ztunnels_shape_and_no_secrets() {
     check("/version/version", env!("CARGO_PKG_VERSION").into());
 }
 
+/// What istioctl and other tools of Istio read, field by field.
+#[tokio::test]
+async fn the_view_in_the_dump_is_ztunnels_field_by_field() {
+    let world = World::new("fields");
+    let mut view = view();
+    let mut web = Workload::named("k//Pod/shop/web", "shop", "web");
+    let cart = ServiceName::new("shop", "cart.shop");
+    let app_protocol = AppProtocol::Tcp;
+    web.serve(cart, vec![PortMapping { service_port: 80, target_port: 8080, app_protocol }]);
+    web.policies = vec![PolicyName::new("shop", "deny")];
+    web.tunnel = Tunnel::Hbone;
+    web.healthy = false;
+    view.apply(Change::Workload(web));
+    world.admin.shared.mesh.publish(view);
+    let (_, text) = world.ask(Method::GET, "/config_dump").await;
+    let mut dump: Value = serde_json::from_str(&text).expect("JSON");
+    let view = ["workloads", "services", "policies"].map(|list| (list, dump[list].take()));
+    insta::assert_snapshot!(serde_json::to_string_pretty(&view).expect("JSON"));
+}
+
 #[tokio::test]
 async fn readiness_says_what_is_missing() {
     let world = World::new("ready");
@@ -132,7 +153,7 @@ async fn readiness_says_what_is_missing() {
     world.admin.shared.mesh.view_complete.send_replace(true);
     assert_eq!(world.ask(Method::GET, "/healthz/ready").await.0, 200);
     let (_, text) = world.ask(Method::GET, "/process").await;
-    let process: ProcessInfo = serde_json::from_str(&text).expect("JSON");
+    let process: ambit_wire::admin::Process = serde_json::from_str(&text).expect("JSON");
     assert!(process.ready && process.pid == std::process::id());
 }
 
@@ -220,10 +241,14 @@ async fn connections_of_workers_that_finish_theirs_are_told_of() {
     let pair = || StdUnixStream::pair().expect("a pair of sockets");
     let ((dead, first), (mut alive, second), (mut cut, third)) = (pair(), pair(), pair());
     drop(dead);
-    cut.write_all(br#"[{"ageMs": 3}, {"#).expect("written");
+    let aged = |age_ms| Connection { age_ms, ..Connection::default() };
+    let list = |ages: &[u64]| {
+        let list: Vec<Connection> = ages.iter().map(|age| aged(*age)).collect();
+        serde_json::to_vec(&list).expect("JSON")
+    };
+    cut.write_all(list(&[3]).split_last().expect("some").1).expect("written");
     drop(cut);
-    let list = br#"[{"ageMs": 1}, {"ageMs": 2}]"#;
-    alive.write_all(list).expect("written");
+    alive.write_all(&list(&[1, 2])).expect("written");
     drop(alive);
     let answering = async {
         let header = world.said.recv().await.expect("said").header;
@@ -235,8 +260,9 @@ async fn connections_of_workers_that_finish_theirs_are_told_of() {
     let asked =
         local_http::request(&world.path, Method::GET, "/connections", Bytes::new(), patience);
     let (answer, ()) = tokio::join!(asked, answering);
-    let told: Value = serde_json::from_slice(&answer.expect("answered").1).expect("JSON");
-    let expected = serde_json::json!({"items": [{"ageMs": 2}, {"ageMs": 1}], "leftOut": 2});
+    let told: Connections = serde_json::from_slice(&answer.expect("answered").1).expect("JSON");
+    let items = vec![aged(2), aged(1)];
+    let expected = Connections { items, left_out: Some(2), ..Connections::default() };
     assert_eq!(told, expected, "the youngest last; one was not asked, one broke off");
 }
 

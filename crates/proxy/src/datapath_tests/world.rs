@@ -11,9 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use ambit_dataplane::certificates::{Authority as Sign, Certificates, Clock, Keeper, SignError};
-use ambit_dataplane::connections::ConnectionInfo;
 use ambit_dataplane::demand::Demand;
-use ambit_dataplane::descriptors::{Descriptors, Process, Shares, Told};
+use ambit_dataplane::descriptors::{Descriptors, Process, Shares};
 use ambit_dataplane::learned::Successor;
 use ambit_model::identity::Identity;
 use ambit_model::names::{ServiceName, WorkloadName};
@@ -29,6 +28,7 @@ use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rul
 use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, tcp_listener, udp_bind};
 use ambit_net::sys::process::{self, Namespaces};
 use ambit_tls::{Authority, AuthorityBundle};
+use ambit_wire::admin;
 use clap::Parser;
 use futures::future::BoxFuture;
 use http::{Method, Request, StatusCode};
@@ -284,7 +284,7 @@ impl Proxy {
         self.commands.blocking_send(Command::Remove { uid, deadline }).ok().unwrap();
     }
 
-    pub(crate) fn list(&self) -> Vec<ConnectionInfo> {
+    pub(crate) fn list(&self) -> Vec<admin::Connection> {
         let (answer, list) = oneshot::channel();
         self.commands.blocking_send(Command::List(answer)).ok().unwrap();
         list.blocking_recv().unwrap()
@@ -298,9 +298,9 @@ impl Proxy {
     }
 
     /// What an operator is told of its shares.
-    pub(crate) fn shares(&self) -> Told {
+    pub(crate) fn shares(&self) -> admin::Shares {
         let pods = self.shared.pods.load();
-        Told::of(&self.shared.mesh.descriptors, pods.iter().map(|pod| &pod.shares))
+        self.shared.mesh.descriptors.told(pods.iter().map(|pod| &pod.shares))
     }
 
     pub(crate) fn metrics(&self) -> String {

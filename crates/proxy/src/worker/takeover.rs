@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use ambit_net::local_http;
+use ambit_wire::admin::{Process, node_proxy};
 use bytes::Bytes;
 use http::Method;
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-use crate::admin::ProcessInfo;
 use crate::config::Operator;
 
 /// How often the other proxy is looked for.
@@ -29,9 +29,10 @@ pub(super) async fn wait(operator: Operator) {
         sleep(POLL_INTERVAL).await;
         let Some(path) = &operator.admin_socket else { continue };
         let asked =
-            local_http::request(path, Method::GET, "/process", Bytes::new(), ANSWER_LIMIT).await;
+            local_http::request(path, Method::GET, node_proxy::PROCESS, Bytes::new(), ANSWER_LIMIT)
+                .await;
         let Ok((_, body)) = asked else { continue };
-        let Ok(other) = serde_json::from_slice::<ProcessInfo>(&body) else { continue };
+        let Ok(other) = serde_json::from_slice::<Process>(&body) else { continue };
         if other.ready && other.pid != std::process::id() {
             info!(pid = other.pid, "another proxy has taken over");
             return;
@@ -47,11 +48,13 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::UnixListener;
 
+    use ambit_wire::admin::ApiVersion;
+
     use super::*;
     use crate::config;
 
     /// Answers at `path` as the process that `info` describes.
-    fn proxy(path: &PathBuf, info: ProcessInfo) {
+    fn proxy(path: &PathBuf, info: Process) {
         let listener = UnixListener::bind(path).expect("listening");
         tokio::spawn(async move {
             loop {
@@ -72,7 +75,7 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let flag = format!("--admin-socket={}", path.display());
         let config = config::tests::config(&[&flag], &[]).expect("valid");
-        proxy(&path, ProcessInfo { pid, ready });
+        proxy(&path, Process { api_version: ApiVersion, pid, ready });
         let waited = tokio::time::timeout(5 * POLL_INTERVAL, wait(config.operator)).await;
         std::fs::remove_file(path).expect("removed");
         waited.is_ok()

@@ -1,0 +1,237 @@
+//! The columns of every list that `ambit get` prints.
+
+use std::fmt::Display;
+
+use ambit_wire::admin::{
+    Connection, HeldCertificate, Node, Pod, Policy, Service, ServicePort, Workload,
+};
+use serde::Serialize;
+
+use super::OnNode;
+
+/// A column of a list.
+pub(super) struct Column<T> {
+    /// Its title.
+    pub(super) title: &'static str,
+    /// Whether it is for `-o wide` alone.
+    pub(super) is_wide: bool,
+    /// What it has for an item.
+    pub(super) cell: fn(&T) -> String,
+}
+
+/// An item of a list.
+pub(super) trait Row: Serialize + Sized {
+    /// What is shown of it, from left to right.
+    fn columns() -> Vec<Column<Self>>;
+}
+
+fn narrow<T>(title: &'static str, cell: fn(&T) -> String) -> Column<T> {
+    Column { title, is_wide: false, cell }
+}
+
+fn wide<T>(title: &'static str, cell: fn(&T) -> String) -> Column<T> {
+    Column { title, is_wide: true, cell }
+}
+
+fn yes(value: bool) -> String {
+    if value { "yes" } else { "no" }.to_owned()
+}
+
+fn joined<T: Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn first<T: Display>(items: &[T]) -> String {
+    items.first().map(ToString::to_string).unwrap_or_default()
+}
+
+fn known<T: Display>(value: &Option<T>) -> String {
+    value.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+impl Row for Pod {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("READY", |it| yes(it.ready)),
+            narrow("PHASE", |it| it.phase.to_string()),
+            narrow("RESTARTS", |it| it.restarts.to_string()),
+            narrow("NODE", |it| it.node.clone()),
+            narrow("IP", |it| first(&it.ips)),
+            narrow("CAPTURED", |it| yes(it.captured)),
+            wide("SERVICE ACCOUNT", |it| it.service_account.clone()),
+            wide("IPS", |it| joined(&it.ips)),
+            wide("REASON", |it| known(&it.reason)),
+        ]
+    }
+}
+
+impl Row for Service {
+    fn columns() -> Vec<Column<Self>> {
+        let ports = |it: &Self| it.ports.iter().map(port).collect::<Vec<_>>().join(",");
+        vec![
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("ADDRESS", |it| first(&it.addresses)),
+            narrow("PORTS", ports),
+            narrow("ENDPOINTS", |it| format!("{}/{}", it.endpoints.ready, it.endpoints.total)),
+            wide("HOSTNAME", |it| it.hostname.clone()),
+            wide("ADDRESSES", |it| joined(&it.addresses)),
+            wide("BALANCING", |it| it.load_balancing.mode.to_string()),
+            wide("WAYPOINT", |it| known(&it.waypoint)),
+        ]
+    }
+}
+
+fn port(port: &ServicePort) -> String {
+    match (port.port, port.target_port) {
+        (port, target) if target != 0 && target != port => format!("{port}->{target}"),
+        (port, _) => port.to_string(),
+    }
+}
+
+impl Row for Workload {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("ADDRESS", |it| first(&it.addresses)),
+            narrow("NODE", |it| it.node.clone()),
+            narrow("PROTOCOL", |it| it.protocol.to_string()),
+            narrow("HEALTHY", |it| yes(it.healthy)),
+            wide("IDENTITY", |it| it.identity.clone()),
+            wide("SERVICES", |it| joined(&it.services)),
+            wide("POLICIES", |it| joined(&it.policies)),
+            wide("WAYPOINT", |it| known(&it.waypoint)),
+        ]
+    }
+}
+
+impl Row for Policy {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("KIND", |it| match it {
+                Self::AuthorizationPolicy(_) => "AuthorizationPolicy".to_owned(),
+                Self::PeerAuthentication(_) => "PeerAuthentication".to_owned(),
+                Self::Unknown => "unknown to this release".to_owned(),
+            }),
+            narrow("NAMESPACE", |it| match it {
+                Self::AuthorizationPolicy(policy) => policy.namespace.clone(),
+                Self::PeerAuthentication(policy) => policy.namespace.clone(),
+                Self::Unknown => String::new(),
+            }),
+            narrow("NAME", |it| match it {
+                Self::AuthorizationPolicy(policy) => policy.name.clone(),
+                Self::PeerAuthentication(policy) => policy.name.clone(),
+                Self::Unknown => String::new(),
+            }),
+            narrow("ACTION", |it| match it {
+                Self::AuthorizationPolicy(policy) => policy.action.to_string(),
+                Self::PeerAuthentication(policy) => policy.mode.to_string(),
+                Self::Unknown => String::new(),
+            }),
+            narrow("SCOPE", |it| of_authorization(it, |policy| known(&policy.scope))),
+            narrow("WORKLOADS", |it| of_authorization(it, |policy| policy.workloads.to_string())),
+            narrow("ACCEPTED", |it| of_condition(it, |condition| condition.status.to_string())),
+            wide("RULES", |it| of_authorization(it, |policy| policy.rules.to_string())),
+            wide("DRY RUN", |it| of_authorization(it, |policy| yes(policy.dry_run))),
+            wide("REASON", |it| of_condition(it, |condition| condition.reason.to_string())),
+            wide("MESSAGE", |it| of_condition(it, |condition| condition.message.clone())),
+        ]
+    }
+}
+
+fn of_authorization(
+    policy: &Policy,
+    cell: fn(&ambit_wire::admin::AuthorizationPolicy) -> String,
+) -> String {
+    match policy {
+        Policy::AuthorizationPolicy(policy) => cell(policy),
+        Policy::PeerAuthentication(_) | Policy::Unknown => String::new(),
+    }
+}
+
+fn of_condition(policy: &Policy, cell: fn(&ambit_wire::admin::Condition) -> String) -> String {
+    match policy {
+        Policy::AuthorizationPolicy(policy) => {
+            policy.conditions.first().map(cell).unwrap_or_default()
+        }
+        Policy::PeerAuthentication(_) | Policy::Unknown => String::new(),
+    }
+}
+
+impl Row for Node {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAME", |it| it.name.clone()),
+            narrow("ZONE", |it| it.zone.clone()),
+            narrow("PODS", |it| it.pods.to_string()),
+            narrow("PROXY CONNECTED", |it| yes(it.proxy_connected)),
+            wide("REGION", |it| it.region.clone()),
+        ]
+    }
+}
+
+impl Row for OnNode<HeldCertificate> {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NODE", |it| it.node.clone()),
+            narrow("IDENTITY", |it| it.item.identity.clone()),
+            narrow("STATE", |it| it.item.state.to_string()),
+            narrow("SERIAL", |it| of_leaf(&it.item, |leaf| leaf.serial_number.clone())),
+            narrow("EXPIRES", |it| of_leaf(&it.item, |leaf| leaf.expiration_time.clone())),
+            wide("VALID FROM", |it| of_leaf(&it.item, |leaf| leaf.valid_from.clone())),
+        ]
+    }
+}
+
+fn of_leaf(held: &HeldCertificate, cell: fn(&ambit_wire::admin::Certificate) -> String) -> String {
+    held.cert_chain.first().map(cell).unwrap_or_default()
+}
+
+impl Row for OnNode<Connection> {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NODE", |it| it.node.clone()),
+            narrow("DIRECTION", |it| it.item.direction.to_string()),
+            narrow("SOURCE", |it| known(&it.item.source_workload)),
+            narrow("DESTINATION", |it| known(&it.item.destination_workload)),
+            narrow("ADDRESS", |it| it.item.destination_address.clone()),
+            narrow("PLAN", |it| it.item.plan.to_string()),
+            narrow("GROUP", |it| known(&it.item.tls_group)),
+            narrow("POLICY", |it| known(&it.item.policy)),
+            narrow("AGE MS", |it| it.item.age_ms.to_string()),
+            wide("SOURCE IDENTITY", |it| known(&it.item.source_identity)),
+            wide("DESTINATION IDENTITY", |it| known(&it.item.destination_identity)),
+            wide("HBONE PEER", |it| known(&it.item.hbone_peer)),
+            wide("TO SERVER", |it| it.item.bytes_to_server.to_string()),
+            wide("TO CLIENT", |it| it.item.bytes_to_client.to_string()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_wire::admin::Endpoints;
+
+    use super::*;
+
+    #[test]
+    fn cells_show_what_a_person_looks_for() {
+        let port = |port, target_port| ServicePort { port, target_port, protocol: "tcp".into() };
+        let service = Service {
+            ports: vec![port(80, 8080), port(81, 81), port(82, 0)],
+            endpoints: Endpoints { ready: 1, total: 2 },
+            ..Service::default()
+        };
+        let check = |title: &str, expected: &str| {
+            let column = Service::columns().into_iter().find(|it| it.title == title);
+            assert_eq!((column.expect("a column").cell)(&service), expected, "{title}");
+        };
+        check("PORTS", "80->8080,81,82");
+        check("ENDPOINTS", "1/2");
+        check("WAYPOINT", "");
+        check("ADDRESS", "");
+    }
+}

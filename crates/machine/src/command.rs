@@ -1,0 +1,110 @@
+//! The forms of `machine.sock`: what the user's commands send, and what the machine answers.
+//!
+//! The machine and its commands are one program, mostly of one build. A field that the machine does
+//! not know is an error: what was meant by it would not happen.
+
+use std::path::PathBuf;
+
+use ambit_net::capture::CaptureSummary;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::objects::ObjectRef;
+
+/// `/apply`: Kubernetes objects, all or none.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Apply {
+    /// The objects.
+    pub(crate) objects: Vec<Value>,
+    /// Only says what would change.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+/// `/delete`: objects and what they own, all or none.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Delete {
+    /// The objects.
+    pub(crate) objects: Vec<ObjectRef>,
+    /// Those that are not there are passed over.
+    #[serde(default)]
+    pub(crate) ignore_absent: bool,
+    /// Only says what would change.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+/// `/scale`: the replicas of a Deployment.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scale {
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// Its name.
+    pub(crate) name: String,
+    /// How many.
+    pub(crate) replicas: u32,
+}
+
+/// `/restart`: the pods of a Deployment, a few at a time.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OfDeployment {
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// Its name.
+    pub(crate) name: String,
+}
+
+/// `/kill`: a signal to one of the machine's programs.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kill {
+    /// The program, by its name in [`super::RoleInfo`].
+    pub(crate) role: String,
+    /// The signal's number.
+    pub(crate) signal: i32,
+}
+
+/// `/capture/start`: every frame between nodes into a file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct StartCapture {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// How long it may become.
+    pub(crate) limit_bytes: u64,
+}
+
+/// The answer of `/capture/stop`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Captured {
+    frames: u64,
+    size_bytes: u64,
+    dropped: u64,
+    over_limit: u64,
+}
+
+impl From<CaptureSummary> for Captured {
+    fn from(summary: CaptureSummary) -> Self {
+        let CaptureSummary { frames, size_bytes, dropped, over_limit } = summary;
+        Self { frames, size_bytes, dropped, over_limit }
+    }
+}
+
+impl From<Captured> for CaptureSummary {
+    fn from(captured: Captured) -> Self {
+        let Captured { frames, size_bytes, dropped, over_limit } = captured;
+        Self { frames, size_bytes, dropped, over_limit }
+    }
+}
+
+/// How the machine says no.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// Why.
+    pub(crate) error: String,
+}

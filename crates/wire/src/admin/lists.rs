@@ -1,0 +1,254 @@
+//! The lists of control: `/get/...`, which `ambit get` prints.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Word;
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its node; empty while it has none.
+    pub node: String,
+    /// What made it, such as its Deployment; empty for a pod of its own.
+    pub owner: String,
+    /// Its service account.
+    pub service_account: String,
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub phase: Word,
+    /// Whether it takes traffic.
+    pub ready: bool,
+    /// How often its containers were started again.
+    pub restarts: u32,
+    /// Why it does not run, if its node says so.
+    pub reason: Option<String>,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// Whether it shares its node's network.
+    pub host_network: bool,
+    /// What its labels, or its namespace's, ask for: `ambient`, `none`, or `host-network` for
+    /// ambient that cannot be.
+    pub mode: Word,
+    /// Whether its traffic goes through the mesh.
+    pub captured: bool,
+    /// Connections that it had open when it was captured: they pass by the mesh.
+    pub older_connections: u32,
+}
+
+/// A service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Service {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its name in DNS.
+    pub hostname: String,
+    /// Its virtual addresses, single ones and blocks (`10.0.0.0/24`).
+    pub addresses: Vec<String>,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+    /// How many endpoints it has.
+    pub endpoints: Endpoints,
+    /// The waypoint that it names, which is not followed yet: its connections are refused.
+    pub waypoint: Option<String>,
+    /// How connections are spread.
+    pub load_balancing: LoadBalancing,
+}
+
+/// A port of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// The port that clients use.
+    pub port: u16,
+    /// The port of its endpoints; 0 where each has its own.
+    pub target_port: u16,
+    /// What is said to be spoken: `unspecified`, `tcp`, `http`, ...
+    pub protocol: Word,
+}
+
+/// How many endpoints a service has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoints {
+    /// Those that take traffic.
+    pub ready: usize,
+    /// All.
+    pub total: usize,
+}
+
+/// How connections to a service are spread.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancing {
+    /// `any`, `strict`, `failover` or `passthrough`.
+    pub mode: Word,
+    /// What an endpoint should have in common with the client, most general first: `region`,
+    /// `zone`, `subzone`, `node`, `cluster` or `network`.
+    pub preference: Vec<Word>,
+    /// Whether endpoints that are not ready are chosen too.
+    pub allow_unready: bool,
+    /// How long a client stays with its endpoint; null if it does not.
+    pub client_affinity_seconds: Option<u32>,
+}
+
+/// A workload, as the proxies are sent it: a pod or a WorkloadEntry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workload {
+    /// Its name among all resources, such as `Kubernetes//Pod/shop/web`.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its name in DNS; empty if it has addresses.
+    pub hostname: String,
+    /// Its node; empty outside of the cluster.
+    pub node: String,
+    /// How it is reached: `HBONE`, `TCP` or `LEGACY_ISTIO_MTLS`.
+    pub protocol: Word,
+    /// Who it is: `spiffe://...`.
+    pub identity: String,
+    /// The services that it serves, `NAMESPACE/HOSTNAME` each.
+    pub services: Vec<String>,
+    /// The policies that it names, `NAMESPACE/NAME` each. Those of its namespace and of the mesh
+    /// hold for it as well.
+    pub policies: Vec<String>,
+    /// The waypoint that it names, which is not followed yet.
+    pub waypoint: Option<String>,
+    /// Whether it takes traffic.
+    pub healthy: bool,
+    /// Its application, by its labels.
+    pub canonical_name: String,
+    /// The version of its application, by its labels.
+    pub canonical_revision: String,
+    /// Where it is.
+    pub locality: Locality,
+    /// Whether it shares its node's network.
+    pub host_network: bool,
+    /// Its share of connections beside other endpoints; 1 for a pod.
+    pub capacity: u32,
+}
+
+/// Where something is; empty as far as that is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locality {
+    /// The region.
+    pub region: String,
+    /// The zone in the region.
+    pub zone: String,
+    /// The part of the zone.
+    pub subzone: String,
+}
+
+/// A policy as a user wrote it, with what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum Policy {
+    /// Who may connect.
+    AuthorizationPolicy(AuthorizationPolicy),
+    /// Whether plain text is accepted.
+    PeerAuthentication(PeerAuthentication),
+    /// A kind of a newer control plane, of which nothing is shown.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthorizationPolicy {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// As it was written: `ALLOW`, `DENY`, `AUDIT` or `CUSTOM`.
+    pub action: Word,
+    /// For what it holds: `mesh`, `namespace` or `selector`; null if the proxies are not sent it.
+    pub scope: Option<Word>,
+    /// What the proxies do: `ALLOW` or `DENY`; null if they are not sent it.
+    pub enforced_as: Option<Word>,
+    /// How many rules were written.
+    pub rules: usize,
+    /// Whether it is on trial: denials are logged and not carried out.
+    pub dry_run: bool,
+    /// How many workloads it holds for.
+    pub workloads: usize,
+    /// Whether it is enforced as it was written.
+    pub conditions: Vec<Condition>,
+}
+
+/// Whether plain text is accepted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerAuthentication {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `STRICT`, `PERMISSIVE`, `DISABLE` or `UNSET`.
+    pub mode: Word,
+    /// The modes of single ports, as they were written: `{"8080": {"mode": "STRICT"}}`.
+    pub port_level_mtls: Value,
+    /// The workloads it holds for, as they were written; null for all of the namespace.
+    pub selector: Option<Value>,
+}
+
+/// A condition of an object's status, as Kubernetes writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// What is stated: `Accepted`.
+    #[serde(rename = "type")]
+    pub kind: Word,
+    /// `True` or `False`.
+    pub status: Word,
+    /// One word for programs.
+    pub reason: Word,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its region, by its labels.
+    pub region: String,
+    /// Its zone, by its labels.
+    pub zone: String,
+    /// The part of its zone, by its labels.
+    pub subzone: String,
+    /// How many pods are placed on it.
+    pub pods: usize,
+    /// Whether its proxy is connected to control.
+    pub proxy_connected: bool,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+    /// What its label `istio.io/dataplane-mode` says; `none` without one.
+    pub mode: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// How many pods it has.
+    pub pods: usize,
+}
