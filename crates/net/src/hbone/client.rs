@@ -19,6 +19,7 @@ use super::{
     Settings, Tunnel, keepalive,
 };
 use crate::drain::Guard;
+use crate::pool::Connection;
 
 /// The client's side of an HBONE connection. Closes when it is dropped and its last tunnel ends.
 pub struct Client {
@@ -125,25 +126,9 @@ impl Client {
         Ok((head.headers, Tunnel::new(send, receive, self.credit.clone(), Some(place))))
     }
 
-    /// Whether one more tunnel fits, of at most `limit` and what the peer allows.
-    pub fn has_room(&self, limit: usize) -> bool {
-        let limit = limit.min(self.requests.current_max_send_streams());
-        !self.state.closing.get() && self.state.tunnels.get() < limit
-    }
-
     /// How many tunnels are open or being opened.
     pub fn tunnels(&self) -> usize {
         self.state.tunnels.get()
-    }
-
-    /// Whether the connection takes no new tunnels.
-    pub fn is_closing(&self) -> bool {
-        self.state.closing.get()
-    }
-
-    /// For how long no tunnel has been open.
-    pub fn idle(&self) -> Option<Duration> {
-        (self.state.tunnels.get() == 0).then(|| self.state.idle_since.get().elapsed())
     }
 
     fn closing(&self, error: h2::Error) -> HboneError {
@@ -163,5 +148,21 @@ impl Client {
             self.state.closing.set(true);
         }
         HboneError::Broken(error)
+    }
+}
+
+/// Its users are the tunnels that are open or being opened.
+impl Connection for Client {
+    fn has_room(&self, limit: usize) -> bool {
+        let limit = limit.min(self.requests.current_max_send_streams());
+        !self.state.closing.get() && self.state.tunnels.get() < limit
+    }
+
+    fn is_closing(&self) -> bool {
+        self.state.closing.get()
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        (self.state.tunnels.get() == 0).then(|| self.state.idle_since.get().elapsed())
     }
 }
