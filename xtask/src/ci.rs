@@ -141,7 +141,7 @@ fn joined<T>(handle: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 fn cargo(words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    let mut cargo = Command::new(crate::cargo());
+    let mut cargo = Command::new(crate::cargo::program());
     let status = cargo.args(words).envs(environment.iter().copied()).status();
     let status = status.with_context(|| format!("start cargo {}", words.join(" ")))?;
     if !status.success() {

@@ -179,7 +179,7 @@ fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) 
         return Ok(Counts::default());
     }
     steps.timed("tests on a cluster", || {
-        let mut cargo = Command::new(crate::cargo());
+        let mut cargo = Command::new(crate::cargo::program());
         cargo.args(["test", "--workspace", "--test", "kubernetes", "--"]);
         cargo.args(["--test-threads", TEST_THREADS]).args(&wanted.tests);
         cargo.env("AMBIT_KUBERNETES", cluster.state());
