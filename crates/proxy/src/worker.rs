@@ -463,6 +463,3 @@ async fn write(socket: Arc<Connection>, mut outbox: mpsc::Receiver<Message<FromW
         }
     }
 }
-
-/// What a data-plane thread is told, for [`Threads`].
-type Orders = mpsc::Sender<Command>;
