@@ -15,8 +15,9 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::depth::Depth;
 use crate::image::{self, Profile};
-use crate::kubernetes::{self, Depth};
+use crate::kubernetes;
 pub(crate) use steps::Steps;
 pub(crate) use suite::{Counts, run_tests};
 

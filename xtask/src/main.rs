@@ -7,6 +7,7 @@
 mod bench;
 mod cargo;
 mod ci;
+mod depth;
 mod dist;
 mod image;
 mod kubernetes;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::kubernetes::Depth;
+use crate::depth::Depth;
 
 /// What tests said, added up.
 #[derive(Clone, Copy, Debug, Default)]

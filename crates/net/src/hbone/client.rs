@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
 use super::piece::Piece;
+use super::place::{Occupied, State};
 use super::{
     Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SMALL_FRAMES_BYTES,
     Settings, Tunnel, keepalive,
@@ -26,34 +27,6 @@ pub struct Client {
     requests: SendRequest<Piece>,
     state: Rc<State>,
     credit: Rc<Credit>,
-}
-
-/// What the connection's tasks and tunnels know of it in common.
-#[derive(Debug)]
-struct State {
-    tunnels: Cell<usize>,
-    idle_since: Cell<Instant>,
-    closing: Cell<bool>,
-}
-
-/// One tunnel's place on its connection.
-pub(super) struct Occupied(Rc<State>);
-
-impl Occupied {
-    fn new(state: &Rc<State>) -> Rc<Self> {
-        state.tunnels.set(state.tunnels.get() + 1);
-        Rc::new(Self(state.clone()))
-    }
-}
-
-impl Drop for Occupied {
-    fn drop(&mut self) {
-        let left = self.0.tunnels.get() - 1;
-        self.0.tunnels.set(left);
-        if left == 0 {
-            self.0.idle_since.set(Instant::now());
-        }
-    }
 }
 
 impl Client {
