@@ -15,8 +15,9 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::depth::Depth;
 use crate::image::{self, Profile};
-use crate::kubernetes::{self, Depth};
+use crate::kubernetes;
 pub(crate) use steps::Steps;
 pub(crate) use suite::{Counts, run_tests};
 
@@ -141,7 +142,7 @@ fn joined<T>(handle: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 fn cargo(words: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    let mut cargo = Command::new(crate::cargo());
+    let mut cargo = Command::new(crate::cargo::program());
     let status = cargo.args(words).envs(environment.iter().copied()).status();
     let status = status.with_context(|| format!("start cargo {}", words.join(" ")))?;
     if !status.success() {

@@ -97,7 +97,7 @@ pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) 
 
 /// Builds the binary and says where it is.
 pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
-    let mut cargo = Command::new(crate::cargo());
+    let mut cargo = Command::new(crate::cargo::program());
     cargo.args(["build", "--locked", "--bin", "ambit"]);
     match profile {
         Profile::Dist => cargo.args(["--profile", "dist"]),

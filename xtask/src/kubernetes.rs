@@ -14,6 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::ci::{self, Counts, Steps};
+use crate::depth::Depth;
 use crate::image::{self, Profile};
 use cluster::Cluster;
 
@@ -48,15 +49,6 @@ struct Wanted {
     /// Numbers of pods.
     scale: Option<String>,
     tests: Vec<String>,
-}
-
-/// Which tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Depth {
-    /// Those that every change must pass.
-    Change,
-    /// All.
-    Release,
 }
 
 /// Which part of the run.
@@ -179,7 +171,7 @@ fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) 
         return Ok(Counts::default());
     }
     steps.timed("tests on a cluster", || {
-        let mut cargo = Command::new(crate::cargo());
+        let mut cargo = Command::new(crate::cargo::program());
         cargo.args(["test", "--workspace", "--test", "kubernetes", "--"]);
         cargo.args(["--test-threads", TEST_THREADS]).args(&wanted.tests);
         cargo.env("AMBIT_KUBERNETES", cluster.state());

@@ -1,9 +1,13 @@
 //! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style,
-//! `cargo xtask image` makes what a cluster runs and `cargo xtask e2e kubernetes` proves it there.
+//! `cargo xtask bench` times what must stay fast, `cargo xtask image` makes what a cluster runs and
+//! `cargo xtask e2e kubernetes` proves it there.
 //!
 //! Nothing here ships. A chore fails with one line that names the place and what to do.
 
+mod bench;
+mod cargo;
 mod ci;
+mod depth;
 mod dist;
 mod image;
 mod kubernetes;
@@ -16,6 +20,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 cargo xtask ci      what every change must pass: fmt, clippy, tidy, docs, tests; --deep: all of it
 cargo xtask tidy    the house style and its scoreboard, licences and crate edges
+cargo xtask bench   the micro-benchmarks, beside the run that was kept; --keep: this run
 cargo xtask image   the container image: an OCI archive FROM scratch, and what it is made of
 cargo xtask dist    what the page of a release offers: binary, chart, image, checksums
 cargo xtask e2e kubernetes    the mesh on a real cluster of two nodes on this machine; --keep, --up,
@@ -40,13 +45,9 @@ fn run() -> Result<()> {
         ["ci", words @ ..] => ci::run(words),
         ["tidy"] => tidy::run(),
         ["e2e", "kubernetes", words @ ..] => kubernetes::run(words),
+        ["bench", words @ ..] => bench::run(words),
         ["dist", words @ ..] => dist::run(words),
         ["image", words @ ..] => image::run(words),
         _ => bail!("usage:\n{USAGE}"),
     }
-}
-
-/// The cargo that started us, or the one in the path.
-fn cargo() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }

@@ -1,11 +1,15 @@
 //! Holds the house style and prints its scoreboard.
 //!
-//! Every rule is checked on the syntax tree or on the dependency graph, and every exception stands
-//! in [`exceptions`] with its reason. An exception that is no longer needed fails the run too.
+//! Every rule is checked on the syntax tree, on lines or on the dependency graph, and every
+//! exception is in [`exceptions`] with its reason. An exception that is no longer needed fails the
+//! run too.
 
+mod crates;
+mod documents;
 mod exceptions;
 mod graph;
 mod lines;
+mod modules;
 mod source;
 
 use anyhow::{Result, bail};
@@ -39,7 +43,9 @@ pub(crate) fn run() -> Result<()> {
     check_documentation(&files, &mut wrong);
     check_privacy(&files, &mut wrong);
     check_duplicates(&files, &mut wrong);
-    graph::check(&mut wrong)?;
+    documents::check(&mut wrong)?;
+    let imports = graph::check(&mut wrong)?;
+    crates::check(&files, &imports, &mut wrong)?;
     if wrong.is_empty() {
         return Ok(());
     }
@@ -67,14 +73,23 @@ fn check_file(file: &SourceFile, wrong: &mut Vec<String>, used: &mut Vec<&'stati
             wrong.push(format!("{key}: name it without get_"));
         }
     }
-    let stem = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
-    if EMPTY_NAMES.contains(&stem) {
-        wrong.push(format!("{path}: a file named {stem} says nothing about what it holds"));
-    }
+    wrong.extend(misnamed(path));
     if file.uses_unsafe && !path.starts_with("crates/net/src/sys") {
         wrong.push(format!("{path}: unsafe belongs in crates/net/src/sys"));
     }
     lines::check(file, MAX_COLUMNS, wrong);
+}
+
+/// Why a file must not have this name.
+fn misnamed(path: &str) -> Option<String> {
+    let stem = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+    match stem {
+        "mod" => Some(format!("{path}: lay modules out as x.rs beside x/")),
+        _ if EMPTY_NAMES.contains(&stem) => {
+            Some(format!("{path}: a file named {stem} says nothing about what it holds"))
+        }
+        _ => None,
+    }
 }
 
 fn check_documentation(files: &[SourceFile], wrong: &mut Vec<String>) {
@@ -107,5 +122,18 @@ fn check_duplicates(files: &[SourceFile], wrong: &mut Vec<String>) {
     if percent >= MAX_DUPLICATE_PERCENT {
         let shown = places.iter().take(10).cloned().collect::<Vec<_>>().join("; ");
         wrong.push(format!("{percent:.1} % of code lines are duplicated, for example {shown}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::misnamed;
+
+    #[test]
+    fn a_file_is_named_after_what_it_holds() {
+        assert!(misnamed("crates/net/src/hbone/mod.rs").is_some());
+        assert!(misnamed("crates/net/src/util.rs").is_some());
+        assert!(misnamed("crates/net/src/hbone.rs").is_none());
+        assert!(misnamed("crates/net/src/modes.rs").is_none());
     }
 }

@@ -21,6 +21,7 @@ use super::engine::{Engine, Settings};
 use super::experiment::{EXPERIMENTS, Experiment, OwnManifests};
 use super::host;
 use super::modes::{self, Mode};
+use super::order::Order;
 use super::peer;
 use super::record::{Ending, Host, ModeOutcome, ModeRun, RUN_VERSION, Run};
 use super::{compare, keep as files, kube};
@@ -87,18 +88,6 @@ pub async fn run(args: BenchArgs, site: Site) -> Result<ExitCode> {
         (None, Some(args)) => measure(&args, site).await,
         (None, None) => bail!("name an experiment, or manifests of your own by their path"),
     }
-}
-
-/// What the words ask for, checked.
-pub(super) struct Order {
-    pub(super) experiment: Experiment,
-    pub(super) modes: Vec<Mode>,
-    pub(super) place: Place,
-    pub(super) host: Host,
-    /// What takes part, each with its version.
-    pub(super) programs: BTreeMap<String, String>,
-    /// Why not to trust it, known beforehand.
-    pub(super) warnings: Vec<String>,
 }
 
 async fn measure(args: &RunArgs, site: Site) -> Result<ExitCode> {

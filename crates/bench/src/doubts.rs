@@ -13,7 +13,6 @@ use super::figures::{CaseFigures, Figures};
 use super::metrics::failed_percent;
 use super::record::{Ending, Host, Measurement, ModeOutcome, Run};
 use super::statistics::chance_of_a_verdict;
-use super::table::push_new;
 use super::verdict::REPETITIONS_MIN;
 use super::words::{self, figure, percent};
 
@@ -301,7 +300,9 @@ pub(crate) fn gathered(figures: &Figures<'_>) -> Vec<String> {
     lines.extend(others.iter().map(|(text, of)| placed(run, text, None, of)));
     let mut once = Vec::new();
     for line in lines {
-        push_new(&mut once, line);
+        if !once.contains(&line) {
+            once.push(line);
+        }
     }
     once
 }

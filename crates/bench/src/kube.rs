@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::args::RunArgs;
 use super::bed::{Place, Stage, cpu_seconds, namespace_of};
-use super::command::Order;
 use super::experiment::{EXPERIMENTS, Experiment};
 use super::modes::Mode;
+use super::order::Order;
 use super::record::Host;
 use super::{guests, modes};
 

@@ -52,6 +52,7 @@ mod kube;
 pub mod manifest;
 mod metrics;
 mod modes;
+mod order;
 pub mod peer;
 #[cfg(test)]
 mod played;

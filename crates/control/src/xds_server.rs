@@ -37,13 +37,11 @@ use crate::error_text::chain;
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
+use streams::FIRST_ANSWERS;
 pub(crate) use streams::{Place, Streams};
 
 /// Responses that wait for the connection to take them.
 const RESPONSE_QUEUE: usize = 2;
-/// Most first answers under way: each is a copy of the whole view, and a thousand proxies may ask
-/// for theirs at once.
-const FIRST_ANSWERS: usize = 16;
 /// First answers smaller than this are not counted.
 const SMALL_ANSWER_BYTES: usize = 256 * 1024;
 /// How long a client may take to acknowledge its first answer before the next gets its turn, and

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use serde::Serialize;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -21,6 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry};
 
 use line::LineFormat;
+pub use line::LogFormat;
 
 /// Lines that may wait to be written.
 const MAX_WAITING_LINES: usize = 1 << 14;
@@ -30,16 +30,6 @@ const BATCH_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_BATCH_BYTES: usize = 1 << 18;
 /// Longest level filter that is accepted.
 const MAX_FILTER_BYTES: usize = 4096;
-
-/// How lines are logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    #[value(alias = "text")]
-    Plain,
-    /// One JSON object a line.
-    Json,
-}
 
 /// Why a level filter is refused.
 #[derive(Debug, thiserror::Error)]

@@ -5,13 +5,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_net::drain::Guard;
-use ambit_net::hbone::Settings;
+use ambit_net::hbone::{Client, Settings};
 use ambit_net::memory::Accounts;
-use ambit_net::pool::{Limits, Pool};
+use ambit_net::pool::{Connection, Limits, Pool};
 use ambit_net::socket::{DialOptions, normalise, original_destination, set_linger_reset};
 use ambit_tls::Peer;
 use http::{HeaderMap, HeaderValue};
@@ -37,7 +38,7 @@ pub struct Plane {
     /// Those that live.
     pub connections: Connections,
     /// HBONE connections to other proxies.
-    pub pool: Pool<PoolKey, TunnelPeer, DialError>,
+    pub pool: Pool<PoolKey, PeerConnection, DialError>,
     /// How endpoints did so far.
     pub balance: Balance,
     /// Their counters.
@@ -62,12 +63,32 @@ pub struct PoolKey {
 /// Who answered at the other end of an HBONE connection.
 pub(crate) type TunnelPeer = Arc<Peer>;
 
+/// An HBONE connection, and who answered at its other end.
+pub struct PeerConnection {
+    pub(crate) client: Client,
+    pub(crate) peer: TunnelPeer,
+}
+
+impl Connection for PeerConnection {
+    fn has_room(&self, limit: usize) -> bool {
+        self.client.has_room(limit)
+    }
+
+    fn is_closing(&self) -> bool {
+        self.client.is_closing()
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        self.client.idle()
+    }
+}
+
 impl Plane {
     /// Nothing is open yet; what the pool opens runs for this guard.
     pub fn new(mesh: Arc<Mesh>, guard: Guard) -> Self {
         let hbone = &mesh.settings.hbone;
         let limits = Limits {
-            tunnels_per_connection: hbone.max_streams_per_connection.into(),
+            users_per_connection: hbone.max_streams_per_connection.into(),
             idle: hbone.idle_timeout,
             waiters: MAX_POOL_WAITERS,
         };

@@ -22,7 +22,7 @@ use crate::descriptors::Direction;
 use crate::dial::{ANSWER_TIMEOUT, DialError, dial};
 use crate::metrics::Reporter;
 use crate::own::Served;
-use crate::plane::{Plane, PoolKey, TunnelPeer, put};
+use crate::plane::{PeerConnection, Plane, PoolKey, TunnelPeer, put};
 
 /// Connections that a tunnel is asked of before the destination is given up.
 const MAX_TUNNEL_ATTEMPTS: usize = 3;
@@ -71,25 +71,26 @@ pub async fn open(
     let mut attempts = 1;
     loop {
         let connect = || connect(plane.clone(), served.clone(), credentials.clone(), key.clone());
-        let client = plane.pool.client(&key, generation, &served.drain.guard(), connect).await;
-        let client = match client.map_err(DialError::Pool) {
+        let guard = served.drain.guard();
+        let connection = plane.pool.connection(&key, generation, &guard, connect).await;
+        let connection = match connection.map_err(DialError::Pool) {
             Err(error) if error.is_cut() && attempts < MAX_TUNNEL_ATTEMPTS => {
                 attempts += 1;
                 continue;
             }
-            client => client?,
+            connection => connection?,
         };
-        if client.about().not_after <= SystemTime::now() && attempts < MAX_TUNNEL_ATTEMPTS {
+        if connection.peer.not_after <= SystemTime::now() && attempts < MAX_TUNNEL_ATTEMPTS {
             // What proved the other end has expired: it must prove itself anew.
             plane.pool.forget(|other| *other == key);
             attempts += 1;
             continue;
         }
-        let answer = client.connect(request(plane, ask));
+        let answer = connection.client.connect(request(plane, ask));
         let silent = || DialError::Silent { address: target.hbone };
         match timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| silent())? {
             Ok((_headers, tunnel)) => {
-                return Ok(Opened { tunnel, peer: client.about().clone() });
+                return Ok(Opened { tunnel, peer: connection.peer.clone() });
             }
             Err(HboneError::Closing(_)) if attempts < MAX_TUNNEL_ATTEMPTS => attempts += 1,
             Err(HboneError::Refused(StatusCode::UNAUTHORIZED)) => return Err(DialError::Denied),
@@ -114,7 +115,7 @@ async fn connect(
     served: Rc<Served>,
     credentials: Arc<Credentials>,
     key: PoolKey,
-) -> Result<(Client, TunnelPeer), DialError> {
+) -> Result<PeerConnection, DialError> {
     let address = key.hbone;
     let held = served.own.shares.of(Direction::Outbound).take(None, 1)?;
     let stream = match dial(&served.own, address, &plane.dial_options(None)).await {
@@ -129,7 +130,7 @@ async fn connect(
     let settings = plane.hbone_settings(plane.mesh.memory.outbound(&key.own));
     let client = Client::handshake(stream, activity, &settings, &served.drain.guard()).await;
     let client = client.map_err(|cause| of_hbone(address, cause))?;
-    Ok((client, Arc::new(peer)))
+    Ok(PeerConnection { client, peer: Arc::new(peer) })
 }
 
 /// In TLS 1.3 a client believes to be done before the server has judged its certificate: the

@@ -7,16 +7,15 @@
 
 pub(crate) mod rollout;
 pub(crate) mod schedule;
+mod shape;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::objects::{Kind, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase};
-
-const SHAPE: &str = "admitted objects have the shape of their kind";
+pub(crate) use shape::{decode, text};
 
 /// Brings pods closer to what the objects ask for. Answers whether anything changed.
 pub(crate) fn step(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
@@ -164,12 +163,4 @@ pub(crate) fn node_object(network: crate::addresses::NodeNetwork) -> (ObjectRef,
         },
     });
     (ObjectRef::new(Kind::Node, None, &name), value)
-}
-
-pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> T {
-    T::deserialize(value).expect(SHAPE)
-}
-
-pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep};
 
+pub use crowd::Bound;
 use crowd::Crowd;
 
 /// Connections that were told to go and are still open. Each needs one turn of its task, and
@@ -63,15 +64,6 @@ pub enum Owner {
     Source(Source),
     /// Whoever proved to have this name. Its source is remembered as one of good clients.
     Named(Arc<str>),
-}
-
-/// How many connections of one kind there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// All together.
-    pub total: usize,
-    /// Of each source or owner.
-    pub each: usize,
 }
 
 /// How many connections a port has, and how long they may stay silent.

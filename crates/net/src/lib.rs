@@ -27,7 +27,7 @@
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
 //! * [`grpc`]: `connect`: a channel to the control plane
 //! * [`hbone`]: `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings`
-//! * [`pool`]: `Pool`: HBONE connections shared by one thread's connections
+//! * [`pool`]: `Pool` of whatever is a `Connection`, shared by the users of one thread
 //! * [`sys`]: `process`, `mount`, `capability`: what a pod's init needs
 
 pub mod accept;

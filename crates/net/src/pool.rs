@@ -1,9 +1,13 @@
-//! HBONE connections that are shared by the connections of one thread.
+//! Connections that are shared by the users of one thread.
 //!
 //! Connections are found by a key that says who connects to whom, so that nothing is ever sent
 //! under another identity's certificate. A key's first user opens the connection while the others
 //! wait for it; a further one is opened when all are full. What is out of date (closing, made with
-//! an older certificate) gets no new tunnel and ends with its last one.
+//! an older certificate) gets no new user and ends with its last one.
+//!
+//! The pool never looks inside: a [`Connection`] says whether it has room, and who opens it says
+//! how. One that carries a single exchange at a time is pooled with a limit of one user. The pool
+//! bounds who waits; what is open is bounded by the descriptors that opening takes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,16 +20,27 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::drain::Guard;
-use crate::hbone::Client;
 
 /// How often unused connections are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What a pool asks of its connections.
+///
+/// A user counts from the poll in which [`Pool::connection`] returns, so it begins without waiting.
+pub trait Connection {
+    /// Whether one more user fits, of at most `limit` and what the peer allows.
+    fn has_room(&self, limit: usize) -> bool;
+    /// Whether the connection takes no new users.
+    fn is_closing(&self) -> bool;
+    /// For how long it has had no user; nothing while it has one.
+    fn idle(&self) -> Option<Duration>;
+}
+
 /// Bounds of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Tunnels on one connection before another is opened; the peer may allow fewer.
-    pub tunnels_per_connection: usize,
+    /// Users of one connection before another is opened; the peer may allow fewer.
+    pub users_per_connection: usize,
     /// How long an unused connection is kept.
     pub idle: Duration,
     /// How many may wait for connections of one key that are being opened.
@@ -34,7 +49,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { tunnels_per_connection: 100, idle: Duration::from_secs(300), waiters: 4096 }
+        Self { users_per_connection: 100, idle: Duration::from_secs(300), waiters: 4096 }
     }
 }
 
@@ -45,7 +60,7 @@ pub enum PoolError<E> {
     #[error(transparent)]
     Connect(Arc<E>),
     /// More connections wait for this destination than are allowed to.
-    #[error("{0} connections wait for an HBONE connection to this destination already")]
+    #[error("{0} connections wait for a connection to this destination already")]
     Crowded(usize),
 }
 
@@ -58,93 +73,81 @@ impl<E> Clone for PoolError<E> {
     }
 }
 
-/// HBONE connections of one thread. Clones share them.
-pub struct Pool<K, T, E> {
-    shelves: Rc<Shelves<K, T, E>>,
+/// Connections of one thread: `C`, found by `K`, opened or failed with `E`.
+pub struct Pool<K, C, E> {
+    shelves: Rc<Shelves<K, C, E>>,
     limits: Limits,
 }
 
-/// An open connection, and what its owner knows about it.
-pub struct Pooled<T> {
-    client: Client,
-    about: T,
-}
-
-impl<T> Pooled<T> {
-    /// What [`Pool::client`] was told about the connection when it was opened.
-    pub fn about(&self) -> &T {
-        &self.about
-    }
-}
-
-impl<T> std::ops::Deref for Pooled<T> {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.client
-    }
-}
-
-type Shelves<K, T, E> = RefCell<HashMap<K, Shelf<T, E>>>;
+type Shelves<K, C, E> = RefCell<HashMap<K, Shelf<C, E>>>;
 
 /// The connections of one key.
-struct Shelf<T, E> {
-    ready: Vec<Ready<T>>,
-    opening: Vec<Rc<Opening<T, E>>>,
+struct Shelf<C, E> {
+    ready: Vec<Ready<C, E>>,
+    opening: Vec<Rc<Opening<C, E>>>,
 }
 
-/// An open connection, and the certificate it was made with.
-struct Ready<T> {
-    generation: u128,
-    client: Rc<Pooled<T>>,
+/// An open connection, and how it was opened: those who waited for it may have yet to use it.
+struct Ready<C, E> {
+    connection: Rc<C>,
+    opened: Rc<Opening<C, E>>,
+}
+
+impl<C: Connection, E> Ready<C, E> {
+    /// Whether there is room beside those who use it and those who waited for it.
+    fn has_room(&self, limit: usize) -> bool {
+        self.connection.has_room(limit.saturating_sub(self.opened.waiters.get()))
+    }
 }
 
 /// What came of opening a connection, for all who waited for it.
-type Outcome<T, E> = Result<Rc<Pooled<T>>, Arc<E>>;
+type Outcome<C, E> = Result<Rc<C>, Arc<E>>;
 
-/// A connection that is being opened.
-struct Opening<T, E> {
+/// A connection that is being opened, and the certificate it is made with.
+struct Opening<C, E> {
     generation: u128,
-    outcome: RefCell<Option<Outcome<T, E>>>,
+    outcome: RefCell<Option<Outcome<C, E>>>,
     done: Notify,
     waiters: Cell<usize>,
 }
 
 /// One that waits for a connection; leaves the queue when it is dropped.
-struct Waiter<T, E>(Rc<Opening<T, E>>);
+struct Waiter<C, E>(Rc<Opening<C, E>>);
 
-impl<T, E> Drop for Waiter<T, E> {
+impl<C, E> Drop for Waiter<C, E> {
     fn drop(&mut self) {
         self.0.waiters.set(self.0.waiters.get() - 1);
     }
 }
 
 /// How a connection is to be had.
-enum Source<T, E> {
-    Ready(Rc<Pooled<T>>),
-    Opening(Rc<Opening<T, E>>),
+enum Source<C, E> {
+    Ready(Rc<C>),
+    Opening(Rc<Opening<C, E>>),
     New,
 }
 
-impl<T, E> Default for Shelf<T, E> {
+impl<C, E> Default for Shelf<C, E> {
     fn default() -> Self {
         Self { ready: Vec::new(), opening: Vec::new() }
     }
 }
 
-impl<T, E> Shelf<T, E> {
-    fn source(&mut self, generation: u128, limits: &Limits) -> Result<Source<T, E>, PoolError<E>> {
-        // Closing connections end with their last tunnel; here they are only forgotten.
-        self.ready.retain(|ready| ready.generation == generation && !ready.client.is_closing());
-        let limit = limits.tunnels_per_connection;
-        if let Some(ready) = self.ready.iter().find(|ready| ready.client.has_room(limit)) {
-            return Ok(Source::Ready(ready.client.clone()));
+impl<C: Connection, E> Shelf<C, E> {
+    fn source(&mut self, generation: u128, limits: &Limits) -> Result<Source<C, E>, PoolError<E>> {
+        // Closing connections end with their last user; here they are only forgotten.
+        self.ready.retain(|ready| {
+            ready.opened.generation == generation && !ready.connection.is_closing()
+        });
+        let limit = limits.users_per_connection;
+        if let Some(ready) = self.ready.iter().find(|ready| ready.has_room(limit)) {
+            return Ok(Source::Ready(ready.connection.clone()));
         }
         let waiting: usize = self.opening.iter().map(|opening| opening.waiters.get()).sum();
         if waiting >= limits.waiters {
             return Err(PoolError::Crowded(waiting));
         }
-        let joins = |opening: &&Rc<Opening<T, E>>| {
+        let joins = |opening: &&Rc<Opening<C, E>>| {
             opening.generation == generation && opening.waiters.get() < limit
         };
         Ok(match self.opening.iter().find(joins) {
@@ -154,10 +157,10 @@ impl<T, E> Shelf<T, E> {
     }
 }
 
-impl<K, T, E> Pool<K, T, E>
+impl<K, C, E> Pool<K, C, E>
 where
     K: Clone + Eq + Hash + 'static,
-    T: 'static,
+    C: Connection + 'static,
     E: 'static,
 {
     /// An empty pool. It is looked after by a task on this thread that ends when `guard` drains.
@@ -168,27 +171,27 @@ where
         Self { shelves, limits }
     }
 
-    /// A connection with room for one more tunnel; `connect` opens one when it is needed.
+    /// A connection with room for one more user; `connect` opens one when it is needed.
     ///
     /// `generation` numbers the certificate that `connect` would use: connections made with
     /// another one are not used. The connection's tasks run under `guard`; what is opened while it
     /// drains is not kept.
-    pub async fn client<F>(
+    pub async fn connection<F>(
         &self,
         key: &K,
         generation: u128,
         guard: &Guard,
         connect: impl FnOnce() -> F,
-    ) -> Result<Rc<Pooled<T>>, PoolError<E>>
+    ) -> Result<Rc<C>, PoolError<E>>
     where
-        F: Future<Output = Result<(Client, T), E>> + 'static,
+        F: Future<Output = Result<C, E>> + 'static,
     {
         let source = match self.shelves.borrow_mut().get_mut(key) {
             Some(shelf) => shelf.source(generation, &self.limits)?,
             None => Source::New,
         };
         let opening = match source {
-            Source::Ready(client) => return Ok(client),
+            Source::Ready(connection) => return Ok(connection),
             Source::Opening(opening) => opening,
             Source::New => self.open(key, generation, guard, connect()),
         };
@@ -199,9 +202,9 @@ where
 
     /// Opens a connection in a task of its own: it must not be lost to the others that wait for
     /// it when the first of them gives up.
-    fn open<F>(&self, key: &K, generation: u128, guard: &Guard, connect: F) -> Rc<Opening<T, E>>
+    fn open<F>(&self, key: &K, generation: u128, guard: &Guard, connect: F) -> Rc<Opening<C, E>>
     where
-        F: Future<Output = Result<(Client, T), E>> + 'static,
+        F: Future<Output = Result<C, E>> + 'static,
     {
         let opening = Rc::new(Opening {
             generation,
@@ -214,18 +217,17 @@ where
         let (shelves, key, opened) = (self.shelves.clone(), key.clone(), opening.clone());
         let owner = guard.clone();
         guard.spawn_local(async move {
-            let outcome = connect.await;
-            let outcome = outcome.map(|(client, about)| Rc::new(Pooled { client, about }));
-            let outcome = outcome.map_err(Arc::new);
+            let outcome = connect.await.map(Rc::new).map_err(Arc::new);
             let mut shelves = shelves.borrow_mut();
             // Without its shelf it was forgotten meanwhile, and an owner that drains would never
             // forget it: it serves those who wait, no others.
             if let Some(shelf) = shelves.get_mut(&key) {
                 shelf.opening.retain(|opening| !Rc::ptr_eq(opening, &opened));
-                if let Ok(client) = &outcome
+                if let Ok(connection) = &outcome
                     && !owner.is_draining()
                 {
-                    shelf.ready.push(Ready { generation, client: client.clone() });
+                    let (connection, opened) = (connection.clone(), opened.clone());
+                    shelf.ready.push(Ready { connection, opened });
                 }
             }
             *opened.outcome.borrow_mut() = Some(outcome);
@@ -234,7 +236,7 @@ where
         opening
     }
 
-    /// Forgets the connections of every key that `gone` names; each ends with its last tunnel.
+    /// Forgets the connections of every key that `gone` names; each ends with its last user.
     pub fn forget(&self, mut gone: impl FnMut(&K) -> bool) {
         self.shelves.borrow_mut().retain(|key, _| !gone(key));
     }
@@ -246,8 +248,8 @@ where
     }
 }
 
-impl<T, E> Opening<T, E> {
-    async fn outcome(&self) -> Outcome<T, E> {
+impl<C, E> Opening<C, E> {
+    async fn outcome(&self) -> Outcome<C, E> {
         loop {
             let done = self.done.notified();
             if let Some(outcome) = &*self.outcome.borrow() {
@@ -259,7 +261,10 @@ impl<T, E> Opening<T, E> {
 }
 
 /// Lets go of unused connections, until the pool is gone or its owner drains.
-async fn sweep<K, T, E>(shelves: Weak<Shelves<K, T, E>>, idle: Duration, mut guard: Guard) {
+async fn sweep<K, C, E>(shelves: Weak<Shelves<K, C, E>>, idle: Duration, mut guard: Guard)
+where
+    C: Connection,
+{
     loop {
         let drains = tokio::time::timeout(SWEEP_INTERVAL, guard.draining()).await.is_ok();
         let Some(shelves) = shelves.upgrade() else { return };
@@ -267,9 +272,10 @@ async fn sweep<K, T, E>(shelves: Weak<Shelves<K, T, E>>, idle: Duration, mut gua
             shelves.borrow_mut().clear();
             return;
         }
-        let unused = |client: &Client| client.idle().is_some_and(|time| time >= idle);
+        let unused = |connection: &C| connection.idle().is_some_and(|time| time >= idle);
         shelves.borrow_mut().retain(|_, shelf| {
-            shelf.ready.retain(|ready| !ready.client.is_closing() && !unused(&ready.client));
+            let kept = |it: &Ready<C, E>| !it.connection.is_closing() && !unused(&it.connection);
+            shelf.ready.retain(kept);
             !shelf.ready.is_empty() || !shelf.opening.is_empty()
         });
     }

@@ -5,6 +5,8 @@
 //! that is open throughout the listing is listed. What the kernel merely winds down (`TIME_WAIT`)
 //! is not. This module never chooses which connection ends.
 
+mod connection;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,41 +15,20 @@ use crate::netlink::message::{self, Answer, Request, attributes_after};
 use crate::netlink::socket::{NetlinkSocket, deleted};
 use crate::nftables::Connection;
 use crate::procnet;
+use connection::ID_BYTES;
+pub(crate) use connection::OPEN_STATES;
+pub use connection::TcpConnection;
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const LIST: u16 = 20;
 /// `SOCK_DESTROY`.
 const DESTROY: u16 = 21;
-/// Size of `inet_diag_sockid`.
-const ID_BYTES: usize = 48;
 /// Where it begins in `inet_diag_msg`.
 const ID_AT: usize = 4;
 /// Size of `inet_diag_msg`.
 const SOCKET_BYTES: usize = 72;
 /// `INET_DIAG_MARK`; told to whoever has `NET_ADMIN` in the namespace.
 const MARK: u16 = 15;
-
-/// The kernel's numbers of the states in which bytes may still come: all but listening, closed and
-/// `TIME_WAIT`.
-pub(crate) const OPEN_STATES: [u8; 8] = [1, 2, 3, 4, 5, 8, 9, 11];
-
-/// A TCP connection of a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TcpConnection {
-    /// Its ends; IPv4 in an IPv6 socket is IPv4.
-    pub ends: Connection,
-    /// The socket's mark; 0 also where the kernel does not say.
-    pub mark: u32,
-    /// How the kernel knows it, with its family.
-    id: Option<(u8, [u8; ID_BYTES])>,
-}
-
-impl TcpConnection {
-    /// One that was listed elsewhere, and that [`destroy`] cannot end.
-    pub fn listed(ends: Connection, mark: u32) -> Self {
-        Self { ends, mark, id: None }
-    }
-}
 
 /// The open connections of the calling thread's namespace, those in their handshake included.
 pub fn connections() -> io::Result<Vec<TcpConnection>> {

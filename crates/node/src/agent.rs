@@ -18,13 +18,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::args::Settings;
-use crate::cni::{Announced, NewPod};
+use crate::cni::Announced;
 use crate::course::Course;
 use crate::enrolment::{Action, Enrolment, Footprint, Outcome, Wish};
 use crate::metrics::count;
 use crate::monitor::Health;
 use crate::plan::{Intent, Planned, plan, status_of};
-use crate::pod::{Defaults, PodName, PodUid, RegistryView};
+use crate::pod::{Defaults, NewPod, PodName, PodUid, RegistryView};
 use crate::registry::RegistryHandle;
 use crate::work::{Done, Job, Workshop};
 use crate::zds_server::{Announcement, Standing, ZdsServer, now};

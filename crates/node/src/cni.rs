@@ -24,7 +24,7 @@ use serde::Deserialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::pod::{PodName, PodUid};
+use crate::pod::{NewPod, PodName, PodUid};
 
 /// Path of istio-cni's announcement.
 const ADD_PATH: &str = "/cmdadd";
@@ -42,16 +42,6 @@ pub(crate) struct CniError {
     path: PathBuf,
     #[source]
     source: io::Error,
-}
-
-/// A pod whose sandbox has been made and whose processes wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NewPod {
-    pub(crate) name: PodName,
-    /// As the container runtime knows it; istio-cni's plugin does not say.
-    pub(crate) uid: Option<PodUid>,
-    pub(crate) netns: PathBuf,
-    pub(crate) ips: Vec<IpAddr>,
 }
 
 /// An announcement and where its answer goes: `Err` is the reason why the pod must not start.

@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::cni::NewPod;
 use crate::enrolment::Wish;
 use crate::place::Place;
 use crate::pod::{
-    Defaults, Exclusion, Membership, PodName, PodObject, PodStatus, PodUid, RegistryView,
+    Defaults, Exclusion, Membership, NewPod, PodName, PodObject, PodStatus, PodUid, RegistryView,
     membership,
 };
 

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ambit_wire::capture::NOT_CAPTURED;
 use ambit_wire::kubernetes::{CAPTURE_LACKS, CUT_OPEN_CONNECTIONS, OLDER_CONNECTIONS};
 
-use crate::cni::NewPod;
 use crate::place::Place;
 
 /// Label of a pod or namespace that puts it in the mesh, or takes a pod out.
@@ -113,6 +113,16 @@ impl PodObject {
         };
         new_pod.uid.as_ref().is_none_or(of_object)
     }
+}
+
+/// A pod whose sandbox has been made and whose processes wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewPod {
+    pub(crate) name: PodName,
+    /// As the container runtime knows it; istio-cni's plugin does not say.
+    pub(crate) uid: Option<PodUid>,
+    pub(crate) netns: PathBuf,
+    pub(crate) ips: Vec<IpAddr>,
 }
 
 /// What runs: written by the pod runner, not by the user.

@@ -17,12 +17,11 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::capture::rules::Extent;
 use crate::capture::{self, CaptureError, Drift, Occasion, Standing, ports};
-use crate::cni::NewPod;
 use crate::enrolment::{Action, Outcome};
 use crate::metrics::count;
 use crate::monitor::Health;
 use crate::node_side::{NodeSide, NodeSideError};
-use crate::pod::{CaptureOptions, PodName, PodUid, RegistryView};
+use crate::pod::{CaptureOptions, NewPod, PodName, PodUid, RegistryView};
 use crate::registry::RegistryHandle;
 use crate::registry::reports::{Report, ReportError, Reports};
 use crate::zds_server::ZdsServer;

@@ -34,8 +34,7 @@ use tracing::{debug, warn};
 
 use crate::pods::Pod;
 use crate::shared::Shared;
-use forward::Transport;
-use message::{Asked, Known, Outcome};
+use message::{Asked, Known, Outcome, Transport};
 use resolve::{Asker, Resolution};
 use turns::Turns;
 
@@ -433,7 +432,7 @@ pub fn fuzz(bytes: &[u8]) {
         (0..200u8).map(|last| std::net::Ipv4Addr::new(10, 0, 0, last).into()).collect();
     match message::read(bytes) {
         Ok(asked) => {
-            for transport in [forward::Transport::Udp, forward::Transport::Tcp] {
+            for transport in [Transport::Udp, Transport::Tcp] {
                 let answer = message::answer(&asked, &addresses, 30, transport);
                 Message::from_vec(&answer).expect("an answer is a message");
             }

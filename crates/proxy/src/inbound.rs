@@ -511,3 +511,18 @@ fn service_target(service: &Service, workload: &Workload, port: u16) -> Option<u
     }
     service.port(port).map(|mapping| mapping.target_port).filter(|port| *port != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::future_sizes::check;
+
+    fn size_bytes<F>(_serve: impl Fn(Rc<Session>, Connect) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_tunnel_is_a_small_task() {
+        check("inbound::serve_tunnel", size_bytes(serve_tunnel), 0);
+    }
+}

@@ -25,6 +25,8 @@ pub mod config;
 mod datapath_tests;
 mod dataplane;
 mod dns;
+#[cfg(test)]
+mod future_sizes;
 mod handover;
 mod inbound;
 mod link;

@@ -37,7 +37,7 @@ use tracing::{error, info, warn};
 use crate::admin::connections::{LiveConnections, PassedOn};
 use crate::admin::{self, Admin};
 use crate::config::Config;
-use crate::dataplane::{Command, Listeners};
+use crate::dataplane::Listeners;
 use crate::dns;
 use crate::handover::{
     self, Descriptors, DnsSocket, FromWorker, HandoverError, ListenerKind, Message, OperatorSocket,
@@ -463,6 +463,3 @@ async fn write(socket: Arc<Connection>, mut outbox: mpsc::Receiver<Message<FromW
         }
     }
 }
-
-/// What a data-plane thread is told, for [`Threads`].
-type Orders = mpsc::Sender<Command>;

@@ -21,10 +21,10 @@ use x509_parser::prelude::{ParsedExtension, X509Certificate};
 use zeroize::Zeroizing;
 
 use crate::certificate::{
-    CertificateError, Claims, MAX_CERTIFICATES, Serial, TrustRoots, certificates_of, encode_pem,
-    parse,
+    CertificateError, Claims, MAX_CERTIFICATES, Serial, TrustRoots, certificates_of, parse,
 };
 use crate::key::{AuthorityKey, KeyError, WorkloadKey, private_key_pem};
+use crate::pem_block::encode_pem;
 use crate::request::{RequestError, authorised_key};
 use crate::revocation::RevocationList;
 use crate::service::ServerCertificate;

@@ -4,28 +4,24 @@
 //! `verify` says whether it is true. Serial numbers and issuers are compared as bytes, so that no
 //! formatting rule can make two different certificates look alike.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_model::identity::{Identity, IdentityError};
 use aws_lc_rs::digest;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, TrustAnchor};
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate, X509Name};
-use zeroize::Zeroizing;
 
 use crate::key::KeyError;
+use crate::pem_block::encode_pem;
 
 /// The longest text that is looked through for certificates.
 const MAX_CERTIFICATES_PEM_BYTES: usize = 1 << 20;
 /// The most certificates that one chain or one bundle of roots may hold.
 pub(crate) const MAX_CERTIFICATES: usize = 64;
-/// RFC 7468 section 2: base64 in lines of 64.
-const PEM_LINE_CHARS: usize = 64;
 /// RFC 5280 section 4.1.2.2 allows 20 octets; some authorities use a few more.
 const MAX_SERIAL_BYTES: usize = 32;
 
@@ -313,23 +309,6 @@ pub(crate) fn certificates_of(
         1..=MAX_CERTIFICATES => Ok(found),
         _ => Err(CertificateError::TooLarge { what }),
     }
-}
-
-/// Writes one PEM block (RFC 7468).
-pub(crate) fn encode_pem(label: &str, der: &[u8]) -> String {
-    // The block may be a private key: no copy of it stays behind.
-    let body = Zeroizing::new(STANDARD.encode(der));
-    let mut text = String::with_capacity(body.len() + body.len() / PEM_LINE_CHARS + 64);
-    let _ = writeln!(text, "-----BEGIN {label}-----");
-    let mut rest = body.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(PEM_LINE_CHARS));
-        text.push_str(line);
-        text.push('\n');
-        rest = after;
-    }
-    let _ = writeln!(text, "-----END {label}-----");
-    text
 }
 
 /// The roots that a chain may end at.

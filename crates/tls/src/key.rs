@@ -19,7 +19,7 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use zeroize::Zeroizing;
 
-use crate::certificate::encode_pem;
+use crate::pem_block::encode_pem;
 
 /// The longest text that is looked through for a private key.
 const MAX_KEY_PEM_BYTES: usize = 64 << 10;

@@ -41,6 +41,7 @@ pub mod error;
 pub mod handshake;
 pub mod key;
 pub mod key_set;
+mod pem_block;
 pub mod probe;
 pub mod provider;
 pub mod request;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::kubernetes::Depth;
+use crate::depth::Depth;
 
 /// What tests said, added up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ impl Add for Counts {
 pub(super) fn build() -> Result<()> {
     // Beside `--tests`, `--test` is ignored.
     for targets in [&["--lib", "--bins", "--tests"][..], &["--test", "kubernetes"]] {
-        let mut cargo = Command::new(crate::cargo());
+        let mut cargo = Command::new(crate::cargo::program());
         cargo.args(["test", "--no-run", "--quiet", "--workspace"]).args(targets);
         let status = cargo.status().context("start cargo test")?;
         ensure!(status.success(), "cargo test --no-run failed");
@@ -39,7 +39,7 @@ pub(super) fn build() -> Result<()> {
 /// Runs all tests that need no cluster, end-to-end ones with the binary that is named, and for a
 /// release at full size.
 pub(super) fn run(depth: Depth, binary: &Path) -> Result<Counts> {
-    let mut cargo = Command::new(crate::cargo());
+    let mut cargo = Command::new(crate::cargo::program());
     cargo.args(["test", "--workspace", "--no-fail-fast"]).env("AMBIT_BINARY", binary);
     if depth == Depth::Release {
         cargo.env("AMBIT_E2E_FULL", "1");

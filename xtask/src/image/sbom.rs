@@ -14,7 +14,7 @@ const ROOT: &str = "ambit-cli";
 
 /// The bill of `ambit` as built for `triple`.
 pub(crate) fn bill(triple: &str) -> Result<String> {
-    let output = Command::new(crate::cargo())
+    let output = Command::new(crate::cargo::program())
         .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", triple])
         .output()
         .context("ask cargo for the dependency tree")?;

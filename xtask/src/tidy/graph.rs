@@ -1,12 +1,16 @@
 //! Checks on the dependency graph: crate edges, licences, who may name rustls, and that whatever is
 //! named is used.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+
+/// How the names of our crates begin.
+const OURS: &str = "ambit-";
 
 /// Which of our crates each crate may import.
 const EDGES: [(&str, &[&str]); 16] = [
@@ -105,8 +109,8 @@ const LICENCES: [&str; 14] = [
 const FILE_COPYLEFT: [(&str, &str); 3] =
     [("imbl", "MPL-2.0+"), ("imbl-sized-chunks", "MPL-2.0+"), ("bitmaps", "MPL-2.0+")];
 
-/// Checks the whole graph.
-pub(super) fn check(wrong: &mut Vec<String>) -> Result<()> {
+/// Checks the whole graph; says which of our crates each of them imports, by short names.
+pub(super) fn check(wrong: &mut Vec<String>) -> Result<BTreeMap<String, Vec<String>>> {
     let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
         .args(["metadata", "--format-version", "1"])
         .output()
@@ -114,10 +118,12 @@ pub(super) fn check(wrong: &mut Vec<String>) -> Result<()> {
     let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo metadata")?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists packages")?;
     let mut licensed = 0;
+    let mut imports = BTreeMap::new();
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         if package["source"].is_null() {
             check_edges(name, package, wrong);
+            imports.insert(name.trim_start_matches(OURS).to_owned(), imported(package));
             check_used(name, package, packages, wrong)?;
         } else {
             licensed += 1;
@@ -126,16 +132,23 @@ pub(super) fn check(wrong: &mut Vec<String>) -> Result<()> {
     }
     check_listed(wrong)?;
     println!("licences: {licensed} dependencies looked at");
-    Ok(())
+    Ok(imports)
+}
+
+/// What a package depends on where it ships.
+fn shipped(package: &Value) -> impl Iterator<Item = &str> {
+    let dependencies = package["dependencies"].as_array().into_iter().flatten();
+    dependencies.filter(|it| it["kind"].is_null()).filter_map(|it| it["name"].as_str())
+}
+
+fn imported(package: &Value) -> Vec<String> {
+    shipped(package).filter_map(|it| it.strip_prefix(OURS)).map(str::to_owned).collect()
 }
 
 fn check_edges(name: &str, package: &Value, wrong: &mut Vec<String>) {
-    let dependencies = package["dependencies"].as_array().into_iter().flatten();
-    let shipped = dependencies.filter(|d| d["kind"].is_null());
-    let names: Vec<&str> = shipped.filter_map(|d| d["name"].as_str()).collect();
     let allowed = EDGES.iter().find(|(krate, _)| *krate == name).map(|(_, to)| *to);
-    for dependency in names {
-        let ours = dependency.starts_with("ambit-");
+    for dependency in shipped(package) {
+        let ours = dependency.starts_with(OURS);
         if ours && !allowed.is_some_and(|to| to.contains(&dependency)) {
             wrong.push(format!("{name} must not import {dependency}"));
         }

@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::FIRST_ANSWERS;
 use crate::listener::Remote;
 
+/// Most first answers under way: each is a copy of the whole view, and a thousand proxies may ask
+/// for theirs at once.
+pub(super) const FIRST_ANSWERS: usize = 16;
 /// Streams of one node. Its proxy has one. While it is upgraded there are two proxies of two
 /// workers each, and as many again may have died without our knowing it yet. They have half of the
 /// turns at most.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use ambit_model::printable::{is_printable, printable, printable_json};
+use serde::Serialize;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -10,7 +11,15 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::LogFormat;
+/// How lines are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[value(alias = "text")]
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
 
 /// Formats events as Istio's components do.
 pub(super) struct LineFormat(pub(super) LogFormat);

@@ -6,7 +6,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-use super::Bound;
+/// How many connections of one kind there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// All together.
+    pub total: usize,
+    /// Of each source or owner.
+    pub each: usize,
+}
 
 /// What decides who goes first, the greatest first: strangers before the known, then whoever has
 /// most, then whoever has been here longest.

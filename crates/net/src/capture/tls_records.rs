@@ -1,6 +1,6 @@
 //! TLS as it looks from outside: record headers, and the client's hello, which is not encrypted.
 
-use super::Stream;
+use super::stream::Stream;
 
 const HEADER_BYTES: usize = 5;
 const HANDSHAKE: u8 = 22;

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use super::pcap;
+use super::stream::Stream;
 use super::tls_records::TlsSummary;
 
 /// Largest file that is read.
@@ -21,21 +22,6 @@ const IPV6_HEADER_BYTES: usize = 40;
 const TCP: u8 = 6;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
-
-/// One direction of a TCP connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stream {
-    /// Sender.
-    pub source: SocketAddr,
-    /// Receiver.
-    pub destination: SocketAddr,
-    /// The port of the side that was connected to.
-    pub server_port: u16,
-    /// Whether the payload is complete from the first byte on, as far as the capture goes.
-    pub complete: bool,
-    /// The payload in order.
-    pub payload: Vec<u8>,
-}
 
 /// A capture read back.
 #[derive(Debug, Default)]

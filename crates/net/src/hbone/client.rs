@@ -14,45 +14,19 @@ use tokio::time::Instant;
 use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
 use super::piece::Piece;
+use super::place::{Occupied, State};
 use super::{
     Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SMALL_FRAMES_BYTES,
     Settings, Tunnel, keepalive,
 };
 use crate::drain::Guard;
+use crate::pool::Connection;
 
 /// The client's side of an HBONE connection. Closes when it is dropped and its last tunnel ends.
 pub struct Client {
     requests: SendRequest<Piece>,
     state: Rc<State>,
     credit: Rc<Credit>,
-}
-
-/// What the connection's tasks and tunnels know of it in common.
-#[derive(Debug)]
-struct State {
-    tunnels: Cell<usize>,
-    idle_since: Cell<Instant>,
-    closing: Cell<bool>,
-}
-
-/// One tunnel's place on its connection.
-pub(super) struct Occupied(Rc<State>);
-
-impl Occupied {
-    fn new(state: &Rc<State>) -> Rc<Self> {
-        state.tunnels.set(state.tunnels.get() + 1);
-        Rc::new(Self(state.clone()))
-    }
-}
-
-impl Drop for Occupied {
-    fn drop(&mut self) {
-        let left = self.0.tunnels.get() - 1;
-        self.0.tunnels.set(left);
-        if left == 0 {
-            self.0.idle_since.set(Instant::now());
-        }
-    }
 }
 
 impl Client {
@@ -125,25 +99,9 @@ impl Client {
         Ok((head.headers, Tunnel::new(send, receive, self.credit.clone(), Some(place))))
     }
 
-    /// Whether one more tunnel fits, of at most `limit` and what the peer allows.
-    pub fn has_room(&self, limit: usize) -> bool {
-        let limit = limit.min(self.requests.current_max_send_streams());
-        !self.state.closing.get() && self.state.tunnels.get() < limit
-    }
-
     /// How many tunnels are open or being opened.
     pub fn tunnels(&self) -> usize {
         self.state.tunnels.get()
-    }
-
-    /// Whether the connection takes no new tunnels.
-    pub fn is_closing(&self) -> bool {
-        self.state.closing.get()
-    }
-
-    /// For how long no tunnel has been open.
-    pub fn idle(&self) -> Option<Duration> {
-        (self.state.tunnels.get() == 0).then(|| self.state.idle_since.get().elapsed())
     }
 
     fn closing(&self, error: h2::Error) -> HboneError {
@@ -163,5 +121,21 @@ impl Client {
             self.state.closing.set(true);
         }
         HboneError::Broken(error)
+    }
+}
+
+/// Its users are the tunnels that are open or being opened.
+impl Connection for Client {
+    fn has_room(&self, limit: usize) -> bool {
+        let limit = limit.min(self.requests.current_max_send_streams());
+        !self.state.closing.get() && self.state.tunnels.get() < limit
+    }
+
+    fn is_closing(&self) -> bool {
+        self.state.closing.get()
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        (self.state.tunnels.get() == 0).then(|| self.state.idle_since.get().elapsed())
     }
 }

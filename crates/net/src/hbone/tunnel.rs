@@ -6,9 +6,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 
-use super::client::Occupied;
 use super::credit::Credit;
 use super::piece::Piece;
+use super::place::Occupied;
 use crate::copy::{Batch, End, EndError, READ_BYTES, Taken};
 use crate::memory::{Holder, MIN_WINDOW_BYTES};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::{Hop, Joined, connect_to, in_simulated_time, on_one_thread, tcp_pair};
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport, serve};
+use ambit_net::pool::Connection;
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::{spawn_local, yield_now};

@@ -425,7 +425,7 @@ fn failed(operation: &'static str, path: &Path, source: io::Error) -> RegistryEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cni::NewPod;
+    use crate::pod::NewPod;
     use crate::testbed::{Directory, PATIENCE, write_atomically};
 
     fn pod(uid: &str) -> String {

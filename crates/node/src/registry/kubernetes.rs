@@ -32,9 +32,8 @@ use tokio::time::Instant;
 use super::mirror::{Mirror, Versioned};
 use super::processes::{self, Sources};
 use super::{REFRESH_QUEUE, Refresh, RegistryHandle};
-use crate::cni::NewPod;
 use crate::place::Place;
-use crate::pod::{PodName, PodObject, PodStatus, PodUid, RegistryView};
+use crate::pod::{NewPod, PodName, PodObject, PodStatus, PodUid, RegistryView};
 
 /// Longest wait for a connection to the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::message::{HEADER_BYTES, question_end};
+use super::message::{HEADER_BYTES, Transport, question_end};
 use crate::pods::Pod;
 
 /// How often a resolver that does not answer is asked.
@@ -26,15 +26,6 @@ const MAX_RESOLVERS: usize = 3;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Resolvers listen here.
 const DNS_PORT: u16 = 53;
-
-/// How a query came, and how it goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
-    /// As a datagram.
-    Udp,
-    /// On a connection.
-    Tcp,
-}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,6 @@
 
 use std::net::IpAddr;
 
-use super::forward::Transport;
 use super::resolve::Family;
 
 /// Answers without EDNS end here (RFC 1035 section 4.2.1).
@@ -40,6 +39,15 @@ const TYPE_A: u16 = 1;
 const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 const TYPE_OPT: u16 = 41;
+
+/// How a query came, and how it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// As a datagram.
+    Udp,
+    /// On a connection.
+    Tcp,
+}
 
 /// A query that can be looked up.
 #[derive(Debug, PartialEq, Eq)]

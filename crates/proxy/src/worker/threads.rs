@@ -14,11 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tracing::error;
 
-use super::Orders;
 use crate::dataplane::{self, Command, Listeners};
 use crate::dns;
 use crate::pods::Pod;
 use crate::shared::Shared;
+
+/// What a data-plane thread is told.
+type Orders = mpsc::Sender<Command>;
 
 /// Commands that may wait for a thread; the control thread waits beyond.
 const COMMANDS: usize = 1024;

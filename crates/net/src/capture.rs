@@ -4,6 +4,7 @@
 //! TCP streams together and says which bytes were TLS. It decrypts nothing and changes nothing.
 
 mod pcap;
+mod stream;
 mod tls_records;
 mod trace;
 
@@ -16,8 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use stream::Stream;
 pub use tls_records::TlsSummary;
-pub use trace::{Stream, Trace};
+pub use trace::Trace;
 
 use crate::namespace::NetNs;
 use crate::netlink::RouteSocket;

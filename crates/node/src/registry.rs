@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cni::NewPod;
-use crate::pod::RegistryView;
+use crate::pod::{NewPod, RegistryView};
 
 /// Requests for a fresh view that may wait.
 const REFRESH_QUEUE: usize = 64;

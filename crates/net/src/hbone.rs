@@ -14,6 +14,7 @@ mod cork;
 mod credit;
 mod keepalive;
 mod piece;
+mod place;
 mod server;
 mod stream;
 mod transport;

@@ -1,0 +1,6 @@
+//! Which cargo the chores start.
+
+/// The cargo that started us, or the one in the path.
+pub(crate) fn program() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}

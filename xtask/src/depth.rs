@@ -1,0 +1,10 @@
+//! How much of the tests a run has.
+
+/// Which tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Those that every change must pass.
+    Change,
+    /// All.
+    Release,
+}
