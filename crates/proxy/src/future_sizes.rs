@@ -2,7 +2,8 @@
 //!
 //! Each connection has one of them, so ten thousand connections have ten thousand. A value that is
 //! held across a wait makes a task larger without a trace in the code. The bounds are what was
-//! measured, and a tenth more.
+//! measured, and a tenth more: 3936 bytes outbound, 5216 inbound, 1856 in plain text, and 3184 of a
+//! tunnel.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,9 +14,6 @@ use tokio::net::TcpStream;
 
 use crate::thread::Thread;
 use crate::{inbound, outbound, plaintext};
-
-/// A connection's task, at most.
-const MAX_BYTES: usize = 16 << 10;
 
 /// The size of the future that a direction makes of an accepted connection.
 fn size_bytes<F>(
@@ -32,7 +30,7 @@ pub(crate) fn check(name: &str, bytes: usize, most: usize) {
 
 #[test]
 fn a_connection_is_a_small_task() {
-    check("outbound::serve", size_bytes(outbound::serve), MAX_BYTES);
-    check("inbound::serve", size_bytes(inbound::serve), MAX_BYTES);
-    check("plaintext::serve", size_bytes(plaintext::serve), MAX_BYTES);
+    check("outbound::serve", size_bytes(outbound::serve), 4330);
+    check("inbound::serve", size_bytes(inbound::serve), 5740);
+    check("plaintext::serve", size_bytes(plaintext::serve), 2040);
 }
