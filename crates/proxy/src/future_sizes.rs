@@ -2,7 +2,8 @@
 //!
 //! Each connection has one of them, so ten thousand connections have ten thousand. A value that is
 //! held across a wait makes a task larger without a trace in the code. The bounds are what was
-//! measured, and a tenth more.
+//! measured, and a tenth more: 3936 bytes outbound, 5216 inbound, 1856 in plain text, and 3184 of a
+//! tunnel.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -29,7 +30,7 @@ pub(crate) fn check(name: &str, bytes: usize, most: usize) {
 
 #[test]
 fn a_connection_is_a_small_task() {
-    check("outbound::serve", size_bytes(outbound::serve), 0);
-    check("inbound::serve", size_bytes(inbound::serve), 0);
-    check("plaintext::serve", size_bytes(plaintext::serve), 0);
+    check("outbound::serve", size_bytes(outbound::serve), 4330);
+    check("inbound::serve", size_bytes(inbound::serve), 5740);
+    check("plaintext::serve", size_bytes(plaintext::serve), 2040);
 }
