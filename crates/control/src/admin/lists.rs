@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::view_builder::Builder;
 use crate::view_builder::records::PodRecord;
+use crate::view_builder::workloads::PodState;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
     move |namespace| wanted.is_none_or(|wanted| wanted == namespace)
@@ -66,6 +67,7 @@ pub(super) fn aside(builder: &Builder) -> Value {
     let (mut host_network, mut pending, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
     let mut captured = 0;
     let (mut older, mut lacking, mut obstacles) = (Vec::new(), Vec::new(), Vec::new());
+    let mut failing = Vec::new();
     for (name, pod) in store.pods() {
         let Some((_, state)) = store.pod(name) else { continue };
         let text = format!("{}/{}", name.namespace, name.name);
@@ -76,7 +78,11 @@ pub(super) fn aside(builder: &Builder) -> Value {
         if state.is_captured(pod) && !notes.lacks.is_empty() {
             lacking.push(json!({ "pod": text.clone(), "parameter": &*notes.lacks }));
         }
-        match (mode(builder, name, pod), state.is_captured(pod)) {
+        let mode = mode(builder, name, pod);
+        if mode != "none" {
+            failing.extend(failing_pod(&text, pod, state));
+        }
+        match (mode, state.is_captured(pod)) {
             ("host-network", _) => host_network.push(text),
             ("none", true) => {
                 captured += 1;
@@ -98,6 +104,21 @@ pub(super) fn aside(builder: &Builder) -> Value {
         "olderThanCapture": older,
         "captureLacks": lacking,
         "notCaptured": obstacles,
+        "failing": failing,
+    })
+}
+
+/// A pod of the mesh that something keeps from its work, and waiting alone will not mend it: no
+/// node takes it, or its containers do not start or do not stay. Whoever reports it says so with a
+/// word as Kubernetes has them; a sentence says how far a pod is on its way.
+fn failing_pod(text: &str, pod: &PodRecord, state: &PodState) -> Option<Value> {
+    let status = state.status_of(pod).filter(|_| !pod.is_ending && state.may_run(pod))?;
+    let reason = status.reason.as_deref()?;
+    let word = reason.split(':').next()?;
+    let is_word = word.starts_with(|first: char| first.is_ascii_uppercase()) && !word.contains(' ');
+    is_word.then(|| {
+        json!({ "pod": text, "phase": &*status.phase, "restarts": status.restarts,
+            "reason": reason })
     })
 }
 
@@ -356,6 +377,51 @@ mod tests {
 
     fn put(kind: Kind, object: &Value) -> Event {
         Event::Put(stored(kind, object.to_string().as_bytes()).expect("valid"))
+    }
+
+    #[test]
+    fn pods_that_do_not_run_are_told_with_the_reason() {
+        let mut builder = Builder::new(Mesh::sample(), Vips::default());
+        let namespace = |name: &str, mode: &str| {
+            let labels = json!({"istio.io/dataplane-mode": mode});
+            put(Kind::Namespace, &json!({"metadata": {"name": name, "labels": labels}}))
+        };
+        let pod = |namespace: &str, name: &str, status: Value| {
+            let metadata = json!({"namespace": namespace, "name": name, "uid": name});
+            put(Kind::Pod, &json!({"metadata": metadata, "status": status}))
+        };
+        let looping = json!({"phase": "Running", "containerStatuses": [{"name": "c", "image": "",
+            "imageID": "", "ready": false, "restartCount": 4,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
+        let nowhere = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
+            "status": "False", "message": "no node takes it: node-1 has no label a=b"}]});
+        builder.apply([
+            namespace("in", "ambient"),
+            namespace("out", "none"),
+            pod("in", "looping", looping.clone()),
+            pod("in", "nowhere", nowhere),
+            pod("in", "starting", json!({"phase": "Pending"})),
+            pod("out", "looping", looping),
+            Event::PodStatus {
+                namespace: "in".into(),
+                name: "starting".into(),
+                status: Some(crate::registry::PodStatus {
+                    uid: "starting".into(),
+                    reason: Some("waiting to be captured".into()),
+                    ..Default::default()
+                }),
+            },
+        ]);
+        let told = &aside(&builder)["failing"];
+        let expected = json!([
+            {"pod": "in/looping", "phase": "Running", "restarts": 4, "reason": "CrashLoopBackOff"},
+            {"pod": "in/nowhere", "phase": "Pending", "restarts": 0,
+                "reason": "Unschedulable: no node takes it: node-1 has no label a=b"},
+        ]);
+        assert_eq!(*told, expected);
+        let pods = pods(&builder, Some("in"));
+        assert_eq!(pods[1]["phase"], "Pending");
+        assert_eq!(pods[1]["reason"], expected[1]["reason"]);
     }
 
     #[test]

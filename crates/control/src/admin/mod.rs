@@ -7,6 +7,7 @@
 //! show a key or a token.
 
 mod authority;
+mod findings;
 mod lists;
 mod why;
 
@@ -202,6 +203,7 @@ impl Admin {
             "registry": { "mark": self.world.reached_mark() },
             "pods": lists::aside(&builder),
             "policiesNotAccepted": lists::not_accepted(&builder),
+            "findings": findings::findings(&builder),
             "authority": {
                 "issued": issued.len(),
                 "revoked": revoked.len(),
