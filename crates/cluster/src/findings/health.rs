@@ -328,6 +328,32 @@ fn status(facts: &Facts, report: &mut Report) {
             "see `ambit get policies --kube -o wide`",
         );
     }
+    told(status, report);
+}
+
+/// Rules that control alone can judge; those on labels of waypoints are judged here as well.
+const OF_CONTROL: [&str; 3] = ["misspelt-label", "policy-selects-nothing", "unknown-namespace"];
+
+/// What has no effect, and pods of the mesh that do not run, in control's words.
+fn told(status: &Value, report: &mut Report) {
+    for finding in items(status, "/findings") {
+        let Some(rule) = OF_CONTROL.into_iter().find(|it| *it == text(finding, "/rule")) else {
+            continue;
+        };
+        let (what, remedy) = (text(finding, "/what"), text(finding, "/remedy"));
+        report.warning(rule, text(finding, "/object")).says(what, remedy);
+    }
+    for pod in items(status, "/pods/failing") {
+        let restarts = match pod["restarts"].as_u64().unwrap_or_default() {
+            0 => String::new(),
+            restarts => format!(" ({restarts} restarts)"),
+        };
+        let (namespace, name) = text(pod, "/pod").split_once('/').unwrap_or_default();
+        report.warning("pod-not-ready", format!("Pod {namespace}/{name}")).says(
+            format!("does not run: {}{restarts}", text(pod, "/reason")),
+            format!("see `kubectl -n {namespace} describe pod {name}`"),
+        );
+    }
 }
 
 fn taints(facts: &Facts, report: &mut Report) {

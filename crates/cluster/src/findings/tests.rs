@@ -96,7 +96,7 @@ impl Cluster {
             "state": "Available", "certChain": [{"validFrom": "2026-06-01T00:00:00Z",
             "expirationTime": "2026-06-02T00:00:00Z"}]});
         let control = json!({"discovery": {"nodesWithoutProxy": [], "behind": []},
-            "policiesNotAccepted": []});
+            "policiesNotAccepted": [], "findings": [], "pods": {"failing": []}});
         Self {
             objects,
             version: json!({"major": "1", "minor": "36+", "gitVersion": "v1.36.3"}),
@@ -594,6 +594,19 @@ fn what_control_tells() {
     running(
         says("/policiesNotAccepted", json!([{"policy": "app/get", "message": "methods"}])),
         &[(Error, "policy-not-accepted", "AuthorizationPolicy app/get")],
+    );
+    let finding = json!({"severity": "warning", "rule": "unknown-namespace",
+        "object": "AuthorizationPolicy app/p", "what": "the namespace ap does not exist",
+        "remedy": "correct the name"});
+    running(
+        says("/findings", json!([finding])),
+        &[(Warning, "unknown-namespace", "app/p: the namespace ap does not exist; correct")],
+    );
+    let looping = json!({"pod": "app/web", "phase": "Running", "restarts": 4,
+        "reason": "CrashLoopBackOff"});
+    running(
+        says("/pods/failing", json!([looping])),
+        &[(Warning, "pod-not-ready", "Pod app/web: does not run: CrashLoopBackOff (4 restarts)")],
     );
     let silent = |it: &mut Cluster| it.control = Err("no port-forward".to_owned());
     running(silent, &[(Warning, "control-silent", "no port-forward")]);
