@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ambit_machine::layout::Layout;
 use ambit_machine::{Client, PodInfo, Record};
+use ambit_model::printable::printable;
 use ambit_net::local_http;
 use anyhow::{Context, Result, bail};
 use http::Method;
@@ -18,6 +19,9 @@ use crate::table;
 /// How long a role may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The label that has such connections cut.
+const CUT: &str = "ambit.io/cut-open-connections";
+
 /// A column: its title and where in an item it lies. Pointers after the first are joined to it by
 /// a slash.
 type Column = (&'static str, &'static [&'static str]);
@@ -29,9 +33,15 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
     if items.is_empty() {
         eprintln!("{}", nothing_found(&mesh, args.namespace.as_deref()).await);
     }
+    let mut list = json!({ "items": items });
+    if args.kind == Kind::Connections {
+        let older = older(&mesh, args.namespace.as_deref()).await;
+        older.iter().for_each(|it| eprintln!("{}", past_the_mesh(it)));
+        list["olderThanCapture"] = json!(older);
+    }
     match args.output {
-        Output::Json => super::print_json(&json!({ "items": items }))?,
-        Output::Yaml => super::print_text(&serde_saphyr::to_string(&json!({ "items": items }))?)?,
+        Output::Json => super::print_json(&list)?,
+        Output::Yaml => super::print_text(&serde_saphyr::to_string(&list)?)?,
         Output::Table | Output::Wide if items.is_empty() => {}
         Output::Table | Output::Wide => {
             let (narrow, wide) = columns(args.kind);
@@ -44,6 +54,39 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Pods with connections that no proxy lists, because they are older than the pod's capture; the
+/// pods' agents count them. A list without them looks like all that is open.
+async fn older(mesh: &Mesh, namespace: Option<&str>) -> Vec<Value> {
+    match mesh.control("/status").await {
+        Ok(status) => of_namespace(&status, namespace),
+        Err(error) => {
+            eprintln!(
+                "warning: connections that are older than the capture of their pods are left out, \
+                 control does not answer: {error:#}"
+            );
+            Vec::new()
+        }
+    }
+}
+
+fn of_namespace(status: &Value, namespace: Option<&str>) -> Vec<Value> {
+    let told = status.pointer("/pods/olderThanCapture").and_then(Value::as_array);
+    let is_wanted = |it: &&Value| {
+        let of_pod = it["pod"].as_str().and_then(|pod| pod.split_once('/'));
+        namespace.is_none_or(|wanted| of_pod.is_some_and(|(of, _)| of == wanted))
+    };
+    told.into_iter().flatten().filter(is_wanted).cloned().collect()
+}
+
+fn past_the_mesh(older: &Value) -> String {
+    format!(
+        "note: {} has {} more open connections, older than its capture: in plain text, by no \
+         policy and in no list; restart their clients, or label the pod {CUT}=true",
+        printable(&text(&older["pod"])),
+        older["connections"]
+    )
 }
 
 /// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
@@ -203,12 +246,9 @@ fn columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
                 ("NODE", &["/node"]),
                 ("IP", &["/ips/0"]),
                 ("CAPTURED", &["/captured"]),
-            ],
-            &[
-                ("SERVICE ACCOUNT", &["/serviceAccount"]),
-                ("IPS", &["/ips"]),
                 ("REASON", &["/reason"]),
             ],
+            &[("SERVICE ACCOUNT", &["/serviceAccount"]), ("IPS", &["/ips"])],
         ),
         Kind::Services => (
             &[
@@ -378,6 +418,19 @@ mod tests {
         check(json!({ "items": items, "leftOut": 0 }), None);
         check(json!({ "items": items, "leftOut": 2 }), Some("do not answer (2)"));
         check(json!({ "items": items, "leftOut": null }), Some("supervisor"));
+    }
+
+    #[test]
+    fn connections_past_the_mesh_are_counted_beside_the_list() {
+        let status = json!({ "pods": { "olderThanCapture": [
+            { "pod": "app/web", "connections": 2 }, { "pod": "client/load", "connections": 3 }] } });
+        assert_eq!(of_namespace(&status, None).len(), 2);
+        let of_app = of_namespace(&status, Some("app"));
+        assert_eq!(of_app, [json!({ "pod": "app/web", "connections": 2 })]);
+        let note = past_the_mesh(&of_app[0]);
+        assert!(note.starts_with("note: app/web has 2 more open connections"), "{note}");
+        assert!(note.contains("ambit.io/cut-open-connections=true"), "{note}");
+        assert!(of_namespace(&json!({}), None).is_empty());
     }
 
     #[test]

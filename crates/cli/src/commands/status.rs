@@ -8,6 +8,7 @@ use ambit_machine::{Client, MachineStatus, RoleInfo};
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::findings;
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{Report, StatusArgs, WhyArgs};
 use crate::table;
@@ -15,9 +16,12 @@ use crate::table;
 /// Prints the state of the machine and of the mesh; fails when something is not well.
 pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
-    let machine = match &mesh {
-        Mesh::Machine(layout) => Some(Client::new(layout.clone()).status().await?),
-        Mesh::Cluster(_) => None,
+    let (machine, pods) = match &mesh {
+        Mesh::Machine(layout) => {
+            let client = Client::new(layout.clone());
+            (Some(client.status().await?), client.pods().await?)
+        }
+        Mesh::Cluster(_) => (None, Vec::new()),
     };
     let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
     let told = if has_mesh {
@@ -29,10 +33,16 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     let shares = if has_mesh { shares(mesh.proxies("/shares").await) } else { Vec::new() };
     let certificates =
         if has_mesh { revoked(mesh.proxies("/certificates").await) } else { Vec::new() };
+    let failing = match &mesh {
+        Mesh::Machine(_) => findings::of_machine(&pods),
+        Mesh::Cluster(_) => findings::of_cluster(&told),
+    };
     let are_roles_well = machine.iter().flat_map(|machine| &machine.roles).all(is_role_well);
     let is_well = are_roles_well
         && shares.iter().all(|share| share.used_up.is_empty())
         && certificates.is_empty()
+        && failing.is_empty()
+        && findings::count(&told, "error") == 0
         && told["error"].is_null()
         && is_empty(&told, "/discovery/nodesWithoutProxy")
         && is_empty(&told, "/pods/waitingForCapture")
@@ -40,13 +50,13 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     match (args.output, &mesh) {
         (Report::Json, Mesh::Machine(_)) => {
             let whole = json!({ "well": is_well, "machine": machine, "mesh": told,
-                "shares": shares, "certificatesRevoked": certificates });
+                "podsNotReady": failing, "shares": shares, "certificatesRevoked": certificates });
             super::print_json(&whole)?;
         }
         (Report::Json, Mesh::Cluster(cluster)) => {
             let cluster = json!({ "context": cluster.context() });
             let whole = json!({ "well": is_well, "cluster": cluster, "mesh": told,
-                "shares": shares, "certificatesRevoked": certificates });
+                "podsNotReady": failing, "shares": shares, "certificatesRevoked": certificates });
             super::print_json(&whole)?;
         }
         (Report::Text, _) => {
@@ -61,7 +71,13 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "left alone: {left}");
             }
-            text.push_str(if is_well { "all is well\n" } else { "not all is well\n" });
+            text.push_str(&findings::pods_text(&failing));
+            text.push_str(&findings::text(&told));
+            text.push_str(match (is_well, findings::count(&told, "warning")) {
+                (true, 0) => "all is well\n",
+                (true, _) => "all is well, but for the warnings\n",
+                (false, _) => "not all is well\n",
+            });
             super::print_text(&text)?;
         }
     }
@@ -168,7 +184,9 @@ fn cluster_text(cluster: &Cluster, mesh: &Value) -> String {
 fn machine_text(machine: &MachineStatus) -> String {
     let node = |node: &ambit_machine::NodeInfo| {
         let address = node.addresses.first().map(ToString::to_string).unwrap_or_default();
-        vec![node.name.clone(), address, format!("{}/{}", node.running, node.pods)]
+        // As kubectl counts: a pod that has done its work is none that should be ready.
+        let wanted = node.pods.saturating_sub(node.succeeded);
+        vec![node.name.clone(), address, format!("{}/{wanted}", node.ready)]
     };
     let nodes: Vec<_> = machine.nodes.iter().map(node).collect();
     let role = |role: &RoleInfo| {
@@ -180,7 +198,7 @@ fn machine_text(machine: &MachineStatus) -> String {
         vec![role.name.clone(), state, role.restarts.to_string(), role.log.display().to_string()]
     };
     let roles: Vec<_> = machine.roles.iter().map(role).collect();
-    let mut text = table::format(&["NODE", "ADDRESS", "PODS RUNNING"], &nodes);
+    let mut text = table::format(&["NODE", "ADDRESS", "PODS READY"], &nodes);
     text.push('\n');
     text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
     text.push('\n');
@@ -199,6 +217,12 @@ fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
         let _ = writeln!(text, "without the mesh: pods, services and DNS alone");
     }
     let told = |pointer| mesh.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    let older = told("/pods/olderThanCapture").filter_map(|it| it["connections"].as_u64());
+    let older: u64 = older.sum();
+    if older > 0 {
+        let what = "open connections past the mesh, in plain text and by no policy";
+        let _ = writeln!(text, "{what}: {older}");
+    }
     for it in told("/pods/olderThanCapture") {
         let (pod, connections) = (plain(&it["pod"]), &it["connections"]);
         let what = "open connections are older than its capture and in plain text";
@@ -337,6 +361,16 @@ mod tests {
             "notCaptured": [why] } });
         let expected = "captured pods: 0\nwaiting for capture: a/b (\"nginx\" has port 15006; stop \
             it)\nwaiting for capture: a/c\n";
+        assert_eq!(super::mesh_text(true, &told), expected);
+    }
+
+    #[test]
+    fn connections_older_than_the_capture_are_counted_together_and_by_pod() {
+        let older = json!([{ "pod": "a/b", "connections": 2 }, { "pod": "a/c", "connections": 3 }]);
+        let told = json!({ "pods": { "captured": 2, "olderThanCapture": older } });
+        let expected = "captured pods: 2\nopen connections past the mesh, in plain text and by \
+            no policy: 5\na/b: 2 open connections are older than its capture and in plain \
+            text\na/c: 3 open connections are older than its capture and in plain text\n";
         assert_eq!(super::mesh_text(true, &told), expected);
     }
 
