@@ -36,7 +36,7 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
     let mut list = json!({ "items": items });
     if args.kind == Kind::Connections {
         let older = older(&mesh, args.namespace.as_deref()).await;
-        older.iter().for_each(|it| eprintln!("{}", past_the_mesh(it)));
+        older.iter().for_each(|it| eprintln!("{}", bypassing(it)));
         list["olderThanCapture"] = json!(older);
     }
     match args.output {
@@ -80,10 +80,10 @@ fn of_namespace(status: &Value, namespace: Option<&str>) -> Vec<Value> {
     told.into_iter().flatten().filter(is_wanted).cloned().collect()
 }
 
-fn past_the_mesh(older: &Value) -> String {
+fn bypassing(older: &Value) -> String {
     format!(
-        "note: {} has {} more open connections, older than its capture: in plain text, by no \
-         policy and in no list; restart their clients, or label the pod {CUT}=true",
+        "note: {} has {} more open connections, older than its capture: in plain text, \
+         without policy and not in this list; restart their clients, or label the pod {CUT}=true",
         printable(&text(&older["pod"])),
         older["connections"]
     )
@@ -421,13 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn connections_past_the_mesh_are_counted_beside_the_list() {
+    fn connections_that_bypass_the_mesh_are_counted_beside_the_list() {
         let status = json!({ "pods": { "olderThanCapture": [
             { "pod": "app/web", "connections": 2 }, { "pod": "client/load", "connections": 3 }] } });
         assert_eq!(of_namespace(&status, None).len(), 2);
         let of_app = of_namespace(&status, Some("app"));
         assert_eq!(of_app, [json!({ "pod": "app/web", "connections": 2 })]);
-        let note = past_the_mesh(&of_app[0]);
+        let note = bypassing(&of_app[0]);
         assert!(note.starts_with("note: app/web has 2 more open connections"), "{note}");
         assert!(note.contains("ambit.io/cut-open-connections=true"), "{note}");
         assert!(of_namespace(&json!({}), None).is_empty());

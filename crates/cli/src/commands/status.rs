@@ -220,7 +220,7 @@ fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
     let older = told("/pods/olderThanCapture").filter_map(|it| it["connections"].as_u64());
     let older: u64 = older.sum();
     if older > 0 {
-        let what = "open connections past the mesh, in plain text and by no policy";
+        let what = "open connections that bypass the mesh, in plain text and without policy";
         let _ = writeln!(text, "{what}: {older}");
     }
     for it in told("/pods/olderThanCapture") {
@@ -368,8 +368,8 @@ mod tests {
     fn connections_older_than_the_capture_are_counted_together_and_by_pod() {
         let older = json!([{ "pod": "a/b", "connections": 2 }, { "pod": "a/c", "connections": 3 }]);
         let told = json!({ "pods": { "captured": 2, "olderThanCapture": older } });
-        let expected = "captured pods: 2\nopen connections past the mesh, in plain text and by \
-            no policy: 5\na/b: 2 open connections are older than its capture and in plain \
+        let expected = "captured pods: 2\nopen connections that bypass the mesh, in plain text \
+            and without policy: 5\na/b: 2 open connections are older than its capture and in plain \
             text\na/c: 3 open connections are older than its capture and in plain text\n";
         assert_eq!(super::mesh_text(true, &told), expected);
     }
