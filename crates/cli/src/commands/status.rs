@@ -221,7 +221,7 @@ fn mesh_text(has_mesh: bool, mesh: &Value) -> String {
     let older: u64 = older.sum();
     if older > 0 {
         let what = "open connections that bypass the mesh, in plain text and without policy";
-        let _ = writeln!(text, "{what}: {older}");
+        let _ = writeln!(text, "{what}: {older}, counted at each pod");
     }
     for it in told("/pods/olderThanCapture") {
         let (pod, connections) = (plain(&it["pod"]), &it["connections"]);
@@ -369,7 +369,7 @@ mod tests {
         let older = json!([{ "pod": "a/b", "connections": 2 }, { "pod": "a/c", "connections": 3 }]);
         let told = json!({ "pods": { "captured": 2, "olderThanCapture": older } });
         let expected = "captured pods: 2\nopen connections that bypass the mesh, in plain text \
-            and without policy: 5\na/b: 2 open connections are older than its capture and in plain \
+            and without policy: 5, counted at each pod\na/b: 2 open connections are older than its capture and in plain \
             text\na/c: 3 open connections are older than its capture and in plain text\n";
         assert_eq!(super::mesh_text(true, &told), expected);
     }

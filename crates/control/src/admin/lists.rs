@@ -14,7 +14,7 @@ use ambit_wire::capture::Obstacle;
 use serde_json::{Value, json};
 
 use crate::view_builder::Builder;
-use crate::view_builder::records::PodRecord;
+use crate::view_builder::records::{PodRecord, UNSCHEDULABLE};
 use crate::view_builder::workloads::PodState;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
@@ -89,7 +89,7 @@ pub(super) fn aside(builder: &Builder) -> Value {
                 leaving.push(text);
             }
             (_, true) => captured += 1,
-            ("ambient", false) if state.may_run(pod) => {
+            ("ambient", false) if state.may_run(pod) && !is_unschedulable(pod, state) => {
                 obstacles.extend(state.obstacle(pod).map(|it| obstacle(&text, it)));
                 pending.push(text);
             }
@@ -106,6 +106,12 @@ pub(super) fn aside(builder: &Builder) -> Value {
         "notCaptured": obstacles,
         "failing": failing,
     })
+}
+
+/// Whether no node takes a pod: there is nothing of it to capture.
+fn is_unschedulable(pod: &PodRecord, state: &PodState) -> bool {
+    let reason = state.status_of(pod).and_then(|status| status.reason.as_deref());
+    reason.is_some_and(|reason| reason.starts_with(UNSCHEDULABLE))
 }
 
 /// A pod of the mesh that something keeps from its work, and waiting alone will not mend it: no
@@ -419,6 +425,8 @@ mod tests {
                 "reason": "Unschedulable: no node takes it: node-1 has no label a=b"},
         ]);
         assert_eq!(*told, expected);
+        let waiting = &aside(&builder)["waitingForCapture"];
+        assert_eq!(*waiting, json!(["in/looping", "in/starting"]), "what runs nowhere is not");
         let pods = pods(&builder, Some("in"));
         assert_eq!(pods[1]["phase"], "Pending");
         assert_eq!(pods[1]["reason"], expected[1]["reason"]);
