@@ -422,8 +422,9 @@ mod tests {
 
     #[test]
     fn connections_that_bypass_the_mesh_are_counted_beside_the_list() {
-        let status = json!({ "pods": { "olderThanCapture": [
-            { "pod": "app/web", "connections": 2 }, { "pod": "client/load", "connections": 3 }] } });
+        let of = |pod: &str, connections: u32| json!({ "pod": pod, "connections": connections });
+        let older = [of("app/web", 2), of("client/load", 3)];
+        let status = json!({ "pods": { "olderThanCapture": older } });
         assert_eq!(of_namespace(&status, None).len(), 2);
         let of_app = of_namespace(&status, Some("app"));
         assert_eq!(of_app, [json!({ "pod": "app/web", "connections": 2 })]);

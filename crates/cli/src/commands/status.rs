@@ -368,9 +368,14 @@ mod tests {
     fn connections_older_than_the_capture_are_counted_together_and_by_pod() {
         let older = json!([{ "pod": "a/b", "connections": 2 }, { "pod": "a/c", "connections": 3 }]);
         let told = json!({ "pods": { "captured": 2, "olderThanCapture": older } });
-        let expected = "captured pods: 2\nopen connections that bypass the mesh, in plain text \
-            and without policy: 5, counted at each pod\na/b: 2 open connections are older than its capture and in plain \
-            text\na/c: 3 open connections are older than its capture and in plain text\n";
+        let expected = [
+            "captured pods: 2",
+            "open connections that bypass the mesh, in plain text and without policy: 5, counted \
+             at each pod",
+            "a/b: 2 open connections are older than its capture and in plain text",
+            "a/c: 3 open connections are older than its capture and in plain text\n",
+        ]
+        .join("\n");
         assert_eq!(super::mesh_text(true, &told), expected);
     }
 
