@@ -265,7 +265,7 @@ impl Client {
     }
 
     /// Waits until every pod is ready or has done its work, telling what is missing as that
-    /// changes. Pods that no node takes are not waited for, once everything else is ready.
+    /// changes. Pods that no node takes are not waited for.
     pub async fn wait_until_ready(
         &self,
         limit: Duration,
@@ -275,13 +275,15 @@ impl Client {
         let mut told = Vec::new();
         loop {
             let pods = self.pods().await?;
-            let waiting_for: Vec<String> = pods.iter().filter_map(missing).collect();
-            let rolled_out = self.rollouts_done(&pods).await?;
-            if waiting_for.is_empty() && rolled_out {
-                return Ok(pods);
-            }
-            if rolled_out && pods.iter().all(|pod| pod.unschedulable || missing(pod).is_none()) {
-                return Err(WaitError::NoNode { pods: waiting_for });
+            let nowhere = pods.iter().filter(|pod| pod.unschedulable);
+            let nowhere: Vec<String> = nowhere.filter_map(missing).collect();
+            let others = pods.iter().filter(|pod| !pod.unschedulable);
+            let waiting_for: Vec<String> = others.filter_map(missing).collect();
+            if waiting_for.is_empty() && self.rollouts_done(&pods).await? {
+                return match nowhere.is_empty() {
+                    true => Ok(pods),
+                    false => Err(WaitError::NoNode { pods: nowhere }),
+                };
             }
             if start.elapsed() > limit {
                 return Err(WaitError::Timeout { waited: limit, waiting_for });

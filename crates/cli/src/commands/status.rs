@@ -295,7 +295,7 @@ fn status_text(status: &Status) -> String {
     let older: u32 = pods.older_than_capture.iter().map(|it| it.connections).sum();
     if older > 0 {
         let what = "open connections that bypass the mesh, in plain text and without policy";
-        line(format!("{what}: {older}"));
+        line(format!("{what}: {older}, counted at each pod"));
     }
     for older in &pods.older_than_capture {
         let what = "open connections are older than its capture and in plain text";
@@ -538,9 +538,14 @@ mod tests {
         let of = |pod: &str, connections| OlderConnections { pod: pod.to_owned(), connections };
         let older_than_capture = vec![of("a/b", 2), of("a/c", 3)];
         let pods = Pods { captured: 2, older_than_capture, ..Pods::default() };
-        let expected = "captured pods: 2\nopen connections that bypass the mesh, in plain text \
-            and without policy: 5\na/b: 2 open connections are older than its capture and in plain \
-            text\na/c: 3 open connections are older than its capture and in plain text\n";
+        let expected = [
+            "captured pods: 2",
+            "open connections that bypass the mesh, in plain text and without policy: 5, counted \
+             at each pod",
+            "a/b: 2 open connections are older than its capture and in plain text",
+            "a/c: 3 open connections are older than its capture and in plain text\n",
+        ]
+        .join("\n");
         assert_eq!(status_text(&Status { pods, ..Status::default() }), expected);
     }
 

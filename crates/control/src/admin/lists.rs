@@ -15,7 +15,7 @@ use ambit_wire::capture::Obstacle;
 use serde_json::json;
 
 use crate::view_builder::Builder;
-use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
+use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord, UNSCHEDULABLE};
 use crate::view_builder::workloads::PodState;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
@@ -90,7 +90,7 @@ pub(super) fn aside(builder: &Builder) -> admin::Pods {
                 pods.waiting_for_release.push(text);
             }
             (_, true) => pods.captured += 1,
-            ("ambient", false) if state.may_run(pod) => {
+            ("ambient", false) if state.may_run(pod) && !is_unschedulable(pod, state) => {
                 pods.not_captured.extend(state.obstacle(pod).map(|it| not_captured(&text, it)));
                 pods.waiting_for_capture.push(text);
             }
@@ -98,6 +98,12 @@ pub(super) fn aside(builder: &Builder) -> admin::Pods {
         }
     }
     pods
+}
+
+/// Whether no node takes a pod: there is nothing of it to capture.
+fn is_unschedulable(pod: &PodRecord, state: &PodState) -> bool {
+    let reason = state.status_of(pod).and_then(|status| status.reason.as_deref());
+    reason.is_some_and(|reason| reason.starts_with(UNSCHEDULABLE))
 }
 
 /// A pod of the mesh that something keeps from its work, and waiting alone will not mend it: no
@@ -422,7 +428,10 @@ mod tests {
             failing("in/looping", "Running", 4, "CrashLoopBackOff"),
             failing("in/nowhere", "Pending", 0, why),
         ];
-        assert_eq!(aside(&builder).failing, expected);
+        let told = aside(&builder);
+        assert_eq!(told.failing, expected);
+        let waiting = ["in/looping", "in/starting"];
+        assert_eq!(told.waiting_for_capture, waiting, "what runs nowhere is not");
         let pods = pods(&builder, Some("in"));
         assert_eq!((&*pods[1].phase, pods[1].reason.as_deref()), ("Pending", Some(why)));
     }
