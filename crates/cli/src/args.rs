@@ -205,8 +205,8 @@ pub(crate) struct UpArgs {
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
-    /// Returns when everything is ready. Without it, the command stays until Ctrl-C. `ambit down`
-    /// ends the mesh.
+    /// Returns when everything is ready. Fails if something is not, and keeps the rest. Without
+    /// it, the command stays until Ctrl-C. `ambit down` ends the mesh.
     #[arg(long)]
     pub(crate) detach: bool,
     /// Starts only pods, services and DNS, without the mesh, to compare with.

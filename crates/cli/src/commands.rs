@@ -5,6 +5,7 @@ mod bench;
 mod change;
 mod check;
 mod documents;
+mod findings;
 mod get;
 mod inside;
 mod mesh;

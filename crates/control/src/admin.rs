@@ -6,6 +6,7 @@
 //! [`ambit_wire::admin`] has the form of every answer. Nothing here may show a key or a token.
 
 mod authority;
+mod findings;
 mod lists;
 mod why;
 
@@ -199,6 +200,7 @@ impl Admin {
             registry: Registry { mark: self.world.reached_mark() },
             pods: lists::aside(&builder),
             policies_not_accepted: lists::not_accepted(&builder),
+            findings: findings::findings(&builder),
             authority: Authority {
                 issued: issued.len(),
                 revoked: revoked.len(),

@@ -9,12 +9,12 @@
 mod entries;
 mod peer_auth;
 pub(crate) mod records;
-mod selectors;
-mod services;
+pub(crate) mod selectors;
+pub(crate) mod services;
 pub(crate) mod slices;
-mod store;
+pub(crate) mod store;
 mod vips;
-mod workloads;
+pub(crate) mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -57,6 +57,12 @@ pub enum WaitError {
     /// The machine could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Everything else is ready: waiting does not help.
+    #[error("no node takes {}", pods.join("; "))]
+    NoNode {
+        /// The pods, each with the reason.
+        pods: Vec<String>,
+    },
     /// Not everything is ready.
     #[error("not ready after {} s: {}", waited.as_secs(), waiting_for.join("; "))]
     Timeout {
@@ -99,8 +105,12 @@ pub struct NodeInfo {
     pub pod_cidrs: Vec<String>,
     /// Pods that are placed on it.
     pub pods: usize,
-    /// Those of them that run.
+    /// Those of them that run, those that crash again and again included.
     pub running: usize,
+    /// Those of them that are ready and do not crash again and again.
+    pub ready: usize,
+    /// Those of them that have done their work.
+    pub succeeded: usize,
 }
 
 /// A program of the mesh or of a node.
@@ -152,8 +162,12 @@ pub struct PodInfo {
     pub pod_ips: Vec<IpAddr>,
     /// How often something of it was started again.
     pub restarts: u32,
-    /// Why it is not ready.
+    /// Why it is not ready, or that its containers crash again and again.
     pub reason: String,
+    /// No node takes it.
+    pub unschedulable: bool,
+    /// One of its containers crashes again and again, though it may run at the moment.
+    pub crash_looping: bool,
     /// When it was created.
     pub created: String,
     /// Its containers.
@@ -251,7 +265,7 @@ impl Client {
     }
 
     /// Waits until every pod is ready or has done its work, telling what is missing as that
-    /// changes.
+    /// changes. Pods that no node takes are not waited for.
     pub async fn wait_until_ready(
         &self,
         limit: Duration,
@@ -261,9 +275,15 @@ impl Client {
         let mut told = Vec::new();
         loop {
             let pods = self.pods().await?;
-            let waiting_for: Vec<String> = pods.iter().filter_map(missing).collect();
-            if waiting_for.is_empty() && self.rollouts_done().await? {
-                return Ok(pods);
+            let nowhere = pods.iter().filter(|pod| pod.unschedulable);
+            let nowhere: Vec<String> = nowhere.filter_map(missing).collect();
+            let others = pods.iter().filter(|pod| !pod.unschedulable);
+            let waiting_for: Vec<String> = others.filter_map(missing).collect();
+            if waiting_for.is_empty() && self.rollouts_done(&pods).await? {
+                return match nowhere.is_empty() {
+                    true => Ok(pods),
+                    false => Err(WaitError::NoNode { pods: nowhere }),
+                };
             }
             if start.elapsed() > limit {
                 return Err(WaitError::Timeout { waited: limit, waiting_for });
@@ -276,15 +296,24 @@ impl Client {
         }
     }
 
-    /// Whether every Deployment has the pods that it wants, all of its present template.
-    async fn rollouts_done(&self) -> Result<bool, ClientError> {
+    /// Whether every Deployment has the pods that it wants, all of its present template, and all
+    /// are ready but those that no node takes.
+    async fn rollouts_done(&self, pods: &[PodInfo]) -> Result<bool, ClientError> {
         let deployments = self.objects("deployments").await?;
         Ok(deployments.iter().all(|deployment| {
             let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_u64);
+            let text = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_str);
             let wanted = number("/spec/replicas");
-            ["updatedReplicas", "readyReplicas", "replicas"]
+            let is_whole = ["updatedReplicas", "replicas"]
                 .iter()
-                .all(|field| number(&format!("/status/{field}")) == wanted)
+                .all(|field| number(&format!("/status/{field}")) == wanted);
+            let nowhere = pods.iter().filter(|pod| {
+                pod.unschedulable
+                    && text("/metadata/namespace") == Some(&pod.namespace)
+                    && text("/metadata/name") == Some(&pod.owner)
+            });
+            let ready = number("/status/readyReplicas").map(|it| it + nowhere.count() as u64);
+            is_whole && ready == wanted
         }))
     }
 

@@ -69,6 +69,11 @@ pub fn node_name(number: u8) -> String {
     NodeNetwork::new(number).name()
 }
 
+/// The Node object of a machine's node, as it will be before the machine is there.
+pub fn node_object(number: u8) -> serde_json::Value {
+    controller::node_object(NodeNetwork::new(number)).1
+}
+
 /// The services of a machine, as its registry has them now.
 pub async fn read_services(layout: &Layout) -> Result<Vec<ServiceView>, WatchError> {
     let mut mirror = Mirror::new(layout);

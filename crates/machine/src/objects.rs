@@ -95,6 +95,6 @@ impl fmt::Display for Change {
 pub struct Changes {
     /// One entry per object that was named, in that order; cascades follow.
     pub changes: Vec<Change>,
-    /// Fields that have no effect on a machine, each with its object.
+    /// Fields that have no effect on a machine, and pods that no node takes, each with its object.
     pub warnings: Vec<String>,
 }

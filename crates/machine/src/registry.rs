@@ -38,7 +38,8 @@ pub struct PodStatus {
     pub pid: i32,
     /// How often its containers, or its init, were started again.
     pub restarts: u32,
-    /// Why it is not running or not ready; empty when it is.
+    /// Why it is not running or not ready, or that its containers end again and again; empty when
+    /// all is well.
     pub reason: String,
     /// When it was started.
     pub started_at: Option<String>,
@@ -60,8 +61,18 @@ pub struct ContainerStatus {
     pub restarts: u32,
     /// Its last exit: a status, or 128 and the signal that ended it.
     pub last_exit: Option<i32>,
+    /// It has ended twice in a row soon after its start, and has not run for long since.
+    pub crash_looping: bool,
     /// Why it does not run.
     pub reason: String,
+}
+
+impl ContainerStatus {
+    /// What is said of a container that ends again and again, in Kubernetes' word for it.
+    pub(crate) fn loop_reason(&self) -> Option<String> {
+        let exit = self.last_exit.filter(|_| self.crash_looping)?;
+        Some(format!("CrashLoopBackOff: container {} exited with {exit}", self.name))
+    }
 }
 
 /// How far a pod is in its life, in Kubernetes' words.

@@ -16,11 +16,17 @@ use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, text};
 use crate::layout::Layout;
-use crate::objects::{Admission, Store, StoreError};
+use crate::objects::{Admission, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase, timestamp};
 
 /// Steps after which the controllers must have come to rest.
 const STEPS_MAX: usize = 10_000;
+
+/// Where in a pod object it says whether a node takes it, and why not.
+const SCHEDULED: &str = "/status/conditions/0/status";
+const WHY_NOT: &str = "/status/conditions/0/message";
+/// Kubernetes' word for a pod that no node takes.
+const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// Everything that the machine's tasks share.
 pub(super) struct Machine {
@@ -58,15 +64,29 @@ impl Objects {
         Ok(())
     }
 
+    /// Pods that no node takes, each with the reason.
+    pub(super) fn unscheduled(&self) -> BTreeMap<ObjectRef, String> {
+        let pods = self.store.of_plural("pods");
+        let refused = pods.filter(|(_, value)| {
+            text(value, SCHEDULED) == "False"
+                && value.pointer("/metadata/deletionTimestamp").is_none()
+        });
+        refused.map(|(pod, value)| (pod.clone(), text(value, WHY_NOT).to_owned())).collect()
+    }
+
     /// Every pod with what is known of it.
     pub(super) fn pods(&self, layout: &Layout) -> Vec<PodInfo> {
-        let info = |(object, value): (&crate::objects::ObjectRef, &serde_json::Value)| {
+        let info = |(object, value): (&ObjectRef, &serde_json::Value)| {
             let namespace = object.namespace.clone().unwrap_or_default();
             let uid = text(value, "/metadata/uid").to_owned();
             let status = self.reported.status(&namespace, &object.name, &uid);
             let status = status.cloned().unwrap_or_default();
             let captured = std::fs::read_to_string(layout.captured(&namespace, &object.name));
-            let unscheduled = text(value, "/status/conditions/0/message");
+            let unschedulable = status.uid.is_empty() && text(value, SCHEDULED) == "False";
+            let reason = match unschedulable {
+                true => format!("{UNSCHEDULABLE}: {}", text(value, WHY_NOT)),
+                false => status.reason,
+            };
             PodInfo {
                 node: text(value, "/spec/nodeName").to_owned(),
                 service_account: text(value, "/spec/serviceAccountName").to_owned(),
@@ -80,7 +100,9 @@ impl Objects {
                 phase: status.phase,
                 pod_ips: status.pod_ips,
                 restarts: status.restarts,
-                reason: if status.uid.is_empty() { unscheduled.to_owned() } else { status.reason },
+                reason,
+                unschedulable,
+                crash_looping: status.containers.iter().any(|it| it.crash_looping),
                 containers: status.containers,
                 pid: status.pid,
                 name: object.name.clone(),
@@ -109,6 +131,8 @@ impl Machine {
                 pod_cidrs: network.pod_cidrs().to_vec(),
                 pods: here().count(),
                 running: here().filter(|pod| pod.phase == Phase::Running).count(),
+                ready: here().filter(|pod| pod.ready && !pod.crash_looping).count(),
+                succeeded: here().filter(|pod| pod.phase == Phase::Succeeded).count(),
             }
         };
         self.record.nodes.iter().map(info).collect()

@@ -6,25 +6,25 @@
 //! only layer 7 could enforce, with whom it cuts off; a Service that selects nothing; a slice that
 //! nobody follows. Nothing here may look at a single object's own syntax.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod policies;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{PodSpec, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::istio::{AuthorizationPolicy, Resolution, ServiceEntry, ServiceEntrySpec};
+use super::istio::{Resolution, ServiceEntry, ServiceEntrySpec};
 use super::validate::names;
-use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
-use crate::policy;
+use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed, USE_WAYPOINT};
 use crate::slice::{BY_NAME, SERVICE_NAME};
 
 /// The namespace whose policies hold everywhere, unless control is told otherwise.
 const ROOT_NAMESPACE: &str = "istio-system";
 /// Namespaces that every cluster has.
-const BUILT_IN_NAMESPACES: [&str; 4] = ["default", ROOT_NAMESPACE, "kube-public", "kube-system"];
-/// The label that names a waypoint.
-const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+pub const BUILT_IN_NAMESPACES: [&str; 4] =
+    ["default", ROOT_NAMESPACE, "kube-public", "kube-system"];
 /// Names that a warning lists; the rest is counted.
 const NAMES_MAX: usize = 5;
 
@@ -80,12 +80,13 @@ impl<'a> All<'a> {
         objects.filter_map(|(key, typed)| pods(key, typed)).collect()
     }
 
+    fn has_namespace(&self, name: &str) -> bool {
+        BUILT_IN_NAMESPACES.contains(&name) || self.has(Kind::Namespace, "", name)
+    }
+
     fn references(&self, object: &Object, errors: &mut Vec<Finding>) {
         let namespace = &object.key.namespace;
-        let is_known = namespace.is_empty()
-            || BUILT_IN_NAMESPACES.contains(&&**namespace)
-            || self.has(Kind::Namespace, "", namespace);
-        if !is_known {
+        if !namespace.is_empty() && !self.has_namespace(namespace) {
             errors.push(finding(
                 object,
                 "metadata.namespace",
@@ -111,22 +112,12 @@ impl<'a> All<'a> {
     }
 
     fn surprises(&self, object: &Object, warnings: &mut Vec<Finding>) {
-        let labels = object.typed.metadata().labels.as_ref();
-        let waypoint = labels.and_then(|labels| labels.get(USE_WAYPOINT));
-        if let Some(waypoint) =
-            waypoint.filter(|waypoint| *waypoint != "none" && !waypoint.is_empty())
-        {
-            warnings.push(finding(
-                object,
-                format!("metadata.labels.{USE_WAYPOINT}"),
-                format!("the waypoint `{waypoint}` does not exist: layer 7 is not available yet"),
-                "remove the label, or traffic that must pass the waypoint is refused",
-            ));
-        }
+        waypoint(object, warnings);
         match &object.typed {
             Typed::Service(service) => self.service(object, service, warnings),
             Typed::EndpointSlice(slice) => self.slice(object, slice, warnings),
             Typed::AuthorizationPolicy(policy) => self.policy(object, policy, warnings),
+            Typed::PeerAuthentication(modes) => self.modes(object, modes, warnings),
             Typed::ServiceEntry(entry) => self.service_entry(object, entry, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
@@ -144,6 +135,7 @@ impl<'a> All<'a> {
                 "remove hostNetwork to bring it in",
             ));
         }
+        self.node_selector(object, pods.spec, warnings);
         let nodes = self.objects.keys().filter(|key| key.kind == Kind::Node);
         let nodes: Vec<&str> = nodes.map(|key| &*key.name).collect();
         if let Some(node) = pods.spec.node_name.as_deref()
@@ -157,6 +149,28 @@ impl<'a> All<'a> {
                 format!("use {}, or leave out nodeName", listed(&nodes)),
             ));
         }
+    }
+
+    /// Labels that no node has: the pods wait for a node that does not come.
+    fn node_selector(&self, object: &Object, spec: &PodSpec, warnings: &mut Vec<Finding>) {
+        let nodes = self.objects.iter().filter(|(key, _)| key.kind == Kind::Node);
+        let nodes: Vec<_> = nodes.map(|(_, node)| node.metadata()).collect();
+        let Some(wanted) = spec.node_selector.as_ref() else { return };
+        if nodes.is_empty() || nodes.iter().any(|node| selects(wanted, node.labels.as_ref())) {
+            return;
+        }
+        let wanted: Vec<String> =
+            wanted.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let names: Vec<&str> = nodes.iter().filter_map(|node| node.name.as_deref()).collect();
+        warnings.push(finding(
+            object,
+            field(&object.typed, "nodeSelector"),
+            format!("no node has {}: no pod of it will run", wanted.join(" and ")),
+            format!(
+                "remove nodeSelector, or choose a node by kubernetes.io/hostname ({})",
+                listed(&names)
+            ),
+        ));
     }
 
     fn service_entry(&self, object: &Object, entry: &ServiceEntry, warnings: &mut Vec<Finding>) {
@@ -308,51 +322,38 @@ impl<'a> All<'a> {
             )),
         }
     }
+}
 
-    /// A policy that is not enforced as it is written, and whom that concerns.
-    fn policy(&self, object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
-        let converted = policy::convert(policy, ROOT_NAMESPACE);
-        if converted.condition.status == "True" {
-            return;
+/// A label that names a waypoint: there is none, and what must pass it is refused.
+fn waypoint(object: &Object, warnings: &mut Vec<Finding>) {
+    let named = |labels: Option<&BTreeMap<String, String>>| {
+        let waypoint = labels.and_then(|labels| labels.get(USE_WAYPOINT));
+        waypoint.filter(|waypoint| !["none", ""].contains(&waypoint.as_str())).cloned()
+    };
+    let key = &object.key;
+    let refused = match key.kind {
+        Kind::Namespace => format!("the Services of {}", key.name),
+        Kind::Service | Kind::ServiceEntry => format!("{}/{}", key.namespace, key.name),
+        Kind::Pod | Kind::Deployment => format!("the pods of {}/{}", key.namespace, key.name),
+        Kind::WorkloadEntry => format!("the workload {}/{}", key.namespace, key.name),
+        _ => return,
+    };
+    let (at, waypoint) = match pods(key, &object.typed) {
+        Some(pods) if key.kind == Kind::Deployment => {
+            ("spec.template.metadata.labels", named(pods.labels))
         }
-        let namespace = &*object.key.namespace;
-        let scope = (namespace != ROOT_NAMESPACE).then_some(namespace);
-        let held = self.pods(scope).into_iter().filter(|pods| !pods.is_owned);
-        let held = held.filter(|pods| self.holds_for(policy, pods));
-        let held: BTreeSet<String> =
-            held.map(|pods| format!("{}/{}", pods.namespace, pods.name)).collect();
-        let held: Vec<&str> = held.iter().map(String::as_str).collect();
-        let whom = match (&converted.policy, held.is_empty()) {
-            (Some(_), false) => format!("; it holds for {}", listed(&held)),
-            _ => String::new(),
-        };
-        warnings.push(finding(
-            object,
-            "spec",
-            format!(
-                "will be Accepted=False ({}): \
-                     {}{whom}",
-                converted.condition.reason, converted.condition.message
-            ),
-            "write it with source and destination.port only, or attach it to a waypoint once \
-             there is one",
-        ));
-    }
-
-    /// Whether a policy holds for pods that are where it looks.
-    fn holds_for(&self, policy: &AuthorizationPolicy, pods: &Pods<'_>) -> bool {
-        let mut attached = policy::services(policy).peekable();
-        match &policy.spec.selector {
-            Some(selector) if selects(&selector.match_labels, pods.labels) => true,
-            None if attached.peek().is_none() => true,
-            _ => attached.any(|service| {
-                let key = ObjectKey::new(Kind::Service, &service.namespace, &service.name);
-                let Some(Typed::Service(object)) = self.objects.get(&key) else { return false };
-                *service.namespace == *pods.namespace
-                    && selector(object).is_some_and(|it| selects(it, pods.labels))
-            }),
-        }
-    }
+        _ => ("metadata.labels", named(object.typed.metadata().labels.as_ref())),
+    };
+    let Some(waypoint) = waypoint else { return };
+    warnings.push(finding(
+        object,
+        format!("{at}.{USE_WAYPOINT}"),
+        format!(
+            "the waypoint `{waypoint}` does not exist, layer 7 is not available yet: every new \
+             connection of captured clients to {refused} is refused"
+        ),
+        format!("remove the label {USE_WAYPOINT} from {key}"),
+    ));
 }
 
 fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {

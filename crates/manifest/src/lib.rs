@@ -17,6 +17,7 @@ pub mod policy;
 pub mod selector;
 pub mod slice;
 mod source;
+mod spelling;
 mod unread;
 mod validate;
 mod workloads;
@@ -32,12 +33,14 @@ use self::document::Document;
 use self::finding::{Issue, Issues, Path};
 use self::unread::{LeftOut, Unread};
 
+pub use self::check::BUILT_IN_NAMESPACES;
 pub use self::finding::{Errors, Finding, Location};
 pub use self::finding::{Issues as ObjectIssues, Path as FieldPath};
 pub use self::name::ObjectName;
 pub use self::object::{Kind, Object, ObjectKey, Typed};
+pub use self::spelling::meant_label;
 pub use self::unread::Unenforced;
-pub use self::validate::{DATAPLANE_MODE, names};
+pub use self::validate::{DATAPLANE_MODE, USE_WAYPOINT, names};
 pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
 
 /// Where manifests are read from.

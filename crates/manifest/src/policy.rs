@@ -11,6 +11,8 @@
 //! what names a waypoint is refused.
 //! Nothing here may ever make a policy match less of what it denies or more of what it allows.
 
+mod sources;
+
 use ambit_model::Text;
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{
@@ -25,6 +27,8 @@ use crate::istio::{
 };
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
+
+pub use self::sources::{NamedNamespace, named_namespaces};
 
 /// Annotation that puts a policy on trial.
 const DRY_RUN: &str = "istio.io/dry-run";

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::finding::{Finding, Location};
 use super::object::Kind;
+use super::spelling::distance;
 
 /// What to do with objects that would enforce something in Kubernetes or Istio, and are not read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,23 +115,6 @@ fn is_slip_of(kind: &str, name: &str) -> bool {
 
 fn group_of(kind: Kind) -> &'static str {
     kind.api_versions()[0].rsplit_once('/').map_or("", |(group, _)| group)
-}
-
-/// How many letters must be put in, taken out or changed (Levenshtein), whatever their case.
-fn distance(one: &str, other: &str) -> usize {
-    let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
-    let (one, other) = (letters(one), letters(other));
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (above, letter) in one.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (column, other) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 /// What was left out of one input.

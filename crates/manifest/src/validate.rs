@@ -14,11 +14,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use self::names::{Rule, require};
 use super::finding::{Issues, Path};
 use super::object::{Kind, Typed};
+use super::spelling::meant_label;
 
 /// Most bytes that all annotations of an object may have together.
 const ANNOTATIONS_SIZE_MAX_BYTES: usize = 256 << 10;
 /// The label that enrols a namespace or pod.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// The label that names a waypoint, on a namespace, Service, pod or entry; `none` names none.
+pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 
 /// Checks `typed` and its metadata.
 pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
@@ -76,7 +79,9 @@ pub(crate) fn metadata(kind: Kind, metadata: &ObjectMeta, issues: &mut Issues) {
         ),
         None => {}
     }
-    labels(metadata.labels.iter().flatten(), &at.field("labels"), issues);
+    let own_labels = metadata.labels.iter().flatten();
+    labels(own_labels.clone(), &at.field("labels"), issues);
+    slips(own_labels, &at.field("labels"), issues);
     annotations(metadata, &at.field("annotations"), issues);
     dataplane_mode(kind, metadata, &at.field("labels"), issues);
 }
@@ -90,6 +95,23 @@ pub(crate) fn labels<'a>(
     for (key, value) in labels {
         require(issues, &at.field(key), names::qualified_name, key);
         require(issues, &at.field(key), names::label_value, value);
+    }
+}
+
+/// Warns of keys that are a letter off: they have no effect, and nobody else says so.
+pub(crate) fn slips<'a>(
+    labels: impl IntoIterator<Item = (&'a String, &'a String)>,
+    at: &Path,
+    issues: &mut Issues,
+) {
+    for (key, _) in labels {
+        if let Some(meant) = meant_label(key) {
+            issues.warn(
+                &at.field(key),
+                "no label of this name is known, so it has no effect",
+                format!("write {meant}, if that is meant"),
+            );
+        }
     }
 }
 

@@ -42,8 +42,8 @@ pub use proxy::{
     ShareSource, Shares,
 };
 pub use status::{
-    Authority, CaptureLack, Discovery, MeshIdentity, NotAccepted, NotCaptured, Objects,
-    OlderConnections, Pods, ProxySync, Registry, Status, SyncStatus, TypeSync,
+    Authority, CaptureLack, Discovery, FailingPod, Finding, MeshIdentity, NotAccepted, NotCaptured,
+    Objects, OlderConnections, Pods, ProxySync, Registry, Severity, Status, SyncStatus, TypeSync,
 };
 pub use why::{
     CertificateInForce, Client, DecidingPolicy, Decision, Destination, Explanation, ObjectName,

@@ -45,8 +45,12 @@ impl Stage {
         let layout = Layout::new(state);
         let stage = Self { binary: config.binary.clone(), layout, keep: config.keep.clone() };
         let app = stage.manifest("app", APP)?;
-        stage.ambit(&["up", text(&app)?, "--nodes", "2", "--detach"]).await?;
-        Ok(stage)
+        let up = stage.ambit(&["up", text(&app)?, "--nodes", "2", "--detach"]).await;
+        if up.is_err() {
+            // What runs is kept for a user; here nobody looks at it.
+            let _not_even_started = ambit_machine::down(&stage.layout).await;
+        }
+        up.map(|_| stage)
     }
 
     /// Takes it down; says what is left of it, which should be nothing.

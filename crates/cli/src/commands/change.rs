@@ -9,7 +9,7 @@ use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::settle;
+use super::{findings, settle};
 use crate::args::ManifestArgs;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
@@ -149,7 +149,9 @@ async fn take_effect(args: &ManifestArgs, client: &Client, changes: &Changes) ->
     }
     if has_mesh && is_changed && !args.dry_run && !args.no_wait {
         let told = |what: &str| eprintln!("waiting: {what}");
-        settle::wait(&client.layout().control_socket(), told).await;
+        let control = client.layout().control_socket();
+        settle::wait(&control, told).await;
+        eprint!("{}", findings::loud(&control).await);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 use ambit_machine::layout::Layout;
 use ambit_machine::{Client, PodInfo, Record};
+use ambit_model::printable::printable;
 use ambit_wire::admin::{
-    self, ApiVersion, Connection, Connections, HeldCertificate, List, Namespace, control,
-    node_proxy,
+    self, ApiVersion, Connection, Connections, HeldCertificate, List, Namespace, OlderConnections,
+    control, node_proxy,
 };
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -21,6 +22,9 @@ use self::columns::{Column, Row};
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{GetArgs, Kind, Output};
 use crate::table;
+
+/// The label that has such connections cut.
+const CUT: &str = "ambit.io/cut-open-connections";
 
 /// Prints a list.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
@@ -50,7 +54,8 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         Kind::Connections => {
             let answers = mesh.proxies::<Connections>(node_proxy::CONNECTIONS).await?;
             let gathered = gather(answers, connections, |item| concerns(item, namespace));
-            show(&mesh, &args, &told(gathered?)).await
+            let older_than_capture = older(&mesh, namespace).await;
+            show(&mesh, &args, &OfProxies { older_than_capture, ..told(gathered?) }).await
         }
     }
 }
@@ -112,6 +117,45 @@ async fn show<L: Shown>(mesh: &Mesh, args: &GetArgs, list: &L) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
+/// Pods with connections that no proxy lists, because they are older than the pod's capture; the
+/// pods' agents count them. A list without them looks like all that is open.
+async fn older(mesh: &Mesh, namespace: Option<&str>) -> Option<Vec<OlderConnections>> {
+    match mesh.status().await {
+        Ok(status) => {
+            let older = of_namespace(status.pods.older_than_capture, namespace);
+            older.iter().for_each(|it| eprintln!("{}", bypassing(it)));
+            Some(older)
+        }
+        Err(error) => {
+            eprintln!(
+                "warning: connections that are older than the capture of their pods are left out: \
+                 {error:#}"
+            );
+            None
+        }
+    }
+}
+
+fn of_namespace(
+    mut older: Vec<OlderConnections>,
+    namespace: Option<&str>,
+) -> Vec<OlderConnections> {
+    older.retain(|it| {
+        let of_pod = it.pod.split_once('/');
+        namespace.is_none_or(|wanted| of_pod.is_some_and(|(of, _)| of == wanted))
+    });
+    older
+}
+
+fn bypassing(older: &OlderConnections) -> String {
+    format!(
+        "note: {} has {} more open connections, older than its capture: in plain text, \
+         without policy and not in this list; restart their clients, or label the pod {CUT}=true",
+        printable(&older.pod),
+        older.connections
+    )
+}
+
 /// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
 async fn nothing_found(mesh: &Mesh, namespace: Option<&str>) -> String {
     let Some(wanted) = namespace else { return "No resources found.".to_owned() };
@@ -169,6 +213,10 @@ struct OfProxies<T> {
     items: Vec<OnNode<T>>,
     /// What is not among them, such as those of a proxy that does not answer: a sentence each.
     left_out: Vec<String>,
+    /// Pods with connections that are older than their capture, which no proxy lists; absent from
+    /// other lists, and where control does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older_than_capture: Option<Vec<OlderConnections>>,
 }
 
 /// An item of the proxy of a node.
@@ -214,7 +262,8 @@ fn gather<A, T>(
         bail!("no proxy answers: {}", left_out.join("; "));
     }
     left_out.extend(shorter);
-    Ok(OfProxies { api_version: ApiVersion, items: all, left_out })
+    let older_than_capture = None;
+    Ok(OfProxies { api_version: ApiVersion, items: all, left_out, older_than_capture })
 }
 
 /// The connections of one proxy, and what it says is missing.
@@ -284,6 +333,8 @@ mod tests {
         let answer = Connections { items: vec![item], left_out: None, ..Connections::default() };
         let answers = vec![("node-1".to_owned(), Ok(answer))];
         let gathered = gather(answers, connections, |_| true).unwrap();
+        let older = OlderConnections { pod: "app/web".to_owned(), connections: 2 };
+        let gathered = OfProxies { older_than_capture: Some(vec![older]), ..gathered };
         insta::assert_snapshot!(serde_json::to_string_pretty(&gathered).unwrap());
     }
 
@@ -305,6 +356,18 @@ mod tests {
         check(Some(0), None);
         check(Some(2), Some("do not answer (2)"));
         check(None, Some("supervisor"));
+    }
+
+    #[test]
+    fn connections_that_bypass_the_mesh_are_counted_beside_the_list() {
+        let of = |pod: &str, connections| OlderConnections { pod: pod.to_owned(), connections };
+        let all = vec![of("app/web", 2), of("client/load", 3)];
+        assert_eq!(of_namespace(all.clone(), None).len(), 2);
+        let of_app = of_namespace(all, Some("app"));
+        assert_eq!(of_app, [of("app/web", 2)]);
+        let note = bypassing(&of_app[0]);
+        assert!(note.starts_with("note: app/web has 2 more open connections"), "{note}");
+        assert!(note.contains("ambit.io/cut-open-connections=true"), "{note}");
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use ambit_machine::{Client, MachineStatus, RoleInfo};
 use ambit_wire::admin::{
-    ApiVersion, CertificateState, Explanation, HeldCertificate, List, NotAccepted, NotCaptured,
-    Shares, Status, control, node_proxy,
+    ApiVersion, CertificateState, Explanation, FailingPod, HeldCertificate, List, NotAccepted,
+    NotCaptured, Severity, Shares, Status, control, node_proxy,
 };
 use anyhow::Result;
 use serde::Serialize;
 
+use super::findings;
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{Report, StatusArgs, WhyArgs};
 use crate::table;
@@ -31,6 +32,8 @@ struct Whole {
     cluster: Option<ClusterName>,
     /// What control says.
     mesh: ControlSays,
+    /// Pods that do not do their work: all of a machine's, those of the mesh of a cluster's.
+    pods_not_ready: Vec<FailingPod>,
     /// Of every node.
     shares: Vec<NodeShares>,
     /// Of all nodes.
@@ -62,9 +65,12 @@ enum ControlSays {
 /// Prints the state of the machine and of the mesh; fails when something is not well.
 pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
-    let machine = match &mesh {
-        Mesh::Machine(layout) => Some(Client::new(layout.clone()).status().await?),
-        Mesh::Cluster(_) => None,
+    let (machine, pods) = match &mesh {
+        Mesh::Machine(layout) => {
+            let client = Client::new(layout.clone());
+            (Some(client.status().await?), client.pods().await?)
+        }
+        Mesh::Cluster(_) => (None, Vec::new()),
     };
     let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
     let (says, shares, certificates) =
@@ -73,12 +79,18 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         Mesh::Machine(_) => None,
         Mesh::Cluster(cluster) => Some(ClusterName { context: cluster.context().to_owned() }),
     };
+    let pods_not_ready = match (&mesh, &says) {
+        (Mesh::Machine(_), _) => findings::of_machine(&pods),
+        (Mesh::Cluster(_), ControlSays::Status(status)) => status.pods.failing.clone(),
+        (Mesh::Cluster(_), _) => Vec::new(),
+    };
     let mut whole = Whole {
         api_version: ApiVersion,
         well: false,
         machine,
         cluster,
         mesh: says,
+        pods_not_ready,
         shares,
         certificates_revoked: certificates,
     };
@@ -111,11 +123,13 @@ fn is_well(whole: &Whole) -> bool {
             status.discovery.nodes_without_proxy.is_empty()
                 && status.pods.waiting_for_capture.is_empty()
                 && status.policies_not_accepted.is_empty()
+                && status.findings.iter().all(|it| it.severity == Severity::Warning)
         }
         ControlSays::Silent { .. } => false,
         ControlSays::NoMesh {} => true,
     };
     is_mesh_well
+        && whole.pods_not_ready.is_empty()
         && whole.machine.iter().flat_map(|machine| &machine.roles).all(is_role_well)
         && whole.shares.iter().all(|share| share.used_up.is_empty())
         && whole.certificates_revoked.is_empty()
@@ -134,7 +148,17 @@ fn text(whole: &Whole) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "left alone: {left}");
     }
-    text.push_str(if whole.well { "all is well\n" } else { "not all is well\n" });
+    text.push_str(&findings::pods_text(&whole.pods_not_ready));
+    let mut warnings = 0;
+    if let ControlSays::Status(status) = &whole.mesh {
+        text.push_str(&findings::text(status));
+        warnings = findings::count(status, Severity::Warning);
+    }
+    text.push_str(match (whole.well, warnings) {
+        (true, 0) => "all is well\n",
+        (true, _) => "all is well, but for the warnings\n",
+        (false, _) => "not all is well\n",
+    });
     text
 }
 
@@ -231,7 +255,9 @@ fn cluster_text(context: &str, mesh: &ControlSays) -> String {
 fn machine_text(machine: &MachineStatus) -> String {
     let node = |node: &ambit_machine::NodeInfo| {
         let address = node.addresses.first().map(ToString::to_string).unwrap_or_default();
-        vec![node.name.clone(), address, format!("{}/{}", node.running, node.pods)]
+        // As kubectl counts: a pod that has done its work is none that should be ready.
+        let wanted = node.pods.saturating_sub(node.succeeded);
+        vec![node.name.clone(), address, format!("{}/{wanted}", node.ready)]
     };
     let nodes: Vec<_> = machine.nodes.iter().map(node).collect();
     let role = |role: &RoleInfo| {
@@ -243,7 +269,7 @@ fn machine_text(machine: &MachineStatus) -> String {
         vec![role.name.clone(), state, role.restarts.to_string(), role.log.display().to_string()]
     };
     let roles: Vec<_> = machine.roles.iter().map(role).collect();
-    let mut text = table::format(&["NODE", "ADDRESS", "PODS RUNNING"], &nodes);
+    let mut text = table::format(&["NODE", "ADDRESS", "PODS READY"], &nodes);
     text.push('\n');
     text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
     text.push('\n');
@@ -266,6 +292,11 @@ fn status_text(status: &Status) -> String {
         text.push_str(&line);
         text.push('\n');
     };
+    let older: u32 = pods.older_than_capture.iter().map(|it| it.connections).sum();
+    if older > 0 {
+        let what = "open connections that bypass the mesh, in plain text and without policy";
+        line(format!("{what}: {older}, counted at each pod"));
+    }
     for older in &pods.older_than_capture {
         let what = "open connections are older than its capture and in plain text";
         line(format!("{}: {} {what}", older.pod, older.connections));
@@ -356,7 +387,7 @@ fn why_text(explanation: &Explanation) -> String {
 #[cfg(test)]
 mod tests {
     use ambit_machine::NodeInfo;
-    use ambit_wire::admin::Pods;
+    use ambit_wire::admin::{Finding, OlderConnections, Pods};
 
     use super::*;
 
@@ -420,6 +451,7 @@ mod tests {
             machine: None,
             cluster: Some(ClusterName { context: "kind".to_owned() }),
             mesh,
+            pods_not_ready: Vec::new(),
             shares: shares(Ok(vec![("node-1".to_owned(), Ok(Shares::default()))])),
             certificates_revoked: Vec::new(),
         }
@@ -434,6 +466,17 @@ mod tests {
         let mut status = Status::default();
         status.pods.waiting_for_capture.push("a/b".to_owned());
         assert!(!well(ControlSays::Status(Box::new(status))));
+        for (severity, expected) in [(Severity::Warning, true), (Severity::Unknown, false)] {
+            let finding = Finding {
+                severity,
+                rule: "r".into(),
+                object: "Namespace a".to_owned(),
+                what: "w".to_owned(),
+                remedy: "remove it".to_owned(),
+            };
+            let status = Status { findings: vec![finding], ..Status::default() };
+            assert_eq!(well(ControlSays::Status(Box::new(status))), expected, "{severity}");
+        }
     }
 
     #[test]
@@ -449,6 +492,8 @@ mod tests {
                 pod_cidrs: vec!["10.244.1.0/24".to_owned()],
                 pods: 2,
                 running: 1,
+                ready: 1,
+                succeeded: 1,
             }],
             roles: vec![RoleInfo {
                 name: "proxy/node-1".to_owned(),
@@ -464,6 +509,12 @@ mod tests {
         let of_machine = Whole {
             machine: Some(machine),
             cluster: None,
+            pods_not_ready: vec![FailingPod {
+                pod: "a/b".to_owned(),
+                phase: "Running".into(),
+                restarts: 4,
+                reason: "CrashLoopBackOff: container web exited with 1".to_owned(),
+            }],
             shares: vec![NodeShares {
                 node: "node-1".to_owned(),
                 used_up: vec!["pod a/b, inbound: 3 of 4 descriptors".to_owned()],
@@ -480,6 +531,22 @@ mod tests {
         let no_mesh = whole(ControlSays::NoMesh {});
         let all = [of_machine, of_cluster, no_mesh];
         insta::assert_snapshot!(serde_json::to_string_pretty(&all).unwrap());
+    }
+
+    #[test]
+    fn connections_older_than_the_capture_are_counted_together_and_by_pod() {
+        let of = |pod: &str, connections| OlderConnections { pod: pod.to_owned(), connections };
+        let older_than_capture = vec![of("a/b", 2), of("a/c", 3)];
+        let pods = Pods { captured: 2, older_than_capture, ..Pods::default() };
+        let expected = [
+            "captured pods: 2",
+            "open connections that bypass the mesh, in plain text and without policy: 5, counted \
+             at each pod",
+            "a/b: 2 open connections are older than its capture and in plain text",
+            "a/c: 3 open connections are older than its capture and in plain text\n",
+        ]
+        .join("\n");
+        assert_eq!(status_text(&Status { pods, ..Status::default() }), expected);
     }
 
     #[test]

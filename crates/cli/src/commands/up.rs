@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::image::ImageMap;
-use ambit_machine::{Client, Progress, UpConfig};
+use ambit_machine::{Client, Progress, UpConfig, WaitError};
 use ambit_manifest::Typed;
+use ambit_wire::admin::FailingPod;
 use anyhow::{Context, Result, anyhow, bail};
-use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::findings;
 use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
 
 /// How long the pods of a new mesh may take to become ready.
@@ -39,17 +40,23 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         filled = fill(&client, objects, !args.no_mesh, start) => filled,
         () = interruptions.next() => Err(anyhow!("interrupted; the machine is taken down")),
     };
-    if let Err(error) = filled {
-        ambit_machine::down(&born.layout).await.context("take the half-started machine down")?;
-        return Err(error);
-    }
+    let failing = match filled {
+        Ok(failing) => failing,
+        Err(error) => {
+            ambit_machine::down(&born.layout)
+                .await
+                .context("take the half-started machine down")?;
+            return Err(error);
+        }
+    };
+    let but = if failing.is_empty() { "" } else { ", but not all of it" };
     tell(format_args!(
-        "{:6.2}s up; state in {}",
+        "{:6.2}s up{but}; state in {}",
         start.elapsed().as_secs_f64(),
         born.layout.root().display()
     ));
     if args.detach {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     tell(format_args!("        Ctrl-C takes it down"));
     tokio::select! {
@@ -62,33 +69,53 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
 /// The nodes that there will be, for manifests that name one.
 fn nodes(count: u8) -> Result<Vec<Typed>> {
     let node = |number| {
-        let node = json!({ "metadata": { "name": ambit_machine::node_name(number) } });
-        ambit_manifest::stored(ambit_manifest::Kind::Node, node.to_string().as_bytes())
+        let node = ambit_machine::node_object(number).to_string();
+        ambit_manifest::stored(ambit_manifest::Kind::Node, node.as_bytes())
     };
     Ok((1..=count).map(node).collect::<Result<_, _>>()?)
 }
 
+/// Applies the objects and waits for them. Answers which pods are not ready all the same: what
+/// runs is kept, for the user to look at and to correct.
 async fn fill(
     client: &Client,
     objects: Vec<serde_json::Value>,
     has_mesh: bool,
     start: Instant,
-) -> Result<()> {
+) -> Result<Vec<FailingPod>> {
     for warning in client.apply(objects, false).await?.warnings {
         tell(format_args!("warning: {warning}"));
     }
-    client
-        .wait_until_ready(READY_TIMEOUT, |missing| {
-            let what = format!("{} pods", missing.len());
-            say(start, &Progress::Waiting { what });
-        })
-        .await?;
-    if !has_mesh {
-        return Ok(());
+    let progress = |missing: &[String]| {
+        let first = missing.first().map(|pod| format!(" ({pod})")).unwrap_or_default();
+        let what = format!("{} pods{first}", missing.len());
+        say(start, &Progress::Waiting { what });
+    };
+    let is_ready = match client.wait_until_ready(READY_TIMEOUT, progress).await {
+        Ok(_) => true,
+        Err(WaitError::NoNode { .. } | WaitError::Timeout { .. }) => false,
+        Err(WaitError::Client(error)) => return Err(error.into()),
+    };
+    let control = client.layout().control_socket();
+    if has_mesh {
+        let told = |what: &str| say(start, &Progress::Waiting { what: what.to_owned() });
+        super::settle::wait(&control, told).await;
     }
-    let told = |what: &str| say(start, &Progress::Waiting { what: what.to_owned() });
-    super::settle::wait(&client.layout().control_socket(), told).await;
-    Ok(())
+    let mut pods = client.pods().await?;
+    // What was ready once is up, unless it crashes again and again.
+    pods.retain(|pod| pod.crash_looping || !is_ready);
+    let failing = findings::of_machine(&pods);
+    let mut text = findings::pods_text(&failing);
+    if has_mesh {
+        text.push_str(&findings::loud(&control).await);
+    }
+    tell_lines(&text);
+    Ok(failing)
+}
+
+/// Each line by itself, behind whatever the terminal shows of the progress.
+fn tell_lines(text: &str) {
+    text.lines().for_each(|line| tell(format_args!("{line}")));
 }
 
 fn config(args: &UpArgs) -> Result<UpConfig> {

@@ -35,6 +35,9 @@ fn a_running_pair_joins_and_leaves_without_losing_a_byte() {
     assert!(captured(), "also by the machine's own list, which is the demonstration's");
     let older = machine.run(&["status"]);
     assert!(older.contains("older than"), "status counts what was open: {older}");
+    let listed = machine.ambit(&["get", "connections"]).err;
+    let note = "more open connections, older than its capture: in plain text";
+    assert!(listed.contains(note), "so does the list of connections, which lacks them: {listed}");
     machine.wait("what was open stands", SOON, || machine.established("client/load", 9000) == LONG);
     let during = machine.load("client/load", "long echo.app:9000 --connections 5 --seconds 8");
     machine.wait("new connections are tunnelled", SOON, || machine.connections(9000).len() == 5);

@@ -18,6 +18,7 @@ mod disturbance;
 mod enrolment;
 mod examples;
 mod experiments;
+mod findings;
 mod greed;
 mod held;
 mod inputs;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ambit_wire::admin::NotAccepted;
+use ambit_wire::admin::{FailingPod, Finding, NotAccepted, Status};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -322,6 +322,32 @@ fn status(facts: &Facts, report: &mut Report) {
         report.error("policy-not-accepted", format!("{kind} {policy}")).says(
             format!("is not enforced as written: {message}"),
             "see `ambit get policies --kube -o wide`",
+        );
+    }
+    told(status, report);
+}
+
+/// Rules that control alone can judge; those on labels of waypoints are judged here as well.
+const OF_CONTROL: [&str; 3] = ["misspelt-label", "policy-selects-nothing", "unknown-namespace"];
+
+/// What has no effect, and pods of the mesh that do not run, in control's words.
+fn told(status: &Status, report: &mut Report) {
+    for finding in &status.findings {
+        let Some(rule) = OF_CONTROL.into_iter().find(|it| *it == finding.rule) else {
+            continue;
+        };
+        let Finding { object, what, remedy, .. } = finding;
+        report.warning(rule, object.as_str()).says(what.as_str(), remedy.as_str());
+    }
+    for FailingPod { pod, restarts, reason, .. } in &status.pods.failing {
+        let restarts = match restarts {
+            0 => String::new(),
+            restarts => format!(" ({restarts} restarts)"),
+        };
+        let (namespace, name) = pod.split_once('/').unwrap_or_default();
+        report.warning("pod-not-ready", format!("Pod {pod}")).says(
+            format!("does not run: {reason}{restarts}"),
+            format!("see `kubectl -n {namespace} describe pod {name}`"),
         );
     }
 }

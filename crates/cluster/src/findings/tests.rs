@@ -1,7 +1,9 @@
 //! Each breakage of a cluster is found, named and told apart: a healthy cluster, one thing wrong
 //! with it, and what is said.
 
-use ambit_wire::admin::{Certificate, CertificateState, HeldCertificate, NotAccepted, Status};
+use ambit_wire::admin::{
+    Certificate, CertificateState, FailingPod, Finding, HeldCertificate, NotAccepted, Status,
+};
 use serde_json::{Value, json};
 
 use super::Severity::{self, Error, Info, Warning};
@@ -602,6 +604,28 @@ fn what_control_tells() {
     };
     let status = Status { policies_not_accepted: vec![not_accepted], ..Status::default() };
     running(says(status), &[(Error, "policy-not-accepted", "AuthorizationPolicy app/get")]);
+    let finding = Finding {
+        severity: ambit_wire::admin::Severity::Warning,
+        rule: "unknown-namespace".into(),
+        object: "AuthorizationPolicy app/p".to_owned(),
+        what: "the namespace ap does not exist".to_owned(),
+        remedy: "correct the name".to_owned(),
+    };
+    running(
+        says(Status { findings: vec![finding], ..Status::default() }),
+        &[(Warning, "unknown-namespace", "app/p: the namespace ap does not exist; correct")],
+    );
+    let mut looping = Status::default();
+    looping.pods.failing.push(FailingPod {
+        pod: "app/web".to_owned(),
+        phase: "Running".into(),
+        restarts: 4,
+        reason: "CrashLoopBackOff".to_owned(),
+    });
+    running(
+        says(looping),
+        &[(Warning, "pod-not-ready", "Pod app/web: does not run: CrashLoopBackOff (4 restarts)")],
+    );
     let silent = |it: &mut Cluster| it.control = Err("no port-forward".to_owned());
     running(silent, &[(Warning, "control-silent", "no port-forward")]);
     let none = |it: &mut Cluster| {

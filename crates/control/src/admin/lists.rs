@@ -15,7 +15,8 @@ use ambit_wire::capture::Obstacle;
 use serde_json::json;
 
 use crate::view_builder::Builder;
-use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
+use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord, UNSCHEDULABLE};
+use crate::view_builder::workloads::PodState;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
     move |namespace| wanted.is_none_or(|wanted| wanted == namespace)
@@ -78,14 +79,18 @@ pub(super) fn aside(builder: &Builder) -> admin::Pods {
             let parameter = notes.lacks.to_string();
             pods.capture_lacks.push(admin::CaptureLack { pod: text.clone(), parameter });
         }
-        match (mode(builder, name, pod), state.is_captured(pod)) {
+        let mode = mode(builder, name, pod);
+        if mode != "none" {
+            pods.failing.extend(failing_pod(&text, pod, state));
+        }
+        match (mode, state.is_captured(pod)) {
             ("host-network", _) => pods.host_network_left_alone.push(text),
             ("none", true) => {
                 pods.captured += 1;
                 pods.waiting_for_release.push(text);
             }
             (_, true) => pods.captured += 1,
-            ("ambient", false) if state.may_run(pod) => {
+            ("ambient", false) if state.may_run(pod) && !is_unschedulable(pod, state) => {
                 pods.not_captured.extend(state.obstacle(pod).map(|it| not_captured(&text, it)));
                 pods.waiting_for_capture.push(text);
             }
@@ -93,6 +98,28 @@ pub(super) fn aside(builder: &Builder) -> admin::Pods {
         }
     }
     pods
+}
+
+/// Whether no node takes a pod: there is nothing of it to capture.
+fn is_unschedulable(pod: &PodRecord, state: &PodState) -> bool {
+    let reason = state.status_of(pod).and_then(|status| status.reason.as_deref());
+    reason.is_some_and(|reason| reason.starts_with(UNSCHEDULABLE))
+}
+
+/// A pod of the mesh that something keeps from its work, and waiting alone will not mend it: no
+/// node takes it, or its containers do not start or do not stay. Whoever reports it says so with a
+/// word as Kubernetes has them; a sentence says how far a pod is on its way.
+fn failing_pod(text: &str, pod: &PodRecord, state: &PodState) -> Option<admin::FailingPod> {
+    let status = state.status_of(pod).filter(|_| !pod.is_ending && state.may_run(pod))?;
+    let reason = status.reason.as_deref()?;
+    let word = reason.split(':').next()?;
+    let is_word = word.starts_with(|first: char| first.is_ascii_uppercase()) && !word.contains(' ');
+    is_word.then(|| admin::FailingPod {
+        pod: text.to_owned(),
+        phase: status.phase.to_string().into(),
+        restarts: status.restarts,
+        reason: reason.to_owned(),
+    })
 }
 
 /// Why a pod that waits for capture is not captured.
@@ -355,6 +382,58 @@ mod tests {
 
     fn put(kind: Kind, object: &Value) -> Event {
         Event::Put(stored(kind, object.to_string().as_bytes()).expect("valid"))
+    }
+
+    #[test]
+    fn pods_that_do_not_run_are_told_with_the_reason() {
+        let mut builder = Builder::new(Mesh::sample(), Vips::default());
+        let namespace = |name: &str, mode: &str| {
+            let labels = json!({"istio.io/dataplane-mode": mode});
+            put(Kind::Namespace, &json!({"metadata": {"name": name, "labels": labels}}))
+        };
+        let pod = |namespace: &str, name: &str, status: Value| {
+            let metadata = json!({"namespace": namespace, "name": name, "uid": name});
+            put(Kind::Pod, &json!({"metadata": metadata, "status": status}))
+        };
+        let looping = json!({"phase": "Running", "containerStatuses": [{"name": "c", "image": "",
+            "imageID": "", "ready": false, "restartCount": 4,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
+        let nowhere = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
+            "status": "False", "message": "no node takes it: node-1 has no label a=b"}]});
+        builder.apply([
+            namespace("in", "ambient"),
+            namespace("out", "none"),
+            pod("in", "looping", looping.clone()),
+            pod("in", "nowhere", nowhere),
+            pod("in", "starting", json!({"phase": "Pending"})),
+            pod("out", "looping", looping),
+            Event::PodStatus {
+                namespace: "in".into(),
+                name: "starting".into(),
+                status: Some(crate::registry::PodStatus {
+                    uid: "starting".into(),
+                    reason: Some("waiting to be captured".into()),
+                    ..Default::default()
+                }),
+            },
+        ]);
+        let failing = |pod: &str, phase: &'static str, restarts, reason: &str| admin::FailingPod {
+            pod: pod.to_owned(),
+            phase: phase.into(),
+            restarts,
+            reason: reason.to_owned(),
+        };
+        let why = "Unschedulable: no node takes it: node-1 has no label a=b";
+        let expected = [
+            failing("in/looping", "Running", 4, "CrashLoopBackOff"),
+            failing("in/nowhere", "Pending", 0, why),
+        ];
+        let told = aside(&builder);
+        assert_eq!(told.failing, expected);
+        let waiting = ["in/looping", "in/starting"];
+        assert_eq!(told.waiting_for_capture, waiting, "what runs nowhere is not");
+        let pods = pods(&builder, Some("in"));
+        assert_eq!((&*pods[1].phase, pods[1].reason.as_deref()), ("Pending", Some(why)));
     }
 
     #[test]

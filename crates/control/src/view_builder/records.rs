@@ -73,6 +73,8 @@ pub(crate) struct PodRecord {
     pub(crate) own_status: Option<PodStatus>,
 }
 
+/// What the reason of a pod that is on no node begins with.
+pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 /// The annotation with which a node agent says that it captured a pod.
 pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
 
@@ -119,14 +121,30 @@ fn own_status(pod: &Pod) -> Option<PodStatus> {
         pod_ips.extend(status.pod_ip.iter().filter_map(|ip| names::address(ip)));
     }
     let restarts = status.container_statuses.iter().flatten().map(|it| i64::from(it.restart_count));
+    let reason = status.reason.clone().or_else(|| waits_for(status)).or_else(|| no_node(status));
     Some(PodStatus {
         uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
         phase: status.phase.as_deref().unwrap_or_default().into(),
         pod_ips,
         ready: ready.any(|condition| condition.status == "True"),
         restarts: u32::try_from(restarts.sum::<i64>()).unwrap_or_default(),
-        reason: status.reason.as_deref().map(Text::from),
+        reason: reason.map(Text::from),
     })
+}
+
+/// What a container waits for, as a kubelet says it: `CrashLoopBackOff`, `ImagePullBackOff`.
+fn waits_for(status: &k8s_openapi::api::core::v1::PodStatus) -> Option<String> {
+    let init = status.init_container_statuses.iter().flatten();
+    let mut all = init.chain(status.container_statuses.iter().flatten());
+    all.find_map(|it| it.state.as_ref()?.waiting.as_ref()?.reason.clone())
+}
+
+/// Why the pod is on no node, as a scheduler says it.
+fn no_node(status: &k8s_openapi::api::core::v1::PodStatus) -> Option<String> {
+    let mut conditions = status.conditions.iter().flatten();
+    let refused = conditions.find(|it| it.type_ == "PodScheduled" && it.status == "False")?;
+    let why = refused.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+    Some(format!("{UNSCHEDULABLE}{why}"))
 }
 
 /// Kind and name of what owns a pod, through the ReplicaSet or Job in between.
@@ -278,6 +296,22 @@ mod tests {
         let nginx = Some("nginx".to_owned());
         let expected = Obstacle::PortTaken { port: 15006, process: nginx };
         assert_eq!(record.obstacle.as_deref(), Some(&expected));
+        let reason = |status: serde_json::Value| {
+            let pod = json!({ "metadata": {"name": "web"}, "status": status });
+            let record = PodRecord::new(&serde_json::from_value(pod).unwrap());
+            record.own_status.unwrap().reason.map(|reason| reason.to_string())
+        };
+        let looping = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
+        let container = json!({"name": "c", "image": "", "imageID": "", "ready": false,
+            "restartCount": 4, "state": looping});
+        let told = reason(json!({"phase": "Running", "containerStatuses": [container.clone()]}));
+        assert_eq!(told.as_deref(), Some("CrashLoopBackOff"));
+        let told = reason(json!({"initContainerStatuses": [container]}));
+        assert_eq!(told.as_deref(), Some("CrashLoopBackOff"));
+        let nowhere = json!({"type": "PodScheduled", "status": "False", "message": "no node"});
+        let told = reason(json!({"phase": "Pending", "conditions": [nowhere]}));
+        assert_eq!(told.as_deref(), Some("Unschedulable: no node"));
+        assert_eq!(reason(json!({"phase": "Running"})), None);
         let status = pod.status.as_mut().unwrap();
         status.pod_ips = None;
         status.conditions.as_mut().unwrap()[1].status = "False".into();

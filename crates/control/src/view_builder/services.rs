@@ -5,8 +5,8 @@
 
 use std::net::IpAddr;
 
-use ambit_manifest::ObjectName;
 use ambit_manifest::names;
+use ambit_manifest::{ObjectName, USE_WAYPOINT};
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::plan::HBONE_PORT;
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
@@ -20,8 +20,6 @@ use super::selectors::Labels;
 
 /// Kubernetes' default for session affinity.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
-/// The label that names the waypoint of a service, workload or namespace.
-const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// The label that says where that waypoint is.
 const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 /// The label that sends gateways through the waypoint too.
@@ -191,6 +189,12 @@ fn ip_families(spec: &ServiceSpec) -> IpFamilies {
     }
 }
 
+/// The waypoint that these labels name.
+pub(crate) fn named_waypoint(labels: &Labels) -> Option<&str> {
+    let name = labels.get(USE_WAYPOINT).map(String::as_str);
+    name.filter(|name| !["", "none"].contains(name))
+}
+
 /// The waypoint that the first of `labels` to name one means; `none` is an answer too.
 ///
 /// A waypoint is a Gateway, and its listeners say which namespaces may name it (`allowedRoutes`,
@@ -202,10 +206,7 @@ pub(crate) fn waypoint(
     labels: &[&Labels],
 ) -> Option<GatewayAddress> {
     let named = labels.iter().find(|labels| labels.contains_key(USE_WAYPOINT))?;
-    let name = named[USE_WAYPOINT].as_str();
-    if name.is_empty() || name == "none" {
-        return None;
-    }
+    let name = named_waypoint(named)?;
     let namespace = named.get(USE_WAYPOINT_NAMESPACE).map_or(own_namespace, String::as_str);
     let hostname = format!("{name}.{namespace}.svc.{}", mesh.domain);
     Some(GatewayAddress {

@@ -477,6 +477,11 @@ impl Store {
         self.namespaces.iter()
     }
 
+    /// Whether the namespace has an object.
+    pub(crate) fn has_namespace(&self, name: &str) -> bool {
+        self.namespaces.contains_key(name)
+    }
+
     /// The node.
     pub(crate) fn node(&self, name: &str) -> Option<&NodeRecord> {
         self.nodes.get(name)
@@ -501,6 +506,33 @@ impl Store {
     /// The pods that were given to `node`.
     pub(crate) fn pods_on(&self, node: &str) -> impl Iterator<Item = &ObjectName> {
         self.pods_by_node.get(node).into_iter().flatten()
+    }
+
+    /// All Kubernetes Services.
+    pub(crate) fn services(&self) -> impl Iterator<Item = (&ObjectName, &ServiceRecord)> {
+        self.services.iter()
+    }
+
+    /// All ServiceEntries.
+    pub(crate) fn service_entries(
+        &self,
+    ) -> impl Iterator<Item = (&ObjectName, &Arc<ServiceEntry>)> {
+        self.service_entries.iter()
+    }
+
+    /// All WorkloadEntries.
+    pub(crate) fn workload_entries(
+        &self,
+    ) -> impl Iterator<Item = (&ObjectName, &Arc<WorkloadEntry>)> {
+        self.workload_entries.iter()
+    }
+
+    /// Whether a workload of `namespace`, or of any, has these labels.
+    pub(crate) fn has_member(&self, namespace: Option<&str>, labels: &Labels) -> bool {
+        match namespace {
+            Some(namespace) => !self.members.select(namespace, labels).is_empty(),
+            None => !self.members.select_everywhere(labels).is_empty(),
+        }
     }
 
     /// All AuthorizationPolicies.
@@ -738,7 +770,7 @@ impl Store {
 }
 
 /// The labels of a selector that selects anything less than all.
-fn selector(selector: Option<&WorkloadSelector>) -> Option<&Labels> {
+pub(crate) fn selector(selector: Option<&WorkloadSelector>) -> Option<&Labels> {
     selector.map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
 }
 

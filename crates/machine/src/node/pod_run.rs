@@ -392,10 +392,12 @@ impl PodRun {
         let first_reason = containers.iter().find(|container| {
             !container.reason.is_empty() && (state.phase != Phase::Running || !container.ready)
         });
-        self.status.reason = match first_reason.filter(|_| !ready) {
+        let in_a_loop = containers.iter().find_map(ContainerStatus::loop_reason);
+        self.status.reason = match (in_a_loop, first_reason.filter(|_| !ready)) {
             _ if ending => "terminating".to_owned(),
-            Some(container) => format!("container {}: {}", container.name, container.reason),
-            None => state.reason.clone(),
+            (Some(reason), _) => reason,
+            (None, Some(it)) => format!("container {}: {}", it.name, it.reason),
+            (None, None) => state.reason.clone(),
         };
         self.status.restarts = self.own_restarts + container_restarts(&containers);
         self.status.phase = state.phase;

@@ -162,11 +162,18 @@ impl Pod {
             let started = Instant::now();
             let exit = self.run_once(plan).await;
             match self.next(exit, is_init) {
-                Next::Done { success } => return success,
+                Next::Done { success } => {
+                    self.note_container(&plan.name, |status| status.crash_looping = false);
+                    return success;
+                }
                 Next::Again if started.elapsed() >= GOOD_RUN => back_off = Duration::ZERO,
                 Next::Again => {}
             }
-            self.note_container(&plan.name, |status| status.restarts += 1);
+            self.note_container(&plan.name, |status| {
+                status.restarts += 1;
+                // The first restart comes at once: one bad start is no loop.
+                status.crash_looping = !back_off.is_zero();
+            });
             let mut terminating = self.terminating.subscribe();
             // Terminating ends the wait early; either way the loop looks.
             let _early = timeout(back_off, terminating.wait_for(|ended| *ended)).await;
@@ -200,6 +207,7 @@ impl Pod {
                 let exit = tokio::select! {
                     exit = ended => exit.map_or(-1, exit_code),
                     () = self.probe(plan, probe) => unreachable!("a probe goes on for ever"),
+                    () = self.prove(plan) => unreachable!("it waits for the end"),
                 };
                 self.running_now().remove(&plan.name);
                 // What it left behind in its session goes with it.
@@ -228,6 +236,13 @@ impl Pod {
         let error = output.try_clone()?;
         let streams = Streams { input: None, output, error };
         Ok(container::start(plan, &plan.command, &BTreeMap::new(), streams)?)
+    }
+
+    /// Notes once that a container has run for so long that its bad starts are over.
+    async fn prove(&self, plan: &ContainerPlan) {
+        sleep(GOOD_RUN).await;
+        self.note_container(&plan.name, |status| status.crash_looping = false);
+        std::future::pending().await
     }
 
     /// Asks a probe for ever.

@@ -42,6 +42,7 @@ pub(crate) fn deployment(deployment: &Deployment, issues: &mut Issues) {
     let template = at.field("template");
     let label_path = template.field("metadata").field("labels");
     super::labels(metadata.labels.iter().flatten(), &label_path, issues);
+    super::slips(metadata.labels.iter().flatten(), &label_path, issues);
     selector(spec, &metadata.labels.unwrap_or_default(), &at, issues);
     let at = template.field("spec");
     let Some(pod) = &spec.template.spec else {

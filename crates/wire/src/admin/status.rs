@@ -1,5 +1,6 @@
 //! What control says of itself and of the mesh: `/status` and `/debug/syncz`.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,8 @@ use super::authority::Rotation;
 use super::{ApiVersion, Word, required};
 
 /// How the mesh is, as control sees it. All is well if `discovery.nodesWithoutProxy`,
-/// `pods.waitingForCapture` and `policiesNotAccepted` are empty.
+/// `pods.waitingForCapture`, `pods.failing` and `policiesNotAccepted` are empty and no finding is an
+/// error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -33,6 +35,8 @@ pub struct Status {
     pub pods: Pods,
     /// Policies that are not enforced as they were written.
     pub policies_not_accepted: Vec<NotAccepted>,
+    /// What is well formed and not meant like that; errors first.
+    pub findings: Vec<Finding>,
     /// The certificate authority.
     pub authority: Authority,
 }
@@ -103,6 +107,21 @@ pub struct Pods {
     pub capture_lacks: Vec<CaptureLack>,
     /// Why pods of `waitingForCapture` are not captured, where their agent says so.
     pub not_captured: Vec<NotCaptured>,
+    /// Pods of the mesh that something keeps from their work.
+    pub failing: Vec<FailingPod>,
+}
+
+/// A pod that something keeps from its work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailingPod {
+    /// The pod, `NAMESPACE/NAME`.
+    pub pod: String,
+    /// How far it is in its life, as in [`super::Pod`].
+    pub phase: Word,
+    /// How often its containers were started again.
+    pub restarts: u32,
+    /// What is wrong: Kubernetes' word for it, such as `CrashLoopBackOff`, and more behind a colon.
+    pub reason: String,
 }
 
 /// A captured pod with connections that are older than its capture.
@@ -151,6 +170,45 @@ pub struct NotAccepted {
     pub reason: Word,
     /// A sentence.
     pub message: String,
+}
+
+/// What is well formed, and has no effect or refuses connections. The form is that of a finding of
+/// `ambit check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The name of the rule, which stays the same over versions.
+    pub rule: Word,
+    /// Which object: `Kind NAMESPACE/NAME`.
+    pub object: String,
+    /// What is wrong with it: a sentence.
+    pub what: String,
+    /// What to do: a sentence.
+    pub remedy: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Connections are refused.
+    Error,
+    /// Something has no effect.
+    Warning,
+    /// A severity of a newer control plane.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Unknown => "unknown",
+        })
+    }
 }
 
 /// The certificate authority.

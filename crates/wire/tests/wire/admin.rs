@@ -160,7 +160,9 @@ fn no_news_is_not_taken_for_good_news() {
         "/discovery/nodesWithoutProxy",
         "/discovery/behind",
         "/pods/waitingForCapture",
+        "/pods/failing",
         "/policiesNotAccepted",
+        "/findings",
         "/authority/problem",
     ] {
         let mut status: Value = serde_json::from_str(text).unwrap();

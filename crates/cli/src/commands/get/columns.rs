@@ -60,9 +60,9 @@ impl Row for Pod {
             narrow("NODE", |it| it.node.clone()),
             narrow("IP", |it| first(&it.ips)),
             narrow("CAPTURED", |it| yes(it.captured)),
+            narrow("REASON", |it| known(&it.reason)),
             wide("SERVICE ACCOUNT", |it| it.service_account.clone()),
             wide("IPS", |it| joined(&it.ips)),
-            wide("REASON", |it| known(&it.reason)),
         ]
     }
 }

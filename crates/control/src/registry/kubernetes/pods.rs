@@ -20,7 +20,8 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerStatus, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+    Container, ContainerPort, ContainerState, ContainerStateWaiting, ContainerStatus, Pod,
+    PodCondition, PodIP, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -234,12 +235,11 @@ fn status(status: message::PodStatus) -> PodStatus {
     let conditions = status.conditions.into_iter().map(|condition| PodCondition {
         type_: text(&condition.r#type),
         status: text(&condition.status),
+        message: some(&condition.message),
         ..PodCondition::default()
     });
-    let containers = status.container_statuses.into_iter().map(|container| ContainerStatus {
-        restart_count: container.restart_count,
-        ..ContainerStatus::default()
-    });
+    let containers = status.container_statuses.into_iter().map(container_status);
+    let init_containers = status.init_container_statuses.into_iter().map(container_status);
     let ips = status.pod_ips.into_iter().map(|it| PodIP { ip: text(&it.ip) }).collect::<Vec<_>>();
     PodStatus {
         phase: some(&status.phase),
@@ -248,7 +248,22 @@ fn status(status: message::PodStatus) -> PodStatus {
         pod_ips: (!ips.is_empty()).then_some(ips),
         conditions: Some(conditions.collect()),
         container_statuses: Some(containers.collect()),
+        init_container_statuses: Some(init_containers.collect()),
         ..PodStatus::default()
+    }
+}
+
+fn container_status(container: message::ContainerStatus) -> ContainerStatus {
+    let waiting = container.state.and_then(|state| state.waiting);
+    let waiting = waiting.map(|waiting| ContainerStateWaiting {
+        reason: some(&waiting.reason),
+        ..ContainerStateWaiting::default()
+    });
+    ContainerStatus {
+        restart_count: container.restart_count,
+        state: waiting
+            .map(|waiting| ContainerState { waiting: Some(waiting), ..ContainerState::default() }),
+        ..ContainerStatus::default()
     }
 }
 

@@ -12,8 +12,8 @@ use ambit_manifest::{Kind, Typed};
 use ambit_wire::capture::NOT_CAPTURED;
 use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Namespace, Node, ObjectReference, Pod, PodCondition, PodSpec,
-    PodStatus, Service,
+    Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
+    ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Service,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -30,6 +30,9 @@ use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
 /// loses its selector lead nowhere here.
 const NOT_OF_SELECTORS: &str =
     "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
+
+/// What a container waits for on its ordinary way.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// How one kind is read.
 pub(super) struct Reading<K> {
@@ -158,25 +161,46 @@ fn reduce_pod(pod: &mut Pod) {
 }
 
 fn reduced_status(status: PodStatus) -> PodStatus {
-    let ready = status.conditions.into_iter().flatten().find(|it| it.type_ == "Ready");
-    let ready = ready.map(|it| PodCondition {
-        type_: it.type_,
-        status: it.status,
-        ..PodCondition::default()
+    let conditions = status.conditions.into_iter().flatten();
+    let conditions = conditions.filter_map(|it| {
+        // Why a pod is on no node is in the message; of everything else the word is enough.
+        let message = match it.type_.as_str() {
+            "Ready" => None,
+            "PodScheduled" if it.status == "False" => it.message,
+            _ => return None,
+        };
+        let (type_, status) = (it.type_, it.status);
+        Some(PodCondition { type_, status, message, ..PodCondition::default() })
     });
-    let restarts = status.container_statuses.into_iter().flatten();
-    let restarts = restarts.map(|it| ContainerStatus {
-        restart_count: it.restart_count,
-        ..ContainerStatus::default()
-    });
+    let containers = |all: Option<Vec<ContainerStatus>>| {
+        all.into_iter().flatten().map(reduced_container).collect::<Vec<_>>()
+    };
+    // Done with when all went well: only one that waits is looked at.
+    let mut init_containers = containers(status.init_container_statuses);
+    init_containers.retain(|it| it.state.is_some());
     PodStatus {
         phase: status.phase,
         reason: status.reason,
         pod_ip: status.pod_ip,
         pod_ips: status.pod_ips,
-        conditions: ready.map(|ready| vec![ready]),
-        container_statuses: Some(restarts.collect()),
+        conditions: Some(conditions.collect()),
+        container_statuses: Some(containers(status.container_statuses)),
+        init_container_statuses: (!init_containers.is_empty()).then_some(init_containers),
         ..PodStatus::default()
+    }
+}
+
+fn reduced_container(container: ContainerStatus) -> ContainerStatus {
+    let reason = container.state.and_then(|state| state.waiting).and_then(|it| it.reason);
+    let reason = reason.filter(|reason| !STARTING.contains(&reason.as_str()));
+    let waiting = |reason| ContainerStateWaiting { reason: Some(reason), message: None };
+    ContainerStatus {
+        restart_count: container.restart_count,
+        state: reason.map(|reason| ContainerState {
+            waiting: Some(waiting(reason)),
+            ..ContainerState::default()
+        }),
+        ..ContainerStatus::default()
     }
 }
 

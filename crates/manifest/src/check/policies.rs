@@ -1,0 +1,133 @@
+//! Policies beside the objects that are there: whom each holds for, and whom it names.
+//!
+//! A policy that holds for nobody, or names clients that cannot exist, is well formed and protects
+//! nothing, or lets nobody in: only its author can say what was meant, so each is a warning.
+
+use std::collections::BTreeSet;
+
+use super::{All, Pods, ROOT_NAMESPACE, finding, listed, selector, selects};
+use crate::istio::{AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
+use crate::{Finding, Kind, Object, ObjectKey, Typed, policy};
+
+/// The trust domain, unless control is started with another one.
+const TRUST_DOMAIN: &str = "cluster.local";
+
+impl All<'_> {
+    /// A policy that is not enforced as it is written, and whom that concerns.
+    pub(super) fn policy(
+        &self,
+        object: &Object,
+        policy: &AuthorizationPolicy,
+        warnings: &mut Vec<Finding>,
+    ) {
+        self.strangers(object, policy, warnings);
+        let namespace = &*object.key.namespace;
+        let scope = (namespace != ROOT_NAMESPACE).then_some(namespace);
+        self.selects_nothing(object, scope, policy.spec.selector.as_ref(), warnings);
+        let converted = policy::convert(policy, ROOT_NAMESPACE);
+        if converted.condition.status == "True" {
+            return;
+        }
+        let held = self.pods(scope).into_iter().filter(|pods| !pods.is_owned);
+        let held = held.filter(|pods| self.holds_for(policy, pods));
+        let held: BTreeSet<String> =
+            held.map(|pods| format!("{}/{}", pods.namespace, pods.name)).collect();
+        let held: Vec<&str> = held.iter().map(String::as_str).collect();
+        let whom = match (&converted.policy, held.is_empty()) {
+            (Some(_), false) => format!("; it holds for {}", listed(&held)),
+            _ => String::new(),
+        };
+        warnings.push(finding(
+            object,
+            "spec",
+            format!(
+                "will be Accepted=False ({}): \
+                 {}{whom}",
+                converted.condition.reason, converted.condition.message
+            ),
+            "write it with source and destination.port only, or attach it to a waypoint once \
+             there is one",
+        ));
+    }
+
+    /// Whether a policy holds for pods that are where it looks.
+    fn holds_for(&self, policy: &AuthorizationPolicy, pods: &Pods<'_>) -> bool {
+        let mut attached = policy::services(policy).peekable();
+        match &policy.spec.selector {
+            Some(selector) if selects(&selector.match_labels, pods.labels) => true,
+            None if attached.peek().is_none() => true,
+            _ => attached.any(|service| {
+                let key = ObjectKey::new(Kind::Service, &service.namespace, &service.name);
+                let Some(Typed::Service(object)) = self.objects.get(&key) else { return false };
+                *service.namespace == *pods.namespace
+                    && selector(object).is_some_and(|it| selects(it, pods.labels))
+            }),
+        }
+    }
+
+    /// A PeerAuthentication; one with a selector is of its own namespace, that of the mesh
+    /// included.
+    pub(super) fn modes(
+        &self,
+        object: &Object,
+        modes: &PeerAuthentication,
+        warnings: &mut Vec<Finding>,
+    ) {
+        let scope = Some(&*object.key.namespace);
+        self.selects_nothing(object, scope, modes.spec.selector.as_ref(), warnings);
+    }
+
+    /// A selector that no workload answers to; `scope` is its namespace, or all.
+    fn selects_nothing(
+        &self,
+        object: &Object,
+        scope: Option<&str>,
+        selector: Option<&WorkloadSelector>,
+        warnings: &mut Vec<Finding>,
+    ) {
+        let Some(labels) = selector.map(|it| &it.match_labels).filter(|it| !it.is_empty()) else {
+            return;
+        };
+        let entries = self.objects.iter().filter(|(key, typed)| {
+            let Typed::WorkloadEntry(entry) = typed else { return false };
+            scope.is_none_or(|scope| scope == &*key.namespace)
+                && (selects(labels, Some(&entry.spec.labels))
+                    || selects(labels, entry.metadata.labels.as_ref()))
+        });
+        let pods = self.pods(scope);
+        if pods.iter().any(|pods| selects(labels, pods.labels)) || entries.count() > 0 {
+            return;
+        }
+        let place = match scope {
+            Some(namespace) => format!("of namespace `{namespace}`"),
+            None => "of any namespace".to_owned(),
+        };
+        warnings.push(finding(
+            object,
+            "spec.selector",
+            format!("no workload {place} has these labels: it holds for nobody"),
+            "make the selector and the pods' labels agree",
+        ));
+    }
+
+    /// Clients of namespaces that do not exist.
+    fn strangers(
+        &self,
+        object: &Object,
+        policy: &AuthorizationPolicy,
+        warnings: &mut Vec<Finding>,
+    ) {
+        for named in policy::named_namespaces(policy) {
+            if self.has_namespace(&named.namespace) || !named.is_of(TRUST_DOMAIN) {
+                continue;
+            }
+            let what = format!("{} does not exist: no client matches it", named.named());
+            warnings.push(finding(
+                object,
+                named.field,
+                what,
+                "correct the name, or create the namespace",
+            ));
+        }
+    }
+}

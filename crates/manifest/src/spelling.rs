@@ -1,0 +1,71 @@
+//! Slips of the pen: which known word a user may have meant.
+//!
+//! Nothing here changes what a user wrote; callers say which word they suspect.
+
+/// Label keys that Ambit reads. A key that is almost one of them has no effect, and Kubernetes
+/// takes it without complaint.
+const LABELS: [&str; 8] = [
+    super::DATAPLANE_MODE,
+    super::USE_WAYPOINT,
+    "istio.io/use-waypoint-namespace",
+    "istio.io/ingress-use-waypoint",
+    "ambit.io/cut-open-connections",
+    "service.istio.io/canonical-name",
+    "service.istio.io/canonical-revision",
+    crate::slice::SERVICE_NAME,
+];
+/// How many letters of a label's key may be wrong for it to be taken for a slip.
+const LABEL_SLIPS_MAX: usize = 2;
+
+/// The label key that `key` was probably meant to be; `None` for a right key and for any other.
+pub fn meant_label(key: &str) -> Option<&'static str> {
+    if LABELS.contains(&key) {
+        return None;
+    }
+    let is_near = |known: &&str| {
+        known.len().abs_diff(key.len()) <= LABEL_SLIPS_MAX
+            && distance(known, key) <= LABEL_SLIPS_MAX
+    };
+    LABELS.into_iter().find(is_near)
+}
+
+/// How many letters must be put in, taken out or changed (Levenshtein), whatever their case.
+pub(crate) fn distance(one: &str, other: &str) -> usize {
+    let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
+    let (one, other) = (letters(one), letters(other));
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, letter) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = above + 1;
+        for (column, other) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_key_that_is_a_letter_off_is_told_from_others() {
+        for (key, expected) in [
+            ("istio.io/dataplane-mod", Some("istio.io/dataplane-mode")),
+            ("istio.io/data-plane-mode", Some("istio.io/dataplane-mode")),
+            ("istio.io/Dataplane-Mode", Some("istio.io/dataplane-mode")),
+            ("istio.io/use_waypoint", Some("istio.io/use-waypoint")),
+            ("ambit.io/cut-open-conections", Some("ambit.io/cut-open-connections")),
+            ("istio.io/dataplane-mode", None),
+            ("istio.io/waypoint-for", None),
+            ("istio.io/use-waypoint-canary", None),
+            ("istio.io/rev", None),
+            ("app.kubernetes.io/name", None),
+            ("kubernetes.io/metadata.name", None),
+        ] {
+            assert_eq!(meant_label(key), expected, "{key}");
+        }
+    }
+}
