@@ -28,11 +28,14 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     };
     let shares = if has_mesh { shares(mesh.proxies("/shares").await) } else { Vec::new() };
     let certificates =
-        if has_mesh { revoked(mesh.proxies("/certificates").await) } else { Vec::new() };
+        if has_mesh { failing(mesh.proxies("/certificates").await) } else { Vec::new() };
+    let (revoked, failing): (Vec<_>, Vec<_>) =
+        certificates.into_iter().partition(|it| it.state == REVOKED);
     let are_roles_well = machine.iter().flat_map(|machine| &machine.roles).all(is_role_well);
     let is_well = are_roles_well
         && shares.iter().all(|share| share.used_up.is_empty())
-        && certificates.is_empty()
+        && revoked.is_empty()
+        && failing.is_empty()
         && told["error"].is_null()
         && is_empty(&told, "/discovery/nodesWithoutProxy")
         && is_empty(&told, "/pods/waitingForCapture")
@@ -40,13 +43,15 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     match (args.output, &mesh) {
         (Report::Json, Mesh::Machine(_)) => {
             let whole = json!({ "well": is_well, "machine": machine, "mesh": told,
-                "shares": shares, "certificatesRevoked": certificates });
+                "shares": shares, "certificatesRevoked": revoked,
+                "certificatesFailing": failing });
             super::print_json(&whole)?;
         }
         (Report::Json, Mesh::Cluster(cluster)) => {
             let cluster = json!({ "context": cluster.context() });
             let whole = json!({ "well": is_well, "cluster": cluster, "mesh": told,
-                "shares": shares, "certificatesRevoked": certificates });
+                "shares": shares, "certificatesRevoked": revoked,
+                "certificatesFailing": failing });
             super::print_json(&whole)?;
         }
         (Report::Text, _) => {
@@ -56,7 +61,8 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
             };
             text.push_str(&mesh_text(has_mesh, &told));
             text.push_str(&shares_text(&shares));
-            text.push_str(&revoked_text(&certificates));
+            text.push_str(&failing_text(&revoked));
+            text.push_str(&failing_text(&failing));
             for left in machine.iter().flat_map(|machine| &machine.left_alone) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "left alone: {left}");
@@ -108,37 +114,58 @@ fn shares_text(shares: &[NodeShares]) -> String {
     text
 }
 
-/// An identity whose certificate on a node is revoked, and that has got no other yet.
+/// The state of a certificate that is in date and not revoked.
+const AVAILABLE: &str = "Available";
+/// The state of a certificate that is revoked.
+const REVOKED: &str = "Revoked";
+
+/// An identity on a node whose certificate is revoked or out of date, or is not renewed.
 #[derive(Debug, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-struct RevokedCertificate {
+struct FailingCertificate {
     /// The node.
     node: String,
-    /// The identity: its pods there have no connection with other nodes.
+    /// The identity. Unless the state is `Available`, its pods there have no connection with other
+    /// nodes.
     identity: String,
+    /// `Available`, `Revoked`, `Expired`, `NotYetValid` or `Unavailable`.
+    state: String,
     /// Why no other has come, if that is known.
     reason: Option<String>,
 }
 
-/// Who waits for a certificate in the place of a revoked one. Proxies that do not answer are named
-/// with the shares.
-fn revoked(answers: Result<Answers>) -> Vec<RevokedCertificate> {
+/// Whose certificates cannot be used or are not renewed. Proxies that do not answer are named with
+/// the shares.
+fn failing(answers: Result<Answers>) -> Vec<FailingCertificate> {
     let mut all = Vec::new();
     for (node, answer) in answers.unwrap_or_default() {
         let Ok(Value::Array(items)) = answer else { continue };
-        all.extend(items.iter().filter(|item| item["state"] == "Revoked").map(|item| {
+        for item in &items {
             let reason = item["lastFailure"].as_str().map(str::to_owned);
-            RevokedCertificate { node: node.clone(), identity: plain(&item["identity"]), reason }
-        }));
+            let state = item["state"].as_str().and_then(|it| it.split(':').next());
+            let state = state.unwrap_or_default();
+            let is_out_of_date = matches!(state, REVOKED | "Expired" | "NotYetValid");
+            if is_out_of_date || reason.is_some() {
+                let (node, identity) = (node.clone(), plain(&item["identity"]));
+                all.push(FailingCertificate { node, identity, state: state.to_owned(), reason });
+            }
+        }
     }
     all
 }
 
-fn revoked_text(certificates: &[RevokedCertificate]) -> String {
+fn failing_text(certificates: &[FailingCertificate]) -> String {
     let mut text = String::new();
-    for RevokedCertificate { node, identity, reason } in certificates {
+    for FailingCertificate { node, identity, state, reason } in certificates {
+        let what = match state.as_str() {
+            AVAILABLE => "not renewed",
+            REVOKED => "revoked",
+            "Expired" => "expired",
+            "NotYetValid" => "not valid yet",
+            _ => "missing",
+        };
         // Writing to a String cannot fail.
-        let _ = write!(text, "certificate revoked on {node}: {identity}");
+        let _ = write!(text, "certificate {what} on {node}: {identity}");
         let _ = match reason {
             Some(reason) => writeln!(text, " ({reason})"),
             None => writeln!(text),
@@ -317,16 +344,30 @@ mod tests {
     }
 
     #[test]
-    fn revoked_certificates_are_named_with_their_node() {
-        let available = json!({ "identity": "spiffe://t/ns/a/sa/b", "state": "Available" });
-        let revoked = json!({ "identity": "spiffe://t/ns/a/sa/c", "state": "Revoked",
-            "lastFailure": "no answer" });
-        let told = super::revoked(Ok(vec![
-            ("node-1".to_owned(), Ok(json!([available, revoked]))),
+    fn failing_certificates_are_named_with_their_node() {
+        let one = |name: &str, state: &str, failure: Option<&str>| {
+            let identity = format!("spiffe://t/ns/a/sa/{name}");
+            json!({ "identity": identity, "state": state, "lastFailure": failure })
+        };
+        let first = [
+            one("b", "Available", None),
+            one("c", "Revoked", Some("no answer")),
+            one("d", "Expired", Some("one clock is wrong")),
+            one("e", "Available", Some("no answer")),
+            one("f", "Unavailable: no answer", Some("no answer")),
+            one("g", "Initializing", None),
+            one("h", "NotYetValid", None),
+        ];
+        let told = super::failing(Ok(vec![
+            ("node-1".to_owned(), Ok(json!(first))),
             ("node-2".to_owned(), Err(anyhow::anyhow!("no such page"))),
         ]));
-        let expected = "certificate revoked on node-1: spiffe://t/ns/a/sa/c (no answer)\n";
-        assert_eq!(super::revoked_text(&told), expected);
+        let expected = "certificate revoked on node-1: spiffe://t/ns/a/sa/c (no answer)\n\
+            certificate expired on node-1: spiffe://t/ns/a/sa/d (one clock is wrong)\n\
+            certificate not renewed on node-1: spiffe://t/ns/a/sa/e (no answer)\n\
+            certificate missing on node-1: spiffe://t/ns/a/sa/f (no answer)\n\
+            certificate not valid yet on node-1: spiffe://t/ns/a/sa/h\n";
+        assert_eq!(super::failing_text(&told), expected);
     }
 
     #[test]

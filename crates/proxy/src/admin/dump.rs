@@ -60,13 +60,17 @@ fn view_dump(view: &View) -> Map<String, Value> {
 
 /// The certificates of this node's pods.
 pub(super) fn certificates(shared: &Shared) -> Value {
-    shared.mesh.certificates.list().iter().map(holding).collect()
+    let certificates = &shared.mesh.certificates;
+    let now = certificates.now();
+    certificates.list().iter().map(|it| holding(it, now)).collect()
 }
 
-fn holding(holding: &Holding) -> Value {
+fn holding(holding: &Holding, now: SystemTime) -> Value {
     let Holding { identity, credentials, failure } = holding;
     let state = match (credentials, failure) {
         (Some(credentials), _) if credentials.is_revoked => "Revoked".to_owned(),
+        (Some(it), _) if it.certificate.is_expired(now) => "Expired".to_owned(),
+        (Some(it), _) if it.certificate.not_before() > now => "NotYetValid".to_owned(),
         (Some(_), _) => "Available".to_owned(),
         (None, Some(reason)) => format!("Unavailable: {reason}"),
         (None, None) => "Initializing".to_owned(),
