@@ -224,7 +224,7 @@ impl Certificates {
         self.ask(Ask::Release(identity)).await;
     }
 
-    /// The control plane answers again: who has no certificate waits no longer.
+    /// The control plane answers again: what failed waits no longer.
     pub(crate) fn retry(&self) {
         // With so many requests before it, or no keeper, it is not needed.
         let _ = self.asks.try_send(Ask::Retry);

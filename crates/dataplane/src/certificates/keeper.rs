@@ -67,6 +67,8 @@ type Obtained = (Identity, Result<Arc<WorkloadCertificate>, ObtainError>);
 struct Entry {
     pods: usize,
     failures: u32,
+    /// The last answer did not fit our clock.
+    is_skewed: bool,
     /// When to ask next; nothing while a request is under way.
     due: Option<Due>,
 }
@@ -191,14 +193,11 @@ impl<A: Authority> Keeper<A> {
         wait
     }
 
-    /// Ends the waits of identities that have no certificate to use.
+    /// Ends the waits after failures, but not where the authority answered and clocks differ.
     fn retry(&mut self) {
         let now = self.now();
-        let certificates = &self.certificates;
-        for (identity, entry) in &mut self.entries {
-            if entry.failures > 0 && certificates.cached(identity).is_none() {
-                entry.due = entry.due.map(|_| Due::now(now));
-            }
+        for entry in self.entries.values_mut().filter(|it| it.failures > 0 && !it.is_skewed) {
+            entry.due = entry.due.map(|_| Due::now(now));
         }
     }
 
@@ -208,7 +207,7 @@ impl<A: Authority> Keeper<A> {
             return;
         }
         let now = self.now();
-        let entry = Entry { pods: 1, failures: 0, due: Some(Due::now(now)) };
+        let entry = Entry { pods: 1, failures: 0, is_skewed: false, due: Some(Due::now(now)) };
         self.entries.insert(identity.clone(), entry);
         self.note(&identity, None);
         let handed = self.handed.remove(&identity);
@@ -274,6 +273,9 @@ impl<A: Authority> Keeper<A> {
             self.put_in_force(identity, certificate).await;
         }
         self.failed(identity, skew.to_string().into(), limit);
+        if let Some(entry) = self.entries.get_mut(identity) {
+            entry.is_skewed = true;
+        }
     }
 
     /// Notes why there is no certificate, or no newer one, and plans the next attempt.
@@ -296,6 +298,7 @@ impl<A: Authority> Keeper<A> {
             self.note(identity, Some(REVOKED.into()));
         } else if let Some(entry) = self.entries.get_mut(identity) {
             entry.failures = 0;
+            entry.is_skewed = false;
             entry.due = Some(Due { at, planned_at: now });
             self.note(identity, None);
         }
@@ -335,6 +338,7 @@ impl<A: Authority> Keeper<A> {
         let Some(entry) = self.entries.get_mut(identity) else { return RETRY_START };
         let factor = 2_u32.saturating_pow(entry.failures.min(20));
         entry.failures = entry.failures.saturating_add(1);
+        entry.is_skewed = false;
         let wait = RETRY_START.saturating_mul(factor).min(limit);
         let wait = wait.mul_f64(1.0 - RETRY_JITTER * rand::random::<f64>());
         entry.due = Some(Due { at: now + wait, planned_at: now });

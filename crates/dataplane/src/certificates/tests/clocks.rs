@@ -115,7 +115,7 @@ async fn without_another_a_certificate_of_tomorrow_is_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_no_certificate_asks_as_soon_as_the_control_plane_answers() {
+async fn what_failed_is_asked_for_as_soon_as_the_control_plane_answers() {
     let world = World::new("answers", HOUR).start();
     world.authority.set_down(true);
     world.certificates.hold(identity("cart")).await;
@@ -129,5 +129,15 @@ async fn who_has_no_certificate_asks_as_soon_as_the_control_plane_answers() {
     assert!(serial(&world).is_some());
     world.certificates.retry();
     pass(1).await;
-    assert_eq!(world.authority.asked(&identity("cart")).len(), asked + 1, "who has one waits");
+    assert_eq!(world.authority.asked(&identity("cart")).len(), asked + 1, "nothing failed");
+    // An answer that does not fit this clock was signed all the same.
+    world.signer.set(HOUR_S);
+    pass(HOUR.as_secs() / 2 + 60).await;
+    assert!(failure(&world).is_some());
+    let asked = world.authority.asked(&identity("cart")).len();
+    for _ in 0..20 {
+        world.certificates.retry();
+        pass(1).await;
+    }
+    assert!(world.authority.asked(&identity("cart")).len() <= asked + 2, "the waits go on");
 }
