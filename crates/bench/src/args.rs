@@ -28,7 +28,7 @@ pub struct BenchArgs {
 pub(super) enum Other {
     /// Compares two runs of the same experiment: what differs, and is it more than noise?
     Compare(CompareArgs),
-    /// Makes the report, charts and tables of a run again.
+    /// Writes the report, charts and tables of a run again.
     Report(ReportArgs),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct CompareArgs {
     /// A run: its directory or run.json.
     #[arg(value_name = "A")]
     pub(super) before: PathBuf,
-    /// Another one.
+    /// Another run.
     #[arg(value_name = "B")]
     pub(super) after: PathBuf,
 }
@@ -46,7 +46,7 @@ pub(super) struct CompareArgs {
 /// `ambit bench report`.
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
-    /// A run: its directory or run.json. What is made of it is written beside it.
+    /// A run: its directory or run.json. The report is written beside it.
     #[arg(value_name = "RUN")]
     pub(super) run: PathBuf,
 }
@@ -54,51 +54,50 @@ pub(super) struct ReportArgs {
 /// A run.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RunArgs {
-    /// An experiment by name, or manifests of your own by path (with --url).
+    /// The name of an experiment, or the path of your own manifests (with --url).
     #[arg(required = true, value_name = "EXPERIMENT|PATH")]
     pub(super) experiment: String,
-    /// Which modes, separated by commas [default: none, ambient, ambient+l4policy and every peer].
+    /// The modes, separated by commas [default: none, ambient, ambient+l4policy and every peer].
     #[arg(long, value_delimiter = ',', value_name = "MODE")]
     pub(super) modes: Vec<String>,
-    /// Another mesh's program: ztunnel=PATH, envoy=PATH, linkerd=PATH; may be repeated.
+    /// The proxy of another mesh, as ztunnel=PATH, envoy=PATH or linkerd=PATH; may be repeated.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     pub(super) peers: Vec<String>,
-    /// How often each load is driven in each mode; fewer than 3 give no verdict, fewer than 6 none
-    /// to rely on.
+    /// Number of measurements of each load in each mode. Fewer than 3 give no verdict, fewer than 6
+    /// no reliable one.
     #[arg(long, default_value_t = 6,
         value_parser = clap::value_parser!(u64).range(1..=MAX_REPETITIONS))]
     pub(super) repetitions: u64,
-    /// How long each load is driven and measured.
+    /// Time of each measurement.
     #[arg(short, long, default_value = "5s", value_parser = bounded)]
     pub(super) duration: Duration,
-    /// Load before each measurement.
+    /// Time of load before each measurement.
     #[arg(long, default_value = "1s", value_parser = ambit_load::duration)]
     pub(super) warm_up: Duration,
-    /// Sizes of `tiered`, in namespaces, separated by commas [default: 1,5].
+    /// Numbers of namespaces of `tiered`, separated by commas [default: 1,5].
     #[arg(long, value_delimiter = ',', value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=MAX_NAMESPACES))]
     pub(super) namespaces: Vec<u32>,
-    /// Requests per second of `tiered` in each namespace, or of a load of your own
-    /// [default: 50/s].
+    /// Requests per second: of `tiered` in each namespace, or to --url [default: 50/s].
     #[arg(long, value_name = "RATE")]
     pub(super) rate: Option<String>,
-    /// Connections of a load of your own, or of `tiered` in each namespace [default: 10].
+    /// Connections: of `tiered` in each namespace, or to --url [default: 10].
     #[arg(short, long, value_name = "N")]
     pub(super) connections: Option<u32>,
-    /// Only cases whose name has this in it; may be repeated.
+    /// Runs only cases whose name contains this; may be repeated.
     #[arg(long = "only", value_name = "TEXT")]
     pub(super) only: Vec<String>,
-    /// With manifests of your own: what to load, as a pod sees it.
+    /// With your own manifests: the URL that gets the load, as a pod sees it.
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
-    /// With manifests of your own: the pod that drives the load, as NAMESPACE/POD
-    /// [default: a new one, in the first namespace of the manifests].
+    /// With your own manifests: the pod that sends the load, as NAMESPACE/POD [default: a new one,
+    /// in the first namespace of the manifests].
     #[arg(long, value_name = "NS/POD")]
     pub(super) from: Option<String>,
-    /// Where the run is kept [default: bench/runs/DATE-MACHINE/EXPERIMENT].
+    /// The directory of the run [default: bench/runs/DATE-MACHINE/EXPERIMENT].
     #[arg(long, value_name = "DIR")]
     pub(super) keep: Option<PathBuf>,
-    /// What the order is shuffled with [default: another one each time].
+    /// Seed of the shuffled order [default: another one each time].
     #[arg(long)]
     pub(super) seed: Option<u64>,
 }

@@ -60,10 +60,10 @@ pub fn help() -> String {
     for mode in modes::MODES {
         text += &format!("  {:<17} {}\n", mode.name, mode.title);
     }
-    text + "\nThe first mode is what the others are compared with. Everything runs here, in \
-            namespaces of its own.\n\n\
-            With --kube, `path` runs on a cluster that has Ambit: each mode in a namespace \
-            ambit-bench-MODE, which is made and deleted.\n"
+    text + "\nThe first mode is what the others are compared with. Each runs on this machine, in \
+            network namespaces of its own.\n\n\
+            With --kube, `path` runs on a cluster that has Ambit. Each mode gets a namespace \
+            ambit-bench-MODE, which is deleted at the end.\n"
 }
 
 /// Where a run is to be taken.

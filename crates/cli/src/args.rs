@@ -21,12 +21,12 @@ pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
 
-/// Ambit, a sidecar-less zero-trust service mesh.
+/// Ambit, a service mesh without sidecars.
 #[derive(Debug, Parser)]
-#[command(name = "ambit", version = ambit_bench::VERSION, about, max_term_width = 100)]
+#[command(name = "ambit", version = ambit_bench::VERSION, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// The state directory of the machine, for the commands that concern one; may also follow the
-    /// command [env: AMBIT_STATE].
+    /// The state directory of the mesh on this machine; may follow the command
+    /// [env: AMBIT_STATE].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// What to do.
@@ -69,45 +69,47 @@ impl Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Starts a mesh of two nodes, puts load on it, proves what it does, and removes it.
+    /// Starts a mesh of two nodes, sends load, proves what the mesh does, and removes it.
     Demo(DemoArgs),
     /// Starts a mesh on this machine from Kubernetes manifests.
     Up(UpArgs),
-    /// Takes the mesh on this machine down. Only the logs stay.
+    /// Ends the mesh on this machine and removes it. Only the logs stay.
     Down(StateArgs),
-    /// Checks whether a Kubernetes cluster can run Ambit, and whether Ambit is well there.
+    /// Checks whether a Kubernetes cluster can run Ambit, and whether Ambit works there. Exits with
+    /// 1 if a finding is an error.
     Check(CheckArgs),
-    /// Takes every pod of a Kubernetes cluster out of the mesh, and first names the policies that
-    /// end with it. `helm uninstall` runs this by itself.
+    /// Takes every pod of a Kubernetes cluster out of the mesh. It first names the policies that
+    /// are then no longer enforced. `helm uninstall` runs this command.
     Uninstall(UninstallArgs),
-    /// Applies manifests to a running mesh: all of them or none.
+    /// Applies manifests to a running mesh: all or none.
     Apply(ManifestArgs),
-    /// Deletes the objects of manifests from a running mesh: all of them or none.
+    /// Deletes the objects of manifests from a running mesh: all or none.
     Delete(ManifestArgs),
     /// Lists pods, services, workloads, policies, certificates, connections or nodes.
     Get(GetArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
-    /// Prints the logs of a pod (NS/POD), of a proxy (proxy/NODE), an agent (node/NODE) or control.
+    /// Prints the logs of a pod (NAMESPACE/POD), a proxy (proxy/NODE), a node agent (node/NODE) or
+    /// control.
     Logs(LogsArgs),
-    /// Shows whether every part of the mesh is well.
+    /// Shows whether every part of the mesh works.
     Status(StatusArgs),
-    /// Explains what happens to a connection, what decides it, and how to change that.
+    /// Explains whether a connection is allowed, why, and how to change that.
     Why(WhyArgs),
-    /// Plans what each mode of a mesh reserves, how many nodes it takes and what they cost.
+    /// Computes what each kind of mesh reserves, how many nodes it needs, and what they cost.
     #[command(after_help = plan::MODELLED)]
     Plan(Box<PlanArgs>),
-    /// Sends load at a constant rate, or as fast as possible, and counts latency from when each
-    /// request was due.
+    /// Sends load at a constant rate, or as fast as possible, and measures latency from the moment
+    /// when each request was due.
     Load(Box<ambit_load::LoadArgs>),
-    /// Runs a published experiment, or your own manifests, in several modes, and compares what
-    /// each costs.
+    /// Runs a published experiment, or your own manifests, with and without meshes, and compares
+    /// latency and CPU.
     #[command(after_help = ambit_bench::help())]
     Bench(Box<BenchArgs>),
-    /// Asks a part of the mesh in this container or on this host whether it is well. The kubelet's
+    /// Asks a part of the mesh in this container or on this host whether it is ready. The kubelet's
     /// probes run this.
     Probe(ProbeArgs),
-    /// Prints the completions of a shell; for bash: `source <(ambit completions bash)`.
+    /// Prints the completions for a shell. For bash: `source <(ambit completions bash)`.
     Completions(CompletionsArgs),
     /// Writes a manual page for each command.
     #[command(hide = true)]
@@ -161,8 +163,8 @@ impl Command {
 /// Which machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StateArgs {
-    /// The state directory of the machine [env: AMBIT_STATE] [default: /run/ambit, or below
-    /// $XDG_RUNTIME_DIR].
+    /// The state directory of the mesh on this machine [env: AMBIT_STATE] [default: /run/ambit, or
+    /// without root below $XDG_RUNTIME_DIR].
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }
@@ -176,11 +178,11 @@ pub(crate) struct DemoArgs {
     /// Requests per second.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) rate: u32,
-    /// Where to keep the packet captures and logs [default: a new directory below the
-    /// temporary one].
+    /// Directory for the packet captures and logs [default: a new one in the directory for
+    /// temporary files].
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
-    /// Prints what was measured as JSON.
+    /// The format of the result.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
 }
@@ -188,9 +190,9 @@ pub(crate) struct DemoArgs {
 /// How a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Report {
-    /// For a person.
+    /// Text for people.
     Text,
-    /// For a machine.
+    /// JSON for programs.
     Json,
 }
 
@@ -203,25 +205,28 @@ pub(crate) struct UpArgs {
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
-    /// Returns when everything is ready; `ambit down` ends the mesh.
+    /// Returns when everything is ready. Without it, the command stays until Ctrl-C. `ambit down`
+    /// ends the mesh.
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Starts only pods, services and DNS, without the mesh: a baseline to measure against.
+    /// Starts only pods, services and DNS, without the mesh, to compare with.
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,
-    /// A local command for an image, as NAME=COMMAND; may be repeated.
+    /// The local command that runs instead of an image, as NAME=COMMAND; may be repeated.
     #[arg(long = "image", value_name = "NAME=COMMAND")]
     pub(crate) images: Vec<String>,
-    /// Another program instead of a node's proxy, as NODE=PATH (a real ztunnel); may be repeated.
+    /// A program that runs instead of a node's proxy, such as a real ztunnel, as NODE=PATH; may be
+    /// repeated.
     #[arg(long = "proxy", value_name = "NODE=PATH")]
     pub(crate) proxies: Vec<String>,
-    /// A further flag for every `ambit control`, as --control-flag=--workload-cert-ttl=60s.
+    /// A flag for every `ambit control`, as --control-flag=--workload-cert-ttl=60s; may be
+    /// repeated.
     #[arg(long = "control-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub(crate) control_flags: Vec<String>,
-    /// A further flag for every `ambit proxy`.
+    /// A flag for every `ambit proxy`; may be repeated.
     #[arg(long = "proxy-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub(crate) proxy_flags: Vec<String>,
-    /// A further flag for every `ambit node`.
+    /// A flag for every `ambit node`; may be repeated.
     #[arg(long = "node-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub(crate) node_flags: Vec<String>,
     #[command(flatten)]
@@ -233,8 +238,8 @@ pub(crate) struct UpArgs {
 /// What of the manifests may be left out.
 #[derive(Debug, Args)]
 pub(crate) struct IgnoredArgs {
-    /// Leaves out what would enforce something elsewhere and is not read (RequestAuthentication,
-    /// NetworkPolicy), instead of applying nothing.
+    /// Leaves out RequestAuthentication and NetworkPolicy objects, which Ambit does not enforce.
+    /// Without it they are errors, and nothing is applied.
     #[arg(long)]
     allow_ignored: bool,
 }
@@ -272,10 +277,10 @@ pub(crate) struct GetArgs {
     /// What to show.
     #[arg(value_enum)]
     pub(crate) kind: Kind,
-    /// Only this namespace.
+    /// Shows only this namespace.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
-    /// How to show it.
+    /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
     #[command(flatten)]
@@ -296,13 +301,13 @@ pub(crate) enum Kind {
     /// Workloads, as the proxies know them.
     #[value(alias = "workload")]
     Workloads,
-    /// Policies, and whether they can be enforced.
+    /// Policies, and whether they are accepted.
     #[value(alias = "policy")]
     Policies,
-    /// The certificates the proxies hold.
+    /// The certificates of the proxies.
     #[value(alias = "certificate", alias = "cert", alias = "certs")]
     Certificates,
-    /// Live connections through the proxies.
+    /// Open connections through the proxies.
     #[value(alias = "connection", alias = "conn", alias = "conns")]
     Connections,
     /// Nodes.
@@ -326,13 +331,14 @@ pub(crate) enum Output {
 /// `ambit check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Checks whether the cluster can run Ambit, before the installation.
+    /// Checks whether the cluster can run Ambit, before you install it.
     #[arg(long)]
     pub(crate) pre: bool,
-    /// Shows what uninstalling would change: which policies end, and what forbids it.
+    /// Shows what uninstalling would change: which policies are no longer enforced, and what
+    /// forbids it.
     #[arg(long, conflicts_with = "pre")]
     pub(crate) uninstall: bool,
-    /// How to show it.
+    /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
     #[command(flatten)]
@@ -342,11 +348,11 @@ pub(crate) struct CheckArgs {
 /// `ambit uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct UninstallArgs {
-    /// How long connections through the mesh may stay open; then they are cut, and counted
-    /// (0s to 3600s).
+    /// How long connections through the mesh may stay open. Then they are cut and counted (0s to
+    /// 3600s).
     #[arg(long, default_value = "200s", value_name = "DURATION")]
     pub(crate) grace: Grace,
-    /// Continues although policies refuse plain text, or nodes do not answer.
+    /// Continues even if policies refuse plain text, or nodes do not answer.
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -371,9 +377,9 @@ impl FromStr for Grace {
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod, as NAMESPACE/POD; the name of a Deployment means its first pod.
+    /// The pod, as NAMESPACE/POD. The name of a Deployment means its first pod.
     pub(crate) pod: String,
-    /// The container, for a pod of several.
+    /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
     /// The command and its arguments.
@@ -388,9 +394,9 @@ pub(crate) struct ExecArgs {
 /// `ambit logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// NS/POD, proxy/NODE, node/NODE or control.
+    /// NAMESPACE/POD, proxy/NODE, node/NODE or control.
     pub(crate) of: String,
-    /// The container, for a pod of several.
+    /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
     /// Keeps printing new lines.
@@ -405,7 +411,7 @@ pub(crate) struct LogsArgs {
 /// `ambit status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// How to show it.
+    /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
     #[command(flatten)]
@@ -422,7 +428,7 @@ pub(crate) struct WhyArgs {
     /// To what: NAMESPACE/POD, NAMESPACE/SERVICE, a hostname or an address, with :PORT.
     #[arg(value_name = "DST[:PORT]")]
     pub(crate) destination: String,
-    /// How to show it.
+    /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
     #[command(flatten)]

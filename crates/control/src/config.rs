@@ -25,15 +25,16 @@ const SHUTDOWN_SPREAD_MAX: Duration = Duration::from_secs(300);
 /// Flags of `ambit control`, the control plane in istiod's place.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Where objects are read from: kubernetes, or files:DIR, the registry directory of `ambit up`
+    /// Source of the objects: kubernetes (the API server), or files:DIR (the registry directory of
+    /// `ambit up`)
     #[arg(long, env = "AMBIT_REGISTRY", value_name = "SOURCE")]
     pub registry: String,
 
-    /// How to reach the Kubernetes API server [default: KUBECONFIG, or the pod's service account]
+    /// Kubeconfig of the API server [default: KUBECONFIG, or the pod's ServiceAccount]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Directory of roots, keys and allocated addresses; made if absent, mode 0700
+    /// Directory of roots, keys and allocated addresses; created if missing, mode 0700
     #[arg(long, default_value = "/var/lib/ambit/control", value_name = "DIR")]
     pub state: PathBuf,
 
@@ -41,18 +42,17 @@ pub struct Args {
     #[arg(long, default_value = "/var/run/ambit/control.sock", value_name = "PATH")]
     pub admin_socket: PathBuf,
 
-    /// Address of the administration API over TCP, beside the socket; loopback only, off unless
-    /// given
+    /// Address of the administration API over TCP, in addition to the socket; loopback only
+    /// [default: none]
     #[arg(long, value_name = "ADDRESS")]
     pub admin_address: Option<SocketAddr>,
 
-    /// How long the proxies' streams take to end at shutdown, one after another [default: 5s with
+    /// Time over which the proxies' streams end at shutdown, one after another [default: 5s with
     /// --registry kubernetes, otherwise 0s]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub shutdown_spread: Option<Duration>,
 
-    /// Directory into which each node's token, roots and revocation list are written, as
-    /// DIR/NODE/...
+    /// Directory for each node's token, roots and revocation list, as DIR/NODE/...
     #[arg(long, value_name = "DIR")]
     pub node_credentials: Option<PathBuf>,
 
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, default_value = "[::]:15012")]
     pub xds_address: SocketAddr,
 
-    /// Address of discovery without TLS and token; loopback only, off unless given
+    /// Address of discovery without TLS and token; loopback only [default: none]
     #[arg(long, value_name = "ADDRESS")]
     pub plaintext_xds_address: Option<SocketAddr>,
 
@@ -68,12 +68,12 @@ pub struct Args {
     #[arg(long, default_value = "[::]:15014")]
     pub monitoring_address: SocketAddr,
 
-    /// Further DNS names and addresses that the server certificate holds
+    /// Further DNS name or address in the server certificate; may be repeated
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,
 
-    /// Directory of a plugged-in authority with Istio's names: ca-cert.pem ca-key.pem
-    /// cert-chain.pem root-cert.pem
+    /// Directory of your own authority, with Istio's file names: ca-cert.pem, ca-key.pem,
+    /// cert-chain.pem, root-cert.pem
     #[arg(long, value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
 
@@ -82,11 +82,11 @@ pub struct Args {
         value_parser = duration, value_name = "DURATION")]
     pub workload_cert_ttl: Duration,
 
-    /// Longest lifetime that proxies may ask for instead [default: the --workload-cert-ttl]
+    /// Longest lifetime that proxies may request [default: --workload-cert-ttl]
     #[arg(long, env = "MAX_WORKLOAD_CERT_TTL", value_parser = duration, value_name = "DURATION")]
     pub max_workload_cert_ttl: Option<Duration>,
 
-    /// Namespace whose policies hold everywhere
+    /// Namespace whose policies apply in all namespaces
     #[arg(long, env = "ROOT_NAMESPACE", value_name = "NAMESPACE")]
     pub root_namespace: Option<String>,
 
@@ -94,7 +94,7 @@ pub struct Args {
     #[arg(long, env = "TRUST_DOMAIN", value_name = "DOMAIN")]
     pub trust_domain: Option<String>,
 
-    /// Name of the cluster, part of every workload's name
+    /// Name of the cluster; part of every workload's name
     #[arg(long, env = "CLUSTER_ID", default_value = "Kubernetes", value_name = "ID")]
     pub cluster_id: String,
 
@@ -102,8 +102,8 @@ pub struct Args {
     #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local", value_name = "DOMAIN")]
     pub cluster_domain: String,
 
-    /// Service accounts that may ask for certificates of pods on their node, as NAMESPACE/NAME
-    /// [default: ztunnel of the root namespace]
+    /// Service accounts that may request certificates of pods on their node, as NAMESPACE/NAME,
+    /// separated by commas [default: ztunnel of the root namespace]
     #[arg(long, env = "CA_TRUSTED_NODE_ACCOUNTS", value_delimiter = ',', value_name = "ACCOUNT")]
     pub trusted_node_accounts: Vec<String>,
 

@@ -31,10 +31,10 @@ pub(super) enum Serve {
 /// `ambit load serve`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Where to listen. Everybody who can reach it can make this machine send load.
+    /// The address to listen on. Everyone who can reach it can make this machine send load.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(super) listen: SocketAddr,
-    /// Where results are kept that a call asks to save.
+    /// The directory of results that a call asks to save.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(super) data_dir: PathBuf,
 }
@@ -42,28 +42,28 @@ pub(super) struct ServeArgs {
 /// A run.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RunArgs {
-    /// Where to: http://HOST[:PORT]/PATH or tcp://HOST:PORT.
+    /// The target: http://HOST[:PORT]/PATH or tcp://HOST:PORT.
     #[arg(required = true)]
     url: String,
-    /// Requests per second over all connections, as 450/s: open loop, each request counts from the
-    /// moment it was due. max: closed loop, as fast as answers come.
+    /// Requests per second over all connections, as 450/s: open loop, latency counts from the
+    /// moment when a request was due. `max`: closed loop, as fast as answers come.
     #[arg(long, default_value = "100/s", value_parser = plan::pace, allow_hyphen_values = true)]
     rate: Pace,
-    /// Connections from the start.
+    /// Connections at the start.
     #[arg(short, long, default_value_t = 10)]
     connections: usize,
-    /// Connections at most, opened when all are busy as a request becomes due [default: as many as
-    /// from the start].
+    /// Most connections. Further ones are opened if all are busy when a request is due [default: as
+    /// many as at the start].
     #[arg(long)]
     max_connections: Option<usize>,
-    /// How long, after the warm-up; 0 until it is interrupted, a day at most.
+    /// How long, after the warm-up; at most a day. 0 means until Ctrl-C.
     #[arg(short, long, default_value = "5s", value_parser = plan::duration)]
     duration: Duration,
-    /// This many requests, instead of a duration.
+    /// Number of requests, instead of a duration.
     #[arg(short = 'n', long, conflicts_with = "duration",
         value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Load before anything is counted.
+    /// Time of load that is not counted.
     #[arg(long, default_value = "0s", value_parser = plan::duration)]
     warm_up: Duration,
     /// The protocol [default: HTTP/1.1 to http://, request and response to tcp://].
@@ -75,7 +75,7 @@ pub(super) struct RunArgs {
     /// A new connection for each request.
     #[arg(long)]
     close: bool,
-    /// HTTP's method [default: GET, or POST if there is a body].
+    /// The HTTP method [default: GET, or POST if there is a body].
     #[arg(short, long)]
     method: Option<String>,
     /// A header, as "Name: value"; may be repeated.
@@ -84,28 +84,28 @@ pub(super) struct RunArgs {
     /// The body of each request.
     #[arg(long, conflicts_with = "body_size")]
     body: Option<String>,
-    /// Bytes of body, or of each request and write over TCP.
+    /// Size of the body, or of each request or write over TCP.
     #[arg(long, value_name = "BYTES")]
     body_size: Option<usize>,
-    /// Bytes that a TCP server answers [default: as many as it is sent].
+    /// Size of a TCP server's answer [default: that of the request].
     #[arg(long, value_name = "BYTES")]
     response_size: Option<usize>,
     /// The longest wait for one answer.
     #[arg(long, default_value = "10s", value_parser = plan::duration)]
     timeout: Duration,
-    /// Threads, each with its share of connections and rate.
+    /// Threads; they share connections and rate.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Continues, and counts failures, when the server cannot be reached at the start.
+    /// Continues if the server cannot be reached at the start, and counts failures.
     #[arg(long)]
     keep_going: bool,
-    /// How the result is printed.
+    /// The format of the result.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub(super) output: Output,
-    /// Where the result is written, instead of standard output.
+    /// The file for the result, instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
-    /// No progress on the terminal.
+    /// Prints no progress.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }

@@ -12,7 +12,7 @@ use super::report::Report;
 /// A way of writing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
-    /// For a person.
+    /// Text for people.
     Text,
     /// Everything, with the full histogram.
     Json,

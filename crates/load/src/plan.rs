@@ -69,9 +69,9 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS, with prior knowledge.
     H2c,
-    /// Bytes there, and as many back (or --response-size).
+    /// Sends bytes, and expects as many back (or --response-size).
     Tcp,
-    /// Bytes there, as fast as they go, to a sink that says in the end how many arrived.
+    /// Sends bytes as fast as possible to a sink, which answers at the end how many arrived.
     TcpStream,
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum Sample {
     /// A service that calls others, set up by the environment variables of
     /// nicholasjackson/fake-service.
     FakeService {
-        /// Where to listen; in place of LISTEN_ADDR.
+        /// The address to listen on, instead of LISTEN_ADDR.
         #[arg(long, value_name = "ADDR")]
         listen: Option<String>,
     },
@@ -95,7 +95,7 @@ pub(crate) enum Sample {
     },
     /// HTTP: `GET /ratings/0` of bookinfo.
     Ratings(Listen),
-    /// TCP: takes what it is sent; at the end of the input it says how many bytes that were.
+    /// TCP: reads everything; at the end of the input it answers how many bytes it read.
     ///
     /// The number is eight bytes long, big end first.
     Sink(Listen),
@@ -108,14 +108,14 @@ pub(crate) enum Sample {
         #[command(flatten)]
         timing: timed::Timing,
     },
-    /// Nothing, until SIGTERM.
+    /// Does nothing, until SIGTERM.
     Sleep,
 }
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Listen {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long = "listen", value_name = "ADDR", default_value = "[::]:8080")]
     address: String,
 }

@@ -30,25 +30,25 @@ pub struct Args {
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
 
-    /// Where pods and namespaces are read from: kubernetes, the API server; or files:DIR, the
-    /// registry directory of `ambit up`
+    /// Source of pods and namespaces: kubernetes (the API server), or files:DIR (the registry
+    /// directory of `ambit up`)
     #[arg(long, env = "AMBIT_REGISTRY", value_name = "SOURCE")]
     pub registry: String,
 
-    /// How to reach the API server; without it KUBECONFIG, ~/.kube/config, or the pod's own
-    /// ServiceAccount
+    /// Kubeconfig of the API server [default: KUBECONFIG, ~/.kube/config, or the pod's
+    /// ServiceAccount]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// The node's /proc, by which the network namespaces of pods are found (needs hostPID)
+    /// The node's /proc, to find the network namespaces of pods (needs hostPID)
     #[arg(long, default_value = "/proc", value_name = "DIR")]
     pub proc: PathBuf,
 
-    /// Where libcni notes the network namespaces that it made
+    /// Directory in which libcni records the network namespaces that it made
     #[arg(long, default_value = "/var/lib/cni/results", value_name = "DIR")]
     pub cni_results: PathBuf,
 
-    /// Socket on which the node proxy is told of pods (ZDS); mode 0600
+    /// Socket that announces pods to the node proxy (ZDS); mode 0600
     #[arg(long, env = "ZTUNNEL_UDS_ADDRESS", default_value = "/var/run/ztunnel/ztunnel.sock")]
     pub zds_socket: PathBuf,
 
@@ -56,12 +56,12 @@ pub struct Args {
     #[arg(long, default_value = "/var/run/istio-cni/pluginevent.sock")]
     pub cni_socket: PathBuf,
 
-    /// The container runtime's directory of CNI configurations: the plugin is put into the first
-    /// one and kept there; without it none is touched
+    /// The container runtime's directory of CNI configurations. The agent adds its plugin to the
+    /// first one and keeps it there; without this flag it changes none
     #[arg(long, requires = "cni_bin_dir", value_name = "DIR")]
     pub cni_conf_dir: Option<PathBuf>,
 
-    /// Where the container runtime finds CNI plugins: ambit-cni is installed there
+    /// The container runtime's directory of CNI plugins. The agent installs ambit-cni there
     #[arg(long, requires = "cni_conf_dir", value_name = "DIR")]
     pub cni_bin_dir: Option<PathBuf>,
 
@@ -69,26 +69,26 @@ pub struct Args {
     #[arg(long, requires = "cni_conf_dir", value_name = "NAME")]
     pub cni_conf_name: Option<String>,
 
-    /// Taint that is removed from the node once the agent is ready; none if empty
+    /// Taint that the agent removes from the node when it is ready; empty for none
     #[arg(long, default_value = "cni.istio.io/not-ready", value_name = "KEY")]
     pub remove_taint: String,
 
-    /// The agent's own DaemonSet, as NAMESPACE/NAME: if it is gone or going when the agent is told
-    /// to stop, everything is removed from the node
+    /// The agent's own DaemonSet, as NAMESPACE/NAME. If it is deleted when the agent stops, the
+    /// agent removes everything from the node
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub daemonset: Option<String>,
 
-    /// The agent's own pod, in the namespace of --daemonset: says there how far it is when the mesh
-    /// leaves the cluster
+    /// The agent's own pod, in the namespace of --daemonset. The agent reports on it while the mesh
+    /// is uninstalled
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub pod_name: Option<String>,
 
-    /// Remove everything from the node and end: pods leave the mesh, open connections go on for
-    /// --uninstall-grace
+    /// Remove everything from the node and end: pods leave the mesh, and open connections are cut
+    /// after --uninstall-grace
     #[arg(long)]
     pub uninstall: bool,
 
-    /// How long captured connections may stay open while everything is removed (0s to 3600s)
+    /// How long captured connections may stay open at the end (0s to 3600s)
     #[arg(long, default_value = "20s", value_parser = parse_grace, value_name = "DURATION")]
     pub uninstall_grace: Duration,
 
@@ -104,8 +104,8 @@ pub struct Args {
     #[arg(long, default_value = "127.0.0.1:8000")]
     pub readiness_address: SocketAddr,
 
-    /// How often each pod's capture is compared with what it should be, beside whenever the kernel
-    /// tells of a change of its rules (50ms to 5s)
+    /// How often the agent checks each pod's capture rules, besides whenever the kernel reports a
+    /// change of them (50ms to 5s)
     #[arg(long, default_value = "5s", value_parser = parse_interval, value_name = "DURATION")]
     pub repair_interval: Duration,
 }

@@ -51,14 +51,14 @@ pub struct Args {
     /// Name of the node whose pods this proxy serves
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node_name: String,
-    /// Socket of the node agent, which says which pods to serve (ZDS)
+    /// Socket of the node agent, which announces the pods to serve (ZDS)
     #[arg(long, env = "INPOD_UDS", default_value = "/var/run/ztunnel/ztunnel.sock")]
     pub zds_socket: PathBuf,
     /// Control plane for discovery, https://HOST:PORT, or http:// for plain text [default:
     /// https://istiod.istio-system.svc:15012 in a cluster, else https://localhost:15012]
     #[arg(long, env = "XDS_ADDRESS", value_name = "URI")]
     pub xds_address: Option<String>,
-    /// Certificate authority, https:// or http:// [default: as without --xds-address]
+    /// Certificate authority, https:// or http:// [default: as for --xds-address]
     #[arg(long, env = "CA_ADDRESS", value_name = "URI")]
     pub ca_address: Option<String>,
     /// Root certificate that proves the control plane: a file, PEM text, or SYSTEM
@@ -67,23 +67,23 @@ pub struct Args {
     /// Root certificate that proves the certificate authority: a file, PEM text, or SYSTEM
     #[arg(long, env = "CA_ROOT_CA", default_value = ROOT_CERTIFICATE, value_name = "ROOT")]
     pub ca_root_ca: String,
-    /// Token shown to the control plane: a file (read again at each connection) or the token
-    /// itself [default: ./var/run/secrets/tokens/istio-token if it exists]
+    /// Token for the control plane: a file (read again for each connection) or the token itself
+    /// [default: ./var/run/secrets/tokens/istio-token if it exists]
     #[arg(long, env = "AUTH_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub auth_token: Option<String>,
-    /// Name that the certificates of both control plane and authority must hold, if not the host's
+    /// Name that the certificates of control plane and authority must have, if not that of the host
     #[arg(long, value_name = "NAME")]
     pub alt_hostname: Option<String>,
-    /// As --alt-hostname, for discovery alone
+    /// As --alt-hostname, only for discovery
     #[arg(long, env = "ALT_XDS_HOSTNAME", value_name = "NAME")]
     pub alt_xds_hostname: Option<String>,
-    /// As --alt-hostname, for the certificate authority alone
+    /// As --alt-hostname, only for the certificate authority
     #[arg(long, env = "ALT_CA_HOSTNAME", value_name = "NAME")]
     pub alt_ca_hostname: Option<String>,
-    /// Ask for workloads when they are needed instead of for all
+    /// Request workloads when they are needed, instead of all at once
     #[arg(long, env = "XDS_ON_DEMAND", default_value_t = false, action = clap::ArgAction::Set)]
     pub xds_on_demand: bool,
-    /// Lifetime to ask for in certificates
+    /// Lifetime to request for certificates
     #[arg(long, env = "SECRET_TTL", default_value = "24h", value_parser = parse::duration)]
     pub secret_ttl: Duration,
     /// Certificate revocation list [default: ca-crl.pem beside the authority's root certificate]
@@ -104,7 +104,7 @@ pub struct Args {
     /// Serve IPv6
     #[arg(long, env = "IPV6_ENABLED", default_value_t = true, action = clap::ArgAction::Set)]
     pub ipv6: bool,
-    /// Mark (SO_MARK) by which the capture rules know the proxy's packets
+    /// Mark (SO_MARK) of the proxy's packets, by which the capture rules recognise them
     #[arg(long, env = "PACKET_MARK", default_value = "1337", value_name = "MARK")]
     pub packet_mark: u32,
     /// Probe idle connections
@@ -116,10 +116,10 @@ pub struct Args {
     /// Time between probes
     #[arg(long, env = "KEEPALIVE_INTERVAL", default_value = "180s", value_parser = parse::duration)]
     pub keepalive_interval: Duration,
-    /// Unanswered probes before a connection is given up
+    /// Unanswered probes before a connection is ended
     #[arg(long, env = "KEEPALIVE_RETRIES", default_value = "9")]
     pub keepalive_retries: u32,
-    /// Give up connections whose data stays unacknowledged as long as all probes would take
+    /// End connections whose data is unacknowledged for as long as all probes take
     #[arg(
         long,
         env = "USER_TIMEOUT_ENABLED",
@@ -127,10 +127,10 @@ pub struct Args {
         action = clap::ArgAction::Set,
     )]
     pub user_timeout: bool,
-    /// Largest flow-control window of an HBONE stream, bytes; it narrows while memory is used
+    /// Largest flow-control window of an HBONE stream, in bytes; it shrinks while memory is short
     #[arg(long, env = "HTTP2_STREAM_WINDOW_SIZE", default_value = "1048576", value_name = "BYTES")]
     pub http2_stream_window: u32,
-    /// Largest flow-control window of an HBONE connection, bytes
+    /// Largest flow-control window of an HBONE connection, in bytes
     #[arg(
         long,
         env = "HTTP2_CONNECTION_WINDOW_SIZE",
@@ -138,14 +138,14 @@ pub struct Args {
         value_name = "BYTES"
     )]
     pub http2_connection_window: u32,
-    /// Largest HTTP/2 frame, bytes
+    /// Largest HTTP/2 frame, in bytes
     #[arg(long, env = "HTTP2_FRAME_SIZE", default_value = "1048576", value_name = "BYTES")]
     pub http2_frame: u32,
-    /// Memory for bytes that wait because their reader is slow, of all pods together [default: a
-    /// quarter of the container's memory limit, else 512 MiB]
+    /// Memory for bytes that wait for a slow reader, for all pods together [default: a quarter of
+    /// the container's memory limit, else 512 MiB]
     #[arg(long, env = "AMBIT_MEMORY_BUDGET", value_name = "BYTES")]
     pub memory_budget: Option<usize>,
-    /// The same for one pod, inbound and outbound each; half of it for one client of the pod
+    /// The same for one pod, for inbound and outbound each. One client of the pod gets half of it
     /// [default: a quarter of --memory-budget]
     #[arg(long, env = "AMBIT_POD_MEMORY_BUDGET", value_name = "BYTES")]
     pub pod_memory_budget: Option<usize>,
@@ -160,13 +160,13 @@ pub struct Args {
         value_parser = parse::duration,
     )]
     pub pool_unused_release: Duration,
-    /// What happens between two pods of this node
+    /// How two pods of this node are connected
     #[arg(long, env = "AMBIT_SAME_NODE", value_enum, default_value = "join")]
     pub same_node: SameNode,
     /// Dial applications from the client's address
     #[arg(long, env = "ENABLE_ORIG_SRC", default_value_t = true, action = clap::ArgAction::Set)]
     pub original_source: bool,
-    /// Answer HBONE requests with the destination's baggage
+    /// Send the destination's baggage in answers to HBONE requests
     #[arg(
         long,
         env = "ENABLE_RESPONSE_BAGGAGE",
@@ -174,7 +174,7 @@ pub struct Args {
         action = clap::ArgAction::Set,
     )]
     pub response_baggage: bool,
-    /// Hand application tunnels over on localhost
+    /// Deliver application tunnels to localhost
     #[arg(
         long,
         env = "LOCALHOST_APP_TUNNEL",
@@ -190,7 +190,7 @@ pub struct Args {
         action = clap::ArgAction::Set,
     )]
     pub policy_info_logging: bool,
-    /// How long connections may go on after SIGTERM or after their pod is deleted [default: from
+    /// How long connections may go on after SIGTERM, and after their pod is deleted [default: from
     /// the grace period, else 30m and 5s]
     #[arg(
         long,
@@ -199,17 +199,17 @@ pub struct Args {
         value_name = "DURATION",
     )]
     pub termination_deadline: Option<Duration>,
-    /// Kubernetes' grace period in seconds, of which the proxy uses all but the last five
+    /// Kubernetes' grace period in seconds; the proxy uses all but the last five
     #[arg(long, env = "TERMINATION_GRACE_PERIOD_SECONDS", value_name = "SECONDS")]
     pub termination_grace_period: Option<u64>,
     /// Data-plane threads: a number, a percentage of the cores, or 0 for all [default: the larger
     /// of 2 and a quarter of the cores]
     #[arg(long, env = "ZTUNNEL_WORKER_THREADS", value_name = "N|N%")]
     pub worker_threads: Option<Threads>,
-    /// Cores that may be used
+    /// Number of cores that the proxy may use
     #[arg(long, env = "ZTUNNEL_CPU_LIMIT", value_name = "N")]
     pub cpu_limit: Option<usize>,
-    /// Explicit CPU limit, a Kubernetes quantity
+    /// CPU limit of the container, as a Kubernetes quantity
     #[arg(
         long,
         env = "ZTUNNEL_RESOURCE_CPU_LIMIT",
@@ -217,7 +217,7 @@ pub struct Args {
         value_name = "CPU",
     )]
     pub resource_cpu_limit: Option<usize>,
-    /// Explicit CPU request, a Kubernetes quantity
+    /// CPU request of the container, as a Kubernetes quantity
     #[arg(
         long,
         env = "ZTUNNEL_RESOURCE_CPU_REQUEST",
@@ -228,7 +228,7 @@ pub struct Args {
     /// Keep the last view in this file, so that the proxy starts without the control plane
     #[arg(long, env = "AMBIT_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
-    /// Age beyond which a snapshot is refused
+    /// Age from which the snapshot is no longer used
     #[arg(
         long,
         env = "AMBIT_SNAPSHOT_MAX_AGE",
@@ -245,19 +245,19 @@ pub struct Args {
         value_parser = parse::dns_server,
     )]
     pub dns_upstream: Vec<SocketAddr>,
-    /// Admin API (loopback only)
+    /// Address of the administration API; loopback only
     #[arg(long, env = "AMBIT_ADMIN_ADDRESS", default_value = "127.0.0.1:15000")]
     pub admin_address: SocketAddr,
-    /// Unix socket for the admin API
+    /// Unix socket of the administration API
     #[arg(long, env = "AMBIT_ADMIN_SOCKET", value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
-    /// Metrics
+    /// Address of /metrics
     #[arg(long, env = "AMBIT_METRICS_ADDRESS", default_value = "[::]:15020")]
     pub metrics_address: SocketAddr,
-    /// Readiness
+    /// Address of /healthz/ready
     #[arg(long, env = "AMBIT_READINESS_ADDRESS", default_value = "[::]:15021")]
     pub readiness_address: SocketAddr,
-    /// Sample allocations, for /debug/pprof/heap
+    /// Sample allocations for /debug/pprof/heap
     #[arg(
         long,
         env = "AMBIT_HEAP_PROFILING",
@@ -265,10 +265,10 @@ pub struct Args {
         action = clap::ArgAction::Set,
     )]
     pub heap_profiling: bool,
-    /// What to log: a level, or levels by target, such as info,access=off
+    /// Log level, or levels by target, such as info,access=off
     #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
-    /// How to log
+    /// Format of the log
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value = "plain")]
     pub log_format: LogFormat,
     /// Run as the worker of the supervisor whose socket standard input is
@@ -279,7 +279,7 @@ pub struct Args {
 /// What happens between two pods of this very node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 pub enum SameNode {
-    /// Sockets are joined, after the destination's policies were asked.
+    /// The proxy joins the sockets, without TLS; the destination's policies apply.
     Join,
     /// As between nodes: HBONE and mutual TLS.
     Encrypt,

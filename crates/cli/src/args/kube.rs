@@ -9,16 +9,16 @@ use clap::Args;
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "cluster", multiple = true)]
 pub(crate) struct KubeArgs {
-    /// Asks a Kubernetes cluster: the one of the kubeconfig's current context.
+    /// Uses a Kubernetes cluster: that of the kubeconfig's current context.
     #[arg(long, help_heading = "Kubernetes")]
     kube: bool,
-    /// Asks the cluster of this context.
+    /// Uses the cluster of this context.
     #[arg(long, value_name = "NAME", help_heading = "Kubernetes")]
     context: Option<String>,
     /// The kubeconfig [default: KUBECONFIG, or ~/.kube/config].
     #[arg(long, value_name = "FILE", help_heading = "Kubernetes")]
     kubeconfig: Option<PathBuf>,
-    /// Where Ambit's parts run in the cluster [default: istio-system].
+    /// The namespace of Ambit's parts in the cluster [default: istio-system].
     #[arg(long, value_name = "NAMESPACE", help_heading = "Kubernetes")]
     mesh_namespace: Option<String>,
 }

@@ -16,15 +16,19 @@ const NODE_PODS_MAX: i64 = 1_000;
 
 /// What the placed estimate knows of the Kubernetes scheduler.
 pub(super) const MODELLED: &str = "\
-Placed, a pod goes where the Kubernetes scheduler would put it. Modelled: requests and limits of all
-containers, the limit of pods, nodeName, nodeSelector, required nodeAffinity, required and preferred
-pod affinity and anti-affinity by node and by zone, DaemonSets first; scores LeastAllocated and
-BalancedAllocation of CPU and memory. A node comes when no node takes a pod. Not modelled:
-topologySpreadConstraints, Kubernetes' own default ones too, taints, volumes, host ports, images,
-priorities, preemption and preferred nodeAffinity.
+The estimate `placed` puts each pod where the Kubernetes scheduler would put it, and adds a node if
+no node has room.
 
-With --kube what runs in a cluster is planned, without the mesh's own parts, on nodes as most of its
-nodes are; --node-type or --vcpu and --node-memory plan it on others.";
+It considers: requests and limits of all containers, the maximum number of pods, nodeName,
+nodeSelector, required nodeAffinity, required and preferred pod affinity and anti-affinity by node
+and by zone, DaemonSets (first), and the scores LeastAllocated and BalancedAllocation of CPU and
+memory.
+
+It ignores: topologySpreadConstraints (also the defaults of Kubernetes), taints, volumes, host
+ports, images, priorities, preemption and preferred nodeAffinity.
+
+With --kube it takes the pods that run in a cluster, without those of the mesh, and the node type
+that most nodes have. --node-type, or --vcpu and --node-memory, choose another.";
 
 /// `ambit plan`.
 #[derive(Debug, Args)]
@@ -33,27 +37,27 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "PATH", required_unless_present_any = ["pods", "published", "cluster"],
         conflicts_with = "cluster")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Plans this many equal pods, instead of manifests.
+    /// Computes for this many equal pods, instead of manifests.
     #[arg(long, value_name = "N", requires = "cpu", requires = "memory",
         conflicts_with_all = ["paths", "cluster"],
         value_parser = clap::value_parser!(u32).range(1..=PODS_MAX as i64))]
     pub(crate) pods: Option<u32>,
-    /// What each of --pods requests of CPU.
+    /// CPU request of each of --pods.
     #[arg(long, value_parser = parse_cpu, requires = "pods", allow_hyphen_values = true)]
     pub(crate) cpu: Option<u64>,
-    /// What each of --pods requests of memory.
+    /// Memory request of each of --pods.
     #[arg(long, value_parser = parse_memory, requires = "pods", allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
-    /// Repeats the Deployments, StatefulSets and the like of the namespace that ends in -1 in this
-    /// many namespaces; with --pods, spreads the pods over this many.
+    /// Repeats the workloads of the namespace whose name ends in -1 in this many namespaces. With
+    /// --pods, spreads the pods over this many.
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=NAMESPACES_MAX))]
     pub(crate) namespaces: Option<u32>,
-    /// Lets pods go to any node, whatever node their manifests name.
+    /// Places pods on any node, even if their manifests name one.
     #[arg(long)]
     pub(crate) ignore_hostnames: bool,
-    /// Computes the tables of the published experiment from their own inputs, and says where they
-    /// differ; with PATH, from these manifests.
+    /// Computes the tables of Solo.io's "Doing more for less" (2024) from their own inputs, and
+    /// says where they differ. With PATH, from these manifests.
     #[arg(long, conflicts_with_all = ["pods", "node", "mesh", "cluster"])]
     pub(crate) published: bool,
     #[command(flatten)]
@@ -62,7 +66,7 @@ pub(crate) struct PlanArgs {
     pub(crate) mesh: MeshArgs,
     #[command(flatten)]
     pub(crate) kube: KubeArgs,
-    /// Writes a picture of how full each node is.
+    /// Writes a chart of how full each node is.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) chart: Option<PathBuf>,
     /// How to show it.
@@ -74,34 +78,34 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, Args)]
 #[group(id = "node", multiple = true)]
 pub(crate) struct NodeArgs {
-    /// A type of the table (an unknown one lists them) [default: n2-standard-8].
+    /// The node type; an unknown name lists the known ones [default: n2-standard-8].
     #[arg(long, value_name = "NAME", conflicts_with = "vcpu")]
     pub(crate) node_type: Option<String>,
-    /// vCPU of a node that is not in the table.
+    /// vCPU of a node, instead of --node-type.
     #[arg(long, value_parser = parse_cpu, requires = "node_memory", allow_hyphen_values = true)]
     pub(crate) vcpu: Option<u64>,
-    /// Memory of a node that is not in the table.
+    /// Memory of a node, instead of --node-type.
     #[arg(long, value_parser = parse_memory, requires = "vcpu", allow_hyphen_values = true)]
     pub(crate) node_memory: Option<u64>,
-    /// What of a node's CPU pods may request.
+    /// CPU of a node that pods may request.
     #[arg(long, value_parser = parse_cpu, allow_hyphen_values = true, value_name = "CPU")]
     pub(crate) allocatable_cpu: Option<u64>,
-    /// What of a node's memory pods may request.
+    /// Memory of a node that pods may request.
     #[arg(long, value_parser = parse_memory, allow_hyphen_values = true, value_name = "MEMORY")]
     pub(crate) allocatable_memory: Option<u64>,
-    /// Most pods on a node [default: the type's, mostly 110].
+    /// Maximum number of pods on a node [default: that of the type, mostly 110].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=NODE_PODS_MAX))]
     pub(crate) node_pods: Option<u32>,
-    /// What a node costs in a month.
+    /// Price of a node per month.
     #[arg(long, value_parser = Price::parse, allow_hyphen_values = true)]
     pub(crate) price: Option<Price>,
-    /// What a month costs beside the nodes.
+    /// Price per month in addition to the nodes.
     #[arg(long, value_parser = Price::parse, allow_hyphen_values = true, value_name = "PRICE")]
     pub(crate) fixed_fee: Option<Price>,
-    /// A label that all nodes have; may be repeated.
+    /// A label of all nodes; may be repeated.
     #[arg(long = "node-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Over how many zones nodes are spread.
+    /// Number of zones that the nodes are spread over.
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) zones: u32,
@@ -111,31 +115,31 @@ pub(crate) struct NodeArgs {
 #[derive(Debug, Args)]
 #[group(id = "mesh", multiple = true)]
 pub(crate) struct MeshArgs {
-    /// What one of a component reserves, of sidecar, ztunnel, cni, istiod and waypoint; may be
-    /// repeated. 0/0 leaves a component out [default: sidecar=250m/128Mi, ztunnel=200m/512Mi,
-    /// cni=100m/100Mi, istiod=500m/2Gi, waypoint=100m/128Mi].
+    /// Request of one instance of sidecar, ztunnel, cni, istiod or waypoint; may be repeated. 0/0
+    /// leaves a component out [default: sidecar=250m/128Mi, ztunnel=200m/512Mi, cni=100m/100Mi,
+    /// istiod=500m/2Gi, waypoint=100m/128Mi].
     #[arg(long = "reserve", value_name = "COMPONENT=CPU/MEMORY", value_parser = reservation)]
     pub(crate) reserve: Vec<(Component, Resources)>,
     /// Replicas of the control plane.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) istiod_replicas: u32,
-    /// Replicas of each namespace's waypoint; namespaces with a Service have one.
+    /// Replicas of the waypoint of each namespace with a Service.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) waypoint_replicas: u32,
-    /// Reserves for ztunnel what a run of `ambit bench` measured per request, in place of a fixed
-    /// CPU: the run's directory or run.json.
+    /// Reserves for ztunnel the CPU per request that a run of `ambit bench` measured, instead of a
+    /// fixed CPU: the run's directory or run.json.
     #[arg(long, value_name = "RUN", requires = "rps")]
     pub(crate) measured: Option<PathBuf>,
-    /// Requests a second that the whole mesh carries, each like one of the run's case.
+    /// Requests per second of the whole mesh, each like one of the run's case.
     #[arg(long, value_name = "N", requires = "measured",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
     pub(crate) rps: Option<u32>,
-    /// Whose node proxies: a mode of the run.
+    /// The mode of the run whose proxies count.
     #[arg(long, value_name = "MODE", default_value = "ambient", requires = "measured")]
     pub(crate) measured_mode: String,
-    /// Which case of the run [default: its first with requests].
+    /// The case of the run [default: its first with requests].
     #[arg(long, value_name = "CASE", requires = "measured")]
     pub(crate) measured_case: Option<String>,
 }

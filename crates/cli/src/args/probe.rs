@@ -7,14 +7,14 @@ use clap::{Args, ValueEnum};
 /// `ambit probe`.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArgs {
-    /// Which part of the mesh.
+    /// The part of the mesh.
     #[arg(value_enum)]
     part: ProbedPart,
-    /// Whether it lives, not whether it does its work.
+    /// Asks whether the process runs, not whether it is ready.
     #[arg(long)]
     live: bool,
-    /// Where it answers on loopback [default: 127.0.0.1:9876 for control, 127.0.0.1:15000 for the
-    /// proxy, 127.0.0.1:8000 for the node agent].
+    /// Its address on loopback [default: 127.0.0.1:9876 for control, 127.0.0.1:15000 for the proxy,
+    /// 127.0.0.1:8000 for the node agent].
     #[arg(long, value_parser = loopback)]
     address: Option<SocketAddr>,
 }

@@ -32,7 +32,7 @@ pub(crate) struct Timing {
     /// How late each answer is, spread evenly: 10ms, or 5ms..15ms.
     #[arg(long, default_value = "0s..0s", value_name = "FROM..TO")]
     delay: Delay,
-    /// Answer nobody for so long in so much time, as 200ms/1s.
+    /// Stall for a time within each period, as 200ms/1s.
     #[arg(long, value_name = "FOR/EVERY")]
     stall: Option<Stall>,
     /// Bytes of body.

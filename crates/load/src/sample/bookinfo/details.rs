@@ -33,7 +33,7 @@ pub(crate) struct Writing {
     /// 1.22; without this flag, write both at once.
     #[arg(long)]
     two_writes: bool,
-    /// With --two-writes: set TCP_NODELAY all the same, as the original of Istio 1.23.
+    /// With --two-writes: set TCP_NODELAY, as the original of Istio 1.23.
     #[arg(long, requires = "two_writes")]
     nodelay: bool,
 }
