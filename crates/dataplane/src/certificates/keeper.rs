@@ -4,8 +4,8 @@
 //! half life, and tried again with growing waits when the authority fails. One that is revoked is
 //! replaced at once: revoking takes back a certificate, not an identity. What is obtained goes to
 //! the cache, where the data path finds it, and to whoever hands it to the next process.
-//! Two clocks can differ, and each may be set at any time. A certificate that is out of date by this
-//! node's clock never replaces one that is in date, and a wait ends when the clock is set back.
+//! Two clocks can differ, and each may be set at any time. A certificate that is out of date by the
+//! clock of this node never replaces one that is in date, and a wait ends when it is set back.
 //! Nothing is asked for before its time and nothing is kept after its last pod has gone.
 
 use std::collections::{BTreeSet, HashMap};
