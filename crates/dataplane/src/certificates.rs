@@ -7,6 +7,7 @@
 mod authority;
 mod keeper;
 mod revocations;
+mod skew;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,6 +102,8 @@ enum Ask {
     Hold(Identity),
     /// A pod of this identity went.
     Release(Identity),
+    /// The control plane answers.
+    Retry,
 }
 
 type Map<V> = ArcSwap<imbl::HashMap<Identity, V>>;
@@ -219,6 +222,12 @@ impl Certificates {
     /// A pod of this identity went.
     pub async fn release(&self, identity: Identity) {
         self.ask(Ask::Release(identity)).await;
+    }
+
+    /// The control plane answers again: what failed waits no longer.
+    pub(crate) fn retry(&self) {
+        // With so many requests before it, or no keeper, it is not needed.
+        let _ = self.asks.try_send(Ask::Retry);
     }
 
     async fn ask(&self, ask: Ask) {

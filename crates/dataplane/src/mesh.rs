@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use ambit_model::Text;
 use ambit_model::view::View;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
 use crate::certificates::Certificates;
@@ -26,6 +27,8 @@ pub struct Mesh {
     pub(crate) view_changed: watch::Sender<u64>,
     /// Whether the view was ever received as a whole. Nobody is served before.
     pub view_complete: watch::Sender<bool>,
+    /// Why the control plane does not answer; nothing while it does, and before the first attempt.
+    pub control_plane_away: ArcSwapOption<Text>,
     /// Asks the control plane for an address before a plan is made, where not all are known.
     pub demand: Demand,
     /// Certificates of those that this proxy acts for, and what is revoked.
@@ -45,6 +48,7 @@ impl Mesh {
             view: ArcSwap::default(),
             view_changed: watch::Sender::new(0),
             view_complete: watch::Sender::new(false),
+            control_plane_away: ArcSwapOption::empty(),
             demand,
             certificates,
             memory: Memory::new(settings.memory),

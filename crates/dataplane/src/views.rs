@@ -141,6 +141,7 @@ impl Views {
             }
             let wait = backoff.wait(error.is_refused(), rand::random());
             let error = format!("{:#}", anyhow::Error::new(error));
+            self.mesh.control_plane_away.store(Some(Arc::new(error.as_str().into())));
             if worked {
                 info!(error, "connecting again");
             } else if warned.is_none_or(|warned| warned.elapsed() >= AWAY_INTERVAL) {
@@ -168,6 +169,8 @@ impl Views {
             return Err(StreamError::OtherServer);
         }
         info!(server = %self.access.service.uri, "discovery stream open");
+        self.mesh.control_plane_away.store(None);
+        self.mesh.certificates.retry();
         let mut confirm = tokio::time::interval(CONFIRM_INTERVAL);
         let mut replies = Replies::default();
         loop {

@@ -203,8 +203,12 @@ impl Admin {
         let shares = self.shares();
         let used_up = shares.used_up.iter().take(MAX_SHARES_SHOWN);
         let used_up: String = used_up.map(|it| format!("share used up: {it}\n")).collect();
+        let away = self.shared.mesh.control_plane_away.load();
+        // Words of a peer are among it.
+        let away = away.iter().map(|why| format!("control plane: {}\n", why.escape_debug()));
+        let away: String = away.collect();
         if self.is_ready() {
-            return text(StatusCode::OK, format!("ready\n{used_up}"));
+            return text(StatusCode::OK, format!("ready\n{used_up}{away}"));
         }
         let mut missing = String::new();
         if !shares.fits_another_pod {
@@ -217,6 +221,7 @@ impl Admin {
             missing.push_str("not ready: the control plane has not sent the whole view\n");
         }
         missing.push_str(&used_up);
+        missing.push_str(&away);
         text(StatusCode::SERVICE_UNAVAILABLE, missing)
     }
 

@@ -237,8 +237,10 @@ fn describe(alert: AlertDescription) -> (Option<&'static str>, &'static str) {
     (Some(name), meaning)
 }
 
-fn moment(time: &SystemTime) -> String {
+/// A time as RFC 3339 writes it, in whole seconds.
+pub fn moment(time: &SystemTime) -> String {
     let time = OffsetDateTime::from(*time);
+    let time = time.replace_nanosecond(0).unwrap_or(time);
     time.format(&Rfc3339).unwrap_or_else(|_| time.to_string())
 }
 

@@ -36,8 +36,10 @@ struct Whole {
     pods_not_ready: Vec<FailingPod>,
     /// Of every node.
     shares: Vec<NodeShares>,
-    /// Of all nodes.
-    certificates_revoked: Vec<RevokedCertificate>,
+    /// Revoked ones, of all nodes.
+    certificates_revoked: Vec<FailingCertificate>,
+    /// Others that cannot be used or are not renewed, of all nodes.
+    certificates_failing: Vec<FailingCertificate>,
 }
 
 /// Which cluster was asked.
@@ -73,8 +75,11 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         Mesh::Cluster(_) => (None, Vec::new()),
     };
     let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
-    let (says, shares, certificates) =
-        if has_mesh { ask(&mesh).await } else { (ControlSays::NoMesh {}, Vec::new(), Vec::new()) };
+    let (says, shares, (revoked, failing)) = if has_mesh {
+        ask(&mesh).await
+    } else {
+        (ControlSays::NoMesh {}, Vec::new(), (Vec::new(), Vec::new()))
+    };
     let cluster = match &mesh {
         Mesh::Machine(_) => None,
         Mesh::Cluster(cluster) => Some(ClusterName { context: cluster.context().to_owned() }),
@@ -92,7 +97,8 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         mesh: says,
         pods_not_ready,
         shares,
-        certificates_revoked: certificates,
+        certificates_revoked: revoked,
+        certificates_failing: failing,
     };
     whole.well = is_well(&whole);
     match args.output {
@@ -102,8 +108,11 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
     Ok(if whole.well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Certificates that are revoked, and others that cannot be used or are not renewed.
+type Certificates = (Vec<FailingCertificate>, Vec<FailingCertificate>);
+
 /// Asks control and all proxies at once, so that whoever is silent costs its time once.
-async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Vec<RevokedCertificate>) {
+async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Certificates) {
     let (status, of_shares, of_certificates) = tokio::join!(
         mesh.status(),
         mesh.proxies::<Shares>(node_proxy::SHARES),
@@ -113,7 +122,7 @@ async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Vec<RevokedCertifica
         Ok(status) => ControlSays::Status(Box::new(status)),
         Err(error) => ControlSays::Silent { error: format!("{error:#}") },
     };
-    (says, shares(of_shares), revoked(of_certificates))
+    (says, shares(of_shares), failing(of_certificates))
 }
 
 /// Whether all is well. What is not known is not well.
@@ -133,6 +142,7 @@ fn is_well(whole: &Whole) -> bool {
         && whole.machine.iter().flat_map(|machine| &machine.roles).all(is_role_well)
         && whole.shares.iter().all(|share| share.used_up.is_empty())
         && whole.certificates_revoked.is_empty()
+        && whole.certificates_failing.is_empty()
 }
 
 fn text(whole: &Whole) -> String {
@@ -143,7 +153,8 @@ fn text(whole: &Whole) -> String {
     };
     text.push_str(&mesh_text(&whole.mesh));
     text.push_str(&shares_text(&whole.shares));
-    text.push_str(&revoked_text(&whole.certificates_revoked));
+    text.push_str(&failing_text(&whole.certificates_revoked));
+    text.push_str(&failing_text(&whole.certificates_failing));
     for left in whole.machine.iter().flat_map(|machine| &machine.left_alone) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "left alone: {left}");
@@ -198,37 +209,60 @@ fn shares_text(shares: &[NodeShares]) -> String {
     text
 }
 
-/// An identity whose certificate on a node is revoked, and that has got no other yet.
+/// An identity on a node whose certificate is revoked or out of date, or is not renewed.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct RevokedCertificate {
+struct FailingCertificate {
     /// The node.
     node: String,
-    /// The identity: its pods there have no connection with other nodes.
+    /// The identity. Unless the state is `Available`, its pods there have no connection with other
+    /// nodes.
     identity: String,
+    /// `Available`, `Revoked`, `Expired`, `NotYetValid` or `Unavailable`.
+    state: &'static str,
     /// Why no other has come, if that is known.
     reason: Option<String>,
 }
 
-/// Who waits for a certificate in the place of a revoked one. Proxies that do not answer are named
-/// with the shares.
-fn revoked(answers: Result<Answers<List<HeldCertificate>>>) -> Vec<RevokedCertificate> {
+/// Whose certificates cannot be used or are not renewed: those that are revoked, and the others.
+/// Proxies that do not answer are named with the shares.
+fn failing(answers: Result<Answers<List<HeldCertificate>>>) -> Certificates {
     let mut all = Vec::new();
     for (node, answer) in answers.unwrap_or_default() {
-        let items = answer.map(|list| list.items).unwrap_or_default().into_iter();
-        let revoked = items.filter(|held| held.state == CertificateState::Revoked);
-        all.extend(revoked.map(|HeldCertificate { identity, last_failure, .. }| {
-            RevokedCertificate { node: node.clone(), identity, reason: last_failure }
-        }));
+        let items = answer.map(|list| list.items).unwrap_or_default();
+        all.extend(items.into_iter().filter_map(|held| FailingCertificate::of(&node, held)));
     }
-    all
+    all.into_iter().partition(|it| it.state == "Revoked")
 }
 
-fn revoked_text(certificates: &[RevokedCertificate]) -> String {
+impl FailingCertificate {
+    fn of(node: &str, held: HeldCertificate) -> Option<Self> {
+        let HeldCertificate { identity, state, last_failure: reason, .. } = held;
+        let state = match state {
+            CertificateState::Revoked => "Revoked",
+            CertificateState::Expired => "Expired",
+            CertificateState::NotYetValid => "NotYetValid",
+            CertificateState::Available if reason.is_some() => "Available",
+            CertificateState::Unavailable(_) | CertificateState::Other(_) => "Unavailable",
+            CertificateState::Initializing if reason.is_some() => "Unavailable",
+            CertificateState::Available | CertificateState::Initializing => return None,
+        };
+        Some(Self { node: node.to_owned(), identity, state, reason })
+    }
+}
+
+fn failing_text(certificates: &[FailingCertificate]) -> String {
     let mut text = String::new();
-    for RevokedCertificate { node, identity, reason } in certificates {
+    for FailingCertificate { node, identity, state, reason } in certificates {
+        let what = match *state {
+            "Available" => "not renewed",
+            "Revoked" => "revoked",
+            "Expired" => "expired",
+            "NotYetValid" => "not valid yet",
+            _ => "missing",
+        };
         // Writing to a String cannot fail.
-        let _ = write!(text, "certificate revoked on {node}: {identity}");
+        let _ = write!(text, "certificate {what} on {node}: {identity}");
         let _ = match reason {
             Some(reason) => writeln!(text, " ({reason})"),
             None => writeln!(text),
@@ -407,21 +441,35 @@ mod tests {
     }
 
     #[test]
-    fn revoked_certificates_are_named_with_their_node() {
-        let held = |account: &str, state| HeldCertificate {
-            identity: format!("spiffe://t/ns/a/sa/{account}"),
+    fn failing_certificates_are_named_with_their_node() {
+        let held = |name: &str, state, failure: Option<&str>| HeldCertificate {
+            identity: format!("spiffe://t/ns/a/sa/{name}"),
             state,
             cert_chain: Vec::new(),
             root_certs: Vec::new(),
-            last_failure: Some("no answer".to_owned()),
+            last_failure: failure.map(str::to_owned),
         };
-        let all = [held("b", CertificateState::Available), held("c", CertificateState::Revoked)];
-        let told = revoked(Ok(vec![
-            ("node-1".to_owned(), Ok(List::from_iter(all))),
+        let (silent, clock) = ("no answer", "one clock is wrong");
+        let first = [
+            held("b", CertificateState::Available, None),
+            held("c", CertificateState::Revoked, Some(silent)),
+            held("d", CertificateState::Expired, Some(clock)),
+            held("e", CertificateState::Available, Some(silent)),
+            held("f", CertificateState::Unavailable(silent.to_owned()), Some(silent)),
+            held("g", CertificateState::Initializing, None),
+            held("h", CertificateState::NotYetValid, None),
+        ];
+        let (revoked, failing) = failing(Ok(vec![
+            ("node-1".to_owned(), Ok(List::from_iter(first))),
             ("node-2".to_owned(), Err(anyhow::anyhow!("no such page"))),
         ]));
         let expected = "certificate revoked on node-1: spiffe://t/ns/a/sa/c (no answer)\n";
-        assert_eq!(revoked_text(&told), expected);
+        assert_eq!(failing_text(&revoked), expected);
+        let expected = "certificate expired on node-1: spiffe://t/ns/a/sa/d (one clock is wrong)\n\
+            certificate not renewed on node-1: spiffe://t/ns/a/sa/e (no answer)\n\
+            certificate missing on node-1: spiffe://t/ns/a/sa/f (no answer)\n\
+            certificate not valid yet on node-1: spiffe://t/ns/a/sa/h\n";
+        assert_eq!(failing_text(&failing), expected);
     }
 
     #[test]
@@ -454,6 +502,7 @@ mod tests {
             pods_not_ready: Vec::new(),
             shares: shares(Ok(vec![("node-1".to_owned(), Ok(Shares::default()))])),
             certificates_revoked: Vec::new(),
+            certificates_failing: Vec::new(),
         }
     }
 
@@ -520,9 +569,10 @@ mod tests {
                 used_up: vec!["pod a/b, inbound: 3 of 4 descriptors".to_owned()],
                 unknown: Some("proxy/node-1 does not run".to_owned()),
             }],
-            certificates_revoked: vec![RevokedCertificate {
+            certificates_revoked: vec![FailingCertificate {
                 node: "node-1".to_owned(),
                 identity: "spiffe://t/ns/a/sa/b".to_owned(),
+                state: "Revoked",
                 reason: Some("no answer".to_owned()),
             }],
             ..whole(ControlSays::Silent { error })

@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ambit_model::identity::Identity;
 use ambit_tls::certificate::Serial;
@@ -36,6 +36,9 @@ pub(super) const CROWDED_TTL: Duration = Duration::from_secs(3600);
 /// How long a serial is known that has ended while it was on the list: until no list that was
 /// published has it any more.
 const ENDED_KEPT_SECONDS: u64 = 3600;
+/// How long a serial stays on the list after its certificate has ended, as long as there is room.
+/// By a clock that is ahead it ends early, and whoever it was taken from could use it again.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2 * 86_400);
 /// The ledger is written anew when it has this many more lines than entries.
 const STALE_LINES_MAX: usize = 10_000;
 
@@ -169,6 +172,28 @@ pub(crate) struct Ledger {
     /// Those of them for which the list had no room.
     unfinished: BTreeSet<Order>,
     lines: usize,
+    pace: Pace,
+}
+
+/// The wall clock, but never faster than time passes: what is forgotten by it had its whole life,
+/// although the clock was set ahead meanwhile. It lags by at most [`CLOCK_AHEAD_MAX`].
+#[derive(Debug)]
+struct Pace {
+    reached: SystemTime,
+    at: Instant,
+}
+
+impl Pace {
+    fn new(now: SystemTime) -> Self {
+        Self { reached: now, at: Instant::now() }
+    }
+
+    fn follow(&mut self, now: SystemTime) -> SystemTime {
+        let passed = self.reached + self.at.elapsed();
+        let earliest = now.checked_sub(CLOCK_AHEAD_MAX).unwrap_or(UNIX_EPOCH);
+        *self = Self { reached: passed.max(earliest).min(now), at: Instant::now() };
+        self.reached
+    }
 }
 
 /// Seconds since 1970.
@@ -191,6 +216,7 @@ impl Ledger {
             orders: BTreeSet::new(),
             unfinished: BTreeSet::new(),
             lines: 0,
+            pace: Pace::new(now),
         };
         let lines = durable::read(&ledger.issued_path)?.unwrap_or_default();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -221,7 +247,7 @@ impl Ledger {
     ) -> Result<usize, Full> {
         let holder = (identity.to_string(), node.to_owned());
         if self.has_room(&holder).is_err() {
-            self.forget_expired(now);
+            self.forget_issued(now);
         }
         self.has_room(&holder)
     }
@@ -291,7 +317,7 @@ impl Ledger {
         }
         fresh.retain(|it| !self.revoked.contains_key(&it.serial));
         if self.revoked.len() + fresh.len() > REVOKED_MAX {
-            self.forget_expired(now);
+            self.forget_revoked(unix(now), unix(now));
         }
         if self.revoked.len() + fresh.len() > REVOKED_MAX || self.orders.len() >= ORDERS_MAX {
             return Err(RevokeError::Full);
@@ -323,7 +349,7 @@ impl Ledger {
     ) -> Result<Absorbed, FileError> {
         self.forget_expired(now);
         let now = unix(now);
-        let told = shared.revoked.iter().filter(|(_, end)| end.is_none_or(|end| end >= now));
+        let told = shared.revoked.iter().filter(|(_, end)| end.is_none_or(|end| kept(end) >= now));
         let mut fresh: Vec<Revoked> =
             told.map(|(serial, end)| Revoked::elsewhere(serial.clone(), *end, now)).collect();
         let mut carried_out = std::mem::take(&mut self.unfinished);
@@ -336,7 +362,7 @@ impl Ledger {
             let named = self.issued.values().filter(|entry| order.names(entry));
             fresh.extend(named.map(|entry| entry.revoked(now)));
         }
-        let (is_longer, is_full) = self.add_revoked(fresh);
+        let (is_longer, is_full) = self.add_revoked(fresh, now);
         if is_full {
             self.unfinished = carried_out;
         }
@@ -358,13 +384,13 @@ impl Ledger {
         now: SystemTime,
     ) -> Result<bool, FileError> {
         let now = unix(now);
-        if end < now {
+        if kept(end) < now {
             return Ok(false);
         }
         let fresh = serials.filter(|serial| !self.ended.contains_key(serial));
         let fresh: Vec<Revoked> =
             fresh.map(|serial| Revoked::elsewhere(serial, Some(end), now)).collect();
-        let (is_longer, _) = self.add_revoked(fresh);
+        let (is_longer, _) = self.add_revoked(fresh, now);
         if is_longer {
             self.write_revoked()?;
         }
@@ -372,20 +398,22 @@ impl Ledger {
     }
 
     /// Adds what is not there yet, as long as there is room; answers whether anything was added,
-    /// and whether the room was too small.
-    fn add_revoked(&mut self, fresh: Vec<Revoked>) -> (bool, bool) {
-        let (before, mut is_full) = (self.revoked.len(), false);
+    /// and whether the room was too small. What has ended by `now` makes room for what has not.
+    fn add_revoked(&mut self, mut fresh: Vec<Revoked>, now: u64) -> (bool, bool) {
+        fresh.retain(|entry| !self.revoked.contains_key(&entry.serial));
+        if self.revoked.len() + fresh.len() > REVOKED_MAX {
+            self.forget_revoked(now, now);
+            fresh.retain(|entry| !entry.has_ended(now));
+        }
+        let (mut is_longer, mut is_full) = (false, false);
         for entry in fresh {
-            if self.revoked.contains_key(&entry.serial) {
-                continue;
-            }
             if self.revoked.len() >= REVOKED_MAX {
                 is_full = true;
             } else {
-                self.revoked.insert(entry.serial.clone(), entry);
+                is_longer |= self.revoked.insert(entry.serial.clone(), entry).is_none();
             }
         }
-        (self.revoked.len() > before, is_full)
+        (is_longer, is_full)
     }
 
     /// The serials on the list.
@@ -404,22 +432,30 @@ impl Ledger {
         self.holders.get(&holder).is_some_and(|held| held.latest > moment)
     }
 
-    /// Drops what has ended; answers whether the list of revocations became shorter.
+    /// Drops what has ended, also if the clock was ahead for a while; answers whether the list of
+    /// revocations became shorter.
     pub(crate) fn forget_expired(&mut self, now: SystemTime) -> bool {
-        let now = unix(now);
-        let has_expired = self.issued.keys().next().is_some_and(|(end, _)| *end < now);
-        if has_expired {
-            self.forget_issued(now);
-        }
         let before = self.revoked.len();
-        let has_ended = |_: &String, it: &mut Revoked| it.not_after.is_some_and(|end| end < now);
-        let ended = self.revoked.extract_if(.., has_ended).map(|(serial, _)| (serial, now));
-        self.ended.extend(ended);
+        let surely = self.pace.follow(now);
+        self.forget_issued(surely);
+        let now = unix(now);
+        self.forget_revoked(now.saturating_sub(CLOCK_AHEAD_MAX.as_secs()), now);
         self.ended.retain(|_, at| *at + ENDED_KEPT_SECONDS >= now);
         self.revoked.len() < before
     }
 
-    fn forget_issued(&mut self, now: u64) {
+    /// Drops revocations of certificates that ended before `end`.
+    fn forget_revoked(&mut self, end: u64, now: u64) {
+        let has_ended = |_: &String, it: &mut Revoked| it.has_ended(end);
+        let ended = self.revoked.extract_if(.., has_ended).map(|(serial, _)| (serial, now));
+        self.ended.extend(ended);
+    }
+
+    fn forget_issued(&mut self, now: SystemTime) {
+        let now = unix(now);
+        if self.issued.keys().next().is_none_or(|(end, _)| *end >= now) {
+            return;
+        }
         self.issued = self.issued.split_off(&(now, String::new()));
         self.by_node.clear();
         for held in self.holders.values_mut() {
@@ -463,7 +499,16 @@ impl Issued {
     }
 }
 
+/// Until when a serial whose certificate ends then is on the list.
+fn kept(end: u64) -> u64 {
+    end.saturating_add(CLOCK_AHEAD_MAX.as_secs())
+}
+
 impl Revoked {
+    fn has_ended(&self, now: u64) -> bool {
+        self.not_after.is_some_and(|end| end < now)
+    }
+
     /// One that another replica took back.
     fn elsewhere(serial: String, not_after: Option<u64>, revoked_at: u64) -> Self {
         Self { serial, identity: None, node: None, revoked_at, not_after }
@@ -567,8 +612,64 @@ mod tests {
         let absorbed = ledger.absorb(&more, at(101)).unwrap();
         assert!(absorbed.is_full && !absorbed.is_longer, "{}", absorbed.all.revoked.len());
         assert_eq!(absorbed.all.revoked.len(), REVOKED_MAX);
-        let absorbed = ledger.absorb(&Shared::default(), at(501)).unwrap();
+        let ended = at(501) + CLOCK_AHEAD_MAX;
+        let absorbed = ledger.absorb(&Shared::default(), ended).unwrap();
         assert_eq!(absorbed.all.revoked.len(), 1, "the rest has ended");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_brings_nothing_back_and_hides_nothing() {
+        let name = format!("ambit-ledger-ahead-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let now = 1_000_000;
+        let mut ledger = Ledger::open(&directory, at(now)).unwrap();
+        let identity: Identity = "spiffe://t/ns/app/sa/web".parse().unwrap();
+        let entry = |serial: &str| Issued {
+            serial: serial.to_owned(),
+            identity: identity.to_string(),
+            node: "one".to_owned(),
+            issued_at: now,
+            not_after: now + 86_400,
+        };
+        ledger.record(entry("aa"), at(now)).unwrap();
+        ledger.revoke(&Which::Serial("aa".parse().unwrap()), at(now)).unwrap();
+        ledger.record(entry("bb"), at(now)).unwrap();
+        // A day and an hour ahead, for a moment.
+        assert!(!ledger.forget_expired(at(now + 25 * 3600)), "the list is as long as before");
+        assert!(ledger.revoked().any(|it| it.serial == "aa"));
+        let taken = ledger.revoke(&Which::Identity(identity.clone()), at(now + 60)).unwrap();
+        assert_eq!(taken.len(), 1, "what lives can still be taken back by its name");
+        drop(ledger);
+        let mut ledger = Ledger::open(&directory, at(now + 25 * 3600)).unwrap();
+        assert_eq!(ledger.revoked().count(), 2, "nor does a start with such a clock");
+        assert!(ledger.forget_expired(at(now + 86_401) + CLOCK_AHEAD_MAX));
+        assert_eq!(ledger.revoked().count(), 0);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn what_has_ended_makes_room_for_what_has_not() {
+        let name = format!("ambit-ledger-room-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut ledger = Ledger::open(&directory, at(0)).unwrap();
+        let list = |first: usize, end| {
+            let serials = (first..first + REVOKED_MAX).map(|number| format!("f{number:x}"));
+            Shared { revoked: serials.map(|it| (it, Some(end))).collect(), ..Shared::default() }
+        };
+        let old = list(0, 100);
+        assert!(!ledger.absorb(&old, at(50)).unwrap().is_full);
+        let mut all = list(REVOKED_MAX, 1000);
+        let fresh = ledger.absorb(&all, at(101)).unwrap();
+        assert!(!fresh.is_full && fresh.is_longer);
+        // The other replicas' list still has the old ones.
+        all.revoked.extend(old.revoked);
+        let absorbed = ledger.absorb(&all, at(102)).unwrap();
+        assert!(!absorbed.is_full && !absorbed.is_longer);
+        assert!(ledger.revoked().all(|it| it.not_after == Some(1000)));
+        ledger.revoke(&Which::Serial("aa".parse().unwrap()), at(1001)).unwrap();
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

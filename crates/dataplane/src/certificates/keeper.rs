@@ -4,6 +4,8 @@
 //! half life, and tried again with growing waits when the authority fails. One that is revoked is
 //! replaced at once: revoking takes back a certificate, not an identity. What is obtained goes to
 //! the cache, where the data path finds it, and to whoever hands it to the next process.
+//! Two clocks can differ, and each may be set at any time. A certificate that is out of date by the
+//! clock of this node never replaces one that is in date, and a wait ends when it is set back.
 //! Nothing is asked for before its time and nothing is kept after its last pod has gone.
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,6 +25,7 @@ use tracing::{debug, error, info, warn};
 
 use super::authority::{Authority, SignError};
 use super::revocations::{POLL_INTERVAL, RevocationFile, Seen};
+use super::skew::Skew;
 use super::{Ask, Asks, Certificates, Credentials};
 use crate::learned::{Learned, Successor};
 use crate::metrics::Metrics;
@@ -41,6 +44,8 @@ const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Waits differ by up to this part, so that proxies that failed together do not return together.
 const RETRY_JITTER: f64 = 0.2;
+/// A clock that is set back by more ends every wait: what was planned by it is worth nothing.
+const SET_BACK_MAX: Duration = Duration::from_secs(60);
 
 /// Why an identity has no certificate to use, though it has one.
 const REVOKED: &str = "its certificate is revoked, and no other has come yet";
@@ -62,8 +67,32 @@ type Obtained = (Identity, Result<Arc<WorkloadCertificate>, ObtainError>);
 struct Entry {
     pods: usize,
     failures: u32,
+    /// The last answer did not fit our clock.
+    is_skewed: bool,
     /// When to ask next; nothing while a request is under way.
-    due: Option<SystemTime>,
+    due: Option<Due>,
+}
+
+/// A moment on the wall clock, which may be set after the moment was planned.
+#[derive(Clone, Copy)]
+struct Due {
+    at: SystemTime,
+    planned_at: SystemTime,
+}
+
+impl Due {
+    fn now(now: SystemTime) -> Self {
+        Self { at: now, planned_at: now }
+    }
+
+    /// How long it is until then. Nothing if the clock was set back: a proxy that started a day
+    /// ahead would otherwise wait for that day to pass again.
+    fn left(&self, now: SystemTime) -> Duration {
+        match self.planned_at.duration_since(now) {
+            Ok(set_back) if set_back > SET_BACK_MAX => Duration::ZERO,
+            _ => self.at.duration_since(now).unwrap_or_default(),
+        }
+    }
 }
 
 /// Obtains certificates and puts revocations into force.
@@ -132,6 +161,7 @@ impl<A: Authority> Keeper<A> {
                 ask = self.asks.0.recv() => match ask {
                     Some(Ask::Hold(identity)) => self.hold(identity).await,
                     Some(Ask::Release(identity)) => self.release(&identity).await,
+                    Some(Ask::Retry) => self.retry(),
                     None => return,
                 },
                 () = tokio::time::sleep(wait) => {}
@@ -149,8 +179,8 @@ impl<A: Authority> Keeper<A> {
         let mut wait = MAX_SLEEP;
         for (identity, entry) in &mut self.entries {
             let Some(due) = entry.due else { continue };
-            match due.duration_since(now) {
-                Ok(left) if !left.is_zero() => wait = wait.min(left),
+            match due.left(now) {
+                left if !left.is_zero() => wait = wait.min(left),
                 // The end of a request is what makes room, and wakes this up again.
                 _ if self.requests.len() >= MAX_REQUESTS => {}
                 _ => {
@@ -163,13 +193,21 @@ impl<A: Authority> Keeper<A> {
         wait
     }
 
+    /// Ends the waits after failures, but not where the authority answered and clocks differ.
+    fn retry(&mut self) {
+        let now = self.now();
+        for entry in self.entries.values_mut().filter(|it| it.failures > 0 && !it.is_skewed) {
+            entry.due = entry.due.map(|_| Due::now(now));
+        }
+    }
+
     async fn hold(&mut self, identity: Identity) {
         if let Some(entry) = self.entries.get_mut(&identity) {
             entry.pods += 1;
             return;
         }
         let now = self.now();
-        let entry = Entry { pods: 1, failures: 0, due: Some(now) };
+        let entry = Entry { pods: 1, failures: 0, is_skewed: false, due: Some(Due::now(now)) };
         self.entries.insert(identity.clone(), entry);
         self.note(&identity, None);
         let handed = self.handed.remove(&identity);
@@ -201,61 +239,109 @@ impl<A: Authority> Keeper<A> {
             return;
         }
         match obtained {
-            Ok(certificate) => {
-                self.metrics.certificate_obtained();
-                let serial = certificate.serial();
-                info!(%identity, %serial, "obtained a certificate");
-                self.successor.tell(Learned::Certificate(certificate.clone())).await;
-                self.install(&identity, certificate).await;
-            }
+            Ok(certificate) => match Skew::of(&certificate, self.now()) {
+                None => {
+                    self.metrics.certificate_obtained();
+                    let serial = certificate.serial();
+                    info!(%identity, %serial, "obtained a certificate");
+                    self.successor.tell(Learned::Certificate(certificate.clone())).await;
+                    self.install(&identity, certificate).await;
+                }
+                Some(skew) => self.take_skewed(&identity, certificate, &skew).await,
+            },
             Err(error) => {
-                self.metrics.certificate_failed();
                 let reason = format!("{:#}", anyhow::Error::new(error));
-                let wait = self.postpone(&identity);
-                warn!(%identity, %reason, ?wait, "no certificate; trying again");
-                self.note(&identity, Some(reason.into()));
+                let limit = self.retry_limit(&identity);
+                self.failed(&identity, reason.into(), limit);
             }
         }
     }
 
+    /// A certificate that fits the clock of the authority and not ours. One that is in date here
+    /// stays. Without one, it is used until its end: peers judge it by their own clocks, and one of
+    /// the two that differ may be right. Each answer counts as a failure, because the authority
+    /// keeps account of what it signs.
+    async fn take_skewed(
+        &mut self,
+        identity: &Identity,
+        certificate: Arc<WorkloadCertificate>,
+        skew: &Skew,
+    ) {
+        let limit = (skew.life() / RETRY_SHARE).clamp(MIN_WAIT, RETRY_LIMIT);
+        if !certificate.is_expired(self.now()) && self.certificates.cached(identity).is_none() {
+            self.successor.tell(Learned::Certificate(certificate.clone())).await;
+            self.put_in_force(identity, certificate).await;
+        }
+        self.failed(identity, skew.to_string().into(), limit);
+        if let Some(entry) = self.entries.get_mut(identity) {
+            entry.is_skewed = true;
+        }
+    }
+
+    /// Notes why there is no certificate, or no newer one, and plans the next attempt.
+    fn failed(&mut self, identity: &Identity, reason: Text, limit: Duration) {
+        self.metrics.certificate_failed();
+        let wait = self.postpone(identity, limit);
+        warn!(%identity, %reason, ?wait, "no certificate; trying again");
+        self.note(identity, Some(reason));
+    }
+
     /// Puts a certificate into the cache and plans its refresh.
     async fn install(&mut self, identity: &Identity, certificate: Arc<WorkloadCertificate>) {
+        let now = self.now();
+        let at = certificate.refresh_at(rand::random()).max(now + MIN_WAIT);
+        if self.put_in_force(identity, certificate).await {
+            // Handed over by a worker before, or signed by an authority that is revoked itself.
+            let limit = self.retry_limit(identity);
+            let wait = self.postpone(identity, limit);
+            warn!(%identity, ?wait, "the certificate is revoked; asking for another");
+            self.note(identity, Some(REVOKED.into()));
+        } else if let Some(entry) = self.entries.get_mut(identity) {
+            entry.failures = 0;
+            entry.is_skewed = false;
+            entry.due = Some(Due { at, planned_at: now });
+            self.note(identity, None);
+        }
+    }
+
+    /// Puts a certificate into the cache; answers whether it is revoked.
+    async fn put_in_force(
+        &mut self,
+        identity: &Identity,
+        certificate: Arc<WorkloadCertificate>,
+    ) -> bool {
         let inner = self.certificates.inner.clone();
         let before = inner.cache.load().get(identity).map(|it| it.certificate.roots_fingerprint());
-        let refresh = certificate.refresh_at(rand::random()).max(self.now() + MIN_WAIT);
         let fingerprint = certificate.roots_fingerprint();
         // First what is revoked, in case the certificate came with the roots that sign it.
         self.revoke_with(&certificate).await;
         let credentials = Credentials::new(certificate, &inner.revocations.load_full());
         inner.cache.rcu(|cache| cache.update(identity.clone(), credentials.clone()));
-        if credentials.is_revoked {
-            // Handed over by a worker before, or signed by an authority that is revoked itself.
-            let wait = self.postpone(identity);
-            warn!(%identity, ?wait, "the certificate is revoked; asking for another");
-            self.note(identity, Some(REVOKED.into()));
-        } else if let Some(entry) = self.entries.get_mut(identity) {
-            entry.failures = 0;
-            entry.due = Some(refresh);
-            self.note(identity, None);
-        }
+        inner.changed.send_modify(|version| *version += 1);
         if before.is_some_and(|before| before != fingerprint) {
             info!(%identity, "the roots of trust have changed");
             inner.trust_changed.send_modify(|version| *version += 1);
         }
+        credentials.is_revoked
     }
 
-    /// Plans the next attempt after a failure; returns the wait.
-    fn postpone(&mut self, identity: &Identity) -> Duration {
-        let now = self.now();
+    /// The longest wait after a failure: shorter, the less is left of the certificate in use.
+    fn retry_limit(&self, identity: &Identity) -> Duration {
         let in_use = self.certificates.cached(identity);
-        let left = in_use.and_then(|it| it.certificate.not_after().duration_since(now).ok());
+        let left = in_use.and_then(|it| it.certificate.not_after().duration_since(self.now()).ok());
+        left.map_or(RETRY_LIMIT, |left| (left / RETRY_SHARE).clamp(MIN_WAIT, RETRY_LIMIT))
+    }
+
+    /// Plans the next attempt after a failure, `limit` from now at most; returns the wait.
+    fn postpone(&mut self, identity: &Identity, limit: Duration) -> Duration {
+        let now = self.now();
         let Some(entry) = self.entries.get_mut(identity) else { return RETRY_START };
         let factor = 2_u32.saturating_pow(entry.failures.min(20));
         entry.failures = entry.failures.saturating_add(1);
-        let limit = left.map_or(RETRY_LIMIT, |left| (left / RETRY_SHARE).max(MIN_WAIT));
-        let wait = RETRY_START.saturating_mul(factor).min(RETRY_LIMIT).min(limit);
+        entry.is_skewed = false;
+        let wait = RETRY_START.saturating_mul(factor).min(limit);
         let wait = wait.mul_f64(1.0 - RETRY_JITTER * rand::random::<f64>());
-        entry.due = Some(now + wait);
+        entry.due = Some(Due { at: now + wait, planned_at: now });
         wait
     }
 
@@ -354,7 +440,7 @@ impl<A: Authority> Keeper<A> {
             warn!(%identity, "the certificate is revoked; asking for another");
             self.note(identity, Some(REVOKED.into()));
             if let Some(entry) = self.entries.get_mut(identity) {
-                entry.due = entry.due.map(|_| now);
+                entry.due = entry.due.map(|_| Due::now(now));
             }
         }
     }

@@ -1,6 +1,9 @@
 //! Rotation, failures and revocation, in simulated time with a scripted authority.
 
+mod clocks;
+
 use std::sync::Mutex;
+use std::sync::atomic::AtomicI64;
 
 use ambit_tls::{Authority as Signer, AuthorityBundle};
 use futures::future::BoxFuture;
@@ -54,7 +57,30 @@ impl Authority for Arc<Scripted> {
     }
 }
 
+/// How many seconds a clock is ahead of the time of the test.
+#[derive(Clone, Default)]
+struct Ahead(Arc<AtomicI64>);
+
+impl Ahead {
+    fn set(&self, seconds: i64) {
+        self.0.store(seconds, Ordering::Relaxed);
+    }
+
+    fn clock(&self, epoch: SystemTime, start: Instant) -> Clock {
+        let ahead = self.0.clone();
+        Clock::of(move || {
+            let seconds = ahead.load(Ordering::Relaxed);
+            let by = Duration::from_secs(seconds.unsigned_abs());
+            let now = epoch + start.elapsed();
+            if seconds < 0 { now - by } else { now + by }
+        })
+    }
+}
+
 struct World {
+    /// The clocks of the proxy and of the authority.
+    proxy: Ahead,
+    signer: Ahead,
     certificates: Certificates,
     authority: Arc<Scripted>,
     said: mpsc::Receiver<Learned>,
@@ -67,17 +93,17 @@ impl World {
     fn new(name: &str, ttl: Duration) -> Self {
         let start = Instant::now();
         let epoch = SystemTime::now();
-        let clock = Clock(Arc::new(move || epoch + start.elapsed()));
-        let signer = Signer::generate("cluster.local", epoch).expect("a root");
+        let (proxy, signer) = (Ahead::default(), Ahead::default());
+        let root = Signer::generate("cluster.local", epoch).expect("a root");
         let authority = Arc::new(Scripted {
-            bundle: Mutex::new(AuthorityBundle::new(signer)),
+            bundle: Mutex::new(AuthorityBundle::new(root)),
             ttl,
-            clock: clock.clone(),
+            clock: signer.clock(epoch, start),
             start,
             asked: Mutex::default(),
             is_down: Mutex::new(false),
         });
-        let (certificates, asks) = Certificates::new(clock);
+        let (certificates, asks) = Certificates::new(proxy.clock(epoch, start));
         let (successor, said) = Successor::new();
         let crl_path = std::env::temp_dir().join(format!("ambit-{name}-{}", std::process::id()));
         let metrics = Metrics::new("ambit-proxy");
@@ -89,7 +115,7 @@ impl World {
             metrics,
             crl_path.clone(),
         );
-        Self { certificates, authority, said, crl_path, keeper: Some(keeper) }
+        Self { proxy, signer, certificates, authority, said, crl_path, keeper: Some(keeper) }
     }
 
     fn start(mut self) -> Self {

@@ -62,13 +62,17 @@ fn view_dump(view: &View) -> Map<String, Value> {
 
 /// The certificates of this node's pods.
 pub(super) fn certificates(shared: &Shared) -> Vec<HeldCertificate> {
-    shared.mesh.certificates.list().into_iter().map(held).collect()
+    let certificates = &shared.mesh.certificates;
+    let now = certificates.now();
+    certificates.list().into_iter().map(|it| held(it, now)).collect()
 }
 
-fn held(holding: Holding) -> HeldCertificate {
+fn held(holding: Holding, now: SystemTime) -> HeldCertificate {
     let Holding { identity, credentials, failure } = holding;
     let state = match (&credentials, &failure) {
         (Some(credentials), _) if credentials.is_revoked => CertificateState::Revoked,
+        (Some(it), _) if it.certificate.is_expired(now) => CertificateState::Expired,
+        (Some(it), _) if it.certificate.not_before() > now => CertificateState::NotYetValid,
         (Some(_), _) => CertificateState::Available,
         (None, Some(reason)) => CertificateState::Unavailable(reason.to_string()),
         (None, None) => CertificateState::Initializing,

@@ -150,8 +150,16 @@ async fn readiness_says_what_is_missing() {
     world.admin.enrolled.store(true, Ordering::Relaxed);
     let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
     assert!(status == 503 && !text.contains("agent"), "{text}");
-    world.admin.shared.mesh.view_complete.send_replace(true);
-    assert_eq!(world.ask(Method::GET, "/healthz/ready").await.0, 200);
+    let mesh = &world.admin.shared.mesh;
+    mesh.control_plane_away.store(Some(Arc::new("TLS: one clock is wrong\nready".into())));
+    let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
+    assert!(status == 503 && text.contains("one clock is wrong\\nready"), "{text}");
+    mesh.view_complete.send_replace(true);
+    let (status, text) = world.ask(Method::GET, "/healthz/ready").await;
+    assert!(status == 200 && text.contains("one clock is wrong"), "{text}");
+    mesh.control_plane_away.store(None);
+    let ready = world.ask(Method::GET, "/healthz/ready").await;
+    assert_eq!(ready, (200, "ready\n".to_owned()));
     let (_, text) = world.ask(Method::GET, "/process").await;
     let process: ambit_wire::admin::Process = serde_json::from_str(&text).expect("JSON");
     assert!(process.ready && process.pid == std::process::id());

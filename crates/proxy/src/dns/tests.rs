@@ -147,6 +147,42 @@ async fn names_of_the_mesh_are_answered_and_others_handed_on() {
 }
 
 #[tokio::test]
+async fn made_up_answers_do_not_count() {
+    in_thread(async {
+        let world = World::new().await;
+        let asked = query("elsewhere.example.", RecordType::A);
+        let resolver = async {
+            let mut buffer = [0; 512];
+            let (length, peer) = world.upstream.recv_from(&mut buffer).await.expect("asked");
+            let right = no_such_name(&buffer[..length]);
+            let send = async |answer: &[u8]| {
+                world.upstream.send_to(answer, peer).await.expect("sent");
+            };
+            // Somebody else knows number and question, and is not whom was asked.
+            let other = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+            other.send_to(&message::refusal(&buffer[..length], 5), peer).await.expect("sent");
+            let mut others_question = query("bank.example.", RecordType::A);
+            others_question[..2].copy_from_slice(&buffer[..2]);
+            send(&message::refusal(&others_question, 5)).await;
+            let mut of_another_type = query("elsewhere.example.", RecordType::AAAA);
+            of_another_type[..2].copy_from_slice(&buffer[..2]);
+            send(&message::refusal(&of_another_type, 5)).await;
+            // A query, a header that is cut, a question that is cut, nothing, very much of nothing.
+            for made_up in [&buffer[..length], &right[..11], &right[..20], b"", &[0xff; 60_000]] {
+                send(made_up).await;
+            }
+            let mut two_questions = right.clone();
+            two_questions[5] = 2;
+            send(&two_questions).await;
+            send(&right).await;
+        };
+        let (answer, ()) = tokio::join!(world.ask_udp(&asked), resolver);
+        assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn connections_carry_several_queries() {
     in_thread(async {
         let world = World::new().await;

@@ -161,6 +161,10 @@ pub enum CertificateState {
     Available,
     /// There is one, it is revoked, and no other has come.
     Revoked,
+    /// There is one, it has ended, and no other has come.
+    Expired,
+    /// There is one, and by this node's clock it is not valid yet.
+    NotYetValid,
     /// There is none, for this reason.
     Unavailable(String),
     /// Something else that a newer proxy says.
@@ -173,6 +177,8 @@ impl fmt::Display for CertificateState {
             Self::Initializing => f.write_str("Initializing"),
             Self::Available => f.write_str("Available"),
             Self::Revoked => f.write_str("Revoked"),
+            Self::Expired => f.write_str("Expired"),
+            Self::NotYetValid => f.write_str("NotYetValid"),
             Self::Unavailable(reason) => write!(f, "Unavailable: {reason}"),
             Self::Other(state) => f.write_str(state),
         }
@@ -187,6 +193,8 @@ impl FromStr for CertificateState {
             "Initializing" => Self::Initializing,
             "Available" => Self::Available,
             "Revoked" => Self::Revoked,
+            "Expired" => Self::Expired,
+            "NotYetValid" => Self::NotYetValid,
             _ => match text.strip_prefix("Unavailable: ") {
                 Some(reason) => Self::Unavailable(reason.to_owned()),
                 None => Self::Other(text.to_owned()),
