@@ -7,6 +7,7 @@
 //! reads a file or a clock, or speaks to anybody.
 
 mod entries;
+mod known;
 mod peer_auth;
 pub(crate) mod records;
 pub(crate) mod selectors;

@@ -11,6 +11,7 @@ mod decode;
 mod document;
 mod finding;
 pub mod istio;
+mod label;
 mod name;
 mod object;
 pub mod policy;
@@ -36,11 +37,12 @@ use self::unread::{LeftOut, Unread};
 pub use self::check::BUILT_IN_NAMESPACES;
 pub use self::finding::{Errors, Finding, Location};
 pub use self::finding::{Issues as ObjectIssues, Path as FieldPath};
+pub use self::label::{DATAPLANE_MODE, USE_WAYPOINT};
 pub use self::name::ObjectName;
 pub use self::object::{Kind, Object, ObjectKey, Typed};
 pub use self::spelling::meant_label;
 pub use self::unread::Unenforced;
-pub use self::validate::{DATAPLANE_MODE, USE_WAYPOINT, names};
+pub use self::validate::names;
 pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
 
 /// Where manifests are read from.

@@ -2,17 +2,19 @@
 //!
 //! Nothing here changes what a user wrote; callers say which word they suspect.
 
+use crate::{label, slice};
+
 /// Label keys that Ambit reads. A key that is almost one of them has no effect, and Kubernetes
 /// takes it without complaint.
 const LABELS: [&str; 8] = [
-    super::DATAPLANE_MODE,
-    super::USE_WAYPOINT,
+    label::DATAPLANE_MODE,
+    label::USE_WAYPOINT,
     "istio.io/use-waypoint-namespace",
     "istio.io/ingress-use-waypoint",
     "ambit.io/cut-open-connections",
     "service.istio.io/canonical-name",
     "service.istio.io/canonical-revision",
-    crate::slice::SERVICE_NAME,
+    slice::SERVICE_NAME,
 ];
 /// How many letters of a label's key may be wrong for it to be taken for a slip.
 const LABEL_SLIPS_MAX: usize = 2;

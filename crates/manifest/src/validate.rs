@@ -13,15 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
 use super::finding::{Issues, Path};
+use super::label::DATAPLANE_MODE;
 use super::object::{Kind, Typed};
 use super::spelling::meant_label;
 
 /// Most bytes that all annotations of an object may have together.
 const ANNOTATIONS_SIZE_MAX_BYTES: usize = 256 << 10;
-/// The label that enrols a namespace or pod.
-pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
-/// The label that names a waypoint, on a namespace, Service, pod or entry; `none` names none.
-pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 
 /// Checks `typed` and its metadata.
 pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {

@@ -3,8 +3,8 @@
 //!
 //! # The contract
 //!
-//! * Every answer is an object with `"apiVersion": "admin.ambit.io/v1"` ([`ApiVersion`]). Errors are
-//!   `{"error": "..."}` in every version ([`Refusal`]). `/config_dump` is ztunnel's and has no
+//! * Every answer is an object with `"apiVersion": "admin.ambit.io/v1"` ([`ApiVersion`]). Errors
+//!   are `{"error": "..."}` in every version ([`Refusal`]). `/config_dump` is ztunnel's and has no
 //!   version.
 //! * Within a version fields are only added. No field changes its name, type, unit or meaning, and
 //!   none goes away. What is not of that kind is a new version. The order of fields means nothing.

@@ -47,7 +47,6 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/machine/src/node.rs", 3, PARTS),
     ("crates/machine/src/pod.rs", 3, PARTS),
     ("crates/manifest/src/lib.rs", 3, "the crate's root defines what its files read"),
-    ("crates/manifest/src/validate.rs", 5, PARTS),
     ("crates/model/src/choice.rs", 2, "the choice of an endpoint is a step of the plan"),
     ("crates/net/src/copy.rs", 3, PARTS),
     ("crates/net/src/netlink.rs", 3, PARTS),

@@ -19,6 +19,7 @@ use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::PortMapping;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::known::{KnownPod, Repeated};
 use super::peer_auth::{self, Effective};
 use super::records::{
     Member, NamedPorts, NamespaceRecord, NodeRecord, PodRecord, ServiceRecord, entry_labels,
@@ -51,49 +52,6 @@ pub(crate) struct Store {
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
     repeated: Repeated,
-}
-
-/// A pod's object, and what is known beside it; either may come first.
-#[derive(Debug, Default, PartialEq)]
-struct KnownPod {
-    object: Option<PodRecord>,
-    state: PodState,
-}
-
-impl KnownPod {
-    fn own_addresses(&self) -> &[IpAddr] {
-        self.object.as_ref().map_or(&[], |object| self.state.own_addresses(object))
-    }
-}
-
-/// What pods have in common, kept once.
-#[derive(Debug, Default)]
-struct Repeated {
-    texts: Pool<str>,
-    labels: Pool<Labels>,
-    named_ports: Pool<NamedPorts>,
-}
-
-impl Repeated {
-    fn share(&mut self, pod: &mut KnownPod) {
-        let KnownPod { object, state } = pod;
-        let statuses = object.as_mut().and_then(|object| object.own_status.as_mut());
-        for status in statuses.into_iter().chain(&mut state.status) {
-            self.texts.share(&mut status.phase);
-            status.reason.iter_mut().for_each(|reason| self.texts.share(reason));
-            status.pod_ips.shrink_to_fit();
-        }
-        let Some(object) = object else { return };
-        for text in [&mut object.service_account, &mut object.node, &mut object.owner] {
-            self.texts.share(text);
-        }
-        self.labels.share(&mut object.labels);
-        self.named_ports.share(&mut object.named_ports);
-        let told = state.status.as_mut().map(|status| &mut status.uid);
-        let own = object.own_status.as_mut().map(|status| &mut status.uid);
-        let uids = [told, own, state.captured.as_mut()].into_iter().flatten();
-        uids.filter(|uid| **uid == object.uid).for_each(|uid| *uid = object.uid.clone());
-    }
 }
 
 /// What a policy of the view is made of.

@@ -9,8 +9,8 @@ use super::authority::Rotation;
 use super::{ApiVersion, Word, required};
 
 /// How the mesh is, as control sees it. All is well if `discovery.nodesWithoutProxy`,
-/// `pods.waitingForCapture`, `pods.failing` and `policiesNotAccepted` are empty and no finding is an
-/// error.
+/// `pods.waitingForCapture`, `pods.failing` and `policiesNotAccepted` are empty and no finding is
+/// an error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
