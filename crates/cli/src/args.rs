@@ -423,11 +423,15 @@ pub(crate) struct StatusArgs {
 /// `ambit why`.
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// Who connects, as NAMESPACE/POD.
+    /// Who connects: NAMESPACE/POD, or NAMESPACE/DEPLOYMENT for a pod of it.
     pub(crate) source: String,
-    /// To what: NAMESPACE/POD, NAMESPACE/SERVICE, a hostname or an address, with :PORT.
+    /// To what: NAMESPACE/POD, NAMESPACE/DEPLOYMENT, NAMESPACE/SERVICE, a host name, or an address
+    /// (IPv6 in brackets); with :PORT.
     #[arg(value_name = "DST[:PORT]")]
     pub(crate) destination: String,
+    /// Exit with status 3 unless the connection is allowed; 1 is an error, as always.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
     /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,

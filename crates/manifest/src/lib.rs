@@ -40,7 +40,7 @@ pub use self::finding::{Issues as ObjectIssues, Path as FieldPath};
 pub use self::label::{DATAPLANE_MODE, USE_WAYPOINT};
 pub use self::name::ObjectName;
 pub use self::object::{Kind, Object, ObjectKey, Typed};
-pub use self::spelling::meant_label;
+pub use self::spelling::{meant_label, nearest};
 pub use self::unread::Unenforced;
 pub use self::validate::names;
 pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};

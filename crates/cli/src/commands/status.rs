@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use ambit_machine::{Client, MachineStatus, RoleInfo};
 use ambit_wire::admin::{
-    ApiVersion, CertificateState, Explanation, FailingPod, HeldCertificate, List, NotAccepted,
-    NotCaptured, Severity, Shares, Status, control, node_proxy,
+    ApiVersion, CertificateState, Decision, Explanation, FailingPod, HeldCertificate, List,
+    NotAccepted, NotCaptured, Severity, Shares, Status, control, node_proxy,
 };
 use anyhow::Result;
 use serde::Serialize;
@@ -15,6 +15,10 @@ use super::findings;
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{Report, StatusArgs, WhyArgs};
 use crate::table;
+
+/// What `ambit why --exit-code` exits with if the connection is not allowed. It is neither that of
+/// an error, 1, nor that of wrong usage, 2.
+const NOT_ALLOWED: u8 = 3;
 
 /// What `ambit status -o json` prints.
 #[derive(Debug, Serialize)]
@@ -372,7 +376,11 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
         Report::Json => super::print_json(&explanation)?,
         Report::Text => super::print_text(&why_text(&explanation))?,
     }
-    Ok(ExitCode::SUCCESS)
+    let is_allowed = explanation.decision == Decision::Allow;
+    Ok(match args.exit_code && !is_allowed {
+        true => ExitCode::from(NOT_ALLOWED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 fn escape(text: &str) -> String {

@@ -267,11 +267,15 @@ fn questions(machine: &Machine) {
     fails(&["logs", "proxy/node-9"], "proxy/node-9 has no log");
     fails(&["logs", "client/load", "-c", "side"], "client/load has no log");
     fails(&["why", "client/nosuch", "app/web"], "there is no running pod client/nosuch");
-    fails(&["why", "client/load", "app/nosuch:80"], "\"app/nosuch\" is no destination");
+    let error = "there is no service, pod or Deployment app/nosuch";
+    fails(&["why", "client/load", "app/nosuch:80"], error);
+    let error = "there is no service, pod or Deployment app/sevrer; did you mean app/server?";
+    fails(&["why", "client/load", "app/sevrer:8080", "--exit-code"], error);
     let error = "app/server has the ports [8080, 9000, 9001]; say which, as in app/server:8080";
     fails(&["why", "client/load", "app/server"], error);
     fails(&["why", "client/load", "nonsense"], "no service is called \"nonsense\"");
     fails(&["why", "client/load", "10.0.0.1"], "say which port of 10.0.0.1");
+    fails(&["why", "client/load", "::1"], "say which port of ::1, as in [::1]:8080");
     let socket = machine.layout.control_socket();
     for (body, error) in [
         ("{\"pod\": \"client/nosuch\"}", "there is no pod client/nosuch"),

@@ -74,6 +74,10 @@ fn allow(machine: &Machine) {
     assert!(!connects(machine, "outside/stranger", "web.app"), "it proves no identity");
     assert_why(machine, "client/load", "app/web:80", "allow", &["app/only-load"]);
     assert_why(machine, "client/other", "app/web:80", "deny", &["only-load", "sa/other"]);
+    for (pod, exit_code) in [("client/load", 0), ("client/other", 3)] {
+        let asked = machine.ambit(&["why", pod, "app/web:80", "--exit-code"]);
+        assert_eq!(asked.status.code(), Some(exit_code), "{pod}: {}", asked.out);
+    }
     let denied = ["connection failed", "direction=inbound", "sa/other", "only-load", "error="];
     logged(machine, "node-2", &denied);
     let labels = ["reporter=\"destination\"", "response_flags=\"DENY\"", "sa/other"];

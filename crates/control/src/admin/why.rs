@@ -4,6 +4,10 @@
 //! sent, for a proxy on the client's node with no other connection open. Nothing here may judge by
 //! rules of its own.
 
+mod ends;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,51 +16,17 @@ use ambit_manifest::{Kind, ObjectName};
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
-use ambit_model::names::{ServiceName, WorkloadName};
 use ambit_model::plan::{Direct, Flow, Plan, Target};
 use ambit_model::service::Service;
 use ambit_model::workload::{Tunnel, Workload};
 use ambit_wire::admin;
 use serde_json::json;
 
+use self::ends::{Destination, Ends};
 use super::lists::protocol;
 use crate::view_builder::Builder;
 
-/// Why there is no answer.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WhyError {
-    /// The client is not a pod of the mesh's registry.
-    #[error("there is no running pod {0}; write the client as NAMESPACE/POD, see `ambit get pods`")]
-    NoSource(String),
-    /// The destination is nothing that is known.
-    #[error(
-        "{0:?} is no destination; write NAMESPACE/POD, NAMESPACE/SERVICE, a host name or an \
-         address, \
-         each with :PORT"
-    )]
-    NoDestination(String),
-    /// The host is not in the registry, and DNS is not asked here.
-    #[error("no service is called {0:?}; for a host outside of the mesh write its address")]
-    UnknownHost(String),
-    /// The port matters and is not said.
-    #[error("{0} has the ports {1:?}; say which, as in {0}:{2}")]
-    Port(String, Vec<u16>, u16),
-    /// The port matters and nothing is known about it.
-    #[error("say which port of {0}, as in {0}:8080")]
-    AnyPort(String),
-    /// Nothing listens on port 0.
-    #[error("port 0 is no destination; say a port from 1 to 65535")]
-    PortZero,
-    /// The destination has no address yet.
-    #[error("{0} has no address: it is not running, or has no endpoint; see `ambit get pods`")]
-    NoAddress(String),
-}
-
-/// Where a connection is to go.
-struct Destination {
-    name: String,
-    address: SocketAddr,
-}
+pub(super) use self::ends::WhyError;
 
 /// A proxy on the client's node that has nothing else to do.
 struct Quiet {
@@ -91,13 +61,14 @@ pub(super) fn explain(
     source: &str,
     destination: &str,
 ) -> Result<admin::Explanation, WhyError> {
-    let client = pod(builder, source).ok_or_else(|| WhyError::NoSource(source.to_owned()))?;
-    let target = resolve(builder, client, destination)?;
+    let ends = Ends { builder };
+    let mut notes = Vec::new();
+    let client = ends.source(source, &mut notes)?;
+    let target = ends.destination(client, destination, &mut notes)?;
     if target.address.port() == 0 {
         return Err(WhyError::PortZero);
     }
     let source_ip = source_address(client, target.address.ip());
-    let mut notes = Vec::new();
     let is_captured = client.tunnel == Tunnel::Hbone;
     let plan = if is_captured {
         let flow = Flow { source: client, source_ip, destination: target.address };
@@ -133,12 +104,6 @@ pub(super) fn explain(
         remedy: outcome.judgement.remedy,
         notes,
     })
-}
-
-fn pod<'a>(builder: &'a Builder, text: &str) -> Option<&'a Workload> {
-    let text = text.strip_prefix("pod/").unwrap_or(text);
-    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
-    builder.view().workload_named(&WorkloadName::new(namespace, name)).map(|workload| &**workload)
 }
 
 fn source_address(client: &Workload, like: IpAddr) -> IpAddr {
@@ -180,125 +145,6 @@ fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
     let is_better = |owner: &Workload| listed.is_none() || owner.tunnel == Tunnel::Hbone;
     let workload = owner.filter(|owner| is_better(owner)).or(listed);
     Plan::Direct(Direct { address, workload, service })
-}
-
-fn resolve(builder: &Builder, client: &Workload, text: &str) -> Result<Destination, WhyError> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        return Ok(Destination { name: text.to_owned(), address });
-    }
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Err(WhyError::AnyPort(ip.to_string()));
-    }
-    let (name, port) = match text.rsplit_once(':') {
-        Some((name, port)) => {
-            let port = port.parse().map_err(|_| WhyError::NoDestination(text.to_owned()))?;
-            (name, Some(port))
-        }
-        None => (text, None),
-    };
-    let kinds = [("svc/", false), ("service/", false), ("pod/", true)];
-    let forced = kinds.iter().find(|(prefix, _)| name.starts_with(prefix));
-    let bare = forced.map_or(name, |(prefix, _)| &name[prefix.len()..]);
-    if bare.is_empty() {
-        return Err(WhyError::NoDestination(text.to_owned()));
-    }
-    if bare.contains('/') || forced.is_some() {
-        let object = bare.split_once('/').unwrap_or((&client.namespace, bare));
-        let service = named_service(builder, object.0, object.1);
-        let only_pod = forced.is_some_and(|(_, is_pod)| *is_pod);
-        if let Some(service) = service.filter(|_| !only_pod) {
-            return at_service(builder, service, bare, port);
-        }
-        if forced.is_some_and(|(_, is_pod)| !is_pod) {
-            return Err(WhyError::UnknownHost(bare.to_owned()));
-        }
-        return at_pod(builder, object, port);
-    }
-    match hosted_service(builder, client, bare) {
-        Some(service) => at_service(builder, service, bare, port),
-        None => Err(WhyError::UnknownHost(bare.to_owned())),
-    }
-}
-
-fn named_service<'a>(builder: &'a Builder, namespace: &str, name: &str) -> Option<&'a Service> {
-    let hostname = format!("{name}.{namespace}.svc.{}", builder.mesh().domain);
-    let key = ServiceName::new(namespace, hostname);
-    builder.view().service(&key).map(|service| &**service)
-}
-
-/// The service that a name means to `client`, as its proxy answers it: what the client's own
-/// namespace declares by this very name, then a service of the namespace that the name names, then
-/// what any namespace declares by it.
-fn hosted_service<'a>(builder: &'a Builder, client: &Workload, host: &str) -> Option<&'a Service> {
-    let (namespace, domain) = (&client.namespace, &builder.mesh().domain);
-    let host = host.trim_end_matches('.');
-    let candidates = [
-        format!("{host}.{namespace}.svc.{domain}"),
-        format!("{host}.svc.{domain}"),
-        format!("{host}.{domain}"),
-        host.to_owned(),
-    ];
-    let declared = || {
-        let mut candidates = candidates.iter();
-        candidates.find_map(|it| builder.view().service_by_hostname(it, namespace))
-    };
-    let own = builder.view().service(&ServiceName::new(namespace.clone(), host));
-    own.or_else(declared).map(|service| &**service)
-}
-
-fn at_service(
-    builder: &Builder,
-    service: &Service,
-    name: &str,
-    port: Option<u16>,
-) -> Result<Destination, WhyError> {
-    let ports: Vec<u16> = service.ports.iter().map(|port| port.service_port).collect();
-    let port = match (port, &ports[..]) {
-        (Some(port), _) => port,
-        (None, [port]) => *port,
-        (None, [first, ..]) => return Err(WhyError::Port(name.to_owned(), ports.clone(), *first)),
-        (None, []) => return Err(WhyError::AnyPort(name.to_owned())),
-    };
-    if let Some(address) = service.addresses.first() {
-        let address = SocketAddr::new(address.address.ip, port);
-        return Ok(Destination { name: service.key.to_string(), address });
-    }
-    // Headless: its name resolves to the endpoints themselves, on their own ports.
-    let endpoints = builder.view().endpoints(&service.key);
-    let endpoint = endpoints.and_then(|endpoints| endpoints.iter().find(|it| it.healthy));
-    let missing = || WhyError::NoAddress(service.key.to_string());
-    let endpoint = endpoint.ok_or_else(missing)?;
-    let ip = endpoint.addresses.first().ok_or_else(missing)?;
-    let name = format!("{} (headless, endpoint {})", service.key, endpoint.name);
-    Ok(Destination { name, address: SocketAddr::new(*ip, port) })
-}
-
-fn at_pod(
-    builder: &Builder,
-    (namespace, name): (&str, &str),
-    port: Option<u16>,
-) -> Result<Destination, WhyError> {
-    let full = format!("{namespace}/{name}");
-    let Some(workload) = builder.view().workload_named(&WorkloadName::new(namespace, name)) else {
-        let exists = builder.store().pod(&ObjectName::new(namespace, name)).is_some();
-        return Err(match exists {
-            true => WhyError::NoAddress(full),
-            false => WhyError::NoDestination(full),
-        });
-    };
-    let served = workload.services.values().flatten().map(|port| port.target_port);
-    let mut ports: Vec<u16> = served.collect();
-    ports.sort_unstable();
-    ports.dedup();
-    let port = match (port, &ports[..]) {
-        (Some(port), _) => port,
-        (None, [port]) => *port,
-        (None, [first, ..]) => return Err(WhyError::Port(full, ports.clone(), *first)),
-        (None, []) => return Err(WhyError::AnyPort(full)),
-    };
-    let ip = workload.addresses.first().ok_or_else(|| WhyError::NoAddress(full.clone()))?;
-    Ok(Destination { name: full, address: SocketAddr::new(*ip, port) })
 }
 
 /// What becomes of a connection.

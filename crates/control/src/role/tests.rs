@@ -672,7 +672,7 @@ async fn why_says_what_decides() {
     for (query, part) in [
         ("src=shop/nobody&dst=db", "no running pod shop/nobody"),
         ("src=shop/client&dst=nothing", "no service is called"),
-        ("src=shop/client&dst=shop/nothing", "no destination"),
+        ("src=shop/client&dst=shop/nothing", "no service, pod or Deployment shop/nothing"),
         ("src=shop/client&dst=shop/client", "say which port"),
         ("src=shop/client&dst=10.0.0.1:0", "port 0"),
         ("src=shop/client&dst=db:0", "port 0"),

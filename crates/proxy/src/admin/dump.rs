@@ -93,6 +93,7 @@ fn held(holding: Holding, now: SystemTime) -> HeldCertificate {
 fn certificate(summary: &CertificateSummary) -> Certificate {
     Certificate {
         pem: STANDARD.encode(&summary.pem),
+        serial: Some(summary.serial.to_string()),
         serial_number: summary.serial.to_decimal(),
         valid_from: rfc3339(summary.not_before),
         expiration_time: rfc3339(summary.not_after),

@@ -143,7 +143,11 @@ pub struct HeldCertificate {
 pub struct Certificate {
     /// PEM in base64, as ztunnel has it.
     pub pem: String,
-    /// Its serial number, decimal, as ztunnel has it.
+    /// Its serial number, hexadecimal, as control, logs and openssl have it; absent from a proxy of
+    /// an earlier build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// The same number, decimal, as ztunnel has it.
     pub serial_number: String,
     /// From when it is valid.
     pub valid_from: String,

@@ -179,11 +179,16 @@ impl Row for OnNode<HeldCertificate> {
             narrow("NODE", |it| it.node.clone()),
             narrow("IDENTITY", |it| it.item.identity.clone()),
             narrow("STATE", |it| it.item.state.to_string()),
-            narrow("SERIAL", |it| of_leaf(&it.item, |leaf| leaf.serial_number.clone())),
+            narrow("SERIAL", |it| of_leaf(&it.item, serial)),
             narrow("EXPIRES", |it| of_leaf(&it.item, |leaf| leaf.expiration_time.clone())),
             wide("VALID FROM", |it| of_leaf(&it.item, |leaf| leaf.valid_from.clone())),
         ]
     }
+}
+
+/// The serial number in the form that control, logs and openssl print.
+fn serial(leaf: &ambit_wire::admin::Certificate) -> String {
+    leaf.serial.clone().unwrap_or_else(|| format!("{} (decimal)", leaf.serial_number))
 }
 
 fn of_leaf(held: &HeldCertificate, cell: fn(&ambit_wire::admin::Certificate) -> String) -> String {

@@ -140,6 +140,7 @@ impl Cluster {
 fn held() -> HeldCertificate {
     let leaf = Certificate {
         pem: String::new(),
+        serial: Some("01".to_owned()),
         serial_number: "1".to_owned(),
         valid_from: "2026-06-01T00:00:00Z".to_owned(),
         expiration_time: "2026-06-02T00:00:00Z".to_owned(),
