@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ambit_load::{Protocol, Report};
+use ambit_load::{BUSY_MAX, Protocol, Report};
 
 use super::figures::{CaseFigures, Figures};
 use super::metrics::failed_percent;
@@ -16,12 +16,8 @@ use super::statistics::chance_of_a_verdict;
 use super::verdict::REPETITIONS_MIN;
 use super::words::{self, figure, percent};
 
-/// More late sends, in percent, and latencies are the generator's.
-const LATE_PERCENT_MAX: f64 = 1.0;
 /// Less of the rate, in percent, and a mode was not asked what the others were.
 const RATE_PERCENT_MIN: f64 = 99.0;
-/// A busier host has nothing left for what it measures.
-const BUSY_MAX: f64 = 0.95;
 /// More for others, and the host is not ours.
 const STOLEN_MAX: f64 = 0.01;
 /// A frequency that moves more changes every time.
@@ -41,7 +37,7 @@ pub(crate) enum Doubt {
     /// Ended before its time.
     Interrupted { seconds: f64 },
     /// The load generator could not keep up.
-    Saturated { late: f64 },
+    Saturated { late: f64, part: f64 },
     /// Fewer requests left than were to.
     RateMissed { achieved: f64, requested: f64 },
     /// Some requests had no good answer.
@@ -66,7 +62,7 @@ impl Doubt {
     fn weight(&self) -> f64 {
         match self {
             Self::Interrupted { seconds } => -seconds,
-            Self::Saturated { late } => *late,
+            Self::Saturated { late, part } => part.max(*late),
             Self::RateMissed { achieved, requested } => -achieved / requested,
             Self::Failed { share, .. } => *share,
             Self::Busy { busy } | Self::BusyAtMost { busy } => *busy,
@@ -82,12 +78,18 @@ impl fmt::Display for Doubt {
             Self::Interrupted { seconds } => {
                 write!(f, "interrupted after {seconds:.1} s; what was measured until then counts")
             }
-            Self::Saturated { late } => write!(
-                f,
-                "the load generator could not keep up ({} of its sends left late): latencies are \
-                 partly its own",
-                percent(*late)
-            ),
+            Self::Saturated { late, part } => {
+                let of = match part {
+                    0.0 => String::new(),
+                    part => format!(", which is up to {} of a percentile", percent(*part)),
+                };
+                write!(
+                    f,
+                    "the load generator could not keep up ({} of its sends left late{of}): \
+                     latencies are partly its own",
+                    percent(*late)
+                )
+            }
             Self::RateMissed { achieved, requested } => write!(
                 f,
                 "only {} of {} requests/s left: more did not find a connection in time, and \
@@ -128,9 +130,10 @@ pub(crate) fn of_measurement(of: &Measurement) -> Vec<Doubt> {
     if load.interrupted {
         doubts.push(Doubt::Interrupted { seconds: load.seconds });
     }
-    let late = load.generator.late as f64 * 100.0 / load.requests.max(1) as f64;
-    if load.generator.saturated || late > LATE_PERCENT_MAX {
-        doubts.push(Doubt::Saturated { late });
+    if load.generator.saturated {
+        let late = load.generator.late as f64 * 100.0 / load.requests.max(1) as f64;
+        let part = load.latest().map_or(0.0, |it| it.late_part() * 100.0);
+        doubts.push(Doubt::Saturated { late, part });
     }
     doubts.extend(rate_missed(load));
     if load.failed > 0 {
@@ -392,7 +395,15 @@ mod tests {
         };
         check(|_| (), &[]);
         check(|it| it.load.generator.saturated = true, &["could not keep up (0 %"]);
-        check(|it| it.load.generator.late = 200, &["could not keep up (2.00 %"]);
+        check(|it| it.load.generator.late = 200, &[]);
+        check(
+            |it| {
+                let load = &mut it.load;
+                (load.generator.late, load.generator.saturated) = (200, true);
+                load.generator.late_adds.p99_us = load.latency.p99_us / 2.0;
+            },
+            &["could not keep up (2.00 % of its sends left late, which is up to 50.0 % of a"],
+        );
         check(|it| it.load.unsent = 500, &["only 950 of 1000 requests/s left"]);
         check(|it| it.load.unsent = 50, &[]);
         check(|it| it.load.failed = 261, &["2.61 % of the requests were lost (no reason given)"]);

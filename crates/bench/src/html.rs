@@ -107,8 +107,9 @@ fn modes(run: &Run) -> String {
         };
         let version = program(run, &mode.name).map(escaped).unwrap_or_default();
         rows += &format!(
-            "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td class=\"words\">{outcome}\
-             </td><td class=\"program\">{version}</td></tr>\n",
+            "<tr><th scope=\"row\">{}</th><td class=\"words\" data-head=\"what it is\"><div>{}</div>\
+             </td><td class=\"words\" data-head=\"outcome\"><div>{outcome}</div></td>\
+             <td class=\"program\" data-head=\"program\"><div>{version}</div></td></tr>\n",
             escaped(&mode.name),
             escaped(&mode.title)
         );
@@ -208,6 +209,8 @@ mod tests {
         for scheme in ["http-equiv", "src=", "@import", "url(", "href=\"http", "NaN", ">inf<"] {
             assert!(!page.contains(scheme), "{scheme}");
         }
+        let cells = page.matches("<td").count() - page.matches("colspan=").count();
+        assert_eq!(page.matches(" data-head=").count(), cells, "what a narrow page needs");
         assert_eq!(page.matches("<script").count(), 2);
         assert_eq!(page.matches("</script").count(), 2);
         let raw = page.split("id=\"run\">").nth(1).and_then(|it| it.split("</script").next());

@@ -46,7 +46,9 @@ pub use engine::{LoadError, Run, Stop};
 pub use long::{LongArgs, LongResult};
 pub use output::Output;
 pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target, duration};
-pub use report::{Generator, Latencies, REPORT_VERSION, Report};
+pub use report::{
+    BUSY_MAX, Generator, LateAdds, Latencies, PrintedLatency, REPORT_VERSION, Report,
+};
 pub use terminal::{arguments, print, tell};
 
 use shim::Shim;

@@ -13,10 +13,12 @@ use super::tally::{MAX_FAILED_AT, Tally, empty_histogram};
 
 /// The shape of the JSON; a reader that does not know it must refuse it.
 pub const REPORT_VERSION: u32 = 1;
-/// So many of a hundred sends may leave late before the generator is called too slow.
-const LATE_PERCENT_MAX: f64 = 1.0;
-/// A thread that works so much of its time cannot be trusted to be in time.
-const BUSY_MAX: f64 = 0.95;
+/// Such a part of a percentile may be the generator's own lateness before it is called too slow.
+const LATE_PART_MAX: f64 = 0.05;
+/// A percentile that fewer requests lie above is decided by chance, and judges no generator.
+const REQUESTS_ABOVE_MIN: f64 = 10.0;
+/// What works such a part of its time, a thread or a whole host, cannot be trusted to be in time.
+pub const BUSY_MAX: f64 = 0.95;
 /// In a shorter run, every thread may be busy all the time.
 const BUSY_MIN_SECONDS: f64 = 0.1;
 
@@ -131,12 +133,49 @@ pub struct Generator {
     pub late: u64,
     /// The latest of all.
     pub max_late_us: f64,
+    /// What these make of the latencies.
+    #[serde(default)]
+    pub late_adds: LateAdds,
     /// Requests whose moment came while all connections were busy. Not its fault, but a rate that
     /// the server or the number of connections does not carry.
     pub backlogged: u64,
-    /// More than 1 % left late, or, in an open loop, a thread was busy all the time: do not trust
-    /// the latencies; give it more processor or more threads.
+    /// More than 5 % of a percentile that ten requests lie above is its own lateness, or, in an
+    /// open loop, a thread was busy all the time: do not trust the latencies; give it more
+    /// processor or more threads.
     pub saturated: bool,
+}
+
+/// By how much latencies are longer because the generator was late, in microseconds: what they are,
+/// less what they would be if those sends had left in time. Of several generators the greatest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct LateAdds {
+    pub p50_us: f64,
+    pub p75_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+/// A latency that a report prints, and what of it is the generator's own lateness.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrintedLatency {
+    /// `p99`, and so on.
+    pub name: &'static str,
+    /// What it is.
+    pub us: f64,
+    /// What of that the generator's own lateness adds.
+    pub late_us: f64,
+    /// Whether enough requests lie above it to judge the generator by it.
+    pub is_decided: bool,
+}
+
+impl PrintedLatency {
+    /// Which part the generator's own lateness adds, of 1.
+    pub fn late_part(&self) -> f64 {
+        if self.us > 0.0 { self.late_us / self.us } else { 0.0 }
+    }
 }
 
 impl Latencies {
@@ -160,6 +199,22 @@ impl Latencies {
                 .map(|step| (step.value_iterated_to(), step.count_since_last_iteration()))
                 .collect(),
         }
+    }
+
+    /// The figures that are printed, each with what the generator's own lateness adds to it.
+    pub(crate) fn printed(&self, late: &LateAdds) -> [PrintedLatency; 6] {
+        let of = |name, quantile: f64, us, late_us| {
+            let is_decided = self.count as f64 * (1.0 - quantile) >= REQUESTS_ABOVE_MIN;
+            PrintedLatency { name, us, late_us, is_decided }
+        };
+        [
+            of("p50", 0.5, self.p50_us, late.p50_us),
+            of("p75", 0.75, self.p75_us, late.p75_us),
+            of("p90", 0.9, self.p90_us, late.p90_us),
+            of("p99", 0.99, self.p99_us, late.p99_us),
+            of("p99.9", 0.999, self.p999_us, late.p999_us),
+            of("max", 1.0, self.max_us, late.max_us),
+        ]
     }
 
     /// The histogram it was made from.
@@ -240,12 +295,16 @@ impl Report {
             reads_per_response: tally.reads as f64 / answered.max(1) as f64,
             connections_opened: tally.opened,
             connections_lost_idle: tally.lost_idle,
-            generator: Generator::new(plan, tally, used, sent, seconds),
+            generator: Generator::new(plan, tally, used, seconds),
         }
     }
-}
 
-impl Report {
+    /// Of the percentiles that judge the generator, the one of which its own lateness is the
+    /// greatest part; `None` if it adds nothing to any.
+    pub fn latest(&self) -> Option<PrintedLatency> {
+        latest(&self.latency, &self.generator.late_adds)
+    }
+
     /// What several generators saw that drove load at the same time: sums, the longest time, and
     /// one histogram of all answers. `None` of none.
     pub fn merged(reports: &[Self]) -> Option<Self> {
@@ -310,6 +369,39 @@ impl Report {
     }
 }
 
+fn latest(latency: &Latencies, late: &LateAdds) -> Option<PrintedLatency> {
+    let judging = latency.printed(late).into_iter().filter(|it| it.is_decided && it.late_us > 0.0);
+    judging.max_by(|a, b| a.late_part().total_cmp(&b.late_part()))
+}
+
+impl LateAdds {
+    fn new(tally: &Tally) -> Self {
+        let added = |quantile| {
+            let of = |histogram: &Histogram<u64>| histogram.value_at_quantile(quantile);
+            of(&tally.latency).saturating_sub(of(&tally.punctual)) as f64 / 1e3
+        };
+        Self {
+            p50_us: added(0.5),
+            p75_us: added(0.75),
+            p90_us: added(0.9),
+            p99_us: added(0.99),
+            p999_us: added(0.999),
+            max_us: added(1.0),
+        }
+    }
+
+    fn greatest(&self, other: &Self) -> Self {
+        Self {
+            p50_us: self.p50_us.max(other.p50_us),
+            p75_us: self.p75_us.max(other.p75_us),
+            p90_us: self.p90_us.max(other.p90_us),
+            p99_us: self.p99_us.max(other.p99_us),
+            p999_us: self.p999_us.max(other.p999_us),
+            max_us: self.max_us.max(other.max_us),
+        }
+    }
+}
+
 impl Generator {
     fn add(&mut self, other: &Self) {
         self.cpu_seconds += other.cpu_seconds;
@@ -319,12 +411,15 @@ impl Generator {
         self.involuntary_switches += other.involuntary_switches;
         self.late += other.late;
         self.max_late_us = self.max_late_us.max(other.max_late_us);
+        self.late_adds = self.late_adds.greatest(&other.late_adds);
         self.backlogged += other.backlogged;
         self.saturated |= other.saturated;
     }
 
-    fn new(plan: &Plan, tally: &Tally, used: &ProcessUsage, sent: u64, wall_seconds: f64) -> Self {
-        let late_percent = tally.late as f64 * 100.0 / sent.max(1) as f64;
+    fn new(plan: &Plan, tally: &Tally, used: &ProcessUsage, wall_seconds: f64) -> Self {
+        let late_adds = LateAdds::new(tally);
+        let latest = latest(&Latencies::new(&tally.latency), &late_adds);
+        let is_late = latest.is_some_and(|it| it.late_part() > LATE_PART_MAX);
         let busy = tally.cpu.as_secs_f64() / (wall_seconds * plan.threads as f64).max(1e-9);
         let may_be_idle = plan.pace.rate().is_some() && wall_seconds >= BUSY_MIN_SECONDS;
         Self {
@@ -335,8 +430,9 @@ impl Generator {
             involuntary_switches: used.involuntary_switches,
             late: tally.late,
             max_late_us: tally.max_late.as_nanos() as f64 / 1e3,
+            late_adds,
             backlogged: tally.backlogged,
-            saturated: late_percent > LATE_PERCENT_MAX || may_be_idle && busy > BUSY_MAX,
+            saturated: is_late || may_be_idle && busy > BUSY_MAX,
         }
     }
 }
@@ -344,6 +440,8 @@ impl Generator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Answer;
+    use crate::turns::Turn;
 
     fn report(requests: u64, latency_ns: u64) -> Report {
         let mut histogram = empty_histogram();
@@ -358,14 +456,47 @@ mod tests {
         let check = |cpu_ms, wall_seconds, expected| {
             let mut tally = Tally::new();
             tally.cpu = Duration::from_millis(cpu_ms);
-            let generator =
-                Generator::new(&plan, &tally, &ProcessUsage::default(), 0, wall_seconds);
+            let generator = Generator::new(&plan, &tally, &ProcessUsage::default(), wall_seconds);
             assert_eq!(generator.saturated, expected, "{cpu_ms} ms in {wall_seconds} s");
         };
         check(20, 0.0, false);
         check(20, 0.01, false);
         check(900, 1.0, false);
         check(990, 1.0, true);
+    }
+
+    #[test]
+    fn late_sends_are_judged_by_what_they_do_to_percentiles() {
+        let plan = crate::plan::tests::plan("http://a/");
+        let start = Instant::now();
+        let ms = Duration::from_millis;
+        let judged = |requests: u64, late: u64, late_ms: u64| {
+            let mut tally = Tally::new();
+            for number in 0..requests {
+                let (due, late) = (start, if number < late { ms(late_ms) } else { ms(0) });
+                let turn = Turn { due, ready: due, sent: due + late, counts: true };
+                let answered = Ok(Answer { status: Some(200), ..Answer::default() });
+                let service = Duration::from_micros(2000 + 10 * (number % 300));
+                tally.count(&turn, turn.sent + service, &answered, start);
+            }
+            let generator = Generator::new(&plan, &tally, &ProcessUsage::default(), 10.0);
+            let latency = Latencies::new(&tally.latency);
+            Report { latency, generator, ..Report::default() }
+        };
+        let check = |report: &Report, saturated: bool, latest: Option<&str>| {
+            assert_eq!(report.generator.saturated, saturated, "{report:?}");
+            assert_eq!(report.latest().map(|it| it.name), latest, "{report:?}");
+        };
+        check(&judged(300, 0, 0), false, None);
+        let six = judged(300, 6, 30);
+        check(&six, false, Some("p50"));
+        assert_eq!(six.generator.late, 6);
+        let [.., p99, _, most] = six.latency.printed(&six.generator.late_adds);
+        assert!(!p99.is_decided && p99.late_us > 20_000.0, "{p99:?}");
+        assert!((most.late_us - 27_000.0).abs() < 200.0, "{most:?}");
+        check(&judged(3000, 60, 30), true, Some("p99"));
+        check(&judged(300, 100, 30), true, Some("p75"));
+        check(&judged(300, 300, 1), false, None);
     }
 
     #[test]

@@ -24,6 +24,8 @@ const MAX_STATUS: usize = 1000;
 pub(super) struct Tally {
     /// From the moment a request was due, in nanoseconds.
     pub(super) latency: Histogram<u64>,
+    /// The same, but for late sends from when they left: as if they had left in time.
+    pub(super) punctual: Histogram<u64>,
     /// From the moment it left.
     pub(super) service: Histogram<u64>,
     /// Exchanges that ended, the warm-up's included.
@@ -61,6 +63,7 @@ impl Tally {
     pub(super) fn new() -> Self {
         Self {
             latency: empty_histogram(),
+            punctual: empty_histogram(),
             service: empty_histogram(),
             seen: 0,
             requests: 0,
@@ -103,7 +106,8 @@ impl Tally {
         self.last_due = Some(self.last_due.map_or(turn.due, |last| last.max(turn.due)));
         self.last_answer = Some(now);
         let late = turn.sent - turn.ready;
-        self.late += u64::from(late > LATE);
+        let is_late = late > LATE;
+        self.late += u64::from(is_late);
         self.max_late = self.max_late.max(late);
         self.backlogged += u64::from(turn.ready > turn.due);
         let is_timed = match outcome {
@@ -118,7 +122,10 @@ impl Tally {
             }
         };
         if is_timed {
-            self.latency.saturating_record(nanos(now - turn.due));
+            let latency = now - turn.due;
+            self.latency.saturating_record(nanos(latency));
+            let own = if is_late { late } else { Duration::ZERO };
+            self.punctual.saturating_record(nanos(latency - own));
             self.service.saturating_record(nanos(now - turn.sent));
         }
     }
@@ -157,7 +164,9 @@ impl Tally {
         self.requests += 1;
         self.unsent += 1;
         self.last_due = Some(self.last_due.map_or(due, |last| last.max(due)));
-        self.latency.saturating_record(nanos(now.saturating_duration_since(due)));
+        let waited = nanos(now.saturating_duration_since(due));
+        self.latency.saturating_record(waited);
+        self.punctual.saturating_record(waited);
         self.fail("no time left to send".to_owned(), now, start);
     }
 
@@ -176,6 +185,7 @@ impl Tally {
     pub(super) fn add(&mut self, other: &Self) {
         let same = "both histograms have the same bounds";
         self.latency.add(&other.latency).expect(same);
+        self.punctual.add(&other.punctual).expect(same);
         self.service.add(&other.service).expect(same);
         self.seen += other.seen;
         self.requests += other.requests;

@@ -34,7 +34,13 @@ impl Table {
                 [_, words] if self.head.len() > 2 => {
                     format!("<td class=\"words\" colspan=\"{}\">{words}</td>", self.head.len() - 1)
                 }
-                row => row.iter().skip(1).map(|it| format!("<td>{it}</td>")).collect(),
+                // Where a page is narrow, each figure has its column's head beside it.
+                row => {
+                    let cells = row.iter().zip(&self.head).skip(1);
+                    let cells = cells
+                        .map(|(it, head)| format!("<td data-head=\"{head}\"><div>{it}</div></td>"));
+                    cells.collect::<String>()
+                }
             };
             let name = row.first().map_or("", |it| it);
             rows += &format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>\n");

@@ -5,6 +5,9 @@ use std::fmt::Write;
 use crate::plan::Protocol;
 use crate::report::{Latencies, Report};
 
+/// A smaller part of a latency that late sends add is not worth a word.
+const LATE_PART_MIN: f64 = 0.01;
+
 /// The report; what is doubtful about it comes first.
 pub(crate) fn write(report: &Report) -> String {
     let mut text = String::new();
@@ -45,13 +48,22 @@ pub(crate) fn write(report: &Report) -> String {
     line("bytes", format!("{read} in, {written} out"));
     let (opened, lost) = (report.connections_opened, report.connections_lost_idle);
     line("connections", format!("{opened} opened, {lost} closed by the server while idle"));
-    let (cpu, late) = (report.generator.cpu_seconds, report.generator.late);
-    let backlogged = report.generator.backlogged;
-    line(
-        "generator",
-        format!("{cpu:.2} s of CPU, {late} late sends, {backlogged} waited for a connection"),
-    );
+    let (cpu, backlogged) = (report.generator.cpu_seconds, report.generator.backlogged);
+    let late = late_sends(report);
+    line("generator", format!("{cpu:.2} s of CPU, {late}, {backlogged} waited for a connection"));
     text
+}
+
+/// How many there are, and what they add to which latencies.
+fn late_sends(report: &Report) -> String {
+    let late = report.generator.late;
+    let printed = report.latency.printed(&report.generator.late_adds);
+    let longer = printed.iter().filter(|it| it.late_part() >= LATE_PART_MIN);
+    let longer = longer.map(|it| format!("{} +{}", it.name, duration_us(it.late_us)));
+    match longer.collect::<Vec<_>>().join(", ").as_str() {
+        "" => format!("{late} late sends"),
+        longer => format!("{late} late sends ({longer})"),
+    }
 }
 
 /// What is doubtful about a report, whichever way it is written: a word and its reason.
@@ -63,9 +75,14 @@ pub(crate) fn doubts(report: &Report) -> Vec<(&'static str, String)> {
         doubts.push(("PARTIAL", format!("interrupted after {seconds:.1} s{what} was measured")));
     }
     if report.generator.saturated {
-        let why = match report.generator.late {
-            0 => "a thread was busy all the time".to_owned(),
-            late => format!("{late} late sends"),
+        let why = match report.latest() {
+            None => "a thread was busy all the time".to_owned(),
+            Some(it) => format!(
+                "its late sends add {} to {}, which would be {}",
+                duration_us(it.late_us),
+                it.name,
+                duration_us(it.us - it.late_us)
+            ),
         };
         let remedy = "give it more CPU or --threads";
         doubts.push(("UNRELIABLE", format!("the generator could not keep up ({why}); {remedy}")));
@@ -125,6 +142,7 @@ fn bytes(count: u64) -> String {
 mod tests {
     use super::*;
     use crate::output::tests::report;
+    use crate::report::LateAdds;
 
     #[test]
     fn a_report_for_a_person() {
@@ -140,6 +158,21 @@ mod tests {
         let words: Vec<_> =
             text.lines().filter_map(|line| line.split(' ').next()).take(3).collect();
         assert_eq!(words, ["PARTIAL", "UNRELIABLE", "load"]);
+        assert!(text.contains("could not keep up (a thread was busy all the time);"), "{text}");
+    }
+
+    #[test]
+    fn late_sends_are_told_with_what_they_add() {
+        let mut report = report();
+        report.generator.late = 7;
+        let late_adds = LateAdds { p90_us: 500.0, max_us: 1.0, ..LateAdds::default() };
+        report.generator.late_adds = late_adds;
+        let text = write(&report);
+        assert!(text.contains("0.02 s of CPU, 7 late sends (p90 +500 us), 0 waited"), "{text}");
+        report.generator.saturated = true;
+        let text = write(&report);
+        let why = "(its late sends add 500 us to p90, which would be 1.50 ms); give it more CPU";
+        assert!(text.contains(why), "{text}");
     }
 
     #[test]
