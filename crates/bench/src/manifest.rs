@@ -348,15 +348,15 @@ mod tests {
         };
         macro_rules! example {
             ($file:literal) => {
-                include_str!(concat!("../../../examples/bookinfo/", $file))
+                include_str!(concat!("../../../examples/", $file))
             };
         }
-        check(example!("app.yaml"), &bookinfo(Bookinfo::New, false));
-        check(example!("mesh-on.yaml"), &namespace("bookinfo", true));
-        check(example!("policies.yaml"), &bookinfo_policies());
+        check(example!("bookinfo/app.yaml"), &bookinfo(Bookinfo::New, false));
+        check(example!("bookinfo-steps/mesh-on.yaml"), &namespace("bookinfo", true));
+        check(example!("bookinfo-steps/policies.yaml"), &bookinfo_policies());
         let old = ["productpage", "details"]
             .map(|app| bookinfo_deployment(app, "v1", Bookinfo::Old, 2, AWAY_FROM_CLIENT));
-        check(example!("old.yaml"), &old.concat());
+        check(example!("bookinfo-steps/old.yaml"), &old.concat());
     }
 
     #[test]

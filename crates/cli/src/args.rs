@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ambit_machine::image::{ImageError, ImageMap};
 use ambit_manifest::Unenforced;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -82,7 +83,7 @@ pub(crate) enum Command {
     /// are then no longer enforced. `helm uninstall` runs this command.
     Uninstall(UninstallArgs),
     /// Applies manifests to a running mesh: all or none.
-    Apply(ManifestArgs),
+    Apply(ApplyArgs),
     /// Deletes the objects of manifests from a running mesh: all or none.
     Delete(ManifestArgs),
     /// Lists pods, services, workloads, policies, certificates, connections or nodes.
@@ -128,7 +129,8 @@ impl Command {
         match self {
             Self::Up(args) => Some(&mut args.state),
             Self::Down(args) => Some(args),
-            Self::Apply(args) | Self::Delete(args) => Some(&mut args.state),
+            Self::Apply(args) => Some(&mut args.manifests.state),
+            Self::Delete(args) => Some(&mut args.state),
             Self::Get(args) => Some(&mut args.state),
             Self::Exec(args) => Some(&mut args.state),
             Self::Logs(args) => Some(&mut args.state),
@@ -145,7 +147,8 @@ impl Command {
     /// Which cluster, if it may concern one.
     fn kube(&self) -> Option<&KubeArgs> {
         match self {
-            Self::Apply(args) | Self::Delete(args) => Some(&args.kube),
+            Self::Apply(args) => Some(&args.manifests.kube),
+            Self::Delete(args) => Some(&args.kube),
             Self::Get(args) => Some(&args.kube),
             Self::Exec(args) => Some(&args.kube),
             Self::Logs(args) => Some(&args.kube),
@@ -212,9 +215,8 @@ pub(crate) struct UpArgs {
     /// Starts only pods, services and DNS, without the mesh, to compare with.
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,
-    /// The local command that runs instead of an image, as NAME=COMMAND; may be repeated.
-    #[arg(long = "image", value_name = "NAME=COMMAND")]
-    pub(crate) images: Vec<String>,
+    #[command(flatten)]
+    pub(crate) images: ImageArgs,
     /// A program that runs instead of a node's proxy, such as a real ztunnel, as NODE=PATH; may be
     /// repeated.
     #[arg(long = "proxy", value_name = "NODE=PATH")]
@@ -251,7 +253,31 @@ impl IgnoredArgs {
     }
 }
 
-/// `ambit apply` and `ambit delete`.
+/// `ambit apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    #[command(flatten)]
+    pub(crate) images: ImageArgs,
+    #[command(flatten)]
+    pub(crate) manifests: ManifestArgs,
+}
+
+/// What images mean on one machine.
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    /// The local command that runs instead of an image, as NAME=COMMAND; may be repeated.
+    #[arg(long = "image", value_name = "NAME=COMMAND")]
+    images: Vec<String>,
+}
+
+impl ImageArgs {
+    /// The same, read.
+    pub(crate) fn map(&self) -> Result<ImageMap, ImageError> {
+        ImageMap::parse(self.images.iter().map(String::as_str))
+    }
+}
+
+/// `ambit delete`, and what `ambit apply` has in common with it.
 #[derive(Debug, Args)]
 pub(crate) struct ManifestArgs {
     /// Manifest files, directories, or - for standard input.

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
+use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::objects::{Changes, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
@@ -210,7 +211,17 @@ impl Client {
 
     /// Applies Kubernetes objects: all, or none and an error. A dry run says what would change.
     pub async fn apply(&self, objects: Vec<Value>, dry_run: bool) -> Result<Changes, ClientError> {
-        self.order("/apply", &Apply { objects, dry_run }).await
+        self.apply_with_images(objects, ImageMap::default(), dry_run).await
+    }
+
+    /// The same, and says what more images mean, for these objects and later ones.
+    pub async fn apply_with_images(
+        &self,
+        objects: Vec<Value>,
+        images: ImageMap,
+        dry_run: bool,
+    ) -> Result<Changes, ClientError> {
+        self.order("/apply", &Apply { objects, images, dry_run }).await
     }
 
     /// Deletes objects and what they own: all, or none and an error.

@@ -9,6 +9,7 @@ use ambit_net::capture::CaptureSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::image::ImageMap;
 use crate::objects::ObjectRef;
 
 /// `/apply`: Kubernetes objects, all or none.
@@ -17,6 +18,9 @@ use crate::objects::ObjectRef;
 pub(crate) struct Apply {
     /// The objects.
     pub(crate) objects: Vec<Value>,
+    /// What images mean besides; the machine keeps it.
+    #[serde(default)]
+    pub(crate) images: ImageMap,
     /// Only says what would change.
     #[serde(default)]
     pub(crate) dry_run: bool,

@@ -73,6 +73,12 @@ impl ImageMap {
         Ok(Self(map))
     }
 
+    /// Both; what `other` says of an image comes before.
+    pub fn extended(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
     fn entry_point(&self, image: &str, name: &str) -> Option<&[String]> {
         let found = self.0.get(image).or_else(|| self.0.get(name));
         found.map(Vec::as_slice)

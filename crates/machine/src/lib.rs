@@ -17,7 +17,7 @@
 //! | [`layout`], [`ownership`] | where everything lies in the state directory, and whose it is |
 //! | [`objects`], `registry`, `controller` | the API server's part, and what makes pods of it |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
-//! | [`image`] | what a container image means on a machine without images |
+//! | [`image`], `unknown_images` | what a container image means on a machine without images |
 //! | [`logs`] | reading and following logs that are rotated |
 
 mod addresses;
@@ -45,6 +45,7 @@ mod registry;
 mod roles;
 mod server;
 mod state;
+mod unknown_images;
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ pub use processes::{ProcessInfo, processes};
 pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
 pub use registry::{ContainerStatus, Phase, PodStatus, WatchError};
+pub use unknown_images::unknown_images;
 
 use layout::Layout;
 use registry::{Mirror, Watch};

@@ -91,6 +91,16 @@ impl Record {
         serde_json::from_slice(&text).map_err(|source| RecordError::Damaged { path, source })
     }
 
+    /// Reads it, changes it and writes it.
+    pub(crate) fn change(
+        layout: &Layout,
+        change: impl FnOnce(&mut Self),
+    ) -> Result<(), RecordError> {
+        let mut record = Self::read(layout)?;
+        change(&mut record);
+        record.write(layout)
+    }
+
     pub(crate) fn write(&self, layout: &Layout) -> Result<(), RecordError> {
         let path = layout.record();
         let text = serde_json::to_vec_pretty(self).expect("a record can be written as JSON");

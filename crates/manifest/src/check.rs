@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::istio::{Resolution, ServiceEntry, ServiceEntrySpec};
 use super::validate::names;
-use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed, USE_WAYPOINT};
+use super::{Errors, Finding, Kind, Manifests, Object, ObjectKey, Typed, USE_WAYPOINT};
 use crate::slice::{BY_NAME, SERVICE_NAME};
 
 /// The namespace whose policies hold everywhere, unless control is told otherwise.
@@ -87,8 +87,7 @@ impl<'a> All<'a> {
     fn references(&self, object: &Object, errors: &mut Vec<Finding>) {
         let namespace = &object.key.namespace;
         if !namespace.is_empty() && !self.has_namespace(namespace) {
-            errors.push(finding(
-                object,
+            errors.push(object.finding(
                 "metadata.namespace",
                 format!("the namespace `{namespace}` does not exist"),
                 format!("add a Namespace called `{namespace}` to the input"),
@@ -100,8 +99,7 @@ impl<'a> All<'a> {
             && !account.is_empty()
             && !self.has(Kind::ServiceAccount, namespace, account)
         {
-            errors.push(finding(
-                object,
+            errors.push(object.finding(
                 field(&object.typed, "serviceAccountName"),
                 format!(
                     "the service account `{account}` does not exist in namespace `{namespace}`"
@@ -128,8 +126,7 @@ impl<'a> All<'a> {
     fn placement(&self, object: &Object, warnings: &mut Vec<Finding>) {
         let Some(pods) = pods(&object.key, &object.typed) else { return };
         if pods.spec.host_network == Some(true) {
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 field(&object.typed, "hostNetwork"),
                 "a pod in its node's network cannot be captured and stays outside of the mesh",
                 "remove hostNetwork to bring it in",
@@ -142,8 +139,7 @@ impl<'a> All<'a> {
             && !nodes.is_empty()
             && !nodes.contains(&node)
         {
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 field(&object.typed, "nodeName"),
                 format!("the node `{node}` does not exist: the pod will wait for it"),
                 format!("use {}, or leave out nodeName", listed(&nodes)),
@@ -162,8 +158,7 @@ impl<'a> All<'a> {
         let wanted: Vec<String> =
             wanted.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let names: Vec<&str> = nodes.iter().filter_map(|node| node.name.as_deref()).collect();
-        warnings.push(finding(
-            object,
+        warnings.push(object.finding(
             field(&object.typed, "nodeSelector"),
             format!("no node has {}: no pod of it will run", wanted.join(" and ")),
             format!(
@@ -176,8 +171,7 @@ impl<'a> All<'a> {
     fn service_entry(&self, object: &Object, entry: &ServiceEntry, warnings: &mut Vec<Finding>) {
         let resolution = entry.spec.resolution.unwrap_or(Resolution::None);
         if resolution == Resolution::DynamicDns {
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 "spec.resolution",
                 "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the \
                  client found",
@@ -186,8 +180,7 @@ impl<'a> All<'a> {
         }
         let unresolved = unresolved(&entry.spec, resolution);
         if !unresolved.is_empty() {
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 "spec.resolution",
                 format!(
                     "proxies do not look up {} yet: connections there are refused",
@@ -207,8 +200,7 @@ impl<'a> All<'a> {
         for (field, address) in endpoints.chain(addresses) {
             let Some(ip) = names::address(address) else { continue };
             let Some(owner) = owners.get(&ip) else { continue };
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 field,
                 format!(
                     "{ip} is the address of pod {owner}, and stays it: what the entry says of \
@@ -231,8 +223,7 @@ impl<'a> All<'a> {
                     && (name == "*" || *key.name == *name)
             });
             let Some(service) = service else { continue };
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 format!("spec.hosts[{index}]"),
                 format!(
                     "`{host}` means the Service {namespace}/{}, which comes before \
@@ -264,8 +255,7 @@ impl<'a> All<'a> {
         let pods: Vec<Pods<'_>> =
             pods.into_iter().filter(|pods| selects(selector, pods.labels)).collect();
         if pods.is_empty() {
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 "spec.selector",
                 "no pod of the namespace has these labels: the Service has no endpoints",
                 "make the selector and the pods' labels agree",
@@ -277,8 +267,7 @@ impl<'a> All<'a> {
             let without = pods.iter().filter(|pods| !has_port(pods.spec, name));
             let without: Vec<&str> = without.map(|pods| pods.name.as_str()).collect();
             if !without.is_empty() {
-                warnings.push(finding(
-                    object,
+                warnings.push(object.finding(
                     format!("spec.ports[{index}].targetPort"),
                     format!("{} has no port called `{name}`", listed(&without)),
                     "name the container's port, or use its number",
@@ -293,11 +282,10 @@ impl<'a> All<'a> {
         let labels = slice.metadata.labels.as_ref();
         let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME)) else {
             let what = "without this label the slice is of no Service";
-            return warnings.push(finding(object, label, what, "name the Service there"));
+            return warnings.push(object.finding(label, what, "name the Service there"));
         };
         if slice.address_type == BY_NAME {
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 "addressType",
                 "names are not looked up: connections there are refused",
                 "list IP addresses",
@@ -306,16 +294,14 @@ impl<'a> All<'a> {
         let key = ObjectKey::new(Kind::Service, &object.key.namespace, name);
         match self.objects.get(&key) {
             Some(Typed::Service(service)) if selector(service).is_some() => {
-                warnings.push(finding(
-                    object,
+                warnings.push(object.finding(
                     label,
                     format!("the Service `{name}` has a selector: it leads to the pods it selects"),
                     "remove the selector, or the slice",
                 ));
             }
             Some(_) => {}
-            None => warnings.push(finding(
-                object,
+            None => warnings.push(object.finding(
                 label,
                 format!("the Service `{name}` does not exist in this namespace"),
                 "add it, or correct the name",
@@ -345,8 +331,7 @@ fn waypoint(object: &Object, warnings: &mut Vec<Finding>) {
         _ => ("metadata.labels", named(object.typed.metadata().labels.as_ref())),
     };
     let Some(waypoint) = waypoint else { return };
-    warnings.push(finding(
-        object,
+    warnings.push(object.finding(
         format!("{at}.{USE_WAYPOINT}"),
         format!(
             "the waypoint `{waypoint}` does not exist, layer 7 is not available yet: every new \
@@ -413,21 +398,5 @@ fn listed(names: &[&str]) -> String {
     match names.len().saturating_sub(NAMES_MAX) {
         0 => shown,
         more => format!("{shown} and {more} more"),
-    }
-}
-
-fn finding(
-    object: &Object,
-    field: impl Into<String>,
-    what: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Finding {
-    let field = field.into();
-    Finding {
-        location: Location { line: object.line(&field), ..object.location.clone() },
-        object: object.key.to_string(),
-        field,
-        what: what.into(),
-        remedy: remedy.into(),
     }
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::document::FieldLines;
-use super::finding::Location;
+use super::finding::{Finding, Location};
 use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
 
 /// A kind of object that Ambit reads.
@@ -267,8 +267,25 @@ pub struct Object {
 }
 
 impl Object {
+    /// What is wrong at one of its fields.
+    pub fn finding(
+        &self,
+        field: impl Into<String>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        let field = field.into();
+        Finding {
+            location: Location { line: self.line(&field), ..self.location.clone() },
+            object: self.key.to_string(),
+            field,
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+
     /// The line of a field, or of the nearest field above it that was written.
-    pub(crate) fn line(&self, path: &str) -> u64 {
+    fn line(&self, path: &str) -> u64 {
         self.lines.line(path)
     }
 }

@@ -175,16 +175,17 @@ fn files_directories_and_what_cannot_be_read() {
 
 #[test]
 fn the_examples_are_right() {
-    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tiered-app");
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let read = |file: &str| {
         let loaded = load(&[Input::Path(format!("{examples}/{file}").into())]);
         loaded.unwrap_or_else(|errors| panic!("{errors}"))
     };
-    let app = read("app.yaml");
+    // The directory as it is, which `ambit up` takes.
+    let app = read("tiered-app");
     assert_eq!(app.check(&[]).map(|surprises| surprises.len()), Ok(0));
     let there: Vec<Typed> = app.objects.into_iter().map(|object| object.typed).collect();
     for file in ["mesh-on.yaml", "policies.yaml", "deny.yaml", "strict.yaml"] {
-        let loaded = read(file);
+        let loaded = read(&format!("tiered-app-steps/{file}"));
         assert_eq!(loaded.warnings, [], "{file}");
         assert_eq!(loaded.check(&there).map(|surprises| surprises.len()), Ok(0), "{file}");
     }

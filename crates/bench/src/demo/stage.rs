@@ -17,11 +17,12 @@ use super::report::{Inventory, Pod};
 
 /// The example, as it lies in the repository.
 const APP: &str = include_str!("../../../../examples/tiered-app/app.yaml");
-const MESH_ON: &str = include_str!("../../../../examples/tiered-app/mesh-on.yaml");
+const MESH_ON: &str = include_str!("../../../../examples/tiered-app-steps/mesh-on.yaml");
 /// The policies of the example.
-pub(super) const POLICIES: &str = include_str!("../../../../examples/tiered-app/policies.yaml");
+pub(super) const POLICIES: &str =
+    include_str!("../../../../examples/tiered-app-steps/policies.yaml");
 /// Mutual TLS for everybody.
-pub(super) const STRICT: &str = include_str!("../../../../examples/tiered-app/strict.yaml");
+pub(super) const STRICT: &str = include_str!("../../../../examples/tiered-app-steps/strict.yaml");
 
 /// How long a label or a policy may take to be in force everywhere.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);

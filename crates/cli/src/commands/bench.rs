@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use ambit_bench::{OwnManifests, Site};
 use ambit_cluster::Cluster;
-use ambit_manifest::Unenforced;
+use ambit_machine::unknown_images;
+use ambit_manifest::{Errors, Unenforced};
 use anyhow::{Context, Result};
 
 use crate::args::BenchArgs;
@@ -20,6 +21,10 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
         None => None,
         Some(path) => {
             let manifests = super::change::load(&[path.to_owned()], Unenforced::LeftOut)?;
+            let unknown = unknown_images(&manifests, None);
+            if !unknown.is_empty() {
+                return super::change::refused(&Errors(unknown), "run");
+            }
             let objects = manifests.objects.into_iter().map(|object| object.json).collect();
             Some(OwnManifests { path: path.display().to_string(), objects })
         }

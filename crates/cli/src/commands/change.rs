@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ambit_machine::image::ImageMap;
 use ambit_machine::objects::{Changes, ObjectRef, Outcome};
-use ambit_machine::{Client, PodInfo, Record};
+use ambit_machine::{Client, PodInfo, Record, unknown_images};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::{findings, settle};
-use crate::args::ManifestArgs;
+use crate::args::{ApplyArgs, ManifestArgs};
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
 pub(super) fn load(paths: &[PathBuf], unenforced: Unenforced) -> Result<Manifests> {
@@ -38,15 +39,18 @@ pub(super) fn warn(findings: &[Finding]) {
 }
 
 /// Prints what manifests mean beside the objects that are there, and fails with every reference to
-/// nothing.
-pub(super) fn check(manifests: &Manifests, existing: &[Typed]) -> Result<()> {
-    match manifests.check(existing) {
-        Ok(surprises) => {
-            warn(&surprises);
-            Ok(())
-        }
-        Err(errors) => refused(&errors, "applied"),
+/// nothing and every image that means nothing.
+pub(super) fn check(manifests: &Manifests, existing: &[Typed], images: &ImageMap) -> Result<()> {
+    let (surprises, mut errors) = match manifests.check(existing) {
+        Ok(surprises) => (surprises, Vec::new()),
+        Err(Errors(errors)) => (Vec::new(), errors),
+    };
+    errors.extend(unknown_images(manifests, Some(images)));
+    if !errors.is_empty() {
+        return refused(&Errors(errors), "applied");
     }
+    warn(&surprises);
+    Ok(())
 }
 
 pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
@@ -84,7 +88,9 @@ fn add_addresses(object: &mut Value, running: &[PodInfo]) {
 }
 
 /// Applies manifests.
-pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
+pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
+    let images = args.images.map()?;
+    let args = args.manifests;
     if args.kube.is_meant() && !args.dry_run {
         bail!(
             "in a cluster this is kubectl's job: `kubectl apply {}`; with --dry-run Ambit looks \
@@ -103,9 +109,11 @@ pub(super) async fn apply(args: ManifestArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let client = Client::new(super::layout(&args.state));
-    check(&manifests, &existing(&client).await?)?;
+    let existing = existing(&client).await?;
+    let known = Record::read(client.layout())?.images.extended(images.clone());
+    check(&manifests, &existing, &known)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
-    let changes = client.apply(objects, args.dry_run).await?;
+    let changes = client.apply_with_images(objects, images, args.dry_run).await?;
     print(&changes, args.dry_run)?;
     take_effect(&args, &client, &changes).await
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
-use ambit_machine::image::ImageMap;
 use ambit_machine::{Client, Progress, UpConfig, WaitError};
 use ambit_manifest::Typed;
 use ambit_wire::admin::FailingPod;
@@ -28,8 +27,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.paths, args.ignored.unenforced())?;
-    super::change::check(&manifests, &nodes(args.nodes)?)?;
     let config = config(&args)?;
+    super::change::check(&manifests, &nodes(args.nodes)?, &config.images)?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
     // Not cut short: a machine that is half born could not be found again.
@@ -119,7 +118,7 @@ fn tell_lines(text: &str) {
 }
 
 fn config(args: &UpArgs) -> Result<UpConfig> {
-    let images = ImageMap::parse(args.images.iter().map(String::as_str))?;
+    let images = args.images.map()?;
     let mut proxies = BTreeMap::new();
     for proxy in &args.proxies {
         let (node, path) = proxy.split_once('=').with_context(|| {

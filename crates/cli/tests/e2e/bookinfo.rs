@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::machine::{Machine, SETTLE_TIMEOUT};
 
-const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/bookinfo/");
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/");
 const CLIENT: &str = "bookinfo/fortio";
 const PAGE: &str = "http://productpage.bookinfo:9080/productpage";
 const DETAILS: &str = "http://details.bookinfo:9080/details/0";
@@ -31,7 +31,7 @@ fn details(machine: &Machine) -> (u64, f64) {
 fn bookinfo_works_in_both_releases_with_and_without_a_mesh() {
     let machine = Machine::none("bookinfo");
     let file = |name: &str| format!("{EXAMPLE}{name}");
-    machine.run(&["up", &file("app.yaml"), "--nodes", "2", "--detach"]);
+    machine.run(&["up", &file("bookinfo"), "--nodes", "2", "--detach"]);
     machine.wait("the page is whole", READY_TIMEOUT, || page(&machine, PAGE).0 == "200");
 
     let (_, html) = page(&machine, PAGE);
@@ -46,12 +46,12 @@ fn bookinfo_works_in_both_releases_with_and_without_a_mesh() {
         failed == 0 && reads > 1.2
     };
     machine.wait("two writes are two reads", READY_TIMEOUT, two_reads);
-    machine.run(&["apply", &file("old.yaml")]);
+    machine.run(&["apply", &file("bookinfo-steps/old.yaml")]);
     machine.wait("they are in the old release too", READY_TIMEOUT, two_reads);
 
-    machine.run(&["apply", &file("mesh-on.yaml")]);
+    machine.run(&["apply", &file("bookinfo-steps/mesh-on.yaml")]);
     machine.wait_until_meshed();
-    machine.run(&["apply", &file("policies.yaml")]);
+    machine.run(&["apply", &file("bookinfo-steps/policies.yaml")]);
     machine
         .wait("the policies are in force", SETTLE_TIMEOUT, || page(&machine, DETAILS).0 != "200");
     let (status, html) = page(&machine, PAGE);

@@ -2,18 +2,31 @@
 
 use std::path::PathBuf;
 
+use ambit_machine::image::ImageMap;
+use ambit_machine::unknown_images;
 use ambit_manifest::{Input, Manifests, load};
 
 fn example(names: &[&str]) -> Manifests {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiered-app");
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let inputs: Vec<Input> = names.iter().map(|name| Input::Path(directory.join(name))).collect();
     load(&inputs).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
+/// What is applied to an application after it is up.
+const STEPS: [(&str, &[&str]); 2] = [
+    ("tiered-app", &["mesh-on.yaml", "policies.yaml", "strict.yaml", "deny.yaml"]),
+    ("bookinfo", &["old.yaml", "mesh-on.yaml", "policies.yaml"]),
+];
+
 #[test]
 fn every_example_is_read_without_a_doubt() {
-    for name in ["app.yaml", "mesh-on.yaml", "policies.yaml", "strict.yaml", "deny.yaml"] {
-        let manifests = example(&[name]);
+    let step = |app: &str, step: &&str| format!("{app}-steps/{step}");
+    let files = STEPS.iter().flat_map(|(app, steps)| {
+        // The directory as it is, which `ambit up` takes.
+        std::iter::once((*app).to_owned()).chain(steps.iter().map(|it| step(app, it)))
+    });
+    for name in files {
+        let manifests = example(&[&name]);
         assert!(!manifests.objects.is_empty(), "{name} is empty");
         assert_eq!(manifests.warnings, [], "{name}");
     }
@@ -21,11 +34,15 @@ fn every_example_is_read_without_a_doubt() {
 
 #[test]
 fn each_file_refers_to_what_the_application_brings() {
-    let app = example(&["app.yaml"]);
-    assert_eq!(app.check(&[]).unwrap(), []);
-    let existing: Vec<_> = app.objects.into_iter().map(|object| object.typed).collect();
-    for name in ["mesh-on.yaml", "policies.yaml", "strict.yaml", "deny.yaml"] {
-        let checked = example(&[name]).check(&existing);
-        assert_eq!(checked.unwrap_or_else(|errors| panic!("{name}: {errors}")), [], "{name}");
+    for (name, steps) in STEPS {
+        let app = example(&[name]);
+        assert_eq!(app.check(&[]).unwrap(), []);
+        assert_eq!(unknown_images(&app, Some(&ImageMap::default())), []);
+        let existing: Vec<_> = app.objects.into_iter().map(|object| object.typed).collect();
+        for step in steps {
+            let step = format!("{name}-steps/{step}");
+            let checked = example(&[&step]).check(&existing);
+            assert_eq!(checked.unwrap_or_else(|errors| panic!("{step}: {errors}")), [], "{step}");
+        }
     }
 }

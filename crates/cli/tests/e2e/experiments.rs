@@ -46,12 +46,16 @@ fn every_experiment_is_read_without_a_doubt() {
 #[test]
 fn the_old_release_goes_over_the_new_one() {
     let example = |name: &str| {
-        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/bookinfo/");
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/");
         std::fs::read_to_string(format!("{directory}{name}")).unwrap()
     };
-    let there: Vec<Typed> =
-        read("app", example("app.yaml")).objects.into_iter().map(|object| object.typed).collect();
-    for name in ["old.yaml", "mesh-on.yaml", "policies.yaml"] {
+    let there: Vec<Typed> = read("app", example("bookinfo/app.yaml"))
+        .objects
+        .into_iter()
+        .map(|object| object.typed)
+        .collect();
+    for name in ["old", "mesh-on", "policies"] {
+        let name = &format!("bookinfo-steps/{name}.yaml");
         assert_eq!(read(name, example(name)).check(&there).unwrap(), [], "{name}");
     }
 }

@@ -138,18 +138,18 @@ const MANIFESTS: &[Manifest] = &[
                 not exist in namespace `app`; add a ServiceAccount called `ghost`, or \
                 correct the name",
     },
-];
-
-/// Manifests that only the running machine can refuse.
-const REFUSED: &[Manifest] = &[
     Manifest {
         of: POD,
         text: "metadata: {name: a, namespace: app}\n\
                spec: {containers: [{name: c, image: postgres}]}\n",
-        error: "Pod app/a: container \"c\": image \"postgres\" means nothing on a machine without \
-                images: give the container a `command`, or say what it runs with --image \
+        error: "<stdin>:4: Pod app/a: spec.containers[0].image: \"postgres\" means nothing on a \
+                machine without images; add a `command`, or say what it runs with --image \
                 postgres=COMMAND",
     },
+];
+
+/// Manifests that only the running machine can refuse.
+const REFUSED: &[Manifest] = &[
     Manifest {
         of: POD,
         text: "metadata: {name: load, namespace: client, labels: {app: load}}\nspec: {nodeName: \

@@ -27,6 +27,7 @@ use super::plan::{self, Place, PlanError, PodName};
 use super::probe::{Answer, NodeProbe};
 use crate::logs;
 use crate::pod::{PACKET_SIZE_MAX_BYTES, PodRequest, PodState};
+use crate::record::{Record, RecordError};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
 /// First wait after a failed start.
@@ -63,6 +64,8 @@ enum StartError {
     Network(#[from] NetworkError),
     #[error(transparent)]
     Capture(#[from] CniError),
+    #[error(transparent)]
+    Images(#[from] RecordError),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -235,12 +238,14 @@ impl PodRun {
             cni::announce(&socket, &self.names, &netns, &ips).await?;
         }
         self.write_files(&pod)?;
+        // Read anew: `ambit apply --image` adds to it.
+        let images = Record::read(&self.context.layout)?.images;
         let place = Place {
             layout: &self.context.layout,
             node: &self.context.node,
             host_ips: self.context.network.fabric().both(),
             pod_ips: &self.status.pod_ips,
-            images: &self.context.record.images,
+            images: &images,
         };
         let plan = plan::plan(&pod, &place, &self.context.mirror())?;
         let running = launch::start(plan, netns, &self.context.reaper).await?;

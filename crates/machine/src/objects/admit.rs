@@ -17,6 +17,7 @@ use super::store::{Draft, Settled, Store};
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
+use crate::record::RecordError;
 
 /// Most objects that one apply may name.
 const APPLY_OBJECTS_MAX: usize = 100_000;
@@ -161,6 +162,9 @@ pub enum ApplyError {
     /// The change could not be made durable.
     #[error("the change was not made")]
     Store(#[from] StoreError),
+    /// What images mean could not be written down.
+    #[error("the change was not made")]
+    Record(#[from] RecordError),
 }
 
 /// What admission must know of the machine besides its objects.

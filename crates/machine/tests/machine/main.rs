@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ambit_machine::image::ImageMap;
 use ambit_machine::layout::Layout;
 use ambit_machine::{Liveness, Phase, UpConfig, UpError};
 use futures::FutureExt;
@@ -52,6 +53,7 @@ const CASES: &[(&str, Case)] = &[
     ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),
     ("deployments_roll", || deployments_roll().boxed_local()),
     ("wrong_objects_change_nothing", || wrong_objects_change_nothing().boxed_local()),
+    ("images_get_a_meaning_later", || images_get_a_meaning_later().boxed_local()),
     ("deletion_cascades", || deletion_cascades().boxed_local()),
     ("crashes_disturb_nobody_else", || crashes_disturb_nobody_else().boxed_local()),
     ("pods_ask_for_addresses_and_networks", || pods_ask_for_addresses_and_networks().boxed_local()),
@@ -551,6 +553,24 @@ async fn wrong_objects_change_nothing() {
     let dry = lab.client.apply(vec![good()], true).await.unwrap();
     assert_eq!(dry.changes.len(), 1);
     assert_eq!(lab.client.pods().await.unwrap().len(), 1, "a dry run changes nothing");
+    lab.down().await;
+}
+
+async fn images_get_a_meaning_later() {
+    let lab = Lab::up("images", 1).await;
+    let shop = |name: &str| {
+        let mut object = pod(name, &[]);
+        object["spec"]["containers"] = json!([{"name": "c", "image": "shop/web:2"}]);
+        object
+    };
+    let error = lab.client.apply(vec![shop("a")], false).await.unwrap_err().to_string();
+    assert!(error.contains("--image shop/web=COMMAND"), "{error}");
+    let images = || ImageMap::parse(["shop/web=sleep infinity"]).unwrap();
+    lab.client.apply_with_images(vec![shop("a")], images(), true).await.unwrap();
+    lab.client.apply(vec![shop("a")], false).await.expect_err("a dry run changes nothing");
+    lab.client.apply_with_images(vec![shop("a")], images(), false).await.unwrap();
+    lab.apply_ready(vec![shop("b")]).await;
+    assert_eq!(lab.record().images, images());
     lab.down().await;
 }
 

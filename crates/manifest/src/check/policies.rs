@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{All, Pods, ROOT_NAMESPACE, finding, listed, selector, selects};
+use super::{All, Pods, ROOT_NAMESPACE, listed, selector, selects};
 use crate::istio::{AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
 use crate::{Finding, Kind, Object, ObjectKey, Typed, policy};
 
@@ -37,8 +37,7 @@ impl All<'_> {
             (Some(_), false) => format!("; it holds for {}", listed(&held)),
             _ => String::new(),
         };
-        warnings.push(finding(
-            object,
+        warnings.push(object.finding(
             "spec",
             format!(
                 "will be Accepted=False ({}): \
@@ -102,8 +101,7 @@ impl All<'_> {
             Some(namespace) => format!("of namespace `{namespace}`"),
             None => "of any namespace".to_owned(),
         };
-        warnings.push(finding(
-            object,
+        warnings.push(object.finding(
             "spec.selector",
             format!("no workload {place} has these labels: it holds for nobody"),
             "make the selector and the pods' labels agree",
@@ -122,8 +120,7 @@ impl All<'_> {
                 continue;
             }
             let what = format!("{} does not exist: no client matches it", named.named());
-            warnings.push(finding(
-                object,
+            warnings.push(object.finding(
                 named.field,
                 what,
                 "correct the name, or create the namespace",

@@ -1,0 +1,124 @@
+//! Containers of manifests whose images mean nothing on a machine: found before anything starts.
+//!
+//! Nothing here may find an image unknown that admission then takes, or the other way round: both
+//! ask [`command_line`].
+
+use ambit_manifest::{Finding, Manifests, Typed};
+
+use crate::image::{ImageError, ImageMap, command_line};
+
+/// Every container whose image means nothing, each with its place in the manifests. A command that
+/// takes no `--image` has no `images`.
+pub fn unknown_images(manifests: &Manifests, images: Option<&ImageMap>) -> Vec<Finding> {
+    let (none, mut found) = (ImageMap::default(), Vec::new());
+    for object in &manifests.objects {
+        let (spec, prefix) = match &object.typed {
+            Typed::Pod(pod) => (pod.spec.as_ref(), "spec"),
+            Typed::Deployment(deployment) => {
+                let template = deployment.spec.as_ref().map(|spec| &spec.template);
+                (template.and_then(|template| template.spec.as_ref()), "spec.template.spec")
+            }
+            _ => continue,
+        };
+        let Some(spec) = spec else { continue };
+        let initial = spec.init_containers.as_deref().unwrap_or_default();
+        for (list, containers) in [("initContainers", initial), ("containers", &spec.containers)] {
+            for (index, container) in containers.iter().enumerate() {
+                let words = |words: &Option<Vec<String>>| words.clone().unwrap_or_default();
+                let image = container.image.as_deref().unwrap_or_default();
+                let (command, args) = (words(&container.command), words(&container.args));
+                let Err(error) = command_line(image, &command, &args, images.unwrap_or(&none))
+                else {
+                    continue;
+                };
+                let field = format!("{prefix}.{list}[{index}].image");
+                let (what, remedy) = in_words(&error, images.is_some());
+                found.push(object.finding(field, what, remedy));
+            }
+        }
+    }
+    found
+}
+
+fn in_words(error: &ImageError, takes_images: bool) -> (String, String) {
+    match error {
+        ImageError::Unknown { image, name } => (
+            format!("{image:?} means nothing on a machine without images"),
+            match takes_images {
+                true => format!("add a `command`, or say what it runs with --image {name}=COMMAND"),
+                false => "add a `command`".to_owned(),
+            },
+        ),
+        ImageError::SampleWithoutName { image } => (
+            format!("{image:?} needs to be told which sample it is"),
+            "add its name, as in args: [\"echo\"]".to_owned(),
+        ),
+        // Of the command line, not of a manifest.
+        ImageError::Argument { .. } | ImageError::Quote { .. } => {
+            (error.to_string(), "correct the argument".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_manifest::{Input, load};
+
+    use super::*;
+
+    #[test]
+    fn unknown_images_are_found_with_their_place() {
+        let text = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: default}
+spec:
+  initContainers:
+  - name: first
+    image: shop/first:1
+  containers:
+  - name: known
+    image: busybox
+  - name: sample
+    image: ambit/sample:1
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: b, namespace: default}
+spec:
+  selector: {matchLabels: {app: b}}
+  template:
+    metadata: {labels: {app: b}}
+    spec:
+      containers:
+      - name: said
+        image: shop/said:2
+      - name: cart
+        image: registry:5000/shop/cart:2
+      - name: own
+        image: shop/own
+        command: [run]
+";
+        let input = Input::Text { name: "app.yaml".to_owned(), text: text.to_owned() };
+        let manifests = load(&[input]).expect("valid");
+        let images = ImageMap::parse(["shop/said=/opt/said"]).expect("right");
+        let found = unknown_images(&manifests, Some(&images));
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let expected = [
+            "app.yaml:7: Pod default/a: spec.initContainers[0].image: \"shop/first:1\" means \
+             nothing on a machine without images; add a `command`, or say what it runs with \
+             --image shop/first=COMMAND",
+            "app.yaml:12: Pod default/a: spec.containers[1].image: \"ambit/sample:1\" needs to be \
+             told which sample it is; add its name, as in args: [\"echo\"]",
+            "app.yaml:26: Deployment default/b: spec.template.spec.containers[1].image: \
+             \"registry:5000/shop/cart:2\" means nothing on a machine without images; add a \
+             `command`, or say what it runs with --image registry:5000/shop/cart=COMMAND",
+        ];
+        assert_eq!(found, expected);
+        let remedy = &unknown_images(&manifests, None)[0].remedy;
+        assert_eq!(remedy, "add a `command`", "there is no --image");
+        let all = ["shop/first=a", "registry:5000/shop/cart=b", "ambit/sample=c"];
+        let images = images.extended(ImageMap::parse(all).expect("right"));
+        assert_eq!(unknown_images(&manifests, Some(&images)), []);
+    }
+}
