@@ -10,6 +10,7 @@ mod table;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
+use ambit_log::{LineFormat, LogFormat};
 use ambit_model::printable::printable_lines;
 use anyhow::Context;
 use clap::Parser;
@@ -104,10 +105,8 @@ fn start_log() {
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing_subscriber::filter::LevelFilter::INFO.into())
         .from_env_lossy();
+    let is_json = std::env::var_os("LOG_FORMAT").is_some_and(|format| format == "json");
+    let format = if is_json { LogFormat::Json } else { LogFormat::Plain };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::env::var_os("LOG_FORMAT").is_some_and(|format| format == "json") {
-        log.json().init();
-    } else {
-        log.with_ansi(false).init();
-    }
+    log.event_format(LineFormat(format)).init();
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use ambit_log::STRANGERS;
 use ambit_net::drain::Guard;
 use ambit_net::grpc::messages::Messages;
 use ambit_wire::admin::{ApiVersion, ProxySync, SyncStatus, TypeSync};
@@ -223,8 +224,10 @@ impl Discovery {
         let metadata = MetadataMap::from_headers(headers);
         let address = remote.as_ref().map(|remote| remote.address);
         let caller = self.authenticate(&metadata, remote.as_ref()).await.inspect_err(|status| {
-            let remote = address.map(|it| it.to_string());
-            tracing::warn!(remote, message = status.message(), "discovery refused");
+            if STRANGERS.admits(Instant::now().into_std()) {
+                let remote = address.map(|it| it.to_string());
+                tracing::warn!(remote, message = status.message(), "discovery refused");
+            }
         })?;
         if self.guard.is_draining() {
             return Err(stopping());

@@ -4,8 +4,6 @@
 //! holds up traffic: when too many wait, further ones are dropped and the gap is logged. Nothing
 //! secret is ever formatted here, because nothing secret has a `Display`.
 
-mod line;
-
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +17,8 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry};
 
-use line::LineFormat;
-pub use line::LogFormat;
+use ambit_log::LineFormat;
+pub use ambit_log::LogFormat;
 
 /// Lines that may wait to be written.
 const MAX_WAITING_LINES: usize = 1 << 14;

@@ -140,7 +140,7 @@ impl Plane {
         };
         let to = original_destination(&stream).or_else(|_| stream.local_addr());
         let to = to.map_or_else(|_| SocketAddr::new(peer.ip(), 0), normalise);
-        Record::new(reporter, peer, to).failed(&self.tally, crowded);
+        Record::new(reporter, peer, to).failed_unproven(&self.tally, crowded);
         reset(stream);
     }
 

@@ -8,6 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ambit_log::STRANGERS;
 use ambit_model::Text;
 use ambit_model::authorize::RuleName;
 use ambit_model::identity::Identity;
@@ -185,9 +186,22 @@ impl Record {
 
     /// The connection never stood.
     pub fn failed(&self, tally: &Tally, failure: &dyn Failure) {
+        self.count_failed(tally, failure);
+        self.log("connection failed", Bytes::default(), Some(failure));
+    }
+
+    /// The same, of a connection that came no further than its handshake. Whoever reaches the port
+    /// makes as many as it likes: each counts, and so many a second are logged.
+    pub fn failed_unproven(&self, tally: &Tally, failure: &dyn Failure) {
+        if STRANGERS.admits(Instant::now().into_std()) {
+            return self.failed(tally, failure);
+        }
+        self.count_failed(tally, failure);
+    }
+
+    fn count_failed(&self, tally: &Tally, failure: &dyn Failure) {
         tally.traffic(self, failure.flags()).failed();
         tally.metrics().refused(self.reporter, failure.reason());
-        self.log("connection failed", Bytes::default(), Some(failure));
     }
 
     fn direction(&self) -> &'static str {
@@ -383,15 +397,55 @@ pub fn explain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use ambit_model::service::Service;
+    use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::dial::DialError;
 
     fn inbound() -> Record {
         let address = SocketAddr::from(([10, 0, 0, 1], 80));
         let mut record = Record::new(Reporter::Destination, address, address);
         record.source.identity = Some(Identity::new("t", "app", "web"));
         record
+    }
+
+    /// Counts the lines of the access log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
+        fn on_event(
+            &self,
+            event: &tracing::Event<'_>,
+            _context: tracing_subscriber::layer::Context<'_, S>,
+        ) {
+            if event.metadata().target() == "access" {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_of_handshakes_that_fail_fills_no_log() {
+        let tally = Tally::new(Metrics::new("ambit-proxy"));
+        let (lines, failure) = (Lines::default(), DialError::Timeout(inbound().source.address));
+        let start = Instant::now();
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(lines.clone()),
+            || {
+                for _ in 0..10_000 {
+                    inbound().failed_unproven(&tally, &failure);
+                }
+            },
+        );
+        let (lines, seconds) = (lines.0.load(Ordering::Relaxed), start.elapsed().as_secs());
+        assert!(lines <= 20 * (usize::try_from(seconds).unwrap() + 2), "{lines} in {seconds} s");
+        let text = tally.metrics().encode().unwrap();
+        let failed = text.lines().find(|it| it.starts_with("istio_tcp_connections_failed_total{"));
+        assert!(failed.is_some_and(|it| it.ends_with(" 10000")), "each counts: {failed:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ambit_log::{LineFormat, LogFormat};
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::{mount, process};
 use anyhow::{Context, bail};
@@ -107,7 +108,7 @@ fn start_log(layout: &Layout) -> anyhow::Result<()> {
     let path = layout.role_log("lab", None);
     let log = LogFile::open(&path).with_context(|| format!("open {}", path.display()))?;
     tracing_subscriber::fmt()
-        .with_ansi(false)
+        .event_format(LineFormat(LogFormat::Plain))
         .with_max_level(tracing::Level::INFO)
         .with_writer(Mutex::new(log))
         .init();

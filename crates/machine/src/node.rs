@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use ambit_log::{LineFormat, LogFormat};
 use ambit_net::nftables::{Nftables, Table};
 use anyhow::Context as _;
 use clap::Parser;
@@ -89,7 +90,7 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
 /// Log lines to standard error, for programs whose output is collected.
 fn start_log() {
     tracing_subscriber::fmt()
-        .with_ansi(false)
+        .event_format(LineFormat(LogFormat::Plain))
         .with_writer(std::io::stderr)
         .with_max_level(tracing::Level::INFO)
         .init();

@@ -205,7 +205,8 @@ pub(crate) async fn serve(
     let unknown = SocketAddr::new(from.ip(), hbone::PORT);
     let own = stream.local_addr().map_or(unknown, normalise);
     if let Err(error) = session(&thread, &served, stream, from, own, held).await {
-        Record::new(Reporter::Destination, from, own).failed(&thread.plane.tally, &error);
+        let record = Record::new(Reporter::Destination, from, own);
+        record.failed_unproven(&thread.plane.tally, &error);
     }
 }
 

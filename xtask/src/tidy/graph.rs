@@ -13,28 +13,31 @@ use serde_json::{Value, json};
 const OURS: &str = "ambit-";
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("ambit-model", &[]),
+    ("ambit-log", &["ambit-model"]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),
     ("ambit-manifest", &["ambit-model"]),
-    ("ambit-dataplane", ROLE),
+    ("ambit-dataplane", DATAPLANE),
     ("ambit-proxy", PROXY),
     ("ambit-waypoint", PROXY),
     ("ambit-control", CONTROL),
     ("ambit-node", ROLE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
     ("ambit-load", &["ambit-model", "ambit-net"]),
-    ("ambit-machine", &["ambit-net", "ambit-manifest"]),
+    ("ambit-machine", &["ambit-log", "ambit-net", "ambit-manifest"]),
     ("ambit-bench", BENCH),
     ("ambit-cluster", &["ambit-wire"]),
     ("ambit-cli", EVERYTHING),
 ];
+const DATAPLANE: &[&str] = &["ambit-model", "ambit-log", "ambit-wire", "ambit-tls", "ambit-net"];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
 /// Every proxy is made of the same parts.
 const PROXY: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane"];
-const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
+const CONTROL: &[&str] =
+    &["ambit-model", "ambit-log", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
 /// The experiments on a cluster use what a user's command knows of one.
 const BENCH: &[&str] = &[
     "ambit-model",
@@ -48,6 +51,7 @@ const BENCH: &[&str] = &[
 ];
 const EVERYTHING: &[&str] = &[
     "ambit-model",
+    "ambit-log",
     "ambit-wire",
     "ambit-tls",
     "ambit-net",

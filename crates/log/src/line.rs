@@ -22,7 +22,8 @@ pub enum LogFormat {
 }
 
 /// Formats events as Istio's components do.
-pub(super) struct LineFormat(pub(super) LogFormat);
+#[derive(Clone, Copy, Debug)]
+pub struct LineFormat(pub LogFormat);
 
 impl<S, N> FormatEvent<S, N> for LineFormat
 where
