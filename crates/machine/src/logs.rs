@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn the_oldest_logs_of_nobody_are_removed() {
-        let directory = std::env::temp_dir().join(format!("ambit-prune-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
         let write = |name: String, age_s: u64| {
             let file = File::create(directory.join(name)).unwrap();
             file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000 - age_s))
@@ -176,17 +176,16 @@ mod tests {
         }
         write("used".to_owned(), 999_999);
         write("used-too".to_owned(), 999_999);
-        prune(&directory, |name| name.starts_with("used")).unwrap();
+        prune(directory, |name| name.starts_with("used")).unwrap();
         let left = |name: &str| directory.join(name).exists();
         assert!(left("used") && left("used-too") && left("idle-997"));
         assert!(!left("idle-998") && !left("idle-999"));
-        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn a_full_log_is_put_aside_and_read_in_order() {
-        let directory = std::env::temp_dir().join(format!("ambit-logs-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
         let path = directory.join("a.log");
         let mut log = LogFile::open(&path).unwrap();
         let line = [b'x'; 1 << 20];
@@ -199,6 +198,5 @@ mod tests {
         copy(&path, &mut all).unwrap();
         assert_eq!(all.len() as u64, FILE_SIZE_MAX_BYTES + 4);
         assert!(all.ends_with(b"last"));
-        fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -147,8 +147,8 @@ fn lists_become_canonical_json() {
 
 #[test]
 fn files_directories_and_what_cannot_be_read() {
-    let root = std::env::temp_dir().join(format!("ambit-manifests-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&root);
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_owned();
     std::fs::create_dir_all(root.join("b")).unwrap();
     let write = |path: &str, name: &str| {
         let text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n");
@@ -170,7 +170,6 @@ fn files_directories_and_what_cannot_be_read() {
         let error = load(&[Input::Path(root.join(name))]).unwrap_err().to_string();
         assert!(error.ends_with(expected), "{error}");
     }
-    std::fs::remove_dir_all(root).unwrap();
 }
 
 #[test]

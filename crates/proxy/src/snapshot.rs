@@ -156,11 +156,9 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn in_directory(name: &str, test: impl FnOnce(&Path)) {
-        let directory = std::env::temp_dir().join(format!("ambit-{name}-{}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a directory");
-        test(&directory.join("snapshot"));
-        fs::remove_dir_all(&directory).expect("removed");
+    fn in_directory(test: impl FnOnce(&Path)) {
+        let directory = tempfile::tempdir().expect("a directory");
+        test(&directory.path().join("snapshot"));
     }
 
     fn snapshot(now: SystemTime) -> Snapshot {
@@ -170,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_was_saved_is_loaded_until_it_is_too_old() {
-        in_directory("snapshot-age", |path| {
+        in_directory(|path| {
             let now = SystemTime::now();
             assert!(load(path, DAY, now).expect("nothing there").is_none());
             save(path, &snapshot(now)).expect("saved");
@@ -189,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_may_touch_is_refused() {
-        in_directory("snapshot-mode", |path| {
+        in_directory(|path| {
             let now = SystemTime::now();
             save(path, &snapshot(now)).expect("saved");
             fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("chmod");
@@ -200,7 +198,7 @@ mod tests {
 
     #[test]
     fn damage_is_an_error_and_the_next_save_repairs_it() {
-        in_directory("snapshot-damage", |path| {
+        in_directory(|path| {
             let now = SystemTime::now();
             write_new(path, b"\xff\xff\xff").expect("written");
             assert!(matches!(load(path, DAY, now), Err(SnapshotError::Decode { .. })));

@@ -162,7 +162,8 @@ mod tests {
 
     #[tokio::test]
     async fn names_files_in_old_and_new_directories() {
-        let root = tempdir("watch");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().to_owned();
         fs::create_dir_all(root.join("a")).unwrap();
         fs::write(root.join("a/old.json"), "1").unwrap();
         let mut watch = Watch::new(std::slice::from_ref(&root)).unwrap();
@@ -177,12 +178,5 @@ mod tests {
 
         fs::remove_file(root.join("a/old.json")).unwrap();
         assert_eq!(watch.changes().await.unwrap(), [root.join("a/old.json")]);
-        fs::remove_dir_all(root).unwrap();
-    }
-
-    fn tempdir(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("ambit-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        path
     }
 }

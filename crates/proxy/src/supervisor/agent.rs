@@ -172,9 +172,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_comes_late_is_found_at_once() {
-        let directory = std::env::temp_dir().join(format!("ambit-agent-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("agent.sock");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("agent.sock");
         let (asked, _requests) = mpsc::channel(1);
         let following = tokio::spawn(follow(path.clone(), asked));
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -183,6 +182,5 @@ mod tests {
         agent.accept().await.expect("a proxy");
         assert!(appeared.elapsed() <= RECONNECT_START, "{:?}", appeared.elapsed());
         following.abort();
-        std::fs::remove_dir_all(&directory).expect("ours to remove");
     }
 }

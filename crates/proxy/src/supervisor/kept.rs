@@ -257,9 +257,8 @@ mod tests {
 
     #[test]
     fn a_view_from_the_disk_is_as_old_as_it_was() {
-        let directory = std::env::temp_dir().join(format!("ambit-kept-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("snapshot");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("snapshot");
         let now = SystemTime::now();
         let created_unix = snapshot::unix_seconds(now) - 3600;
         let written = Retained::default().snapshot(String::new(), created_unix);
@@ -268,14 +267,12 @@ mod tests {
         let kept = Kept::load(&config::Snapshot::File { path, max_age }, now);
         assert!(kept.complete);
         assert_eq!(kept.snapshot().created_unix, created_unix);
-        std::fs::remove_dir_all(directory).expect("removed");
     }
 
     #[tokio::test]
     async fn a_successors_file_outlives_the_end_of_the_one_before() {
-        let directory = std::env::temp_dir().join(format!("ambit-follow-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("snapshot");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("snapshot");
         let now = SystemTime::now();
         let written = Retained::default().snapshot(String::new(), snapshot::unix_seconds(now));
         let settings =
@@ -293,6 +290,5 @@ mod tests {
             kept.clear_disk().await;
             assert_eq!(path.exists(), is_followed);
         }
-        std::fs::remove_dir_all(directory).expect("removed");
     }
 }

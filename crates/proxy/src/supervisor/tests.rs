@@ -3,7 +3,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use ambit_net::memfd::Sealed;
@@ -18,6 +17,7 @@ use ambit_wire::proto::istio::workload::zds;
 use ambit_wire::xds::ResourceType;
 use ambit_wire::zds::{Request, encode_request};
 use prost::Message as _;
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::workers::Running;
@@ -91,7 +91,9 @@ impl FakeWorker {
 
 /// A supervisor with a scripted agent.
 struct World {
-    directory: PathBuf,
+    /// Shared by worlds that come one after another; removed with the last, whatever its test
+    /// says.
+    directory: Arc<TempDir>,
     agent: Listener,
     workers: mpsc::UnboundedReceiver<FakeWorker>,
     wishes: mpsc::Sender<Wish>,
@@ -100,18 +102,16 @@ struct World {
 
 impl World {
     fn new(name: &str) -> Self {
-        let name = format!("ambit-supervisor-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).expect("a directory");
-        Self::in_directory(directory)
+        let directory = TempDir::with_prefix(format!("ambit-supervisor-{name}-"));
+        Self::in_directory(Arc::new(directory.expect("a directory")))
     }
 
-    fn in_directory(directory: PathBuf) -> Self {
-        let socket = directory.join("zds.sock");
+    fn in_directory(directory: Arc<TempDir>) -> Self {
+        let socket = directory.path().join("zds.sock");
         let agent = Listener::bind(&socket).expect("listening");
         let flags = [
             format!("--zds-socket={}", socket.display()),
-            format!("--snapshot={}", directory.join("snapshot").display()),
+            format!("--snapshot={}", directory.path().join("snapshot").display()),
             "--admin-address=127.0.0.1:0".into(),
             "--metrics-address=127.0.0.1:0".into(),
             "--readiness-address=127.0.0.1:0".into(),
@@ -542,19 +542,18 @@ async fn the_end_lets_connections_finish_and_keeps_the_view() {
     let mut last = World::in_directory(directory.clone());
     let worker = last.ready_worker().await;
     let agent = last.connected().await;
-    assert!(directory.join("snapshot").exists(), "an agent may still name pods");
+    assert!(directory.path().join("snapshot").exists(), "an agent may still name pods");
     agent.ask(Request::SnapshotSent, None).await.expect("complete");
     last.wish(Wish::End).await;
     while !matches!(worker.hear().await.0, ToWorker::StopAccepting { .. }) {}
     tokio::time::sleep(2 * TICK).await;
-    assert!(!directory.join("snapshot").exists(), "its connections may take long");
-    let other = directory.join("snapshot");
+    assert!(!directory.path().join("snapshot").exists(), "its connections may take long");
+    let other = directory.path().join("snapshot");
     std::fs::write(&other, "another proxy's").expect("written");
     worker.die();
     let ended = tokio::time::timeout(PATIENCE, &mut last.running).await;
     ended.expect("ends with its last worker").expect("without a panic");
     assert!(other.exists(), "it is left alone");
-    std::fs::remove_dir_all(directory).expect("removed");
 }
 
 #[test]
