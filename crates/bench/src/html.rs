@@ -107,8 +107,9 @@ fn modes(run: &Run) -> String {
         };
         let version = program(run, &mode.name).map(escaped).unwrap_or_default();
         rows += &format!(
-            "<tr><th scope=\"row\">{}</th><td class=\"words\" data-head=\"what it is\"><div>{}</div>\
-             </td><td class=\"words\" data-head=\"outcome\"><div>{outcome}</div></td>\
+            "<tr><th scope=\"row\">{}</th>\
+             <td class=\"words\" data-head=\"what it is\"><div>{}</div></td>\
+             <td class=\"words\" data-head=\"outcome\"><div>{outcome}</div></td>\
              <td class=\"program\" data-head=\"program\"><div>{version}</div></td></tr>\n",
             escaped(&mode.name),
             escaped(&mode.title)

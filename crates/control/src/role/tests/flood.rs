@@ -24,8 +24,8 @@ const ROUNDS: usize = 3;
 const CHATTERING: usize = 160;
 /// Their send buffers.
 const SEND_BUFFER_BYTES: u32 = 16 << 10;
-/// What they have sent and control never reads: it is in the kernel, mostly on control's side, whose
-/// buffer grows with what is read.
+/// What they have sent and control never reads: it is in the kernel, mostly on control's side,
+/// whose buffer grows with what is read.
 const IN_KERNEL_MAX: usize = 3 << 20;
 /// Connections of a node that reads nothing, and its calls on each.
 const UNREAD_CONNECTIONS: usize = 24;
