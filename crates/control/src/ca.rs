@@ -20,7 +20,7 @@ use ambit_model::identity::Identity;
 use ambit_tls::authority::AuthorityError;
 use ambit_tls::certificate::{CertificateError, CertificateSummary};
 use ambit_tls::service::ServerCertificate;
-use ambit_tls::{Authority, AuthorityBundle, RevocationList};
+use ambit_tls::{Authority, AuthorityBundle, RevocationList, revocation};
 use ambit_wire::admin::{self, RotationPhase};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -39,8 +39,6 @@ pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
 /// How far a list's time lies before it was signed; generous.
 const LIST_DATED_BACK: Duration = Duration::from_secs(600);
 
-/// How each revocation list of a PEM text ends.
-const CRL_END: &str = "-----END X509 CRL-----";
 /// How each certificate of a PEM text ends.
 const END: &str = "-----END CERTIFICATE-----\n";
 
@@ -347,7 +345,7 @@ impl CertificateAuthority {
         let signers = inner.bundle.revocation_signers_pem();
         let (mut is_longer, mut must_grow) = (false, false);
         let own = inner.crl_number;
-        for block in published.split_inclusive(CRL_END) {
+        for block in revocation::blocks(published) {
             let Ok(list) = RevocationList::from_pem(block, &signers) else { continue };
             let number = list.number().unwrap_or_default();
             must_grow |= number >= own;
@@ -510,7 +508,7 @@ impl Inner {
     /// The largest number of the lists in a text that our authorities signed.
     fn number_of(&self, crls_pem: &str) -> u64 {
         let signers = self.bundle.revocation_signers_pem();
-        let blocks = crls_pem.split_inclusive(CRL_END);
+        let blocks = revocation::blocks(crls_pem);
         let lists = blocks.filter_map(|block| RevocationList::from_pem(block, &signers).ok());
         lists.filter_map(|list| list.number()).max().unwrap_or_default()
     }
@@ -524,7 +522,7 @@ impl Inner {
             return Ok(());
         }
         // The time, as long as no clock goes back and no replica's is ahead.
-        let number = unix(now).max(self.crl_number + 1);
+        let number = unix(now).max(self.crl_number.saturating_add(1));
         let crl_pem = self.bundle.revoke_as(&serials, number, now, CRL_VALIDITY)?;
         self.crl_number = number;
         durable::replace(&directory.join("crl.pem"), crl_pem.as_bytes(), PUBLIC)?;
@@ -762,6 +760,15 @@ mod tests {
         assert!(renewed.number() > list.number());
         assert!(renewed.next_update() > list.next_update());
         assert_eq!(renewed.serials().count(), 1);
+    }
+
+    #[test]
+    fn after_the_largest_number_comes_no_small_one() {
+        let now = SystemTime::now();
+        let bed = Bed::new("numbers", now);
+        bed.authority.inner().crl_number = u64::MAX;
+        bed.authority.revoke(&Which::Serial("0102".parse().expect("a serial")), now).expect("done");
+        assert_eq!(bed.list().number(), Some(u64::MAX));
     }
 
     #[test]
