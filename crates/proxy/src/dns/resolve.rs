@@ -159,12 +159,15 @@ fn find<'a, 'n>(
     if let Some(found) = own(name) {
         return Some((found, name));
     }
-    // A pod's name below its service, of which the view has none: the cluster's resolver knows it.
+    // A pod's name, below its service or by its address. The view has none of them: the cluster's
+    // resolver knows them.
     let is_a_pods = |name: &str| {
+        let short = name.strip_suffix(asker.cluster_domain).map_or(name, |it| it.trim_end_matches('.'));
         let parent = name.split_once('.').map(|(_, parent)| parent);
         let full = parent.and_then(|parent| expansion(parent, &domains));
         let mut named = [parent, full.as_deref()].into_iter().flatten();
-        named.any(|parent| of_its_namespace(view, asker, parent).is_some())
+        short.ends_with(".pod")
+            || named.any(|parent| of_its_namespace(view, asker, parent).is_some())
     };
     if is_a_pods(name) {
         return None;
@@ -487,6 +490,12 @@ mod tests {
             for domain in ["", ".shop.svc.cluster.local", ".svc.cluster.local", ".cluster.local"] {
                 let name = format!("{short}{domain}");
                 assert_eq!(resolved(&view, "shop", &name), None, "{name}");
+            }
+        }
+        for name in ["10-9-0-1.a.pod", "10-9-0-1.a.pod.cluster.local"] {
+            let view = beside(&[("b", name, "10.66.0.1")]);
+            for domain in ["", ".shop.svc.cluster.local", ".cluster.local"] {
+                assert_eq!(resolved(&view, "shop", &format!("{name}{domain}")), None, "{name}");
             }
         }
         // Its own namespace may name what it likes, for itself.
