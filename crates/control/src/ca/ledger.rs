@@ -240,7 +240,8 @@ impl Ledger {
             ledger.revoked = list.into_iter().map(|it| (it.serial.clone(), it)).collect();
         }
         let last = ledger.issued.values().map(|entry| entry.issued_at).max();
-        ledger.pace = Pace::new(now, last.map_or(now, |last| UNIX_EPOCH + Duration::from_secs(last)));
+        ledger.pace =
+            Pace::new(now, last.map_or(now, |last| UNIX_EPOCH + Duration::from_secs(last)));
         ledger.forget_expired(now);
         ledger.rewrite()?;
         Ok(ledger)

@@ -10,9 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_tls::RevocationList;
 use ambit_tls::certificate::Issuer;
 use ambit_tls::revocation::{self, RevocationError};
-use ambit_tls::RevocationList;
 
 /// How often the file is looked at.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);

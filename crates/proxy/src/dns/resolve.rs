@@ -162,7 +162,8 @@ fn find<'a, 'n>(
     // A pod's name, below its service or by its address. The view has none of them: the cluster's
     // resolver knows them.
     let is_a_pods = |name: &str| {
-        let short = name.strip_suffix(asker.cluster_domain).map_or(name, |it| it.trim_end_matches('.'));
+        let short =
+            name.strip_suffix(asker.cluster_domain).map_or(name, |it| it.trim_end_matches('.'));
         let parent = name.split_once('.').map(|(_, parent)| parent);
         let full = parent.and_then(|parent| expansion(parent, &domains));
         let mut named = [parent, full.as_deref()].into_iter().flatten();
