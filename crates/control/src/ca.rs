@@ -514,6 +514,7 @@ impl Inner {
     }
 
     fn sign_crl(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {
+        self.ledger.divide_room(self.bundle.revocation_lists(), now);
         let serials: Result<Vec<_>, CertificateError> =
             self.ledger.revoked().map(|it| it.serial.parse()).collect();
         let serials = serials?;
@@ -760,6 +761,29 @@ mod tests {
         assert!(renewed.number() > list.number());
         assert!(renewed.next_update() > list.next_update());
         assert_eq!(renewed.serials().count(), 1);
+    }
+
+    #[test]
+    fn a_list_fits_where_it_is_published_also_while_a_root_is_rotated() {
+        let now = SystemTime::now();
+        let bed = Bed::new("room", now);
+        let absorb = |serials: std::ops::Range<u32>, life: Duration, at| {
+            let end = Some(unix(now + life));
+            let revoked = serials.map(|number| (format!("f{number:031x}"), end)).collect();
+            let shared = Shared { revoked, ..Shared::default() };
+            bed.authority.absorb(&shared, at).expect("written").is_full
+        };
+        assert!(!absorb(0..8000, DAY / 24, now));
+        assert!(!absorb(8000..15_000, DAY, now));
+        assert_eq!(bed.list().len(), 15_000);
+        let later = now + DAY / 12;
+        bed.authority.begin_rotation(&[], later).expect("begun");
+        bed.authority.maintain(&[], later).expect("the new root signs");
+        assert_eq!(bed.list().len(), 2 * 7000, "what has ended has left");
+        assert!(!absorb(15_000..18_000, DAY, later));
+        assert!(bed.authority.crl_pem().expect("a list").len() < 1 << 20, "a ConfigMap holds it");
+        let refused = bed.authority.revoke(&Which::Serial("0e".parse().expect("one")), later);
+        assert!(matches!(refused, Err(CaError::Revoke(RevokeError::Full))));
     }
 
     #[test]

@@ -129,9 +129,9 @@ pub enum Full {
 pub enum RevokeError {
     /// The list is full.
     #[error(
-        "{REVOKED_MAX} certificates and {ORDERS_MAX} orders can be on the list at a time, and this \
-         is beyond; it becomes shorter as certificates end; to distrust all at once, plug in a new \
-         root"
+        "{REVOKED_MAX} certificates and {ORDERS_MAX} orders can be on the list at a time, half of \
+         the certificates while a root is rotated, and this is beyond; it becomes shorter as \
+         certificates end; to distrust all at once, plug in a new root"
     )]
     Full,
     /// It cannot be written down.
@@ -175,6 +175,8 @@ pub(crate) struct Ledger {
     /// Those of them for which the list had no room.
     unfinished: BTreeSet<Order>,
     lines: usize,
+    /// Most that may be on the list now.
+    room: usize,
     pace: Pace,
 }
 
@@ -222,6 +224,7 @@ impl Ledger {
             orders: BTreeSet::new(),
             unfinished: BTreeSet::new(),
             lines: 0,
+            room: REVOKED_MAX,
             pace: Pace::new(now, now),
         };
         let lines = durable::read(&ledger.issued_path)?.unwrap_or_default();
@@ -325,10 +328,10 @@ impl Ledger {
             fresh.push(Revoked::elsewhere(serial.to_string(), None, unix(now)));
         }
         fresh.retain(|it| !self.revoked.contains_key(&it.serial));
-        if self.revoked.len() + fresh.len() > REVOKED_MAX {
+        if self.revoked.len() + fresh.len() > self.room {
             self.forget_revoked(unix(now), unix(now));
         }
-        if self.revoked.len() + fresh.len() > REVOKED_MAX || self.orders.len() >= ORDERS_MAX {
+        if self.revoked.len() + fresh.len() > self.room || self.orders.len() >= ORDERS_MAX {
             return Err(RevokeError::Full);
         }
         self.revoked.extend(fresh.iter().map(|it| (it.serial.clone(), it.clone())));
@@ -410,19 +413,28 @@ impl Ledger {
     /// and whether the room was too small. What has ended by `now` makes room for what has not.
     fn add_revoked(&mut self, mut fresh: Vec<Revoked>, now: u64) -> (bool, bool) {
         fresh.retain(|entry| !self.revoked.contains_key(&entry.serial));
-        if self.revoked.len() + fresh.len() > REVOKED_MAX {
+        if self.revoked.len() + fresh.len() > self.room {
             self.forget_revoked(now, now);
             fresh.retain(|entry| !entry.has_ended(now));
         }
         let (mut is_longer, mut is_full) = (false, false);
         for entry in fresh {
-            if self.revoked.len() >= REVOKED_MAX {
+            if self.revoked.len() >= self.room {
                 is_full = true;
             } else {
                 is_longer |= self.revoked.insert(entry.serial.clone(), entry).is_none();
             }
         }
         (is_longer, is_full)
+    }
+
+    /// From now on so many lists are published together, each with all serials: what has ended makes
+    /// room for that. What has not stays, though it may be more than the room.
+    pub(crate) fn divide_room(&mut self, lists: usize, now: SystemTime) {
+        self.room = REVOKED_MAX / lists;
+        if self.revoked.len() > self.room {
+            self.forget_revoked(unix(now), unix(now));
+        }
     }
 
     /// The serials on the list.
