@@ -428,8 +428,8 @@ impl Ledger {
         (is_longer, is_full)
     }
 
-    /// From now on so many lists are published together, each with all serials: what has ended makes
-    /// room for that. What has not stays, though it may be more than the room.
+    /// From now on so many lists are published together, each with all serials: what has ended
+    /// makes room for that. What has not stays, though it may be more than the room.
     pub(crate) fn divide_room(&mut self, lists: usize, now: SystemTime) {
         self.room = REVOKED_MAX / lists;
         if self.revoked.len() > self.room {
