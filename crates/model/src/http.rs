@@ -12,13 +12,16 @@
 //! | [`rule`] | what a rule does with a request: filters, backends, limits |
 //! | `precedence` | the order among rules of several routes |
 //! | [`table`] | the rules of one port, compiled for look-up |
+//! | [`traffic`], [`ejection`] | how requests are spread over endpoints, and which are left out |
 //! | [`policy`] | policies that read requests |
 //! | [`authorize`] | whether a request may pass, and why |
 
 pub mod authorize;
+pub mod ejection;
 pub mod head;
 pub mod matching;
 pub mod policy;
 mod precedence;
 pub mod rule;
 pub mod table;
+pub mod traffic;
