@@ -9,9 +9,6 @@ use kube::{Client, Config};
 
 use crate::api::ClusterError;
 
-/// Where Ambit's parts run unless told otherwise: Istio's name, so that either can take the other's
-/// place.
-pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
 /// What stands for a context's name in a pod of the cluster itself.
 const IN_CLUSTER: &str = "in-cluster";
 /// How long the API server may take to accept a connection.
@@ -70,7 +67,8 @@ impl Cluster {
     /// A cluster that a test plays.
     #[cfg(test)]
     pub(crate) fn played(client: Client) -> Self {
-        let (context, mesh_namespace) = ("test".to_owned(), DEFAULT_MESH_NAMESPACE.to_owned());
+        let mesh_namespace = ambit_words::names::DEFAULT_MESH_NAMESPACE.to_owned();
+        let context = "test".to_owned();
         Self { client, context, mesh_namespace }
     }
 

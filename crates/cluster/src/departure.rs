@@ -11,13 +11,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use ambit_words::annotations::{ENABLED, REDIRECTION};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::Cluster;
 use crate::api::{ClusterError, Form};
-use crate::findings::{REDIRECTION, listed};
+use crate::findings::listed;
 use crate::json::{annotation, name, namespace, owner, text};
 use crate::parts::AGENT;
 
@@ -248,7 +249,7 @@ impl Cluster {
     /// The pods that are reported as captured.
     async fn captured(&self) -> Result<Vec<String>, ClusterError> {
         let pods = self.list("/api/v1/pods", Form::Metadata, |_| {}).await?;
-        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some("enabled");
+        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some(ENABLED);
         let named = |pod: &Value| format!("{}/{}", namespace(pod), name(pod));
         Ok(pods.iter().filter(is_captured).map(named).collect())
     }

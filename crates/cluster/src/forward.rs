@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use ambit_wire::admin::Refusal;
+use ambit_words::ports::PROXY_METRICS;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -21,8 +22,6 @@ use crate::parts::PodName;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
 const ANSWER_SIZE_MAX_BYTES: usize = 256 << 20;
-/// Where a node proxy says what it has counted.
-const STATS_PORT: u16 = 15020;
 const STATS: &str = "/metrics";
 /// How long a part may take to answer, from the first packet to the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -41,9 +40,9 @@ impl crate::Cluster {
 
     /// What a node proxy has counted, as Prometheus reads it.
     pub async fn metrics(&self, pod: &PodName) -> Result<String, ClusterError> {
-        let (status, body) = self.fetch(pod, STATS_PORT, STATS).await?;
+        let (status, body) = self.fetch(pod, PROXY_METRICS, STATS).await?;
         if !status.is_success() {
-            let what = format!("{STATS} at port {STATS_PORT}: {status}");
+            let what = format!("{STATS} at port {PROXY_METRICS}: {status}");
             return Err(ClusterError::Forward { pod: pod.to_string(), what });
         }
         Ok(String::from_utf8_lossy(&body).into_owned())

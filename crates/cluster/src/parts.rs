@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ambit_words::names::{CONTROL, PROXY};
+use ambit_words::ports;
 use futures::{AsyncBufReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -12,14 +14,6 @@ use serde_json::Value;
 use crate::api::{ClusterError, Form, told};
 use crate::json::{is_ready, name, namespace, owner, text};
 
-/// The administration of control, on its pod's loopback.
-pub(crate) const CONTROL_PORT: u16 = 9876;
-/// The administration of a node proxy, on its pod's loopback.
-pub(crate) const PROXY_PORT: u16 = 15000;
-/// The Deployment of control.
-pub(crate) const CONTROL: &str = "istiod";
-/// The DaemonSet of the node proxy.
-pub(crate) const PROXY: &str = "ztunnel";
 /// The DaemonSet of the node agent.
 pub(crate) const AGENT: &str = "istio-cni-node";
 /// Proxies that are asked at the same time.
@@ -116,7 +110,7 @@ impl crate::Cluster {
         target: &str,
     ) -> Vec<(String, Result<T, ClusterError>)> {
         let asked = proxies.into_iter().map(|proxy| async move {
-            let answer = self.ask(&proxy.pod, PROXY_PORT, target).await;
+            let answer = self.ask(&proxy.pod, ports::PROXY_ADMIN, target).await;
             (proxy.node, answer)
         });
         futures::stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await

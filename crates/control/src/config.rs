@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
+use ambit_words::ports;
 use serde::Deserialize;
 
 use crate::view_builder::Mesh;
@@ -57,7 +59,7 @@ pub struct Args {
     pub node_credentials: Option<PathBuf>,
 
     /// Address of discovery and certificates (TLS, token)
-    #[arg(long, default_value = "[::]:15012")]
+    #[arg(long, default_value_t = ports::everywhere(ports::XDS))]
     pub xds_address: SocketAddr,
 
     /// Address of discovery without TLS and token; loopback only [default: none]
@@ -65,7 +67,7 @@ pub struct Args {
     pub plaintext_xds_address: Option<SocketAddr>,
 
     /// Address of /metrics and /ready
-    #[arg(long, default_value = "[::]:15014")]
+    #[arg(long, default_value_t = ports::everywhere(ports::CONTROL_MONITORING))]
     pub monitoring_address: SocketAddr,
 
     /// Further DNS name or address in the server certificate; may be repeated
@@ -99,7 +101,12 @@ pub struct Args {
     pub cluster_id: String,
 
     /// DNS suffix of services
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local", value_name = "DOMAIN")]
+    #[arg(
+        long,
+        env = "CLUSTER_DOMAIN",
+        default_value = DEFAULT_CLUSTER_DOMAIN,
+        value_name = "DOMAIN",
+    )]
     pub cluster_domain: String,
 
     /// Service accounts that may request certificates of pods on their node, as NAMESPACE/NAME,
@@ -137,7 +144,7 @@ pub enum ConfigError {
         /// Its value.
         given: SocketAddr,
         /// A right one.
-        example: &'static str,
+        example: SocketAddr,
     },
     /// A name that is part of identities cannot be one.
     #[error("{flag} {value:?} cannot be used: {what}")]
@@ -242,11 +249,12 @@ impl TryFrom<Args> for Config {
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
         let registry = source(&args)?;
-        for (flag, given, example) in [
-            ("--plaintext-xds-address", args.plaintext_xds_address, "127.0.0.1:15010"),
-            ("--admin-address", args.admin_address, "127.0.0.1:9876"),
+        for (flag, given, port) in [
+            ("--plaintext-xds-address", args.plaintext_xds_address, ports::PLAINTEXT_XDS),
+            ("--admin-address", args.admin_address, ports::CONTROL_ADMIN),
         ] {
             if let Some(given) = given.filter(|given| !given.ip().is_loopback()) {
+                let example = ports::on_loopback(port);
                 return Err(ConfigError::NotLoopback { flag, given, example });
             }
         }
@@ -311,13 +319,17 @@ fn mesh(args: &Args) -> Result<Mesh, ConfigError> {
         Some(path) => read_mesh_config(path)?,
         None => MeshConfig::default(),
     };
-    let trust_domain =
-        agreed("--trust-domain", args.trust_domain.clone(), file.trust_domain, "cluster.local")?;
+    let trust_domain = agreed(
+        "--trust-domain",
+        args.trust_domain.clone(),
+        file.trust_domain,
+        DEFAULT_TRUST_DOMAIN,
+    )?;
     let root_namespace = agreed(
         "--root-namespace",
         args.root_namespace.clone(),
         file.root_namespace,
-        "istio-system",
+        DEFAULT_MESH_NAMESPACE,
     )?;
     let rule = ambit_manifest::names::dns_subdomain;
     for (flag, value) in [

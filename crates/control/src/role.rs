@@ -22,6 +22,7 @@ use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_net::sys::process::open_files_limit;
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::token::{TokenError, TokenSigner};
+use ambit_words::names;
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::runtime::{EnterGuard, Runtime};
@@ -75,7 +76,7 @@ const CALL_WINDOW_BYTES: u32 = CONNECTION_WINDOW_BYTES / 2;
 /// Largest list of a call's headers: a token of 8 KiB and little else.
 const HEADERS_MAX_BYTES: u32 = 16 << 10;
 /// Names under which istiod is known.
-const SERVICE_NAMES: [&str; 3] = ["istiod", "localhost", "ambit-control"];
+const SERVICE_NAMES: [&str; 3] = [names::CONTROL, "localhost", "ambit-control"];
 
 /// Why the control plane cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -509,9 +510,9 @@ fn server_names(config: &Config) -> Result<Vec<String>, RunError> {
     let namespace = &config.mesh.root_namespace;
     let mut names: Vec<String> = SERVICE_NAMES.iter().map(|name| (*name).to_owned()).collect();
     for suffix in ["", ".svc"] {
-        names.push(format!("istiod.{namespace}{suffix}"));
+        names.push(format!("{}.{namespace}{suffix}", names::CONTROL));
     }
-    names.push(format!("istiod.{namespace}.svc.{}", config.mesh.domain));
+    names.push(format!("{}.{namespace}.svc.{}", names::CONTROL, config.mesh.domain));
     let addresses = RouteSocket::open()?.addresses()?;
     names.extend(addresses.iter().map(|address| address.address.addr().to_string()));
     names.extend(config.server_names.iter().cloned());

@@ -9,6 +9,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_words::labels::ISTIO_NOT_READY;
+use ambit_words::ports;
+
 use crate::cluster::DaemonSetName;
 use crate::install::conflist;
 use crate::pod::PodName;
@@ -70,7 +73,7 @@ pub struct Args {
     pub cni_conf_name: Option<String>,
 
     /// Taint that the agent removes from the node when it is ready; empty for none
-    #[arg(long, default_value = "cni.istio.io/not-ready", value_name = "KEY")]
+    #[arg(long, default_value = ISTIO_NOT_READY, value_name = "KEY")]
     pub remove_taint: String,
 
     /// The agent's own DaemonSet, as NAMESPACE/NAME. If it is deleted when the agent stops, the
@@ -101,7 +104,7 @@ pub struct Args {
     pub ipv6: bool,
 
     /// Address of /readyz, /healthz and /metrics
-    #[arg(long, default_value = "127.0.0.1:8000")]
+    #[arg(long, default_value_t = ports::on_loopback(ports::NODE_MONITORING))]
     pub readiness_address: SocketAddr,
 
     /// How often the agent checks each pod's capture rules, besides whenever the kernel reports a

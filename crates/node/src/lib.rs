@@ -58,7 +58,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 pub use args::{Args, ArgsError};
-pub use install::conflist::PLUGIN;
 pub use plugin::cni_plugin;
 pub use registry::kubernetes::ClientError;
 

@@ -17,6 +17,7 @@ use ambit_dataplane::logging::Levels;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use ambit_wire::admin::{ApiVersion, List, Process, Shares, node_proxy};
+use ambit_words::names::OPEN_METRICS;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode};
@@ -37,7 +38,6 @@ const MAX_SHARES_SHOWN: usize = 8;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What `/` shows.
 const INDEX: &str = "\

@@ -56,7 +56,6 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         5,
         "rules, sets and chains name one another in the kernel's encoding",
     ),
-    ("crates/node/src/capture.rs", 2, PARTS),
     ("crates/node/src/cluster.rs", 2, "the agents' DaemonSet bears the course as an annotation"),
     ("crates/node/src/departure.rs", 2, "the role's error is also that of its end"),
     ("crates/proxy/src/admin.rs", 2, PARTS),

@@ -1,12 +1,13 @@
 //! What of Istio's is there already, under the names that Ambit uses too.
 
+use ambit_words::names::{CONTROL, PROXY};
 use serde_json::Value;
 
 use super::{Report, labelled_namespaces, listed, object};
 use crate::Facts;
 use crate::facts::{List, Stage};
 use crate::json::{annotation, items, label, name, namespace, text};
-use crate::parts::{AGENT, CONTROL, PROXY};
+use crate::parts::AGENT;
 
 /// The roles that our image is started in, each in the place of one of Istio's parts.
 const ROLES: [(&str, &str); 3] = [(CONTROL, "control"), (PROXY, "proxy"), (AGENT, "node")];

@@ -10,6 +10,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ambit_words::names::PROXY;
+use ambit_words::ports::HBONE;
 use serde_json::{Value, json};
 
 use super::istio::is_ours;
@@ -18,10 +20,7 @@ use super::{Report, is_member, labelled_namespaces, listed};
 use crate::Facts;
 use crate::facts::{List, Stage};
 use crate::json::{items, name, namespace, number, text};
-use crate::parts::PROXY;
 
-/// Where captured connections arrive.
-const HBONE_PORT: u64 = 15008;
 /// Where the kubelet's probes of captured pods come from.
 const PROBE_ADDRESS: &str = "169.254.7.127/32";
 /// Kinds of policies that are not judged, by their definitions.
@@ -156,7 +155,7 @@ fn harm<'a>(policy: &'a Value, all: &[&'a Value], pods: &[&'a Value]) -> Harm<'a
     for pod in pods.iter().filter(|pod| selects(policy, pod)).take(PODS_MAX) {
         let of_pod = || all.iter().filter(|it| selects(it, pod));
         let rules = || of_pod().flat_map(|policy| items(policy, "/spec/ingress"));
-        let open = |rule: &Value| allows(rule, pod, HBONE_PORT);
+        let open = |rule: &Value| allows(rule, pod, u64::from(HBONE));
         let kept_out = items(policy, "/spec/ingress").find(|rule| {
             is_about_tcp(rule) && !rules().any(|other| open(other) && admits(other, rule))
         });
@@ -248,7 +247,7 @@ fn names_pods(peer: &Value) -> bool {
 /// Whether an egress rule lets captured connections to a pod out.
 fn opens(rule: &Value, pod: &Value, home: &str, mesh: &Mesh) -> bool {
     let mut to = items(rule, "/to").peekable();
-    allows(rule, pod, HBONE_PORT)
+    allows(rule, pod, u64::from(HBONE))
         && (to.peek().is_none()
             || to.any(|it| is_peer(it, pod, home, mesh) || is_in_block(&it["ipBlock"], pod)))
 }

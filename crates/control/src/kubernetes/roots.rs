@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
+use ambit_words::names::ROOT_CONFIG_MAP;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -25,7 +26,7 @@ use crate::error_text::chain;
 use crate::world::World;
 
 /// What is written: name, key.
-const ROOTS: (&str, &str) = ("istio-ca-root-cert", "root-cert.pem");
+const ROOTS: (&str, &str) = (ROOT_CONFIG_MAP, "root-cert.pem");
 const LIST: (&str, &str) = ("istio-ca-crl", "ca-crl.pem");
 /// How often what is there is compared, though nothing is known to have changed.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);

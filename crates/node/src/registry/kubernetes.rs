@@ -496,11 +496,12 @@ impl Backoff for Reconnect {
 
 #[cfg(test)]
 mod tests {
-    use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
+    use ambit_wire::capture::Obstacle;
+    use ambit_words::annotations::{NOT_CAPTURED, REDIRECTION};
+    use ambit_words::labels::DATAPLANE_MODE;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod::MODE_LABEL;
     use crate::registry::fake_api::FakeApi;
     use crate::registry::reports::{Annotations, Report, ReportError, Reports};
     use crate::testbed::{Directory, PATIENCE};
@@ -560,7 +561,7 @@ mod tests {
         /// Annotations as of now: the uid that is reported.
         fn reported(&self) -> Option<String> {
             let pod = self.api.object(WEB)?;
-            let annotation = &pod["metadata"]["annotations"][crate::pod::CAPTURED_ANNOTATION];
+            let annotation = &pod["metadata"]["annotations"][REDIRECTION];
             (annotation == "enabled").then(|| pod["metadata"]["uid"].as_str().map(str::to_owned))?
         }
     }
@@ -580,7 +581,7 @@ mod tests {
     }
 
     fn is_ambient(view: &RegistryView) -> bool {
-        view.namespaces.get("shop").is_some_and(|labels| labels[MODE_LABEL] == "ambient")
+        view.namespaces.get("shop").is_some_and(|labels| labels[DATAPLANE_MODE] == "ambient")
     }
 
     #[tokio::test]

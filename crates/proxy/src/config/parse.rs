@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ambit_dataplane::control_plane::{RootCertificate, Token};
+use ambit_words::{names, ports};
 use http::Uri;
 use zeroize::Zeroizing;
 
@@ -30,8 +31,6 @@ const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 86400);
 const MIN_WORKER_THREADS: usize = 2;
 /// Listeners exist per thread and pod: more threads would cost descriptors, not bring speed.
 const MAX_WORKER_THREADS: usize = 64;
-/// DNS servers listen here unless told otherwise.
-const DNS_PORT: u16 = 53;
 
 /// How many data-plane threads to start.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -136,7 +135,7 @@ fn unit_of(text: &str) -> Option<&'static (&'static str, f64)> {
 /// A DNS server, with port 53 unless it names another.
 pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>();
-    let bare = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    let bare = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, ports::DNS));
     with_port
         .or_else(|_| bare())
         .map_err(|_| format!("{text:?} is no IP address, nor one with a port"))
@@ -177,14 +176,15 @@ impl Uris {
         proxy_config: &ProxyConfig,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
-        let default = match environment.variable("KUBERNETES_SERVICE_HOST") {
-            Some(_) => "https://istiod.istio-system.svc:15012",
-            None => "https://localhost:15012",
+        let host = match environment.variable("KUBERNETES_SERVICE_HOST") {
+            Some(_) => names::CONTROL_HOST,
+            None => "localhost",
         };
+        let default = format!("https://{host}:{}", ports::XDS);
         let named = args.xds_address.as_deref().or(proxy_config.discovery_address.as_deref());
         Ok(Self {
-            discovery: uri("--xds-address", named.unwrap_or(default))?,
-            authority: uri("--ca-address", args.ca_address.as_deref().unwrap_or(default))?,
+            discovery: uri("--xds-address", named.unwrap_or(&default))?,
+            authority: uri("--ca-address", args.ca_address.as_deref().unwrap_or(&default))?,
         })
     }
 
