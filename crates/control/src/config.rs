@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_words::durations::parse_duration;
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
 use serde::Deserialize;
@@ -51,7 +52,7 @@ pub struct Args {
 
     /// Time over which the proxies' streams end at shutdown, one after another [default: 5s with
     /// --registry kubernetes, otherwise 0s]
-    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     pub shutdown_spread: Option<Duration>,
 
     /// Directory for each node's token, roots and revocation list, as DIR/NODE/...
@@ -81,11 +82,11 @@ pub struct Args {
 
     /// Lifetime of workload certificates
     #[arg(long, env = "DEFAULT_WORKLOAD_CERT_TTL", default_value = "24h",
-        value_parser = duration, value_name = "DURATION")]
+        value_parser = parse_duration, value_name = "DURATION")]
     pub workload_cert_ttl: Duration,
 
     /// Longest lifetime that proxies may request [default: --workload-cert-ttl]
-    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL", value_parser = duration, value_name = "DURATION")]
+    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL", value_parser = parse_duration, value_name = "DURATION")]
     pub max_workload_cert_ttl: Option<Duration>,
 
     /// Namespace whose policies apply in all namespaces
@@ -391,29 +392,6 @@ fn accounts(given: &[String], root_namespace: &str) -> Result<Vec<(Text, Text)>,
     given.iter().map(account).collect()
 }
 
-/// Reads `1h30m`, `90s`, `24h`, `7d`, as Go and Kubernetes write durations.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write for example 60s, 1h30m or 7d");
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
-        let unit_end =
-            rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
-        let seconds: u64 = match &rest[digits..digits + unit_end] {
-            "s" => 1,
-            "m" => 60,
-            "h" => 3600,
-            "d" => 86_400,
-            _ => return Err(wrong()),
-        };
-        total += Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
-        rest = &rest[digits + unit_end..];
-    }
-    if text.is_empty() { Err(wrong()) } else { Ok(total) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -459,19 +437,9 @@ mod tests {
             Err("at most"),
         );
         check("--registry files:/tmp --workload-cert-ttl soon", Err("is not a duration"));
+        check("--registry files:/tmp --shutdown-spread 500ms", Ok(()));
         check("--registry files:/tmp --trust-domain a/b", Err("--trust-domain"));
         check("--registry files:/tmp --trusted-node-accounts ztunnel", Err("NAMESPACE/NAME"));
         check("--registry files:/tmp --mesh-config /nowhere", Err("check the path"));
-    }
-
-    #[test]
-    fn durations() {
-        let seconds = |text| duration(text).map(|it| it.as_secs()).ok();
-        assert_eq!(seconds("90s"), Some(90));
-        assert_eq!(seconds("1h30m"), Some(5400));
-        assert_eq!(seconds("7d"), Some(604_800));
-        for wrong in ["", "5", "5x", "h", "-1s"] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
-        }
     }
 }

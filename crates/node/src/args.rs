@@ -5,10 +5,11 @@
 //! file or a socket.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ambit_words::departure::GRACE_MAX;
+use ambit_words::durations::{DurationError, parse_duration_within};
 use ambit_words::labels::ISTIO_NOT_READY;
 use ambit_words::ports;
 
@@ -22,9 +23,6 @@ pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two looks, so that a typing error does not burn a core.
 pub(crate) const REPAIR_INTERVAL_MIN: Duration = Duration::from_millis(50);
-
-/// Longest time that connections may stay open while everything is removed.
-const UNINSTALL_GRACE_MAX: Duration = Duration::from_secs(3600);
 
 /// Flags of `ambit node`, the node agent in istio-cni's place.
 #[derive(Debug, Clone, clap::Args)]
@@ -245,32 +243,12 @@ fn daemon_set(text: String, in_cluster: bool) -> Result<DaemonSetName, ArgsError
     }
 }
 
-fn parse_grace(text: &str) -> Result<Duration, String> {
-    parse_duration(text, Duration::ZERO..=UNINSTALL_GRACE_MAX, "0s to 3600s")
+fn parse_grace(text: &str) -> Result<Duration, DurationError> {
+    parse_duration_within(text, Duration::ZERO..=GRACE_MAX)
 }
 
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    parse_duration(text, REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX, "50ms to 5s")
-}
-
-fn parse_duration(
-    text: &str,
-    range: RangeInclusive<Duration>,
-    written: &str,
-) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write for example 500ms or 2s");
-    let interval = if let Some(number) = text.strip_suffix("ms") {
-        Duration::from_millis(number.parse().map_err(|_| wrong())?)
-    } else if let Some(number) = text.strip_suffix('s') {
-        Duration::from_secs(number.parse().map_err(|_| wrong())?)
-    } else {
-        return Err(wrong());
-    };
-    if range.contains(&interval) {
-        Ok(interval)
-    } else {
-        Err(format!("{text} is out of range; write {written}"))
-    }
+fn parse_interval(text: &str) -> Result<Duration, DurationError> {
+    parse_duration_within(text, REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX)
 }
 
 #[cfg(test)]
@@ -312,8 +290,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_duration_has_any_unit() {
+        let args = parse(&["--uninstall-grace", "1m"]).expect("parses");
+        assert_eq!(args.uninstall_grace, Duration::from_secs(60));
+        let error = parse(&["--uninstall-grace", "2h"]).expect_err("refused");
+        assert!(error.contains("write 0s to 1h0m0s"), "{error}");
+    }
+
+    #[test]
     fn an_interval_out_of_range_or_without_a_unit_is_refused_with_the_range() {
-        for (text, part) in [("6s", "50ms to 5s"), ("1ms", "50ms to 5s"), ("3", "500ms or 2s")] {
+        for (text, part) in [("6s", "50ms to 5s"), ("1ms", "50ms to 5s"), ("3", "500ms, 90s")] {
             let error = parse(&["--repair-interval", text]).expect_err("refused");
             assert!(error.contains(part), "{error}");
         }
