@@ -89,7 +89,7 @@ pub struct Args {
     #[arg(long)]
     pub uninstall: bool,
 
-    /// How long captured connections may stay open at the end (0s to 3600s)
+    /// How long captured connections may stay open at the end (0s to 1h)
     #[arg(long, default_value = "20s", value_parser = parse_grace, value_name = "DURATION")]
     pub uninstall_grace: Duration,
 

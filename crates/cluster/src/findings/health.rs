@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ambit_wire::admin::{FailingPod, Finding, NotAccepted, Status};
+use ambit_words::annotations::DEPARTURE;
 use ambit_words::labels::{APP_NAME, ISTIO_NOT_READY};
 use ambit_words::names::{CONTROL, CONTROL_LEASE, PROXY};
 use jiff::Timestamp;
@@ -11,7 +12,6 @@ use serde_json::Value;
 use super::platform::linux_nodes;
 use super::{Report, listed, object};
 use crate::Facts;
-use crate::departure;
 use crate::facts::{DEFINITIONS, List};
 use crate::json::{
     annotation, condition, is_ready, items, label, name, namespace, number, owner, text,
@@ -102,14 +102,13 @@ fn definitions(facts: &Facts, report: &mut Report) {
 fn orders(facts: &Facts, report: &mut Report) {
     let agents = facts.known(List::DaemonSets).iter();
     for set in agents.filter(|it| namespace(it) == facts.mesh_namespace && name(it) == AGENT) {
-        let Some(order) = annotation(set, departure::ANNOTATION) else { continue };
+        let Some(order) = annotation(set, DEPARTURE) else { continue };
         report.error("departing", object("DaemonSet", set)).says(
             format!("orders every pod out of the mesh ({order})"),
             format!(
                 "wait for the uninstalling to end, or withdraw what one has left behind: kubectl \
                  -n {} annotate daemonset/{AGENT} {}-",
-                facts.mesh_namespace,
-                departure::ANNOTATION
+                facts.mesh_namespace, DEPARTURE
             ),
         );
     }
