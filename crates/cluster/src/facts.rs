@@ -9,13 +9,14 @@ use std::time::SystemTime;
 
 use ambit_wire::admin::{HeldCertificate, List as Listed, Status, node_proxy};
 use ambit_words::annotations::LAST_APPLIED;
+use ambit_words::error_chain;
 use ambit_words::names::{CONTROL, ROOT_CONFIG_MAP};
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::access::{ASKED_AT_ONCE, Right};
-use crate::api::{ClusterError, Form, in_full};
+use crate::api::{ClusterError, Form};
 use crate::findings::is_ours;
 use crate::json::{items, text};
 use crate::parts::{AGENT, proxies};
@@ -326,7 +327,7 @@ impl Facts {
                 Ok(objects) => self.add(list, objects),
                 // A cluster without the kind has no object of it.
                 Err(ClusterError::Absent(_)) => self.add(list, Vec::new()),
-                Err(error) => self.unknown.push((list.name().to_owned(), in_full(&error))),
+                Err(error) => self.unknown.push((list.name().to_owned(), error_chain(&error))),
             }
         }
     }
@@ -341,7 +342,9 @@ impl Facts {
                 Ok(outdated) => self.outdated.extend(outdated),
                 // A cluster without the group has no object of it.
                 Err(ClusterError::Absent(_)) => {}
-                Err(error) => self.unknown.push((format!("versions of {group}"), in_full(&error))),
+                Err(error) => {
+                    self.unknown.push((format!("versions of {group}"), error_chain(&error)))
+                }
             }
         }
     }
@@ -356,7 +359,7 @@ impl Facts {
         match cluster.read(&path).await {
             Ok(config) => self.cilium = Some(config),
             Err(error) => {
-                self.unknown.push(("configmap cilium-config".to_owned(), in_full(&error)))
+                self.unknown.push(("configmap cilium-config".to_owned(), error_chain(&error)))
             }
         }
     }
@@ -410,7 +413,7 @@ impl Facts {
             match answer {
                 Ok(access) => self.access.push(access),
                 Err(error) => {
-                    self.unknown.push((what.to_owned(), in_full(&error)));
+                    self.unknown.push((what.to_owned(), error_chain(&error)));
                     return;
                 }
             }
@@ -419,7 +422,7 @@ impl Facts {
 
     async fn ask_parts(&mut self, cluster: &crate::Cluster) {
         let status = cluster.status().await;
-        self.control = Some(status.map_err(|error| in_full(&error)));
+        self.control = Some(status.map_err(|error| error_chain(&error)));
         let of_mesh = |pod: &&Value| crate::json::namespace(pod) == self.mesh_namespace;
         let pods: Vec<Value> = self.known(List::Pods).iter().filter(of_mesh).cloned().collect();
         let mut asked = proxies(&pods);
@@ -431,7 +434,7 @@ impl Facts {
         }
         let answers = cluster.ask_each(asked, node_proxy::CERTIFICATES).await.into_iter();
         let held = answers.map(|(node, answer): (_, Result<Listed<_>, _>)| {
-            (node, answer.map(|list| list.items).map_err(|error| in_full(&error)))
+            (node, answer.map(|list| list.items).map_err(|error| error_chain(&error)))
         });
         self.certificates = held.collect();
     }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use ambit_wire::admin::Refusal;
+use ambit_words::error_chain;
 use ambit_words::ports::PROXY_METRICS;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
@@ -17,7 +18,7 @@ use kube::Api;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::api::{ClusterError, in_full, told};
+use crate::api::{ClusterError, told};
 use crate::parts::PodName;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
@@ -112,21 +113,21 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(|error| in_full(&error))?;
+    let (mut sender, connection) = handshake.await.map_err(|error| error_chain(&error))?;
     let request = Request::builder()
         .method(Method::GET)
         .uri(target)
         .header(http::header::HOST, "localhost")
         .header(http::header::CONNECTION, "close")
         .body(Full::<Bytes>::default())
-        .map_err(|error| in_full(&error))?;
+        .map_err(|error| error_chain(&error))?;
     let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| in_full(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| error_chain(&error))?;
         let status = response.status();
         let mut body = Limited::new(response.into_body(), ANSWER_SIZE_MAX_BYTES);
         let mut whole = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            if let Ok(data) = frame.map_err(|error| in_full(&*error))?.into_data() {
+            if let Ok(data) = frame.map_err(|error| error_chain(&*error))?.into_data() {
                 whole.extend_from_slice(&data);
             }
         }
@@ -137,7 +138,7 @@ where
         answer = &mut answer => answer,
         closed = connection => match closed {
             Ok(()) => answer.await,
-            Err(error) => Err(in_full(&error)),
+            Err(error) => Err(error_chain(&error)),
         },
     }
 }
@@ -178,7 +179,7 @@ mod tests {
             match (read, expected) {
                 (Ok(list), Ok(count)) => assert_eq!(list.items.len(), count),
                 (Err(error), Err(part)) => {
-                    let error = in_full(&error);
+                    let error = error_chain(&error);
                     assert!(error.contains(part), "{error}");
                 }
                 (read, expected) => panic!("{read:?} is not {expected:?}"),

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_manifest::ObjectName;
 use ambit_tls::token::{TokenError, TokenVerifier};
+use ambit_words::error_chain;
 use ambit_words::names::TOKEN_AUDIENCE;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -30,7 +31,6 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use zeroize::Zeroizing;
 
-use crate::error_text::chain;
 use crate::issuer::{Issuer, Signature, Source, Turns};
 use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
 use crate::world::World;
@@ -102,8 +102,8 @@ impl CallerError {
     /// What the caller is told.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Unknown(_) => Status::unavailable(chain(self)),
-            _ => Status::unauthenticated(chain(self)),
+            Self::Unknown(_) => Status::unavailable(error_chain(self)),
+            _ => Status::unauthenticated(error_chain(self)),
         }
     }
 }
@@ -525,7 +525,7 @@ mod tests {
         api.review(&after, status(&extra(Some("node-1"), "u1")));
         ask(&callers, &before).await.unwrap();
         let refused = ask(&callers, &after).await.unwrap_err();
-        assert!(chain(&refused).contains("signature"), "{refused}");
+        assert!(error_chain(&refused).contains("signature"), "{refused}");
         api.publish_keys(published(&new, None));
         tokio::time::advance(Duration::from_secs(601)).await;
         ask(&callers, &after).await.unwrap();
@@ -595,7 +595,7 @@ mod tests {
             match (ask(&callers, token).await, expected) {
                 (Ok(caller), Ok(node)) => assert_eq!(caller.node, node, "{status}"),
                 (Err(error), Err(part)) => {
-                    let text = chain(&error);
+                    let text = error_chain(&error);
                     assert!(text.contains(part), "{status}: {text}");
                     assert!(!text.contains(token), "a token in an error");
                 }

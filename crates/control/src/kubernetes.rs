@@ -4,6 +4,8 @@
 //! an API server that is away (go on with what is known, try again) from one that says no (tell the
 //! operator). Nothing here knows what is asked.
 
+use ambit_words::error_chain;
+
 pub(crate) mod conditions;
 pub(crate) mod election;
 #[cfg(test)]
@@ -17,8 +19,6 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
-
-use crate::error_text::chain;
 
 /// Longest wait for one answer; watches have their own limit.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -93,9 +93,9 @@ impl From<kube::Error> for ApiError {
             }
             kube::Error::Api(status) => Self::Refused(status),
             // The other variants repeat their source, so only the source is told.
-            kube::Error::Service(source) => Self::Away(chain(&*source)),
-            kube::Error::HyperError(source) => Self::Away(chain(&source)),
-            kube::Error::ReadEvents(source) => Self::Away(chain(&source)),
+            kube::Error::Service(source) => Self::Away(error_chain(&*source)),
+            kube::Error::HyperError(source) => Self::Away(error_chain(&source)),
+            kube::Error::ReadEvents(source) => Self::Away(error_chain(&source)),
             kube::Error::SerdeError(source) => Self::Unreadable(source.to_string()),
             other => Self::Away(other.to_string()),
         }
@@ -108,7 +108,7 @@ pub(crate) async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Connect
         Some(path) => {
             let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
                 path: path.to_owned(),
-                what: chain(&error),
+                what: error_chain(&error),
             };
             let file = Kubeconfig::read_from(path).map_err(failed)?;
             let options = KubeConfigOptions::default();

@@ -12,11 +12,11 @@ use ambit_manifest::names::dns_subdomain;
 use ambit_model::Text;
 use ambit_net::drain::Guard;
 use ambit_tls::token::{Claims, ISSUER, TokenError, TokenSigner};
+use ambit_words::error_chain;
 use ambit_words::names::TOKEN_AUDIENCE;
 
 use crate::ca::CertificateAuthority;
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
-use crate::error_text::chain;
 use crate::world::World;
 
 /// How long a token is valid.
@@ -71,12 +71,12 @@ impl NodeCredentials {
         let nodes = self.world.nodes();
         for node in before.iter().filter(|node| !nodes.contains(node)) {
             if let Err(error) = durable::remove(&self.directory.join(&**node).join("token")) {
-                tracing::error!(%node, error = chain(&error), "token of a removed node stays");
+                tracing::error!(%node, error = error_chain(&error), "token of a removed node stays");
             }
         }
         for node in &nodes {
             if let Err(error) = self.write(node, now) {
-                tracing::error!(%node, error = chain(&error), "node credentials not written");
+                tracing::error!(%node, error = error_chain(&error), "node credentials not written");
             }
         }
         nodes

@@ -22,6 +22,7 @@ use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_net::sys::process::open_files_limit;
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::token::{TokenError, TokenSigner};
+use ambit_words::error_chain;
 use ambit_words::names;
 use http::StatusCode;
 use tokio::net::TcpListener;
@@ -42,7 +43,6 @@ use crate::callers::{Callers, Reviews};
 use crate::config::{Args, Config, ConfigError, Source};
 use crate::delta_service::DeltaService;
 use crate::durable::{self, FileError, PRIVATE};
-use crate::error_text::chain;
 use crate::http_server::{self, Answer};
 use crate::kubernetes::{self, ConnectError};
 use crate::listener::{self, CONNECTION_WINDOW_BYTES, Security};
@@ -500,7 +500,7 @@ fn serve_grpc(
             drain.draining().await;
         };
         if let Err(error) = router.serve_with_incoming_shutdown(connections, stop).await {
-            tracing::error!(error = chain(&error), "serving proxies failed");
+            tracing::error!(error = error_chain(&error), "serving proxies failed");
         }
     });
 }
@@ -605,7 +605,7 @@ fn maintain(parts: &Parts, guard: &Guard) {
                 () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
             }
             if let Err(error) = authority.maintain(&world.holders(), SystemTime::now()) {
-                tracing::error!(error = chain(&error), "maintenance of the authority");
+                tracing::error!(error = error_chain(&error), "maintenance of the authority");
             }
         }
     });

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ambit_words::error_chain;
 use ambit_words::names::CNI_PLUGIN;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
@@ -246,7 +247,7 @@ pub(crate) async fn keep(installer: Installer, health: Arc<Health>) {
                     pause = (2 * pause).min(REPAIR_PAUSE_MAX);
                 }
             }
-            Err(error) => tracing::warn!(error = %crate::work::chain(&error),
+            Err(error) => tracing::warn!(error = %error_chain(&error),
                 "the CNI plugin is not in its place; tried again"),
         }
         was_installed = health.installed.load(Ordering::Relaxed);

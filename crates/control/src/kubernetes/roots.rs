@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
+use ambit_words::error_chain;
 use ambit_words::names::ROOT_CONFIG_MAP;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -22,7 +23,6 @@ use tokio::sync::watch;
 
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::ca::CertificateAuthority;
-use crate::error_text::chain;
 use crate::world::World;
 
 /// What is written: name, key.
@@ -85,7 +85,7 @@ impl Roots {
                 }
                 Err(error) if !has_failed => {
                     has_failed = true;
-                    tracing::error!(error = chain(&error), "roots not written; trying again");
+                    tracing::error!(error = error_chain(&error), "roots not written; trying again");
                 }
                 Err(_) => {}
             }
@@ -125,7 +125,10 @@ impl Roots {
         let lists = self.known(LIST).await?;
         for published in lists.texts.values() {
             if let Err(error) = self.authority.succeed(published, SystemTime::now()) {
-                tracing::error!(error = chain(&error), "a list that was published is not followed");
+                tracing::error!(
+                    error = error_chain(&error),
+                    "a list that was published is not followed"
+                );
                 return Ok(namespaces);
             }
         }
