@@ -349,7 +349,8 @@ pub(crate) struct CheckArgs {
 /// `ambit uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct UninstallArgs {
-    /// How long connections through the mesh may stay open. Then they are cut and counted (0s to 1h).
+    /// How long connections through the mesh may stay open. Then they are cut and counted (0s to
+    /// 1h).
     #[arg(long, default_value = "200s", value_parser = grace, value_name = "DURATION")]
     pub(crate) grace: Duration,
     /// Continues even if policies refuse plain text, or nodes do not answer.

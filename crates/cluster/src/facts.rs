@@ -17,9 +17,8 @@ use serde_json::{Value, json};
 
 use crate::access::{ASKED_AT_ONCE, Right};
 use crate::api::{ClusterError, Form};
-use crate::findings::is_ours;
 use crate::json::{items, text};
-use crate::parts::{AGENT, proxies};
+use crate::parts::{AGENT, is_ours, proxies};
 
 /// Lists that are read at the same time.
 const READ_AT_ONCE: usize = 6;

@@ -18,7 +18,6 @@ mod trust;
 
 use std::fmt;
 
-pub(crate) use istio::is_ours;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -86,7 +86,8 @@ pub struct Args {
     pub workload_cert_ttl: Duration,
 
     /// Longest lifetime that proxies may request [default: --workload-cert-ttl]
-    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL", value_parser = parse_duration, value_name = "DURATION")]
+    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL",
+        value_parser = parse_duration, value_name = "DURATION")]
     pub max_workload_cert_ttl: Option<Duration>,
 
     /// Namespace whose policies apply in all namespaces

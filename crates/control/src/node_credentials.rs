@@ -71,7 +71,8 @@ impl NodeCredentials {
         let nodes = self.world.nodes();
         for node in before.iter().filter(|node| !nodes.contains(node)) {
             if let Err(error) = durable::remove(&self.directory.join(&**node).join("token")) {
-                tracing::error!(%node, error = error_chain(&error), "token of a removed node stays");
+                let error = error_chain(&error);
+                tracing::error!(%node, error, "token of a removed node stays");
             }
         }
         for node in &nodes {

@@ -148,8 +148,8 @@ impl Workshop {
     pub(crate) fn expect_probes(&self, uid: &PodUid, ips: &[IpAddr]) {
         if let Err(error) = self.tools.node_side.insert(uid, ips) {
             count(&self.tools.health.metrics.failures);
-            tracing::warn!(error = %error_chain(&error), "probes of a captured pod may be refused until \
-                the node's table is put right");
+            tracing::warn!(error = %error_chain(&error), "probes of a captured pod may be refused \
+                until the node's table is put right");
         }
     }
 
@@ -271,7 +271,8 @@ impl Workshop {
         };
         match reported {
             Err(error) if self.tools.leaving.load(Ordering::Relaxed) => {
-                tracing::warn!(pod = %name, error = %error_chain(&error), "stays reported as captured");
+                let error = error_chain(&error);
+                tracing::warn!(pod = %name, error, "stays reported as captured");
             }
             reported => reported?,
         }
@@ -299,8 +300,8 @@ impl Workshop {
             known => known,
         };
         if let Err(error) = self.tools.reports.explain(name, uid, &seen).await {
-            tracing::warn!(pod = %name, error = %error_chain(&error), "why it is not captured is said \
-                in this log alone");
+            let error = error_chain(&error);
+            tracing::warn!(pod = %name, error, "why it is not captured is said in this log alone");
         }
         seen
     }
@@ -315,7 +316,8 @@ impl Workshop {
             wait *= 2;
         }
         if let Err(error) = self.tools.reports.clear(name, uid).await {
-            tracing::error!(pod = %name, error = %error_chain(&error), "stays reported as captured");
+            let error = error_chain(&error);
+            tracing::error!(pod = %name, error, "stays reported as captured");
         }
     }
 

@@ -84,8 +84,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     bounded(text, total)
 }
 
-/// Reads a duration in a range, or a number of seconds. For settings that have always taken one, because what
-/// they stand in for does: those of ztunnel, and those of load generators.
+/// Reads a duration in a range, or a number of seconds. For settings that have always taken one,
+/// because what they stand in for does: those of ztunnel, and those of load generators.
 pub fn parse_duration_or_seconds(
     text: &str,
     range: RangeInclusive<Duration>,

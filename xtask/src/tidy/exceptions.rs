@@ -30,11 +30,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         2,
         "calls are methods of the context, which opens with their errors",
     ),
-    (
-        "crates/cluster/src/departure.rs",
-        10,
-        "findings name a departure's annotation, and it names theirs",
-    ),
+    ("crates/cluster/src/findings.rs", 8, PARTS),
     ("crates/control/src/admin.rs", 2, PARTS),
     (
         "crates/control/src/registry.rs",
@@ -57,7 +53,6 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         5,
         "rules, sets and chains name one another in the kernel's encoding",
     ),
-    ("crates/node/src/cluster.rs", 2, "the agents' DaemonSet bears the course as an annotation"),
     ("crates/node/src/departure.rs", 2, "the role's error is also that of its end"),
     ("crates/proxy/src/admin.rs", 2, PARTS),
     ("crates/proxy/src/config.rs", 3, PARTS),

@@ -14,12 +14,12 @@ use ambit_words::names::PROXY;
 use ambit_words::ports::HBONE;
 use serde_json::{Value, json};
 
-use super::istio::is_ours;
 use super::selector::takes;
 use super::{Report, is_member, labelled_namespaces, listed};
 use crate::Facts;
 use crate::facts::{List, Stage};
 use crate::json::{items, name, namespace, number, text};
+use crate::parts::is_ours;
 
 /// Where the kubelet's probes of captured pods come from.
 const PROBE_ADDRESS: &str = "169.254.7.127/32";

@@ -73,7 +73,8 @@ pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
             AgentError::Socket(PacketError::Closed) => info!("the node agent closed its socket"),
             error if is_away && was_away => debug!(error = %error_chain(&error), "node agent"),
             error => {
-                warn!(error = %error_chain(&error), "no connection to the node agent; pods stay served")
+                let error = error_chain(&error);
+                warn!(error, "no connection to the node agent; pods stay served")
             }
         }
         if is_away {
