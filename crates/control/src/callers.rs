@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_manifest::ObjectName;
 use ambit_tls::token::{TokenError, TokenVerifier};
 use ambit_words::error_chain;
@@ -32,7 +33,7 @@ use tonic::metadata::MetadataMap;
 use zeroize::Zeroizing;
 
 use crate::issuer::{Issuer, Signature, Source, Turns};
-use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
+use crate::kubernetes::{ApiError, answer};
 use crate::world::World;
 
 /// Longest token that is looked at; Kubernetes' own are about 1 KiB long.

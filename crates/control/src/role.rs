@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use ambit_apiserver::ConnectError;
 use ambit_net::accept::Listener;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::http_port;
@@ -44,7 +45,6 @@ use crate::config::{Args, Config, ConfigError, Source};
 use crate::delta_service::DeltaService;
 use crate::durable::{self, FileError, PRIVATE};
 use crate::http_server::{self, Answer};
-use crate::kubernetes::{self, ConnectError};
 use crate::listener::{self, CONNECTION_WINDOW_BYTES, Security};
 use crate::metrics::Metrics;
 use crate::monitoring::Monitoring;
@@ -266,7 +266,7 @@ impl Control {
         let cluster = match &config.registry {
             Source::Files(_) => None,
             Source::Kubernetes(file) => {
-                Some(Cluster::new(kubernetes::connect(file.as_deref()).await?, &config))
+                Some(Cluster::new(ambit_apiserver::connect(file.as_deref()).await?, &config))
             }
         };
         Self::set_up_in(cluster, config, life).await

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_words::annotations::DEPARTURE;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -16,8 +17,6 @@ use serde_json::json;
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest wait before it is tried again.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Longest that the server may take to say what became of the DaemonSet.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A DaemonSet, by namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]

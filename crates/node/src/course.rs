@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
 use ambit_words::annotations::DEPARTURE;
 use ambit_words::departure::{GRACE_MAX, Order};
 use futures::StreamExt;
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::cluster::{DaemonSetName, RETRY_MAX, RETRY_MIN};
 use crate::pod::PodName;
-use crate::registry::kubernetes::{Reconnect, WATCH_TIMEOUT_SECONDS};
+use crate::registry::kubernetes::Reconnect;
 
 /// Longest time that an order may let plain connections in. Pods leave right after it, or not.
 const OPEN_MAX: Duration = Duration::from_secs(600);

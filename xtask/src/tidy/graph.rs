@@ -15,8 +15,9 @@ const OURS: &str = "ambit-";
 const WORDS: &str = "ambit-words";
 
 /// Which of our crates each crate may import, besides [`WORDS`].
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 18] = [
     (WORDS, &[]),
+    ("ambit-apiserver", &[]),
     ("ambit-model", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
@@ -26,20 +27,23 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("ambit-proxy", PROXY),
     ("ambit-waypoint", PROXY),
     ("ambit-control", CONTROL),
-    ("ambit-node", ROLE),
+    ("ambit-node", NODE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
     ("ambit-load", &["ambit-model", "ambit-net"]),
     ("ambit-machine", &["ambit-net", "ambit-manifest"]),
     ("ambit-bench", BENCH),
-    ("ambit-cluster", &["ambit-wire"]),
+    ("ambit-cluster", &["ambit-wire", "ambit-apiserver"]),
     ("ambit-cli", EVERYTHING),
 ];
 const ROLE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net"];
 /// Every proxy is made of the same parts.
 const PROXY: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane"];
-const CONTROL: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest"];
+const CONTROL: &[&str] =
+    &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-manifest", "ambit-apiserver"];
+const NODE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-apiserver"];
 /// The experiments on a cluster use what a user's command knows of one.
 const BENCH: &[&str] = &[
+    "ambit-apiserver",
     "ambit-model",
     "ambit-wire",
     "ambit-tls",

@@ -10,16 +10,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
 use ambit_net::namespace::NetNs;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::Api;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
@@ -35,12 +34,6 @@ use super::{REFRESH_QUEUE, Refresh, RegistryHandle};
 use crate::place::Place;
 use crate::pod::{NewPod, PodName, PodObject, PodStatus, PodUid, RegistryView};
 
-/// Longest wait for a connection to the server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the server keeps one watch open before it is asked for anew.
-pub(crate) const WATCH_TIMEOUT_SECONDS: u32 = 120;
-/// Longest silence on a connection, watches included: one that died without a word is found out.
-const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Wait before the first new try of a watch; doubles with each further failure.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
 /// Longest wait between two tries of a watch.
@@ -76,35 +69,6 @@ struct LookedUp {
     name: PodName,
     /// Who waits for it.
     announced: Option<Refresh>,
-}
-
-/// Why no client for the API server could be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The file named, or what a pod is given, cannot be used.
-    #[error("read the client configuration")]
-    Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// What it says cannot be used.
-    #[error("make a client for the API server")]
-    Client(#[source] kube::Error),
-}
-
-/// A client: by that file, or as every program in a cluster finds its server.
-pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
-    let wrong = |error: Box<dyn std::error::Error + Send + Sync>| ClientError::Configuration(error);
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
-            let options = KubeConfigOptions::default();
-            let config = Config::from_custom_kubeconfig(file, &options).await;
-            config.map_err(|error| wrong(error.into()))?
-        }
-        None => Config::infer().await.map_err(|error| wrong(error.into()))?,
-    };
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(SILENCE_MAX);
-    config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(ClientError::Client)
 }
 
 /// Follows the server until the handle is dropped. Comes back when everything is known.
