@@ -11,6 +11,7 @@ mod graph;
 mod lines;
 mod modules;
 mod source;
+mod words;
 
 use anyhow::{Result, bail};
 
@@ -43,6 +44,7 @@ pub(crate) fn run() -> Result<()> {
     check_documentation(&files, &mut wrong);
     check_privacy(&files, &mut wrong);
     check_duplicates(&files, &mut wrong);
+    words::check(&files, &mut wrong);
     documents::check(&mut wrong)?;
     let imports = graph::check(&mut wrong)?;
     crates::check(&files, &imports, &mut wrong)?;

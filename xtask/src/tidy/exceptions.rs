@@ -63,3 +63,14 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ),
     ("crates/wire/src/convert.rs", 3, PARTS),
 ];
+
+/// Values, as they are written, that several crates define and that mean different things.
+pub(super) const COINCIDENCES: &[(&str, &str)] = &[
+    ("\"-1\"", "no answer in Fortio's output; the first of repeated pods in a plan"),
+    ("\"ambient\"", "the value of a label; a mode of the experiments"),
+    ("\"ambit\"", "the project's name, for tables, tokens, images and managed fields"),
+    ("\"control\"", "a machine's namespace; a role of the experiments"),
+    ("\"default\"", "the service account of pods; Envoy's name of its own certificate"),
+    ("\"none\"", "the value of labels; a mode of the experiments"),
+    ("\"pods\"", "a set of the node's rules; a bridge of a machine"),
+];
