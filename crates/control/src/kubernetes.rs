@@ -1,8 +1,8 @@
 //! The Kubernetes API server as the control plane speaks to it.
 //!
-//! A limit on how long any single answer may take, and one way to tell
-//! an API server that is away (go on with what is known, try again) from one that says no (tell the
-//! operator). Nothing here knows what is asked.
+//! A limit on how long any single answer may take, and one way to tell an API server that is away
+//! (go on with what is known, try again) from one that says no (tell the operator). Nothing here
+//! knows what is asked.
 
 pub(crate) mod conditions;
 pub(crate) mod election;

@@ -4,6 +4,7 @@
 //! The lowest crate: it depends on nothing and decides nothing. A word that one crate alone needs
 //! stays in that crate. `cargo xtask tidy` fails on two crates that define the same word.
 
+pub mod addresses;
 pub mod annotations;
 pub mod departure;
 pub mod durations;

@@ -25,6 +25,7 @@ use ambit_net::netlink;
 use ambit_net::nftables::{
     Chain, Connection, Direction, Family, Hook, Priority, Protocol, Rule, Set, Table,
 };
+use ambit_words::addresses::{PROBE_V4, PROBE_V6};
 use ambit_words::ports::{DNS, DNS_CAPTURE, HBONE, INBOUND, OUTBOUND};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -39,12 +40,6 @@ pub(crate) const PROXY_MARK: u32 = 0x539;
 pub(crate) const TRANSPARENT_MARK: u32 = 0x111;
 /// The bits of a mark that are ours.
 pub(crate) const MARK_MASK: u32 = 0xfff;
-
-/// The address that the node's own connections to pods come from: kubelet probes.
-pub(crate) const PROBE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
-/// The same for IPv6.
-pub(crate) const PROBE_V6: Ipv6Addr =
-    Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff);
 
 /// Kernel parameter that lets a connection waiting on a closed listener move to another one.
 pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
