@@ -10,7 +10,7 @@ use super::exceptions;
 use super::source::{Constant, SourceFile};
 
 /// Where words of several crates are.
-const HOME: &str = "words";
+pub(super) const HOME: &str = "words";
 /// Numbers of sixteen bits from here on are ports.
 const PORT_MIN: u64 = 1024;
 
