@@ -1,9 +1,9 @@
 //! Addresses: one form for each, and how far one reaches.
 //!
 //! An IPv4 address can also be written as IPv6, `::ffff:10.0.0.1`. Connections never show that
-//! form, so what is compared with them must not keep it: whatever comes in is made canonical first.
-//! An address that means something else in every namespace, as loopback does, is never the address
-//! of a workload, whoever says so.
+//! form, so every address is made canonical before it is compared with one of a connection. An
+//! address that means something else in every namespace, as loopback does, is never accepted as the
+//! address of a workload.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

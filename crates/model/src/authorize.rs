@@ -1,9 +1,9 @@
 //! Inbound: whether a connection may come in, and why.
 //!
-//! [`View::authorize`] is a pure function of the view and the flow. It fails closed: a policy that
-//! the workload names and the view does not hold is a denial, not a gap. The order is Istio's:
-//! a DENY that matches denies; without any ALLOW everything else is allowed; with one, only what
-//! an ALLOW matches.
+//! [`View::authorize`] is a pure function of the view and the flow. It fails closed: if the
+//! workload names a policy that the view does not hold, the connection is denied. The order is
+//! Istio's: a DENY that matches denies; without any ALLOW everything else is allowed; with one,
+//! only what an ALLOW matches.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! Indexes whose keys nearly always lead to one thing: workloads by address, resources by alias.
 //!
 //! A set with one element takes a whole node of its tree, several hundred bytes for each of 100,000
-//! workloads. Persistent like the maps it lives in. Never empty.
+//! workloads. So one element is kept inline. Persistent like the maps it lives in, and never empty.
 
 use std::borrow::Borrow;
 

@@ -1,9 +1,9 @@
 //! Outbound: where a connection goes.
 //!
 //! [`View::plan`] turns the original destination of a captured connection into a [`Plan`]. It is a
-//! pure function: what it needs to know of its surroundings (which pods this proxy serves, how
-//! busy endpoints are, randomness) it is handed. It never sends traffic around a waypoint that is
-//! named: a waypoint that cannot be found is a refusal.
+//! pure function: the caller passes in what it needs from its surroundings (which pods this proxy
+//! serves, how busy endpoints are, randomness). It never sends traffic around a waypoint that a
+//! service or workload names: if the waypoint cannot be found, the connection is refused.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

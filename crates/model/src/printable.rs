@@ -1,6 +1,6 @@
-//! Which characters of a foreign text a terminal may be shown.
+//! Which characters of a foreign text may be printed to a terminal.
 //!
-//! Names come from peers and from objects that others wrote. A control character in one can rewrite
+//! Names come from peers and from other people's objects. A control character in one can rewrite
 //! what a terminal shows; a bidi override or an invisible one makes a name look like another.
 
 use std::borrow::Cow;

@@ -2,8 +2,8 @@
 //!
 //! A view is made of persistent maps: a clone is a handful of reference counts, and one changed
 //! workload among 100,000 costs the path to it. A reader holds its own view and never waits; a
-//! writer clones, applies [`Change`]s and publishes. A view never decides anything by itself: the
-//! questions are asked in [`crate::plan`] and [`crate::authorize`].
+//! writer clones, applies [`Change`]s and publishes. A view decides nothing itself: [`crate::plan`]
+//! and [`crate::authorize`] do.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

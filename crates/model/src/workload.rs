@@ -1,4 +1,4 @@
-//! Workloads: pods, and what stands for a pod outside Kubernetes.
+//! Workloads: pods, and their equivalents outside Kubernetes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What changes of a view mean for connections that are already judged, and what is found in it.
+//! What a change of the view means for connections that are already judged, and lookups in a view.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
