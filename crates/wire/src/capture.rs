@@ -1,8 +1,8 @@
-//! Why a pod is not captured, as its agent writes it and everybody else reads it.
+//! Why a pod is not captured: its agent writes the reason, all other parts read it.
 //!
 //! One line in the pod's annotation on Kubernetes, in a file of the registry on one machine:
-//! `PortTaken 15006 nginx`. Whoever may write the object may write the line, so that what is read
-//! is shown and never acted upon.
+//! `PortTaken 15006 nginx`. Anyone who may write the object may write the line, so it is only
+//! shown, never acted upon.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! The headers of HBONE: what a CONNECT says besides its bytes.
 //!
-//! Everything here is text to value and back, with a bound on every text. What a header says is a
-//! claim of the peer: good for telemetry and for finding the target, never for authorization.
+//! Everything here converts text to values and back, with a bound on every text. A header is a
+//! claim of the peer: use it for telemetry and to find the target, never for authorization.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,9 +1,9 @@
-//! Delta discovery: how a control plane tells proxies what the mesh looks like.
+//! Delta discovery: how a control plane sends the state of the mesh to proxies.
 //!
-//! [`client`] and [`server`] are the two ends as state machines: they are handed messages and hand
-//! back messages, and never open a connection, wait or look at a clock. [`resources`] is what a
-//! server serves, [`retained`] what a client keeps across connections and restarts, [`digest`] how
-//! a stream resumes without naming it all.
+//! [`client`] and [`server`] are the two ends as state machines: they take messages and return
+//! messages, and never open a connection, wait or read a clock. [`resources`] is what a server
+//! serves, [`retained`] is what a client keeps across connections and restarts, and [`digest`] lets
+//! a stream resume without listing every name.
 //!
 //! | resource | name | aliases |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What control says of itself and of the mesh: `/status` and `/debug/syncz`.
+//! What control reports about itself and the mesh: `/status` and `/debug/syncz`.
 
 use std::fmt;
 use std::net::SocketAddr;

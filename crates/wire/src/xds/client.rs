@@ -4,10 +4,10 @@
 //! then feeds each response to [`Client::receive`], applies the changes to its view and *then*
 //! sends the reply; between attempts it waits for [`super::Backoff`].
 //!
-//! Good resources of a response are taken even when others are refused; the reply then names each
-//! refused one. A refused resource leaves its previous version in force and is not remembered, so
-//! that a control plane sends it again. Never takes a message for the view without converting it,
-//! and never forgets a resource because a connection ended.
+//! Good resources of a response are accepted even when others are refused; the reply then names
+//! each refused one. A refused resource leaves its previous version in force and is not remembered,
+//! so a control plane sends it again. Never puts a message into the view without converting it, and
+//! never forgets a resource because a connection ended.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Who asks: how a node proxy introduces itself to a control plane.
+//! How a node proxy introduces itself to a control plane.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
-//! Replies of a client that may wait: a later one answers for those before it.
+//! Replies of a client that may wait: a later reply covers the earlier ones.
 //!
-//! Under churn a control plane sends to every proxy several times a second, and half of what that
-//! costs both ends is the acknowledgements. A reply goes out at once after a pause, or when
-//! somebody waits for what it says; others stand for two responses, or wait for
-//! [`REPLY_PACE`]. Reads no clock and sends nothing: the driver asks when it is time.
+//! Under churn a control plane sends to every proxy several times a second, and acknowledgements
+//! are half of what that costs both ends. A reply is sent at once after a pause, or when the server
+//! or a user waits for it; other replies cover two responses, or wait for [`REPLY_PACE`]. Reads no
+//! clock and sends nothing: the driver asks when it is time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -3,11 +3,12 @@
 //! Everything is persistent: a clone is a handful of reference counts, so a writer publishes a new
 //! [`Resources`] after each change and streams read theirs without waiting. A journal of changes,
 //! ordered by sequence number, makes one change cost the streams O(changed) and not O(all). It is
-//! bounded: each resource stands in it once, and of those that are gone the last
-//! [`MAX_TOMBSTONES`]; a stream that is further behind starts anew and is told by versions.
+//! bounded: it lists each resource once, and the last [`MAX_TOMBSTONES`] removed ones. A stream
+//! that is further behind starts again and compares versions.
 //!
-//! Everything is kept once, as it is sent, for 100,000 workloads are served from one process. What
-//! few clients ask for, workloads without services, is taken out of the addresses for each of them.
+//! Everything is kept once, in the form that is sent, because one process serves 100,000 workloads.
+//! Few clients ask for workloads alone, without services; for those, workloads are extracted from
+//! the addresses.
 
 use bytes::Bytes;
 use imbl::{HashMap, OrdMap, OrdSet};

@@ -1,10 +1,10 @@
-//! What outlives a client: the accepted resources as they came off the wire, with their versions.
+//! What outlives a client: the accepted resources as received, with their versions.
 //!
-//! From the raw bytes a new worker builds the same view without a control plane, and thanks to the
-//! versions a control plane sends it only what changed. Never holds what was refused.
+//! From the raw bytes a new worker builds the same view without a control plane; from the versions
+//! a control plane knows to send only what changed. Never holds a refused resource.
 //!
-//! It is read once in a blue moon and there on every node, so that memory counts: resources lie in
-//! compressed blocks, each of which is opened when something in it changes.
+//! It is rarely read, but every node has it, so memory counts: resources are kept in compressed
+//! blocks, and a block is opened only when something in it changes.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};

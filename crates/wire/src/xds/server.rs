@@ -4,12 +4,12 @@
 //! the resources, sends what [`Stream::next_response`] returns until it returns nothing. It must
 //! always pass the newest [`Resources`] it has, never older ones than before.
 //!
-//! A subscription to everything walks the journal of changes from where it stands; it remembers
+//! A subscription to everything walks the journal of changes from its last position; it remembers
 //! one number, not the names it has sent. A subscription by name remembers its names. A service
-//! brings its workloads with it. Who comes back may send digests instead of names
-//! ([`super::digest`]). What a client refuses is recorded and not sent again before it changes.
-//! Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead of their
-//! acknowledgements, never forgets a change.
+//! brings its workloads with it. A client that reconnects may send digests instead of names
+//! ([`super::digest`]). A resource that a client refused is recorded and not sent again before it
+//! changes. Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead
+//! of their acknowledgements, never forgets a change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 

@@ -1,10 +1,10 @@
 //! The agent's end of pod enrolment, for all connected proxies.
 //!
-//! During an upgrade two proxies are connected: new pods go to the newest alone, removals to all.
+//! During an upgrade two proxies are connected: new pods go only to the newest, removals to all.
 //! The driver reports what happens ([`Agent::accepted`], [`Agent::received`], [`Agent::closed`],
-//! [`Agent::expired`]) and does the [`Action`]s it is handed, in order. `now` is always passed in;
-//! [`Agent::deadline`] says when to call [`Agent::expired`]. An agent never sends a second request
-//! before the first is answered, and never forgets a pod because a proxy went away.
+//! [`Agent::expired`]) and does the [`Action`]s that are returned, in order. `now` is always passed
+//! in; [`Agent::deadline`] says when to call [`Agent::expired`]. An agent never sends a second
+//! request before the first is answered, and never forgets a pod because a proxy went away.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
