@@ -2,9 +2,9 @@
 //!
 //! An [`Authority`] is one signing certificate with its key: a self-made root, or an intermediate
 //! that an enterprise plugs in as Istio's `cacerts`. An [`AuthorityBundle`] is what a mesh signs
-//! with: the active authority, all roots that are trusted, and earlier authorities, which no longer
-//! issue but still revoke. It reads no file and decides nobody's identity: the caller says which
-//! identity a request may have, and a request for any other is refused.
+//! with: the active authority, all trusted roots, and earlier authorities, which no longer issue
+//! but still revoke. It reads no file and assigns no identity: the caller says which identity a
+//! request may have, and a request for any other is refused.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

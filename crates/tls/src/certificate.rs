@@ -1,8 +1,8 @@
 //! What the mesh reads from a certificate, and the PEM that carries it.
 //!
-//! Parsing is bounded and never trusts: what is read here says what a certificate claims, and only
-//! `verify` says whether it is true. Serial numbers and issuers are compared as bytes, so that no
-//! formatting rule can make two different certificates look alike.
+//! Parsing is bounded and trusts nothing: it shows what a certificate claims, and only `verify`
+//! decides whether that is true. Serial numbers and issuers are compared as bytes, so no formatting
+//! rule can make two different certificates look alike.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! Why a handshake failed, in the words of an operator.
 //!
-//! Each variant is one thing that can be wrong at one end, because each has its own remedy. What
-//! the peer is told is a TLS alert, which names the kind of failure and never what was expected.
+//! Each variant is one thing that can be wrong at one end, because each has its own remedy. The
+//! peer gets a TLS alert, which names the kind of failure and never what was expected.
 
 use std::fmt;
 use std::io;

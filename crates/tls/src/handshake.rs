@@ -1,8 +1,8 @@
 //! Mutual TLS between workloads: [`Acceptor`] and [`Connector`].
 //!
-//! Both prove one workload's identity and learn the other's. They know no names but SPIFFE
-//! identities, open no socket and keep no session: every connection is a full handshake, so that a
-//! revoked or expired certificate cannot come back by way of a ticket.
+//! Each proves one workload's identity and learns the peer's. They use only SPIFFE identities as
+//! names, open no socket and keep no session: every connection is a full handshake, so a revoked or
+//! expired certificate cannot come back with a ticket.
 //!
 //! In TLS 1.3 the client is done before the server has judged its certificate. A client that is
 //! refused sees [`Connector::connect`] succeed and its first read fail;

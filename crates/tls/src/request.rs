@@ -1,8 +1,8 @@
 //! Certificate signing requests, judged before anything is signed.
 //!
-//! A request is a claim by somebody who may be an attacker with a valid node token. It is signed
-//! only if it proves possession of a sound key and asks for exactly the identity that the caller
-//! has authorised; everything else that it asks for is refused or ignored, never copied.
+//! A request may come from an attacker with a valid node token. It is signed only if it proves
+//! possession of a sound key and asks for exactly the identity that the caller has authorised.
+//! Anything else it asks for is refused or ignored, never copied.
 
 use ambit_model::identity::Identity;
 use rcgen::SubjectPublicKeyInfo;

@@ -1,10 +1,9 @@
-//! Certificate revocation lists: which certificates no longer count.
+//! Certificate revocation lists.
 //!
-//! A list is believed only when a certificate that the caller trusts has signed it; one block that
-//! is not makes the whole text an error, so that a caller keeps what it has instead of a part.
-//! Once there is a list for an issuer, its certificates are accepted only while that list is in
-//! date: a status that cannot be known counts as revoked. Where no list exists for an issuer,
-//! nothing is asked.
+//! A list is accepted only if a certificate that the caller trusts has signed it. One bad block
+//! makes the whole text an error, so the caller keeps its old list instead of part of a new one.
+//! Once there is a list for an issuer, its certificates are accepted only until the list expires:
+//! an unknown status counts as revoked. If an issuer has no list, its certificates are not checked.
 
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;

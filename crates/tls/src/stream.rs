@@ -1,7 +1,7 @@
 //! An established TLS stream over any transport.
 //!
 //! rustls asks its transport for 4 KiB at a time, five reads for one full record. [`ReadAhead`]
-//! stands in between and reads 64 KiB at once into a buffer that belongs to the thread and is lent
+//! sits between them and reads 64 KiB at once into a buffer that belongs to the thread and is lent
 //! only while it holds bytes: an idle stream holds none.
 
 use std::cell::RefCell;

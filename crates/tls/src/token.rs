@@ -1,9 +1,9 @@
 //! Node tokens: JWT ES256, shaped like a Kubernetes service account token.
 //!
 //! Control signs a token for each node and verifies what nodes present. There is one algorithm and
-//! one issuer: what the header asks for is compared, never obeyed. The claims are read only after
-//! the signature is known to be good, and a token without an end, for another audience or of
-//! another issuer is refused. A token is a secret: it is never part of an error.
+//! one issuer: the header is compared with them, never obeyed. Claims are read only after the
+//! signature is verified. A token without an expiry, for another audience or from another issuer is
+//! refused. A token is a secret: it is never part of an error.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,6 +1,6 @@
-//! Who gets a connection with whom, and what each end is told when not.
+//! Who can connect to whom, and which error each end gets otherwise.
 //!
-//! Every case runs both ends over memory. What is checked is the verdict of either end, because an
+//! Every case runs both ends over memory. The tests check the verdict of each end, because an
 //! operator may see only one of the two logs.
 
 use std::sync::Arc;
