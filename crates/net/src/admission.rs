@@ -1,16 +1,15 @@
 //! Who may be connected to a port that strangers reach.
 //!
-//! A connection is *silent* until its client has proven itself, whatever that means there: a whole
-//! head of a request, a call with a good token. Silent connections are bounded in total and for
-//! each source, and so are proven ones for each owner. Nobody is turned away at a bound: the oldest
-//! connection of whoever has most goes. So a flood costs the flood its own connections, and a
-//! client that comes meanwhile has the time to prove itself. Sources that have proven themselves
-//! before go last.
+//! A connection is *silent* until its client has proven itself, as the port defines it: by a whole
+//! request head, or by a call with a valid token. Silent connections are bounded in total and for
+//! each source, and proven ones for each owner. At a bound nobody is refused: the oldest connection
+//! of the source that has most is closed. So a flood loses its own connections, and a client that
+//! connects meanwhile has time to prove itself. Sources that have proven themselves before are
+//! closed last.
 //!
-//! The accept loop waits for nothing that a client does. It waits at most for connections that were
-//! told to go and are still being closed, which bounds the descriptors. What is done with a
-//! connection is decided elsewhere: it reads an error from [`super::accept::Admitted`] when it must
-//! go.
+//! The accept loop never waits for a client. It waits at most for connections that must close and
+//! are still being closed, which bounds the descriptors. Other code serves the connection; it reads
+//! an error from [`super::accept::Admitted`] when the connection must close.
 
 mod crowd;
 

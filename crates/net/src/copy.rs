@@ -1,12 +1,12 @@
 //! Moves bytes both ways between the two ends of a connection.
 //!
 //! An end is a TCP socket or a tunnel (one HTTP/2 stream). [`copy`] keeps the two directions
-//! apart: each is closed on its own (FIN and END_STREAM become one another), and an end that
-//! breaks breaks the other too (RST and RST_STREAM become one another).
+//! apart. Each closes on its own: FIN becomes END_STREAM, and the reverse. If one end is reset, so
+//! is the other: RST becomes RST_STREAM, and the reverse.
 //!
-//! Memory is lent while bytes are in flight and not before: a direction waits until its source has
-//! something, then asks its sink for room, then reads no more than that. A sink that is slow holds
-//! up its own direction and nothing else. It never spawns a task and never looks at the bytes.
+//! Memory is lent only while bytes are in flight: a direction waits until its source has bytes,
+//! then asks its sink for room, then reads no more than that. A slow sink delays only its own
+//! direction. It never spawns a task and never looks at the bytes.
 
 mod arena;
 mod batch;

@@ -1,8 +1,8 @@
 //! gRPC channels to the control plane: TLS verified by name, keepalives, bounded waits.
 //!
-//! A channel stands for one connection, made at once in the calling thread's network namespace; who
-//! holds it decides what to do when it breaks. Credentials travel as metadata, which is the
-//! caller's business. Nothing here retries and nothing here falls back to plain text.
+//! A channel is one connection, opened at once in the calling thread's network namespace; its owner
+//! decides what to do when it breaks. Credentials are metadata, which the caller adds. Nothing here
+//! retries, and nothing here falls back to plain text.
 
 pub mod messages;
 

@@ -1,8 +1,8 @@
 //! HBONE: TCP connections as HTTP/2 CONNECT streams inside mutual TLS.
 //!
 //! A [`Client`] opens tunnels over one TLS stream, [`serve`] accepts them; both run on the thread
-//! they were started on and are kept alive by PING. What the headers mean is the business of
-//! `ambit_wire`, who may connect that of the roles: here are only streams, windows and limits.
+//! they were started on and are kept alive by PING. `ambit_wire` knows what the headers mean, the
+//! roles decide who may connect: here are only streams, windows and limits.
 
 use std::time::Duration;
 

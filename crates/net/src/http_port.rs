@@ -1,9 +1,9 @@
-//! HTTP/1.1 on a port that strangers may reach: small questions, whole answers.
+//! HTTP/1.1 on a port that strangers may reach: small requests, whole responses.
 //!
-//! One question a connection, its head within two seconds, the whole of it in a bounded time.
-//! Connections that have sent no head yet and those that are being answered are bounded apart from
-//! each other, in total and for each source; see [`crate::admission`] for who goes at a bound.
-//! Nothing here knows what is asked.
+//! One request a connection, its head within two seconds, all of it within a bounded time.
+//! Connections that have sent no head yet and connections that are being answered have separate
+//! bounds, in total and for each source; [`crate::admission`] says which connection is closed at a
+//! bound. Nothing here knows the requests.
 
 mod pages;
 

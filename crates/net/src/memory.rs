@@ -1,13 +1,13 @@
-//! What connections may hold in memory together: bytes that came and cannot go on yet.
+//! How much connections may hold in memory together: received bytes that cannot be sent on yet.
 //!
-//! An [`Account`] is one owner's share of it: the whole worker, a pod, a client. Everything that
-//! holds bytes does so on the [`Accounts`] of its owners, and the smallest of them counts. Two
-//! bounds work together. The *window* says how much one more connection may hold. For the party
-//! that opens the connections it follows from how many hold bytes already, so that ten thousand
-//! slow readers fit into the share that ten could fill. For those who serve many such parties it
-//! follows from what is free, so that one of them does not narrow the others' windows.
-//! The *reservation* is what a peer was allowed to send; it never exceeds the share, whatever the
-//! peer makes of its windows. Accounts belong to all threads; nothing here waits.
+//! An [`Account`] is one owner's share: the whole worker's, a pod's, a client's. Held bytes are on
+//! the [`Accounts`] of all their owners, and the smallest share limits them. Two bounds work
+//! together. The *window* is how much one more connection may hold. For a party that opens
+//! connections it follows from how many of them hold bytes already, so ten thousand slow readers
+//! fit into the share that ten could fill. For a party that serves many others it follows from what
+//! is free, so one of them does not narrow the others' windows. The *reservation* is what a peer
+//! may still send; it never exceeds the share, however the peer uses its windows. All threads share
+//! the accounts; nothing here waits.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Network namespaces: making, opening, entering and keeping them.
+//! Network namespaces: creating, opening, entering and keeping them.
 //!
-//! A [`NetNs`] is a descriptor, so it stays what it is while paths and process ids are reused.
-//! Sockets belong to the namespace in which they were made, so that [`NetNs::run`] is needed for
-//! making them only, never for using them. It must never leave a thread in the wrong namespace: see
+//! A [`NetNs`] is a descriptor, so it stays the same namespace while paths and process ids are
+//! reused. A socket belongs to the namespace in which it was created, so [`NetNs::run`] is needed
+//! only to create one, never to use it. It must never leave a thread in the wrong namespace: see
 //! [`NetNs::run`].
 
 use std::cell::Cell;

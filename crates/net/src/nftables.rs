@@ -1,8 +1,8 @@
 //! nftables without the `nft` program: tables as values, applied atomically over netlink.
 //!
 //! A [`Table`] describes everything Ambit wants in one table of its own; [`Nftables::replace`]
-//! swaps it in as one transaction, so that no packet ever meets half of it. Tables of others are
-//! not touched, but for chains that are named to [`Nftables::delete_chains`].
+//! swaps it in as one transaction, so no packet ever meets half of it. Other programs' tables are
+//! not touched, except for chains that the caller passes to [`Nftables::delete_chains`].
 //!
 //! ```no_run
 //! use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};

@@ -2,12 +2,12 @@
 //!
 //! Connections are found by a key that says who connects to whom, so that nothing is ever sent
 //! under another identity's certificate. A key's first user opens the connection while the others
-//! wait for it; a further one is opened when all are full. What is out of date (closing, made with
+//! wait for it; another one is opened when all are full. A stale connection (closing, or made with
 //! an older certificate) gets no new user and ends with its last one.
 //!
-//! The pool never looks inside: a [`Connection`] says whether it has room, and who opens it says
-//! how. One that carries a single exchange at a time is pooled with a limit of one user. The pool
-//! bounds who waits; what is open is bounded by the descriptors that opening takes.
+//! The pool never looks inside: a [`Connection`] says whether it has room, and the caller says how
+//! to open one. A connection that carries one exchange at a time is pooled with a limit of one
+//! user. The pool bounds how many users wait; descriptors bound how many connections are open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,7 +1,6 @@
-//! Sockets as a transparent proxy needs them: marked, redirected, bound to addresses that are not
-//! its own.
+//! Sockets for a transparent proxy: marked, redirected, bound to addresses that are not its own.
 //!
-//! Everything is made in the calling thread's network namespace (see
+//! Every socket is created in the calling thread's network namespace (see
 //! [`crate::namespace::NetNs::run`]) and works anywhere afterwards. Nothing here blocks on the
 //! network, and nothing here decides who may talk to whom.
 

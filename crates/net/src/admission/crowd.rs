@@ -1,6 +1,6 @@
-//! One bounded crowd of connections, counted by whom they belong to.
+//! One bounded set of connections, counted by their owners.
 //!
-//! Pure: it says who has to go, and closes nothing.
+//! Pure: it says which connection has to close, and closes nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};

@@ -1,7 +1,7 @@
-//! A capture read back: TCP streams put together from their segments.
+//! Reads a capture back: TCP streams reassembled from their segments.
 //!
-//! Retransmissions and overlaps count once, order on the wire does not matter. What is missing is
-//! never made up: a stream with a hole says so.
+//! Retransmissions and overlaps count once; order on the wire does not matter. Missing bytes are
+//! never made up: a stream with a hole reports it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -1,4 +1,4 @@
-//! Chunks of bytes on their way through, in order.
+//! Chunks of bytes between their source and their sink, in order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

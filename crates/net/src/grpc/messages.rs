@@ -1,15 +1,14 @@
-//! Calls of which both directions are streams, message by message.
+//! Bidirectional streaming calls, message by message.
 //!
-//! tonic's own streams keep the buffer of the largest message they have carried for as long as they
-//! live. A discovery stream lives for ever, and its first message is the whole view, which both
-//! ends would so keep. Here a message has a buffer of its own, which goes with it. Messages are
-//! never compressed. Nothing here knows what a message says.
+//! tonic's own streams keep the buffer of their largest message for as long as they live. A
+//! discovery stream lives for ever, and its first message is the whole view, so both ends would
+//! keep that much memory. Here each message has its own buffer, which is freed with it. Messages
+//! are never compressed. Nothing here interprets a message.
 //!
-//! On the wire (gRPC over HTTP/2): a message is a byte that says whether it is compressed, its
-//! length in four bytes, big-endian, and its protobuf; messages follow one another in DATA frames
-//! that need not begin or end with one. How a call ended is in the trailers (`grpc-status`,
-//! `grpc-message`), or in the headers when there was no message at all. Both sides may speak at any
-//! time.
+//! On the wire (gRPC over HTTP/2): a message is one byte that says whether it is compressed, its
+//! length in four bytes, big-endian, and its protobuf. Messages need not start or end at the bounds
+//! of a DATA frame. The status of a call is in the trailers (`grpc-status`, `grpc-message`), or in
+//! the headers if there was no message at all. Both sides may send at any time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::stream::{self, Stream};

@@ -1,10 +1,10 @@
-//! Small frames of one moment go out as one TLS record.
+//! Sends small frames of the same moment as one TLS record.
 //!
-//! The HTTP/2 library writes and flushes every DATA frame of more than some hundred bytes by
-//! itself. With many tunnels in one connection that is a record, a system call, a segment and maybe
-//! a wake-up of the peer for each. A [`Cork`] stands between the library and TLS and holds small
-//! writes back; whoever drives the connection calls [`Driver::push`] when the library has nothing
-//! more to say for now. Nothing is ever held beyond that, so no byte waits for another.
+//! The HTTP/2 library writes and flushes every DATA frame of more than a few hundred bytes
+//! separately. With many tunnels in one connection, each costs a record, a system call, a segment
+//! and maybe a wake-up of the peer. A [`Cork`] sits between the library and TLS and holds small
+//! writes back; the task that drives the connection calls [`Driver::push`] when the library has
+//! nothing more to write for now. Nothing is held longer, so no byte waits for another.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};

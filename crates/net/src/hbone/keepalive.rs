@@ -1,7 +1,7 @@
-//! Finds out that an HBONE peer is gone although no packet says so.
+//! Detects an HBONE peer that is gone without having closed the connection.
 //!
-//! A PING is sent only when nothing has arrived for a while, and its loss alone ends nothing: a
-//! peer from which bytes still come is alive, however busy.
+//! A PING is sent only when nothing has arrived for a while, and its loss alone closes nothing: a
+//! peer that still sends bytes is alive, however busy.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! One netlink socket: requests, acknowledgements, dumps and transactions, synchronously.
 //!
-//! The kernel answers before `send` returns, so that no call waits for long; a bound stands in case
-//! it does not answer at all. Answers to earlier requests that failed half-way are recognised by
-//! their number and dropped.
+//! The kernel answers before `send` returns, so no call waits for long; a timeout covers the case
+//! that it does not answer at all. Answers to earlier requests that failed half-way are recognised
+//! by their number and dropped.
 
 use std::io;
 use std::os::fd::OwnedFd;

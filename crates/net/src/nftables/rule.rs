@@ -1,4 +1,4 @@
-//! Rules: conditions, then statements, in the order they are written.
+//! Rules: conditions, then statements, in the order of the calls.
 //!
 //! Each builder method appends one condition or statement; a packet that fails a condition leaves
 //! the rule.

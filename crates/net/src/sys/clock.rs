@@ -1,7 +1,7 @@
-//! Moments more exact than the runtime's timer, and what a thread has used of its processor.
+//! Waits more exact than the runtime's timer, and the processor time that a thread has used.
 //!
-//! The runtime counts in milliseconds and rounds up, which is right for timeouts and useless for
-//! whoever sends a request every hundred microseconds.
+//! The runtime counts in milliseconds and rounds up, which is right for timeouts and useless to
+//! send a request every hundred microseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Mounts: what a pod's init does to give its processes a root of their own.
+//! Mounts: how a pod's init gives its processes their own root.
 //!
 //! All of it acts on the calling process' mount namespace; call [`make_private`] first in a new
 //! one, or the mounts propagate to the parent's.

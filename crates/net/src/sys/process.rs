@@ -1,6 +1,6 @@
 //! Processes and their namespaces: what the machine and a pod's init call.
 //!
-//! Everything here is meant for a process that was just executed and still has one thread (`ambit
+//! Everything here is for a process that was just executed and still has one thread (`ambit
 //! lab-pod-init`); [`fork`] refuses to run in any other, because a forked child of a threaded
 //! process may not allocate.
 

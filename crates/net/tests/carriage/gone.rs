@@ -1,4 +1,4 @@
-//! Clients that give up while their server reads nothing: nothing of theirs stays.
+//! Clients that give up while their server reads nothing leave nothing behind.
 
 use std::time::Duration;
 

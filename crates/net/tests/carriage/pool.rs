@@ -1,4 +1,4 @@
-//! Behaviour of the pool, with HBONE connections and with such as carry one exchange at a time.
+//! Behaviour of the pool, with HBONE connections and with connections for one exchange at a time.
 
 use std::cell::Cell;
 use std::future::Future;

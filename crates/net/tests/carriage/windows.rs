@@ -1,4 +1,4 @@
-//! Behaviour of windows and queues where memory is short: a peer sees them in raw frames.
+//! Behaviour of windows and queues when memory is short, as a peer sees it in raw frames.
 
 use std::rc::Rc;
 use std::sync::Arc;
