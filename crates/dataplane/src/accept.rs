@@ -1,9 +1,9 @@
 //! The accept loops: one for each socket of a pod on each thread.
 //!
-//! A loop accepts as long as its pod may have one more connection; what is beyond waits in the
-//! kernel, and existing connections go on. Where the pod is connected to, a client beyond its own
-//! part is reset at once instead of being waited for, so that it never keeps others from being
-//! accepted. A listener is never closed for want of resources.
+//! A loop accepts as long as its pod may have one more connection; further connections wait in the
+//! kernel, and existing ones continue. On inbound sockets a client beyond its own part is reset at
+//! once and does not wait, so it never keeps others from being accepted. A listener is never closed
+//! for lack of resources.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Certificates of the enrolled pods: obtained, cached, refreshed, and checked against revocation.
 //!
-//! Reading is lock-free, so that the data path may ask at every connection; all writing is done by
-//! one task on the control thread, the [`Keeper`]. It never logs a key, never hands out a
-//! certificate that has expired, and asks for none that no pod of this node needs.
+//! Reading is lock-free, so the data path may look a certificate up at every connection. Only one
+//! task writes, the [`Keeper`] on the control thread. It never logs a key, never returns an expired
+//! certificate, and requests none that no pod of this node needs.
 
 mod authority;
 mod keeper;

@@ -1,9 +1,9 @@
 //! The live connections of one data-plane thread, and what ends them before their time.
 //!
-//! A connection is entered before its destination is dialled and leaves with its last byte. While
-//! it is in the table it is judged again whenever the view changes in a way that matters to
-//! authorization, and whenever a certificate is revoked. What is no longer allowed is cut within a
-//! second; nothing is cut for a policy that has not arrived yet.
+//! A connection enters the table before its destination is dialled and leaves with its last byte.
+//! While it is in the table it is judged again whenever the view changes in a way that matters to
+//! authorization, and whenever a certificate is revoked. A connection that is no longer allowed is
+//! cut within a second; none is cut for a policy that has not arrived yet.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;

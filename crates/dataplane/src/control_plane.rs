@@ -1,6 +1,6 @@
-//! How this proxy shows itself to the control plane: roots, token, headers.
+//! How this proxy authenticates to the control plane: roots, token, headers.
 //!
-//! Files are read again at each connection, because Kubernetes and control rotate them. A token is
+//! Files are read again for each connection, because Kubernetes and control rotate them. A token is
 //! never sent in plain text to another machine, and never logged.
 
 use std::io;

@@ -1,7 +1,7 @@
-//! What connections need of the view and the view does not hold yet.
+//! What connections need that the view does not hold yet.
 //!
-//! Where the view is fetched piece by piece, a connection asks here and waits; the client of the
-//! control plane takes what is asked for. A connection never waits for ever.
+//! Where the view is fetched on demand, a connection asks here and waits; the client of the control
+//! plane fetches what is asked for. A connection never waits for ever.
 
 use std::time::Duration;
 

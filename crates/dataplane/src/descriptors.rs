@@ -1,14 +1,14 @@
-//! The worker's account of file descriptors: who may have how many, and who has them.
+//! The worker's account of file descriptors: who may have how many, and who has how many.
 //!
 //! The threads of a worker share one limit (`RLIMIT_NOFILE`), and so this account. Every descriptor
 //! of a connection is taken here before it is opened and given back when it is closed: 1 for an
-//! accepted connection, 1 for one that is dialled, 1 for an HBONE connection, 1 for the
-//! application's end of a tunnel. A pod has a share for each direction, so that strangers who fill
-//! its inbound never stall its outbound; of a share each source has a part, so that no client keeps
-//! its neighbours out. `bounds` says how much each is.
+//! accepted connection, 1 for a dialled one, 1 for an HBONE connection, 1 for the application's end
+//! of a tunnel. A pod has a share for each direction, so strangers who fill its inbound share never
+//! stall its outbound. Each source has a part of a share, so no client keeps its neighbours out.
+//! `bounds` says how much each is.
 //!
-//! Nothing here runs while bytes move, nothing waits, and nothing is ever taken back: connections
-//! that are there go on.
+//! Nothing here runs while bytes move, nothing waits, and nothing is ever taken back: existing
+//! connections continue.
 
 mod bounds;
 mod told;

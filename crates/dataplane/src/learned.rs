@@ -1,7 +1,7 @@
-//! What a proxy learns while it runs, and whoever should know it when another takes its place.
+//! What a proxy learns while it runs, and how it passes that to its successor.
 //!
-//! The parts that learn something (views, certificates, revocations) say so here and do not know
-//! who listens. Where nobody does, it is said to nobody: no proxy stops for want of a successor.
+//! The parts that learn something (views, certificates, revocations) report it here and do not know
+//! who listens. If nobody listens, the report is dropped: no proxy stops for lack of a successor.
 
 use std::sync::Arc;
 

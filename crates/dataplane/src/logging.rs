@@ -1,8 +1,8 @@
 //! Log lines in Istio's forms, at levels that change at run time.
 //!
-//! Lines are handed to a thread that writes them in batches, so that a slow reader of the log never
-//! holds up traffic: when too many wait, further ones are dropped and the gap is logged. Nothing
-//! secret is ever formatted here, because nothing secret has a `Display`.
+//! A thread writes the lines in batches, so a slow reader of the log never delays traffic: when too
+//! many lines wait, further ones are dropped and the gap is logged. Nothing secret is ever
+//! formatted here, because nothing secret has a `Display`.
 
 mod line;
 

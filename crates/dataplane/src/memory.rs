@@ -1,10 +1,10 @@
 //! Whose memory a connection uses, and how much each owner may use.
 //!
-//! What waits on a connection is on the account of whoever opened it, as far as that is proven: the
-//! client's identity and address, or the pod of this node. Beyond these it is on the accounts of
-//! the served pod and of the whole worker. A client's part of a pod's share is never the whole, nor
-//! is a pod's of the worker's unless the settings say so: the others go on. Accounts are of all
-//! threads, because the kernel decides which thread a connection comes to.
+//! Bytes that wait on a connection are on the account of the party that opened it, as far as that
+//! is proven: the client's identity and address, or the pod of this node. They are also on the
+//! accounts of the served pod and of the whole worker. A client never gets all of a pod's share,
+//! nor a pod all of the worker's unless the settings say so: the others continue. Threads share the
+//! accounts, because the kernel decides which thread gets a connection.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! What every thread of a proxy reads: the mesh as it is known now, and what is left of each share.
+//! What every thread of a proxy reads: the current view of the mesh, and what is left of each
+//! share.
 //!
 //! All of it is immutable or behind an atomic pointer: a data-plane thread never waits for the
 //! control thread. Nothing here decides anything.

@@ -1,7 +1,7 @@
 //! Counters with Istio's names and labels.
 //!
-//! A connection holds one `Traffic`, which is found once by its labels and then counted without
-//! looking anything up. Nothing here logs, and nothing here decides.
+//! A connection holds one `Traffic`, which is looked up once by its labels and then counts without
+//! a look-up. Nothing here logs, and nothing here decides.
 
 mod process;
 mod traffic;

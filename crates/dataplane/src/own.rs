@@ -1,7 +1,8 @@
-//! Those that a proxy acts for: a node proxy for each pod of its node, another for itself.
+//! The workloads that a proxy acts for: for a node proxy each pod of its node, for any other proxy
+//! itself.
 //!
-//! An identity is what the one said who enrolled the workload, never what the view says: the view
-//! may be stale, whoever enrols holds the workload's very namespace. Nothing here decides anything.
+//! An identity comes from the agent that enrolled the workload, never from the view: the view may
+//! be stale, while the agent holds the workload's very namespace. Nothing here decides anything.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What all connections of a data-plane thread use, whatever their direction.
+//! What the connections of a data-plane thread share, whatever their direction.
 //!
-//! A connection lives and dies on the thread that accepted it; what is here is that thread's alone,
-//! but for the [`Mesh`]. Nothing here knows what is done with a connection.
+//! A connection stays on the thread that accepted it; everything here belongs to that thread alone,
+//! except the [`Mesh`]. Nothing here knows what is done with a connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

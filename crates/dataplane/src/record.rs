@@ -1,4 +1,4 @@
-//! What is known of one connection, and how it ends: one log line, its metrics, nothing else.
+//! The facts about one connection, and its end: one log line, its metrics, nothing else.
 //!
 //! Facts are gathered while a connection is set up and are written once. A record never influences
 //! what happens to its connection.

@@ -1,7 +1,7 @@
-//! Tunnels: HBONE to another proxy, in a connection that is there or a new one.
+//! Tunnels: HBONE to another proxy, in an existing connection or a new one.
 //!
-//! Nothing is sent to a peer before its certificate proves an identity that was expected, and no
-//! connection is shared between identities, namespaces or destinations.
+//! Nothing is sent to a peer before its certificate proves an expected identity, and no connection
+//! is shared between identities, namespaces or destinations.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,8 +1,8 @@
-//! The view of the mesh, as the control plane tells it (delta xDS).
+//! The view of the mesh, as the control plane sends it (delta xDS).
 //!
-//! One stream at a time, resumed with the versions already held; what is received is applied to a
-//! copy of the view, published, told to a successor, and only then acknowledged. While the
-//! control plane is away the last view stays in force. Nothing here decides about a connection.
+//! One stream at a time, resumed with the versions already held. A response is applied to a copy of
+//! the view, published, sent to the successor, and only then acknowledged. While the control plane
+//! is away the last view stays in force. Nothing here decides about a connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

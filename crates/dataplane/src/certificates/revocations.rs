@@ -1,9 +1,8 @@
 //! The revocation list in its file.
 //!
-//! The file is looked at twice a second: ConfigMaps replace directories by links, which a stat
-//! sees and a watch may not. A list that cannot be used leaves the one before it in force, and so
-//! does one that is older by its number, and a file that vanishes; only an empty file withdraws a
-//! list.
+//! The file is checked twice a second: Kubernetes updates ConfigMaps by replacing links, which a
+//! stat sees and a watch may not. The previous list stays in force if the new one cannot be used,
+//! if its number is older, or if the file vanishes; only an empty file withdraws a list.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

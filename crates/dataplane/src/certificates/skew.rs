@@ -1,6 +1,6 @@
 //! Whether a certificate that was just signed fits the clock of this node.
 //!
-//! Who signs dates the certificate by a clock of its own. A fresh certificate has its whole life
+//! The authority dates the certificate by its own clock. A fresh certificate has its whole life
 //! before it, so one that is not valid yet, or has almost no life left, shows that the two clocks
 //! differ. Which of them is wrong cannot be known here.
 

@@ -1,4 +1,4 @@
-//! What an operator is told of the shares: `/shares`, the page of readiness, `ambit status`.
+//! What an operator sees of the shares: `/shares`, the readiness page, `ambit status`.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;

@@ -1,9 +1,9 @@
-//! Connections and bytes by who talks to whom, with Istio's label names.
+//! Connections and bytes by source and destination, with Istio's label names.
 //!
 //! Label sets are interned: a connection holds a pointer to its counters, not its labels. The table
-//! is bounded; beyond the bound further label sets are counted together, never lost. What a peer
-//! says of itself has a small bound for each identity and one for all, in sets and in bytes, so
-//! that no peer fills the table or a scrape.
+//! is bounded; beyond the bound further label sets are counted together, never lost. Labels that a
+//! peer claims have a small bound for each identity and one for all, in sets and in bytes, so no
+//! peer fills the table or a scrape.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Against a control plane in this process, over real sockets.
+//! Views against a control plane in this process, over real sockets.
 
 use std::net::SocketAddr;
 use std::pin::Pin;

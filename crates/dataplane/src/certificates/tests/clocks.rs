@@ -1,4 +1,4 @@
-//! Clocks that differ: what is asked, what is used, what is said, and how it ends.
+//! Clocks that differ: what is requested, used and reported, and how it ends.
 
 use super::*;
 
