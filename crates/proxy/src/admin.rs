@@ -1,4 +1,4 @@
-//! What an operator asks a worker: the admin API, metrics, readiness.
+//! What a worker serves to operators: the admin API, metrics, readiness.
 //!
 //! The admin API listens on loopback and on a Unix socket of mode 0600 only, because it has no
 //! authentication of its own. Pods reach metrics and readiness; see [`ambit_net::http_port`] for

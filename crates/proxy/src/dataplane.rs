@@ -1,7 +1,7 @@
 //! One data-plane thread: its pods, their listeners, and which direction serves what they accept.
 //!
-//! A connection lives and dies on the thread that accepted it. What is done with it is told in
-//! `outbound`, `inbound` and `plaintext`; what they use lies below them, in [`Thread`].
+//! A connection stays on the thread that accepted it. `outbound`, `inbound` and `plaintext` serve
+//! it; what they use lies below them, in [`Thread`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
 //! Names of the mesh, answered inside the pods that ask (port 15053, UDP and TCP).
 //!
-//! One thread serves all pods. Who asks is known from the namespace that the socket lives in. Names
-//! of the view are answered from it; everything else goes, byte for byte, to the resolver that the
-//! pod wanted to ask. What is under way at the same time is bounded for each pod; beyond the bound
-//! queries are refused, never queued. Pods take turns, and each has its pace.
+//! One thread serves all pods. The namespace of the socket shows which pod asks. Names in the view
+//! are answered from it; everything else goes, byte for byte, to the resolver that the pod
+//! addressed. Each pod has a bound on its queries in flight; beyond it queries are refused, never
+//! queued. Pods take turns, and each has its pace.
 
 mod forward;
 mod message;

@@ -1,9 +1,9 @@
-//! What supervisor and worker say to each other.
+//! The messages between supervisor and worker.
 //!
-//! Each message is one packet: a small JSON header and the descriptors that belong to it. Whatever
-//! is large or secret (views, certificates with their keys) rides in a sealed file in memory, so
-//! that a packet is always small and a secret is never in a socket's buffer. A header with other
-//! descriptors than it announces is an error, and the descriptors are closed.
+//! Each message is one packet: a small JSON header and the descriptors that belong to it. Large or
+//! secret data (views, certificates with their keys) travels in a sealed file in memory, so a
+//! packet is always small and a secret is never in a socket's buffer. If the descriptors do not
+//! match the header, that is an error, and they are closed.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;

@@ -1,8 +1,8 @@
-//! Inbound: what other proxies bring in tunnels, from accept to record.
+//! Inbound: connections that arrive in tunnels of other proxies, from accept to record.
 //!
 //! TLS proves the client, the view judges it, and only then is the application dialled: at its own
-//! address, from the client's. 200 is sent when the application has accepted, so that whoever
-//! speaks first may. A claim in a header never decides anything.
+//! address, from the client's. 200 is sent when the application has accepted, so either end may
+//! send first. A claim in a header never decides anything.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,9 +1,9 @@
-//! Local: a connection between two pods of this very proxy, joined without a tunnel.
+//! Local: a connection between two pods of the same proxy, joined without a tunnel.
 //!
-//! The client's identity is known from its namespace, which it cannot forge. The server's is
-//! checked three ways before a byte moves: the plan found the enrolled identity equal to the
-//! view's, the policies of the server allow the client, and the address exists in the server's
-//! namespace at the moment of dialling. When the last one fails there is no join.
+//! The client's identity comes from its namespace, which it cannot forge. The server is checked in
+//! three ways before a byte moves: the plan found the enrolled identity equal to the view's, the
+//! policies of the server allow the client, and the address exists in the server's namespace at the
+//! moment of dialling. If the last check fails, the connection is not joined.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! Outbound: what a pod of this proxy opened, from accept to record.
+//! Outbound: connections that a pod of this proxy opened, from accept to record.
 //!
-//! The pod is known from the socket that accepted, never from anything the client says. A
-//! connection goes where the plan says or nowhere: nothing here decides, and nothing falls back to
-//! plain text.
+//! The listening socket shows which pod it is, never anything the client says. A connection follows
+//! the plan or is refused: nothing here decides, and nothing falls back to plain text.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! What every thread of a worker reads.
 //!
-//! What any proxy reads is the [`Mesh`]; a node proxy adds its settings and its pods. A data-plane
-//! thread never waits for the control thread. Nothing here decides anything.
+//! Every proxy reads the [`Mesh`]; a node proxy adds its settings and its pods. A data-plane thread
+//! never waits for the control thread. Nothing here decides anything.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! The process that stays: it talks to the node agent and keeps what must outlive a worker.
 //!
 //! It opens the listeners in the pods' namespaces, hands them to a worker, keeps the view, the
-//! revocation list and the certificates the worker obtained, and puts a new worker in the place of
-//! a dead one at once. It never accepts a connection, never talks to the control plane and never
-//! reads a key.
+//! revocation list and the worker's certificates, and replaces a dead worker at once. It never
+//! accepts a connection, never talks to the control plane and never reads a key.
 
 mod agent;
 mod kept;

@@ -1,9 +1,9 @@
 //! The process that moves bytes: one control thread, one DNS thread, N data-plane threads.
 //!
 //! The control thread takes what the supervisor hands over, follows the control plane and answers
-//! an operator; traffic never waits for it. No pod is served before the view is known as a whole:
-//! half a view would let through what the other half forbids. A worker whose supervisor has died
-//! serves on until another proxy has taken over.
+//! operators; traffic never waits for it. No pod is served before the view is complete: half a view
+//! would let through what the other half forbids. A worker whose supervisor has died keeps serving
+//! until another proxy has taken over.
 
 mod takeover;
 mod threads;

@@ -1,9 +1,8 @@
-//! The live connections of a node: this worker's own, and those of the workers that still finish
-//! theirs.
+//! The live connections of a node: this worker's own, and those of workers that are still draining.
 //!
-//! Only the supervisor knows the other workers. It makes a socket pair for each of them, hands one
-//! end to that worker and the other to the one that asks, and need not wait for anybody: a worker
-//! that dies meanwhile closes its end. Everything here has a time limit, and no connection waits.
+//! Only the supervisor knows the other workers. For each of them it makes a socket pair, hands one
+//! end to that worker and the other to the worker that asks, and waits for neither: a worker that
+//! dies meanwhile closes its end. Everything here has a time limit, and no connection waits.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,8 +1,8 @@
-//! What Istio says outside of single variables: `PROXY_CONFIG`, prefixes such as `XDS_HEADER_`,
+//! Istio's settings that are not single variables: `PROXY_CONFIG`, prefixes such as `XDS_HEADER_`,
 //! node metadata, and the variables that are refused.
 //!
-//! A variable that would change security or behaviour and is not supported stops the start: a mesh
-//! that silently does something else is worse than one that does not come up.
+//! An unsupported variable that would change security or behaviour stops the start: a mesh that
+//! silently behaves differently is worse than one that does not start.
 
 use std::collections::BTreeMap;
 use std::path::Path;

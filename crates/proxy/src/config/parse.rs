@@ -1,6 +1,6 @@
 //! The small languages of the settings: durations, thread counts, CPU quantities, addresses.
 //!
-//! Each parser names what it got and shows what it takes. Nothing here has a default of its own.
+//! Each error shows what was given and what is accepted. Nothing here has its own default.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

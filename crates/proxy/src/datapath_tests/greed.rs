@@ -1,4 +1,4 @@
-//! Clients that take all they can get: their victims' neighbours are served all the same.
+//! Clients that take all they can get: their victims' neighbours are still served.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread::JoinHandle;

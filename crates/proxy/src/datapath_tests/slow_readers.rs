@@ -1,4 +1,4 @@
-//! What readers that stand still cost, wherever they are, and that it is over when they are gone.
+//! What stalled readers cost, wherever they are, and that the cost ends with them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

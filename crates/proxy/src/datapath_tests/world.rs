@@ -1,7 +1,7 @@
 //! A mesh in this process: pods are network namespaces on one bridge, proxies are threads.
 //!
-//! All that is real is the data path: namespaces, capture rules, sockets, certificates. The view
-//! is written by the test, and the certificate authority is a struct.
+//! Only the data path is real: namespaces, capture rules, sockets, certificates. The test writes
+//! the view, and the certificate authority is a struct.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -1,9 +1,9 @@
 //! DNS messages: reading queries, writing answers. No socket and no view.
 //!
-//! Input is arbitrary bytes of a pod; what is no query is ignored or answered with an error, and
-//! nothing here panics on it. A query is read once from front to back, in steps that are counted:
-//! no name is ever decompressed, because one message can hold thousands of names, each of which
-//! costs thousands of hops.
+//! Input is arbitrary bytes from a pod. What is not a query is ignored or answered with an error;
+//! nothing here panics on it. A query is read once from front to back, in steps that are counted.
+//! No name is ever decompressed: one message can hold thousands of names, and each can cost
+//! thousands of hops.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Queries through real sockets, with a scripted resolver behind.
+//! Queries through real sockets, with a scripted resolver behind them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,8 +1,8 @@
-//! What the supervisor keeps for the next worker: the view as it came off the wire, the revocation
-//! list, certificates with their keys.
+//! What the supervisor keeps for the next worker: the view as received, the revocation list,
+//! certificates with their keys.
 //!
-//! Keys stay in sealed memory; the supervisor never reads them. Only a view that was received as a
-//! whole is handed on: half a view would let through what the other half forbids.
+//! Keys stay in sealed memory; the supervisor never reads them. Only a complete view is handed on:
+//! half a view would let through what the other half forbids.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,8 +1,8 @@
-//! The sockets that the supervisor opens and keeps: in the pods' namespaces, and for an operator.
+//! The sockets that the supervisor opens and keeps: in the pods' namespaces, and for operators.
 //!
-//! A socket belongs to the namespace it was made in, whoever holds its descriptor. The supervisor
-//! never accepts on any of them; that a worker dies is therefore no reason for a connection to be
-//! refused.
+//! A socket belongs to the namespace in which it was created, whichever process holds its
+//! descriptor. The supervisor never accepts on any of them, but it keeps them open: so no
+//! connection is refused because a worker died.
 
 use std::collections::BTreeSet;
 use std::fs::File;

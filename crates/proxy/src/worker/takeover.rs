@@ -1,7 +1,7 @@
 //! When a worker without a supervisor may stop: once another proxy of this node is ready.
 //!
-//! The next proxy puts its own socket in the place of the admin socket; who answers there says
-//! which process it is. Both accept for a moment, which loses nothing; none accepting would.
+//! The next proxy replaces the admin socket with its own; the answer there says which process it
+//! is. For a moment both accept, which loses nothing; a moment in which none accepts would.
 
 use std::time::Duration;
 
