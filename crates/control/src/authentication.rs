@@ -1,7 +1,7 @@
-//! Whether a call comes from a node's proxy.
+//! Authentication: whether a call comes from a node's proxy.
 //!
-//! It is settled before anything of the call is read, and nothing is served to anybody else. The
-//! first such call proves the connection: see [`crate::listener`].
+//! The token is checked before the body of a call is read, and no other caller is served. The first
+//! such call proves the connection: see [`crate::listener`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The certificate authority's state: keys, ledger, revocations, rotation.
 //!
-//! Everything it must know after a restart is in one private directory: `root-cert.pem
-//! root-key.pem` (its own root), `next-*` and `earlier-*` (while a root is rotated),
-//! `rotation.json`, `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay
-//! where the operator put them. A certificate is written down before it is handed out. Keys never
+//! Everything it needs after a restart is in one private directory: `root-cert.pem root-key.pem`
+//! (its own root), `next-*` and `earlier-*` (while a root is rotated), `rotation.json`,
+//! `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay where the
+//! operator put them. A certificate is recorded in the ledger before it is returned. Keys never
 //! leave this directory and this process.
 
 mod bodies;

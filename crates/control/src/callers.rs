@@ -1,12 +1,11 @@
-//! Who calls: the bearer token of a node's proxy, verified.
+//! Who calls: verifies the bearer token of a node's proxy.
 //!
-//! On one machine control signs the tokens itself, and believes one only from an address of its
-//! node: what a token was copied to elsewhere gains nothing. In a cluster the API server signs
-//! them, and only it can tell whether one is good: the pod that it was given to must still exist.
-//! It is asked about no token that it has not signed, see [`crate::issuer`]. Its positive answers
-//! are remembered for a minute, by the token's hash; a token itself is never kept and never part of
-//! an error. An API server that is away is no reason to call a proxy unknown: it is told to come
-//! again.
+//! On one machine control signs the tokens itself, and accepts one only from an address of its
+//! node: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
+//! it can say whether one is valid: the pod that it was issued to must still exist. It is never
+//! asked about a token that it has not signed, see [`crate::issuer`]. Its positive answers are
+//! remembered for a minute, by the token's hash; a token itself is never kept and never part of an
+//! error. While the API server is away, a proxy is not refused as unknown: it is asked to retry.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

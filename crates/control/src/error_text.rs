@@ -1,6 +1,6 @@
 //! An error and its causes in one line.
 //!
-//! Errors here never repeat their source, so whoever shows one must show the chain.
+//! Errors here never repeat their source, so code that shows one must show the chain.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
-//! The Kubernetes API server as the control plane speaks to it.
+//! The control plane's access to the Kubernetes API server.
 //!
-//! One client for all parts, a limit on how long any single answer may take, and one way to tell
-//! an API server that is away (go on with what is known, try again) from one that says no (tell the
-//! operator). Nothing here knows what is asked.
+//! One client for all parts, one limit on the time of a single answer, and one way to distinguish
+//! an API server that is away (continue with what is known, retry) from one that refuses (report to
+//! the operator). Nothing here knows the requests.
 
 pub(crate) mod conditions;
 pub(crate) mod election;

@@ -1,9 +1,9 @@
 //! TCP and TLS below discovery and certificates.
 //!
-//! Every pod reaches this port, so a connection has to prove itself: by a TLS handshake, and by a
-//! call of a node's proxy soon after it. Until then it is one of a bounded number; how they are
-//! bounded, and who goes first, see [`ambit_net::admission`]. Handshakes run beside one another,
-//! so many of one source at a time, so that a flood of them from one place does not take the
+//! Every pod can reach this port, so a connection has to prove itself: by a TLS handshake, and by a
+//! call of a node's proxy soon after it. Until then it is one of a bounded number;
+//! [`ambit_net::admission`] says how they are bounded, and which is closed first. Handshakes run in
+//! parallel, a limited number for each source, so a flood from one place does not take the
 //! processor from the others. The server certificate can be replaced while connections live.
 //! Nothing here knows what is served.
 

@@ -2,7 +2,7 @@
 //!
 //! Written for every Node object into a directory of its own: `token` (private, bound to the node,
 //! replaced at half its life), `root-cert.pem`, and `ca-crl.pem` once anything was revoked. The
-//! token of a node that is gone is removed. Nothing here may write outside of the node's directory.
+//! token of a deleted node is removed. Nothing here may write outside the node's directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Where objects come from: one source at a time gives a stream of typed events.
+//! Where objects come from: one source at a time yields a stream of typed events.
 //!
 //! The rest of the control plane sees [`Event`]s and cannot tell a directory from a Kubernetes API
-//! server. A source must never invent an object, nor keep one that is gone.
+//! server. A source must never invent an object, nor keep a deleted one.
 
 mod files;
 pub(crate) mod kubernetes;

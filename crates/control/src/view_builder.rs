@@ -1,10 +1,10 @@
 //! From objects to the view that proxies get, one change at a time.
 //!
-//! [`Builder::apply`] takes events of the registry and answers with the changes of the view, and
-//! with nothing for whatever came out the same. It keeps indexes by namespace, label, node, owner
-//! and listed address, so that a changed object costs what depends on it and not the mesh. Names
-//! and meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
-//! reads a file or a clock, or speaks to anybody.
+//! [`Builder::apply`] takes events of the registry and returns the changes of the view, and nothing
+//! for resources that stay the same. It keeps indexes by namespace, label, node, owner and listed
+//! address, so a changed object costs only what depends on it and not the whole mesh. Names and
+//! meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
+//! reads a file or a clock, or uses the network.
 
 mod entries;
 mod known;

@@ -1,10 +1,9 @@
 //! Delta discovery: one task for each connected proxy.
 //!
-//! What to send is the business of the stream's state machine; this file feeds it with requests and
-//! with the newest resources, and carries what it answers. A change is sent as soon as the client
-//! can take it: there is no timer that churn could extend, and whatever changed while the client
-//! was busy goes out in the next response. Nothing here may serve a client that has not proven to
-//! be a node's proxy.
+//! The stream's state machine decides what to send; this file feeds it requests and the newest
+//! resources, and sends its responses. A change is sent as soon as the client can take it: there is
+//! no timer that churn could extend, and changes that arrive while the client is busy go into the
+//! next response. Nothing here may serve a client that has not proven to be a node's proxy.
 
 mod streams;
 

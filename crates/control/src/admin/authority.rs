@@ -1,8 +1,8 @@
 //! The certificate authority's part of the administration API.
 //!
 //! `POST /ca/revoke` takes `{"serial": ...}` (hexadecimal, or decimal as proxies list it), `{"pod":
-//! "namespace/name"}` or `{"identity": "spiffe://..."}`; `POST /ca/rotate` begins a rotation, with
-//! `?finish=true` ends it. Nothing here may show a key.
+//! "namespace/name"}` or `{"identity": "spiffe://..."}`; `POST /ca/rotate` begins a rotation, or
+//! ends it with `?finish=true`. Nothing here may show a key.
 
 use std::time::SystemTime;
 

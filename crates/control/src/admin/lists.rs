@@ -1,6 +1,6 @@
 //! Objects and the view as lists, for `ambit get` and `ambit status`.
 //!
-//! Nothing here decides anything; it shows what was decided.
+//! Nothing here decides anything; it shows decisions.
 
 use ambit_manifest::DATAPLANE_MODE;
 use ambit_manifest::ObjectName;

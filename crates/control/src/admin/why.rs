@@ -1,8 +1,7 @@
 //! What happens to a connection, what decides it, and what would have to change.
 //!
-//! The answer comes from the same functions that proxies call, over the view that proxies were
-//! sent, for a proxy on the client's node with no other connection open. Nothing here may judge by
-//! rules of its own.
+//! The answer comes from the same functions that proxies call, over the view that proxies got, for
+//! a proxy on the client's node with no other connection open. Nothing here may add its own rules.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

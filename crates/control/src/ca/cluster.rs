@@ -1,12 +1,12 @@
-//! The authority of a cluster: one root for all replicas, and one list of what was taken back.
+//! The authority of a cluster: one root for all replicas, and one list of revoked certificates.
 //!
 //! The Secret `cacerts` (plugged in by an operator, with Istio's names or those of a
-//! `kubernetes.io/tls` Secret) goes before `istio-ca-secret`, which holds a root of its own and is
-//! made by whichever replica is first. The ConfigMaps `ambit-revoked-0` and so on hold the serials
-//! that were taken back, `ambit-revoked` the orders by which they were: a replica knows only the
-//! certificates that it signed itself, so each carries out every order on its own ledger. Nothing
-//! is ever removed before its certificates have ended. A list that is full is told, and is no
-//! reason to stop. Keys are never logged.
+//! `kubernetes.io/tls` Secret) takes precedence over `istio-ca-secret`, which holds a self-made
+//! root and is created by the first replica. The ConfigMaps `ambit-revoked-0` and so on hold the
+//! revoked serials, `ambit-revoked` the orders to revoke: a replica knows only the certificates
+//! that it signed itself, so each carries out every order on its own ledger. No entry is removed
+//! before its certificates have expired. A full list is reported, and stops nothing. Keys are never
+//! logged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! What the authority signed and what it took back.
+//! What the authority signed and what it revoked.
 //!
-//! A revocation names a pod, an identity or a serial; the ledger knows the serials of the first
-//! two. It also tells whether every holder has fetched a certificate since a moment, which is when
-//! a root may be rotated further. Entries end with their certificates. Nothing here signs anything.
+//! A revocation names a pod, an identity or a serial; the ledger finds the serials for the first
+//! two. It also knows whether every holder has fetched a certificate since a given time: then a
+//! rotation of the root may continue. Entries expire with their certificates. Nothing here signs
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::OpenOptions;

@@ -1,9 +1,9 @@
 //! CreateCertificate: who may have which certificate.
 //!
-//! The caller is a node's proxy, known by its token before its request is read. It may have
-//! certificates of identities whose pods run on its node, and of no others: a stolen node token is
-//! worth that node's pods. Every refusal says why, to the caller and in the log; the token itself
-//! is never part of it.
+//! The caller is a node's proxy, authenticated by its token before its request is read. It may have
+//! certificates only for identities whose pods run on its node: a stolen node token gives access to
+//! that node's pods alone. Every refusal gives its reason, to the caller and in the log; the token
+//! itself is never part of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! What the replicas of a cluster tell one another of revocations, as it is written in ConfigMaps.
+//! The revocations that the replicas of a cluster share, as written in ConfigMaps.
 //!
-//! Of a certificate that was taken back its serial and its end are told and nothing else: so the
-//! list is as long as the one that proxies get can be. It is in parts, each in a ConfigMap of its
-//! own, so that none comes near what the API server takes. What cannot be read is an error: the
-//! rest must not look like all.
+//! Only the serial and the expiry of a revoked certificate are shared, so this list can be as long
+//! as the one that proxies get. It is split into parts, each in its own ConfigMap, so that none
+//! comes near the API server's limit. A part that cannot be read is an error: the others must not
+//! pass for the whole list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,9 +1,9 @@
-//! What became of each AuthorizationPolicy, written where its author looks.
+//! Writes the state of each AuthorizationPolicy where its author looks.
 //!
 //! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
 //! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
-//! cannot be read, and keeps it up to date from then on. Only the replica that leads writes, and
-//! only what changed; conditions of other types are left as they are.
+//! cannot be read, and from then on it is kept up to date. Only the leader writes, and only what
+//! changed; conditions of other types are left unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

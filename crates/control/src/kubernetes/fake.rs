@@ -1,7 +1,7 @@
 //! An API server for tests: objects in memory, versions, lists in pages, watches, conflicts.
 //!
-//! It knows nothing of any kind but its path. What it must be able to do wrong, it does when told:
-//! be away, forget old versions, end its watches, not know a kind.
+//! It knows only the path of a kind. A test can make it fail: be away, forget old versions, end its
+//! watches, not know a kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

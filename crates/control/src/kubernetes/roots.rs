@@ -1,10 +1,9 @@
-//! The roots and the revocation list, in every namespace, as proxies mount them.
+//! Publishes the roots and the revocation list in every namespace, as proxies mount them.
 //!
 //! ConfigMap `istio-ca-root-cert` (key root-cert.pem), and `istio-ca-crl` (key ca-crl.pem) once
-//! anything was revoked. Only the replica that leads writes, only what differs, and not into a
-//! namespace that is being deleted. A list that is there was signed by a replica that may know
-//! more: what it names is taken over before another is written. Nothing but these two is ever
-//! touched.
+//! anything was revoked. Only the leader writes, only what differs, and not into a namespace that
+//! is being deleted. An existing list was signed by a replica that may know more: its entries are
+//! taken over before another list is written. Nothing but these two is ever touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

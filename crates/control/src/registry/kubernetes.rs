@@ -1,17 +1,17 @@
 //! The registry of a cluster: the API server, watched.
 //!
 //! Each kind has a task that lists it in pages and then watches it; the list of all pods comes at
-//! once and in protobuf ([`pods`]). An object is reduced to what the view needs before anything
-//! is kept of it ([`reduce`]); what stays here is its key and a fingerprint, so that a list read
-//! anew tells what vanished meanwhile and a heartbeat tells nothing. A policy that cannot be read
-//! is held to its strictest reading ([`strictest`]); of another kind the last version that could
-//! be read stays. Changes are gathered for a moment that churn cannot extend. While the API server
-//! is away, what is known stays. A kind of Istio's that the cluster does not have is empty, and
-//! looked for again; that it has it in other versions only than is read here is an error, for its
-//! objects are not to be taken for none.
+//! once and in protobuf ([`pods`]). An object is reduced to what the view needs before any of it is
+//! kept ([`reduce`]). Only its key and a fingerprint stay here, so a new list shows what vanished
+//! meanwhile, and a heartbeat is no change. A policy that cannot be read gets its strictest reading
+//! ([`strictest`]); an object of another kind keeps its last readable version. Changes are
+//! collected for a short time that churn cannot extend. While the API server is away, what is known
+//! stays. An Istio kind that the cluster lacks counts as empty, and is looked for again. If the
+//! cluster has it only in versions that Ambit does not read, that is an error: its objects must not
+//! count as none.
 //!
-//! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
-//! waits for a policy to hold looks at its status.
+//! Marks are not answered: the API server's watches do not report their progress. To wait until a
+//! policy is in force, look at its status.
 
 mod pods;
 mod reduce;

@@ -1,4 +1,4 @@
-//! What every source of objects must do, tried on each of them.
+//! What every source of objects must do, tested on each of them.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What only a control plane in a cluster starts.
+//! The tasks that only a control plane in a cluster starts.
 //!
-//! Every replica follows the shared authority; the one that leads writes into the cluster. Nothing
-//! here decides what is written.
+//! Every replica follows the shared authority; the leader writes into the cluster. Nothing here
+//! decides what is written.
 
 use std::sync::Arc;
 

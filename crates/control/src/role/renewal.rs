@@ -1,8 +1,8 @@
-//! The server certificate that proxies see, always one that is in date.
+//! Keeps the server certificate that proxies see valid.
 //!
-//! It is renewed at half of its life and whenever the authority changes. The end of its life is one
-//! of the wall clock, which a suspended machine or a corrected clock moves at once and a sleep does
-//! not notice: so the clock is looked at again and again.
+//! It is renewed at half its life and whenever the authority changes. It expires by the wall clock,
+//! which a suspended machine or a corrected clock moves at once and a sleep does not notice: so the
+//! clock is read at short intervals.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

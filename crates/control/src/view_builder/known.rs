@@ -1,4 +1,4 @@
-//! What is known of a pod, with what pods have in common kept once.
+//! What is known of a pod; values that pods share are kept once.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,9 @@
 //! PeerAuthentication to policies that refuse plain text.
 //!
-//! STRICT is a DENY of connections without an identity: one static policy for "all ports", one
+//! STRICT becomes a DENY of connections without an identity: one static policy for "all ports", one
 //! converted policy for each PeerAuthentication whose ports differ from the rest. The oldest object
-//! of a scope wins, and UNSET asks the next wider scope. Nothing here may let plain text in where
-//! the effective mode is STRICT.
+//! of a scope wins, and UNSET inherits from the next wider scope. Nothing here may let plain text
+//! in where the effective mode is STRICT.
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::istio::{MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec};

@@ -1,7 +1,7 @@
 //! What the view needs to know of each object, and no more.
 //!
-//! A pod as Kubernetes describes it takes kilobytes; of a hundred thousand pods only these fields
-//! stay in memory. Nothing here may decide anything: records say what objects say.
+//! A pod takes kilobytes in Kubernetes' form; of a hundred thousand pods only these fields stay in
+//! memory. Nothing here may decide anything: records copy what objects say.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Labels and what they select, indexed both ways.
 //!
-//! [`Members`] answers "whom does this selector select", [`Selectors`] answers "which selectors
-//! select this". Both look only at what shares a label, so that one changed object does not cost a
+//! [`Members`] answers "what does this selector select", [`Selectors`] answers "which selectors
+//! select this". Both visit only entries that share a label, so one changed object does not cost a
 //! walk over a namespace. Neither may know what it indexes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

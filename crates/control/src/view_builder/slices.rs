@@ -1,10 +1,10 @@
-//! EndpointSlices: where Services without a selector lead.
+//! EndpointSlices: the endpoints of Services without a selector.
 //!
-//! An address that is a pod's makes that pod a member of the Service, with its identity and its
-//! tunnel; any other becomes a workload of its own, named as istiod's, in plain TCP. A pod of
-//! another namespace is no member: what a Service demands of those who reach its members, a
-//! waypoint for one, is not for strangers to demand. The proxy finds such a pod's tunnel by its
-//! address all the same. Nothing here may decide who is a pod: that is the store's to know.
+//! A pod's address makes that pod a member of the Service, with its identity and its tunnel; any
+//! other address becomes its own workload, named as istiod names it, in plain TCP. A pod of another
+//! namespace is not a member: a Service must not impose its demands on clients of another
+//! namespace's pods, a waypoint for example. The proxy still finds such a pod's tunnel by its
+//! address. Nothing here may decide which addresses are pods: the store knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! The objects that the view is made of, and who depends on whom.
 //!
-//! [`Store::ingest`] takes one event and marks what must be built again; the rest are questions
-//! that building asks. Nothing here builds anything, and an event never marks more than what its
+//! [`Store::ingest`] takes one event and marks what must be built again; all other methods are
+//! look-ups for building. Nothing here builds anything, and an event never marks more than its
 //! object can affect.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,8 +1,8 @@
 //! Pods to workloads.
 //!
-//! A pod is offered HBONE only when the node agent says that it captured this very incarnation; a
-//! captured file of an earlier pod with the same name means nothing. Nothing here may invent an
-//! address or a readiness.
+//! A pod gets HBONE only when the node agent reports that it captured this very pod, by its uid; a
+//! report about an earlier pod with the same name means nothing. Nothing here may invent an address
+//! or a readiness.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
-//! All pods, listed cheaply.
+//! Lists all pods cheaply.
 //!
-//! What the start of a control plane waits for in a large cluster is the list of its pods. In pages
-//! of JSON each costs the API server a read of its store, and both ends three kilobytes or more for
-//! the few hundred bytes that a view is made of. So the list is asked for at once, which the API
-//! server answers from its memory (before Kubernetes 1.31, or without an etcd that tells progress,
-//! from its store), and in protobuf, of which what nobody needs is skipped.
+//! In a large cluster, the start of a control plane waits for the list of pods. In pages of JSON,
+//! each page costs the API server a read of its store, and each pod costs both ends three kilobytes
+//! or more for the few hundred bytes that the view needs. So the whole list is requested at once,
+//! which the API server answers from its memory (before Kubernetes 1.31, or without an etcd that
+//! reports progress, from its store), and in protobuf, whose unneeded fields are skipped.
 //!
-//! [`watcher`] is kube's, with a client that does so below it: the watcher gets an empty list, with
-//! the version of the one that was read, and what was read goes past it. Everything else goes
-//! through as it is: watches, refusals, and the lists of whoever serves no protobuf.
+//! [`watcher`] is kube's, over a client that does this: the watcher gets an empty list with the
+//! version of the list that was read, and the pods bypass it. Everything else passes unchanged:
+//! watches, refusals, and lists from servers without protobuf.
 
 use std::sync::Arc;
 

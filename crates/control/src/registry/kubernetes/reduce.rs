@@ -1,8 +1,8 @@
-//! What is kept of an object of the API server, and what is told of it.
+//! Reduces an object of the API server to what is kept and sent on.
 //!
-//! A pod as the API server describes it takes ten kilobytes; what the view needs of it a few
-//! hundred bytes. Everything else is dropped before an object is compared, queued or kept. Nothing
-//! here may judge an object.
+//! A pod takes ten kilobytes in the API server's form; the view needs a few hundred bytes of it.
+//! Everything else is dropped before an object is compared, queued or kept. Nothing here may judge
+//! an object.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Services without a selector: who their endpoints are, whatever comes first.
+//! Services without a selector: which endpoints they have, in whatever order objects arrive.
 
 use std::net::IpAddr;
 
