@@ -1,7 +1,7 @@
-//! The agent: one task that knows every pod of the node and sees to it that each gets where the
-//! plan wants it.
+//! The agent: one task that knows every pod of the node and brings each to the state that the plan
+//! wants.
 //!
-//! It decides nothing itself: [`crate::plan`] says what is wished, [`crate::enrolment`] what comes
+//! It decides nothing itself: [`crate::plan`] says what is wanted, [`crate::enrolment`] what comes
 //! next, and [`crate::work`] does it on other threads. It never waits for a proxy, a pod or the
 //! kernel, so that one stuck pod delays no other.
 

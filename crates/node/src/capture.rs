@@ -1,10 +1,10 @@
-//! Capture in a pod's network namespace: brings the rules of [`rules`] into place, finds out
-//! whether they still are, and takes them away in two steps.
+//! Capture in a pod's network namespace: installs the rules of [`rules`], checks whether they are
+//! still in place, and removes them in two steps.
 //!
-//! Every function is idempotent and blocks for the few netlink exchanges it makes; call it off the
+//! Every function is idempotent and blocks for a few netlink exchanges; never call one on the
 //! runtime's threads. Rules are swapped in one transaction, so no packet meets half of them.
-//! Nothing here changes a table, rule or route that is not the agent's own, but for those of an
-//! istio-cni whose place it has taken ([`istio`]).
+//! Nothing here changes a table, rule or route that is not the agent's own, except those of an
+//! istio-cni that this agent replaced ([`istio`]).
 
 mod istio;
 mod older;

@@ -1,5 +1,5 @@
-//! What the agent does to its own cluster beside reporting pods: it opens the node for pods when it
-//! is ready, and finds out whether it is stopped for good.
+//! What the agent does in its cluster besides reporting pods: it opens the node for pods when it is
+//! ready, and finds out whether it is stopped for good.
 //!
 //! It changes one taint of its own node and nothing else.
 

@@ -1,9 +1,9 @@
-//! The CNI plugin's door: `POST /cmdadd` announces a pod before its first process starts.
+//! The CNI plugin's endpoint: `POST /cmdadd` announces a pod before its first process starts.
 //!
-//! The answer comes when the pod is captured, or at once when it is not to be: only then may its
-//! processes run, so that none of their connections escapes. The message is istio-cni's, so that
-//! its plugin works with this agent. This module decides nothing about the pod; it never answers
-//! success for a pod that should be captured and is not.
+//! The response is sent when the pod is captured, or at once if it does not belong in the mesh:
+//! only then may its processes run, so none of their connections bypasses the mesh. The message is
+//! istio-cni's, so that its plugin works with this agent. This module decides nothing about the
+//! pod; it never reports success for a pod that should be captured and is not.
 
 use std::convert::Infallible;
 use std::fs;

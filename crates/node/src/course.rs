@@ -1,8 +1,8 @@
 //! Whether the mesh stays on this node: the order that `ambit uninstall` writes on the agent's own
 //! DaemonSet, the end of that DaemonSet, and the answer that the agent writes on its own pod.
 //!
-//! An order that cannot be read changes nothing, nor does losing sight of the server. Only words
-//! are exchanged here; what becomes of pods is the agent's doing.
+//! An order that cannot be read changes nothing, nor does a lost connection to the API server. This
+//! module only reads orders and writes answers; the agent acts on pods.
 
 use std::fmt;
 use std::sync::Arc;

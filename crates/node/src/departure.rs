@@ -1,10 +1,11 @@
-//! How the mesh comes to a node and leaves it, beside its pods: the CNI plugin, the node's taint,
-//! and what a stop of the agent means.
+//! How the mesh comes to a node and leaves it, apart from its pods: the CNI plugin, the node's
+//! taint, and what a stop of the agent means.
 //!
-//! An agent that is stopped for an upgrade or a restart of the node leaves everything as it is.
-//! Only if its own DaemonSet orders it ([`course`]), or is gone, or on its way, the mesh leaves the
-//! node. Nothing is removed on a guess: a refusal to say is no word that it is gone. The token of a
-//! pod that was deleted by force is refused too, and so is every agent when its Role is broken.
+//! An agent that is stopped for an upgrade or a restart of the node leaves everything in place. The
+//! mesh leaves the node only if its own DaemonSet orders it ([`course`]), is gone, or is being
+//! deleted. Nothing is removed on a guess: if the API server refuses the request, that does not
+//! mean that the DaemonSet is gone. It also refuses the token of a pod that was deleted by force,
+//! and every agent when its Role is broken.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! One pod's way into the mesh and out of it, as a state machine without I/O.
 //!
 //! In: announced to the proxy, acknowledged, captured. Out: redirects removed, the last captured
-//! connection ended, withdrawn from the proxy, cleared. The machine is told what is wished and how
-//! the last action went, and names the next action; at most one is under way at a time. It never
-//! performs one, and never reads a clock: `now` is passed in.
+//! connection ended, withdrawn from the proxy, cleared. The caller passes in what is wanted and how
+//! the last action went, and gets the next action; at most one is under way at a time. The machine
+//! never performs one, and never reads a clock: `now` is passed in.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! The CNI plugin on its node: the executable, and its place in the configuration of the network.
+//! Installs the CNI plugin on its node: the executable, and its entry in the network's
+//! configuration.
 //!
-//! Others own that configuration and write it anew when they like: it is watched and put right, but
-//! never in a race with whoever keeps writing. What was there before is kept beside it, so that it
-//! comes back byte for byte when the plugin leaves. A configuration that is not understood is not
+//! Other programs own that configuration and rewrite it at any time: it is watched and repaired,
+//! but never in a race with a program that keeps writing. The original is kept beside it and is
+//! restored byte for byte when the plugin is removed. A configuration that is not understood is not
 //! touched, and no file is ever seen half written.
 
 pub(crate) mod conflist;

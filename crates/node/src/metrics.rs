@@ -1,7 +1,6 @@
 //! What the agent counts about itself, in the text format of Prometheus.
 //!
-//! Plain atomics: counting never waits. Nothing here names a pod, so that the number of series is
-//! fixed.
+//! Plain atomics: counting never waits. No label names a pod, so the number of series is fixed.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

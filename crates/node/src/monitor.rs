@@ -1,6 +1,6 @@
 //! `/readyz`, `/healthz` and `/metrics` of the agent, over HTTP on the readiness address.
 //!
-//! It reports; it takes no orders and shows nothing of any pod.
+//! It only reports: it takes no orders and shows nothing about any pod.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 //! The node's own side of capture: connections of the node's processes to captured pods (kubelet
-//! probes) take the probe address as source, by which the pods' rules know them.
+//! probes) get the probe address as source, by which the pods' rules recognise them.
 //!
-//! The table lives in the namespace the agent runs in and is the agent's own. Only sockets of root
-//! take the address: another process on the node's network is traffic like any other. What comes to
-//! the node *from* the probe address is forged and dropped; what only crosses a bridge is for
-//! `bridges`. It never masks a connection that is only forwarded.
+//! The table is the agent's own, in the agent's namespace. Only sockets of root get the address:
+//! any other process on the node's network is ordinary traffic. Packets that arrive at the node
+//! *from* the probe address are forged and dropped; `bridges` handles what only crosses a bridge.
+//! It never changes the source of a connection that is only forwarded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

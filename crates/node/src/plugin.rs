@@ -1,12 +1,12 @@
 //! The CNI plugin: announces each new pod to the agent of its node and lets it start only when the
-//! agent says so.
+//! agent agrees.
 //!
 //! It runs at the end of the chain of plugins, once per pod, started by the container runtime; it
 //! has no runtime of its own, reads its configuration from standard input and answers on standard
-//! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: the
-//! result of the plugin before it is passed on. A pod never starts because the agent is away, but
-//! for the mesh's own, without which a node would never come back, nor the mesh leave it: pods of
-//! its namespace with the names of its parts.
+//! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: it
+//! passes on the result of the plugin before it. While the agent is away no pod starts, except the
+//! mesh's own (pods of its namespace with the names of its parts): without them a node would never
+//! come back, nor the mesh leave it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What the agent knows of a pod, and the pure decision whether that pod belongs in the mesh.
+//! What the agent knows about a pod, and the pure decision whether that pod belongs in the mesh.
 //!
 //! The facts come from the registry and from the CNI plugin; this module reads neither. It never
 //! decides what happens to traffic: only which pods are captured, and with which options.

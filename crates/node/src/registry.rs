@@ -1,8 +1,8 @@
-//! Where the agent learns of pods and namespaces, and where it reports which pods are captured.
+//! How the agent learns about pods and namespaces, and reports which pods are captured.
 //!
 //! `files` reads the directory that `ambit up` writes, `kubernetes` watches the API server
-//! by way of `mirror`; `processes` finds the network namespaces of a cluster's pods; `reports`
-//! says which pods are captured. Nothing here decides about a pod.
+//! through `mirror`; `processes` finds the network namespaces of a cluster's pods; `reports`
+//! reports which pods are captured. Nothing here decides about a pod.
 
 #[cfg(test)]
 mod fake_api;

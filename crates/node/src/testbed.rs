@@ -5,7 +5,7 @@
 //!   pod: eth0 10.244.1.5, fd00:10:244:1::5    node: veth0 10.244.1.1, fd00:10:244:1::1
 //!        eth1 10.245.1.5, fd00:10:245:1::5          veth1 10.245.1.1, fd00:10:245:1::1
 //! ```
-//! The node also bears the addresses of a remote server and of a DNS server, on loopback.
+//! The node also has the addresses of a remote server and of a DNS server, on loopback.
 
 use std::collections::BTreeMap;
 use std::io::Write;

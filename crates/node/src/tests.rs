@@ -1,4 +1,4 @@
-//! The agent as a process in a node's namespace, with a registry, a pod and a scripted proxy.
+//! Runs the agent as a process in a node's namespace, with a registry, a pod and a scripted proxy.
 //!
 //! The process is this test binary again, started at [`child_agent`], so that it can be killed.
 

@@ -1,7 +1,7 @@
-//! What the agent has done on other threads: kernel work, reports, withdrawals.
+//! The agent's jobs on other threads: kernel work, reports, withdrawals.
 //!
-//! Every job ends; those of the kernel share a bounded number of threads. A job never changes the
-//! agent's state: it answers with what happened.
+//! Every job ends; kernel jobs share a bounded number of threads. A job never changes the agent's
+//! state: it returns what happened.
 
 use std::convert::Infallible;
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
-//! The socket on which node proxies are told of pods, and the driver of ZDS on it.
+//! The socket on which node proxies get their pods, and the driver of ZDS on it.
 //!
 //! [`ambit_wire::zds::agent`] says what is sent to whom; this module has the sockets, the
-//! namespaces' descriptors and the clock. Whoever connects is handed the network namespace of every
-//! pod, so that only root and the agent's own user may. A proxy that refuses, stalls or vanishes
-//! costs nobody else anything.
+//! namespaces' descriptors and the clock. A client gets the network namespace of every pod, so only
+//! root and the agent's own user may connect. A proxy that refuses, stalls or vanishes affects no
+//! other proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,6 +1,6 @@
-//! Attacks on capture with packets of one's own making: each row tries one way past the redirects
-//! and then connects from the same port. Whoever answers, it must not be the application, and for
-//! the pod's own connections not the server.
+//! Attacks on capture with hand-made packets: each row tries one way past the redirects and then
+//! connects from the same port. The application must never answer, and for the pod's own
+//! connections neither must the server.
 //!
 //! The output of the tests is the table: `way, version, path, direction: result`.
 

@@ -1,5 +1,5 @@
-//! Every row of the capture table in real namespaces: traffic that it takes and traffic that it
-//! leaves alone, connections that live through every step, and repair.
+//! Every row of the capture table in real namespaces: traffic that it captures and traffic that it
+//! leaves alone, connections that survive every step, and repair.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

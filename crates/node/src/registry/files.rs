@@ -1,11 +1,11 @@
-//! The registry as a directory: `objects/pods`, `objects/namespaces` and `status/pods` are read,
-//! `captured` is written, or `uncaptured`.
+//! The registry as a directory: it reads `objects/pods`, `objects/namespaces` and `status/pods`,
+//! and writes `captured` or `uncaptured`.
 //!
-//! Others replace files atomically (write aside, rename). A file that cannot be parsed keeps the
-//! meaning it had before, and so do a kind and a registry that vanish as a whole: a damaged
-//! registry must never take pods out of the mesh. At the start, when nothing is known yet, it is
-//! refused: pods that an earlier agent captured stay so meanwhile. This module never writes
-//! outside of the two.
+//! Other programs replace files atomically (write aside, rename). A file that cannot be parsed
+//! keeps its earlier meaning, and so do a kind and a registry that vanish as a whole: a damaged
+//! registry must never take pods out of the mesh. At the start, when nothing is known yet, a
+//! damaged registry is refused: pods that an earlier agent captured stay captured meanwhile. This
+//! module never writes outside `captured` and `uncaptured`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

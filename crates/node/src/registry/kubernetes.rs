@@ -1,11 +1,10 @@
-//! The registry as the API server: pods of this node and the labels of all namespaces are watched,
-//! the pods' network namespaces are found on the node itself.
+//! The API server as the registry: it watches the pods of this node and the labels of all
+//! namespaces, and finds the pods' network namespaces on the node itself.
 //!
-//! What is known stays in force while the server is away or a watch starts over: losing sight of
-//! the server must never take pods out of the mesh. At the start, when nothing is known yet, the
-//! agent waits for the server; pods that an earlier agent captured stay so meanwhile. This module
-//! never believes an address: which namespace is a pod's comes from the CNI plugin or from
-//! [`super::processes`].
+//! What is known stays in force while the server is away or a watch starts over: a lost connection
+//! must never take pods out of the mesh. At the start, when nothing is known yet, the agent waits
+//! for the server; pods that an earlier agent captured stay captured meanwhile. This module never
+//! trusts an address: a pod's namespace comes from the CNI plugin or from [`super::processes`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

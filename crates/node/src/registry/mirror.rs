@@ -1,7 +1,8 @@
-//! A copy of what the API server has of one kind, kept by a watch and by single look-ups.
+//! A copy of the API server's objects of one kind, updated by a watch and by single look-ups.
 //!
-//! While the watch starts over, the copy stays as it was: nothing vanishes in between. What is
-//! older than what is known is ignored, whichever way it comes. It never asks the server itself.
+//! While the watch starts over, the copy stays unchanged: nothing vanishes in between. An object
+//! that is older than the known one is ignored, whichever way it arrives. It never asks the server
+//! itself.
 
 use std::collections::BTreeMap;
 

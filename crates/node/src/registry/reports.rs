@@ -1,8 +1,8 @@
 //! The reports of captured pods, and why others are not captured: files in the registry of one
 //! machine, annotations in a cluster.
 //!
-//! The control plane offers the mesh's protocol to pods reported as captured only. A report names a
-//! pod by its uid, so that a later pod of the same name is never reported by mistake.
+//! The control plane offers HBONE only for pods that are reported as captured. A report names a pod
+//! by its uid, so a later pod of the same name is never reported by mistake.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
