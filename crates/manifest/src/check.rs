@@ -1,10 +1,10 @@
-//! How objects refer to one another and to what is already there: checked before anything is
-//! applied.
+//! Checks how objects refer to one another and to existing objects, before anything is applied.
 //!
-//! A reference that a cluster would refuse or wait for for ever (a namespace, a service account) is
-//! an error; what works differently from what its author may expect is a warning: a policy that
-//! only layer 7 could enforce, with whom it cuts off; a Service that selects nothing; a slice that
-//! nobody follows. Nothing here may look at a single object's own syntax.
+//! A reference that a cluster would refuse, or would wait for without end (a namespace, a service
+//! account), is an error. What works differently from what its author may expect is a warning: a
+//! policy that only layer 7 could enforce, with the clients that it cuts off; a Service that
+//! selects nothing; a slice that no Service uses. Nothing here may look at a single object's own
+//! syntax.
 
 mod policies;
 

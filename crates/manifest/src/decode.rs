@@ -1,7 +1,7 @@
 //! Values to typed objects, strictly: an unknown field or a wrong type is an error at that field.
 //!
-//! Strict because the alternative is what users of Kubernetes know: a misspelt `matchLables` that
-//! selects everything. Nothing here may judge a value that has the right type; that is `validate`.
+//! Strict, because otherwise a misspelt `matchLables` selects everything, as users of Kubernetes
+//! know. Nothing here may judge a value that has the right type; `validate` does.
 
 use std::sync::Arc;
 

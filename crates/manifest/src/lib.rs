@@ -1,10 +1,10 @@
 //! Manifests: the YAML and JSON that users write, read strictly.
 //!
-//! [`load`] turns files, directories and streams into typed objects, or into a list of all that is
-//! wrong with file, line, field and remedy: nothing is returned to be applied when anything is
-//! wrong. [`Manifests::check`] then looks at how the objects refer to one another and to what is
-//! already there. Nothing here may drop an object silently: a kind that Ambit does not read is
-//! named in a warning.
+//! [`load`] turns files, directories and streams into typed objects, or into a list of all
+//! problems, each with file, line, field and remedy: if anything is wrong it returns nothing to
+//! apply. [`Manifests::check`] then checks how the objects refer to one another and to existing
+//! objects. Nothing here may drop an object silently: a kind that Ambit does not read is named in a
+//! warning.
 
 pub(crate) mod check;
 mod decode;

@@ -1,15 +1,15 @@
-//! AuthorizationPolicy to what a layer-4 proxy can enforce, and never less than it says.
+//! Translates an AuthorizationPolicy to what a layer-4 proxy can enforce, never less than it says.
 //!
-//! A condition on layer 7 cannot be judged by a node proxy. It gets its strictest reading: in an
-//! ALLOW it never matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be
-//! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so that
-//! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
-//! the rule that the user wrote. A policy that is attached to a Service binds a waypoint, and there
-//! is none: at those of the Service's endpoints that are captured pods of its namespace a DENY
-//! holds for every connection, to whatever address and port, for those that it names are the
-//! Service's; an ALLOW holds for none. One that is attached to anything else holds for nobody here;
-//! what names a waypoint is refused.
-//! Nothing here may ever make a policy match less of what it denies or more of what it allows.
+//! A node proxy cannot judge a condition on layer 7. The condition gets its strictest reading: in
+//! an ALLOW it never matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be
+//! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so its
+//! author sees why connections are refused. Rules keep their index, so a verdict names the rule
+//! that the user wrote. A policy that is attached to a Service needs a waypoint, and there is none.
+//! At the Service's endpoints that are captured pods of its namespace, a DENY then holds for every
+//! connection, to any address and port, because the addresses and ports that it names are the
+//! Service's; an ALLOW holds for none. A policy that is attached to anything else has no effect
+//! here: connections to whatever names a waypoint are refused. Nothing here may ever make a policy
+//! match less of what it denies or more of what it allows.
 
 mod sources;
 

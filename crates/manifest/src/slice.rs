@@ -1,4 +1,4 @@
-//! Words of EndpointSlices.
+//! Names that EndpointSlices use: a label and an address type.
 
 /// The label that names the Service of a slice.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";

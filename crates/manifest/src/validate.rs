@@ -1,7 +1,7 @@
 //! Whether a typed object makes sense, as Kubernetes' and Istio's API servers judge it.
 //!
-//! Only what one object says about itself is looked at here; what objects say about one another is
-//! in `manifest::references`. Nothing here may change an object.
+//! Each object is checked alone here; `manifest::check` checks references between objects. Nothing
+//! here may change an object.
 
 pub(crate) mod core;
 pub mod names;

@@ -1,8 +1,8 @@
 //! The syntax of names, labels, hosts, ports and address blocks, as Kubernetes' and Istio's API
 //! servers check it.
 //!
-//! Each rule answers with what is wrong in words, or nothing. No rule may look at more than the
-//! text it is given.
+//! Each rule returns a description of the problem, or nothing. No rule may look at more than the
+//! given text.
 
 use std::net::IpAddr;
 
