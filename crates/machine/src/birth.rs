@@ -1,8 +1,8 @@
-//! How a machine comes into the world: from the user's command through new namespaces to process 1.
+//! Starts a machine: from the user's command through new namespaces to process 1.
 //!
-//! The command starts the shipped binary in new namespaces (a user namespace too, without root);
-//! that starts it once more as process 1 of the new PID namespace and ends. What process 1 is
-//! waiting for comes back over a pipe.
+//! The command starts the shipped binary in new namespaces (without root, also in a user
+//! namespace). That process starts the binary again as process 1 of the new PID namespace and ends.
+//! A pipe reports what process 1 is waiting for.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,7 +1,6 @@
 //! The user's commands to a running machine, as functions.
 //!
-//! Each is one HTTP request over `machine.sock`. What comes back is plain data for whoever prints
-//! it.
+//! Each is one HTTP request over `machine.sock`. It returns plain data, which the caller prints.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

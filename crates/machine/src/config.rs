@@ -1,4 +1,4 @@
-//! How a machine is to be, and how far its start is.
+//! The configuration of a machine, and the progress of its start.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

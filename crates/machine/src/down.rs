@@ -1,8 +1,8 @@
-//! The end of a machine, whatever state it is in: process 1 is killed, the rest is looked after,
-//! the remains removed.
+//! Ends a machine, whatever state it is in: kills process 1, waits until the rest is gone, removes
+//! its files.
 //!
-//! The kernel ends what was inside. This file makes sure of it before it says so, and removes files
-//! only: logs stay.
+//! The kernel ends everything inside. This file checks that before it reports success. It removes
+//! only files; logs stay.
 
 use std::collections::BTreeMap;
 use std::fs;

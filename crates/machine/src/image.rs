@@ -1,8 +1,8 @@
 //! What a container image means on a machine that has no images.
 //!
 //! An image becomes an entry point: a program of the host's file tree, or a part of the shipped
-//! binary. What has no meaning is refused when it is applied, with the ways to give it one; it
-//! never silently becomes something else.
+//! binary. An unknown image is refused when it is applied, and the error lists the ways to give it
+//! a meaning; it never silently becomes something else.
 
 use std::collections::BTreeMap;
 

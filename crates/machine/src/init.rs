@@ -1,8 +1,8 @@
 //! Process 1 of a machine: makes the networks, starts the programs, serves the commands, reaps the
 //! dead.
 //!
-//! When it ends, however it ends, the kernel ends everything else. So there is nothing to clean up
-//! here, and nothing here may live outside of this process tree.
+//! When it ends, in whatever way, the kernel ends everything else. So nothing needs to be cleaned
+//! up here, and nothing here may live outside this process tree.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

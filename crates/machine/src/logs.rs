@@ -1,5 +1,4 @@
-//! Logs of bounded size: written by whoever started a process, read and followed by the command
-//! line.
+//! Logs of bounded size: written by the parent of a process, read and followed by the command line.
 //!
 //! A log is a file and the one before it (`.1`). The writer renames when the file is full; a reader
 //! that follows notices the new file by its number. A log never grows past twice

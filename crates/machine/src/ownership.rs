@@ -1,9 +1,9 @@
-//! To whom the files of a machine belong, and whether anybody else can replace them.
+//! Who owns the files of a machine, and whether another user can replace them.
 //!
-//! A machine listens, writes and obeys in its state directory. If another user can rename what lies
-//! there, or has put a symbolic link there before, root's commands and files go where that user
-//! wants. So the directory must be ours, and every directory on the way to it must be safe. Nothing
-//! here changes the mode or the owner of anything: what is wrong is refused, and named.
+//! A machine listens, writes and takes commands in its state directory. If another user can rename
+//! entries there, or has put a symbolic link there before, root's commands and files go where that
+//! user wants. So the directory must be ours, and every directory on the path to it must be safe.
+//! Nothing here changes the mode or the owner of anything: an unsafe path is refused, and named.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
-//! The processes of a machine as the host sees them: numbers for `ps`, `perf` and `kill`, memory
-//! and CPU.
+//! The processes of a machine as the host sees them: PIDs for `ps`, `perf` and `kill`, memory and
+//! CPU.
 //!
-//! Read from the host's `/proc`: a process inside cannot know its number outside.
+//! Read from the host's `/proc`: a process inside cannot know its PID outside.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
-//! Waits for children, also those inherited from processes that died.
+//! Waits for children, including those inherited from processes that died.
 //!
-//! The machine's process 1, the pod runner and a pod's init have children of two sorts: those they
-//! started and want to hear of, and orphans that only must not stay zombies. One loop collects
+//! The machine's process 1, the pod runner and a pod's init have two kinds of children: those they
+//! started, whose exit they need, and orphans, which must only not stay zombies. One loop reaps
 //! both; nothing else in these programs may wait for a process.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,6 +1,7 @@
-//! The registry directory as its readers see it: objects, pod statuses, and word of their changes.
+//! The registry directory as its readers see it: objects, pod statuses, and notice of their
+//! changes.
 //!
-//! The machine writes objects, nodes write statuses, everybody else reads. A [`Mirror`] keeps what
+//! The machine writes objects, nodes write statuses, all other parts read. A [`Mirror`] keeps what
 //! was read and re-reads only what a [`Watch`] names. It never writes an object.
 
 mod mirror;

@@ -1,9 +1,7 @@
-//! The programs of the mesh and of the nodes: what they are started with, and that they are started
-//! again.
+//! The programs of the mesh and of the nodes: starts them with their flags, and restarts them.
 //!
-//! Each is a process of its own in the network namespace of its node. One that dies comes back at
-//! once, and with back-off when it dies again and again. What it says goes to a log of bounded
-//! size.
+//! Each is a separate process in the network namespace of its node. One that dies is restarted at
+//! once, and with back-off when it dies again and again. Its output goes to a log of bounded size.
 
 use std::collections::BTreeMap;
 use std::io;

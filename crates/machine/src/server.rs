@@ -1,6 +1,6 @@
 //! `machine.sock`: the user's commands, as HTTP/1.1 with JSON.
 //!
-//! One user's socket, mode 0600. A command that is refused changed nothing; its answer says why.
+//! One user's socket, mode 0600. A refused command changes nothing; its response gives the reason.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -1,7 +1,7 @@
-//! What process 1 of a machine knows: its objects, what the nodes report, its programs.
+//! The state of process 1 of a machine: its objects, the nodes' reports, its programs.
 //!
-//! Commands change objects here, and the controllers follow up; both under one lock that is never
-//! held across a wait.
+//! Commands change objects here, and the controllers react; both hold one lock, never across an
+//! `.await`.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,7 +1,7 @@
-//! How a Deployment's pods become what its template says: pure decisions over what there is.
+//! How a Deployment's pods become what its template says: pure decisions over the existing pods.
 //!
-//! Each call answers one step: how many pods to create and which to retire now. The caller asks
-//! again when the step has had effect. It never retires a ready pod while that would leave fewer
+//! Each call returns one step: how many pods to create and which to retire now. The caller calls
+//! again when the step has taken effect. It never retires a ready pod while that would leave fewer
 //! ready ones than the strategy allows.
 
 use k8s_openapi::api::apps::v1::Deployment;

@@ -1,7 +1,7 @@
-//! Starts a pod's init in namespaces of its own, and finds one that is running.
+//! Starts a pod's init in its own namespaces, and finds one that is running.
 //!
-//! The init is started by a thread that has moved into the pod's namespaces and ends right after:
-//! what it starts stays there. Nothing of this process changes.
+//! A thread moves into the pod's namespaces, starts the init there, and ends: its child stays
+//! there. This process itself does not change.
 
 use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};

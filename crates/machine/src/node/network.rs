@@ -1,9 +1,9 @@
-//! The node's networks: the bridge that its pods hang on, and the namespace of each pod.
+//! The node's networks: the bridge of its pods, and the namespace of each pod.
 //!
 //! A pod has its addresses with full-length prefixes and reaches everything, its neighbours too,
-//! through the gateway. So the node routes every packet, which is what makes service addresses work
-//! without filtering in the bridge. Everything here may be repeated: a pod runner that was
-//! restarted does it all again.
+//! through the gateway. So the node routes every packet, and service addresses work without
+//! filtering in the bridge. Everything here may be repeated: a pod runner that was restarted does
+//! it all again.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
-//! From a Pod object to what its init has to know: commands, environment, files.
+//! From a Pod object to what its init needs: commands, environment, files.
 //!
-//! Pure: objects in, [`PodPlan`] out. What a pod refers to and is not there is an error that names
-//! it; the runner tries again when the registry changes.
+//! Pure: objects in, [`PodPlan`] out. A missing object that a pod refers to is an error that names
+//! it; the runner retries when the registry changes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

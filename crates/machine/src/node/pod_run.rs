@@ -1,8 +1,8 @@
-//! One pod from its first address to its last: network, capture, processes, readiness, end.
+//! The life of one pod on its node: network, capture, processes, readiness, end.
 //!
 //! Every step is repeated with back-off until it works or the pod is no longer wanted, and the
 //! reason for waiting is in the pod's status. A pod that was running when this process started is
-//! joined where it is.
+//! taken over at its current step.
 
 use std::collections::BTreeMap;
 use std::error::Error;

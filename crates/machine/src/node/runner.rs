@@ -1,7 +1,7 @@
-//! Keeps the pods that run on a node the same as the pods that the registry places there.
+//! Keeps the pods that run on a node equal to the pods that the registry places there.
 //!
-//! Each pod is a task of its own ([`super::pod_run`]); this file only decides which tasks there are
-//! and what they should be doing. What was there before this process started is taken over.
+//! Each pod is its own task ([`super::pod_run`]); this file only decides which tasks exist and what
+//! they should do. Pods that ran before this process started are taken over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Changes other than apply: delete with its cascades, scale, restart, and what the machine writes
-//! itself.
+//! Changes other than apply: delete with its cascades, scale, restart, and the machine's own
+//! writes.
 //!
-//! A pod is marked as going away and removed when its node has taken it down; everything else goes
-//! at once, a namespace last. Nothing goes that was not named or owned by what was named.
+//! A pod is marked for deletion and removed when its node has stopped it; everything else is
+//! removed at once, a namespace last. Nothing is removed that was neither named nor owned by a
+//! named object.
 
 use serde_json::{Value, json};
 

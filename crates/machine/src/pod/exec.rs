@@ -1,8 +1,8 @@
 //! Commands that users run inside pods.
 //!
-//! The caller's own descriptors come over the socket, so that no byte of input or output passes
-//! through the machine. The caller's connection comes too: the exit code goes straight back, and a
-//! caller that dies takes its command along.
+//! The caller's own descriptors come over the socket, so no byte of input or output passes through
+//! the machine. The caller's connection comes too: the exit code goes straight back, and if the
+//! caller dies, its command is ended.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
-//! Process 1 of a pod: sets the pod apart, runs its containers, answers on its socket.
+//! Process 1 of a pod: isolates the pod, runs its containers, answers on its socket.
 //!
-//! It knows nothing of the registry, of services or of the mesh. It ends when it is told to
+//! It knows nothing of the registry, of services or of the mesh. It ends when it is asked to
 //! terminate; when it dies the kernel ends everything in the pod.
 
 use std::collections::BTreeMap;

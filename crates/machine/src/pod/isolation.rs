@@ -1,10 +1,9 @@
-//! What a pod sees of the host: its file tree, less what belongs to the machine or to other pods,
-//! and to read only.
+//! What a pod sees of the host: its file tree, read-only, without what belongs to the machine or to
+//! other pods.
 //!
-//! Runs in the pod's fresh mount namespace, before anything of the pod does. After it, the process
-//! holds the privileges of a pod and no more; there is no way back. A pod's root is the host's root
-//! by its number: nothing of the host, of its kernel's settings or of its devices may be left
-//! writable here.
+//! Runs in the pod's new mount namespace, before anything of the pod does. Afterwards the process
+//! has only the privileges of a pod, and cannot get others back. A pod's root user has the host
+//! root's number: no file, kernel setting or device of the host may be left writable here.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,8 +1,8 @@
-//! Word of changed files below some directories, collected for a moment.
+//! Watches directories for changed files, and collects the changes for a short time.
 //!
-//! A burst of writes becomes one answer, but a steady stream of them cannot put the answer off: the
-//! wait is bounded from the first change on. Directories that appear are watched, and what already
-//! lies in them counts as changed.
+//! A burst of writes becomes one report, but a steady stream of them cannot delay it: the wait is
+//! bounded from the first change on. New directories are watched, and what is already in them
+//! counts as changed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

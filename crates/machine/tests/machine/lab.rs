@@ -1,4 +1,4 @@
-//! A machine for a test: started, asked, waited for, always taken down by its test.
+//! A machine for a test: the test starts it, queries it, waits for it and always takes it down.
 
 pub(crate) mod owners;
 

@@ -1,8 +1,8 @@
 //! Machines of namespaces, end to end: started, used, disturbed and taken down. Needs root.
 //!
 //! This binary stands in for the shipped one: its `main` runs the hidden subcommands when it is
-//! asked to. It runs each case in turn, since they share what a machine cannot share: the host's
-//! process table. Words select cases by name.
+//! asked to. It runs the cases one by one, since they share the host's process table. Arguments
+//! select cases by name.
 
 #![expect(clippy::unwrap_used, reason = "a test without the harness is not known to be one")]
 
