@@ -1,4 +1,4 @@
-//! `ambit load`: makes the run, shows how it does, prints or saves what came of it.
+//! `ambit load`: runs the plan, shows its progress, prints or saves the report.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! Runs a plan: threads with a runtime each, their workers, one start for all, one report.
 //!
-//! A connection never leaves its thread, and threads share nothing while they run but the second's
-//! snapshot for who watches.
+//! A connection never leaves its thread. While they run, threads share only a snapshot each second,
+//! for the progress line.
 
 use std::cell::{Cell, RefCell};
 use std::io;

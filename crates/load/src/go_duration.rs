@@ -1,5 +1,5 @@
-//! Durations as Go writes them (`1m30s`, `1.5ms`), because the variables of fake-service and its
-//! answers hold such.
+//! Durations as Go writes them (`1m30s`, `1.5ms`), because fake-service uses them in its variables
+//! and its answers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How a report is written: for a person, as JSON, as an HDR log, as Vegeta or Fortio write theirs.
+//! Writes a report: as text, as JSON, as an HDR log, or in the formats of Vegeta and Fortio.
 
 pub(super) mod fortio;
 mod hdr;

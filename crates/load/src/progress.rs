@@ -1,4 +1,4 @@
-//! The line on a terminal that says how a run is doing.
+//! The line on a terminal that shows the progress of a run.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

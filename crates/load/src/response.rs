@@ -1,8 +1,8 @@
-//! HTTP/1.1 responses, read piece by piece as the socket gives them.
+//! HTTP/1.1 responses, parsed piece by piece as the socket delivers them.
 //!
-//! Only what a load generator must know: the status, where the response ends, and whether the
+//! It reads only what a load generator needs: the status, where the response ends, and whether the
 //! connection may be used again. Bodies are counted, never kept. It must accept the same responses
-//! however their bytes were split, and never take bytes for an answer that nobody asked for.
+//! however their bytes are split, and never count bytes that no request asked for as a response.
 
 /// The largest head and trailer that are accepted, and the longest line of a chunked body.
 const HEAD_MAX_BYTES: usize = 64 << 10;

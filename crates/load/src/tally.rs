@@ -1,4 +1,4 @@
-//! What a thread counts while it runs. Nothing here may allocate for a request that goes well.
+//! What a thread counts while it runs. Nothing here may allocate for a successful request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

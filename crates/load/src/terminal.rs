@@ -1,4 +1,4 @@
-//! What a command reads of its words, and how it speaks to a terminal that may be gone.
+//! How a command reads its arguments, and how it writes to a terminal that may be gone.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What every way of speaking to a server has in common: an exchange, its failure, its sockets.
+//! What all protocols have in common: an exchange, its failure, its sockets.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! One worker: takes a turn, makes the exchange, counts it, until there is no turn left.
+//! One worker: takes a turn, makes the exchange, counts it, until no turn is left.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

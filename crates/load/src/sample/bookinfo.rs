@@ -1,9 +1,9 @@
-//! The application bookinfo: four services, as Istio's samples bring them.
+//! The application bookinfo: the four services of Istio's samples.
 //!
 //! `productpage` calls `details` and `reviews`, and `reviews` calls `ratings` from its second
-//! version on. Paths, JSON and environment variables are the original's, so that a service of ours
-//! and one of the original's can take each other's place. What published experiments depend on is a
-//! flag of its own: how details writes, and which connections productpage keeps.
+//! version on. Paths, JSON and environment variables are the original's, so each of our services
+//! can replace the original's, and the reverse. Behaviour that published experiments depend on has
+//! its own flag: how details writes, and which connections productpage keeps.
 
 pub(super) mod details;
 mod page;

@@ -1,5 +1,5 @@
 //! Command lines as Go's `flag` package reads them: `-name value`, `--name=value`, `-name` for
-//! what is on or off; the first word that is no flag ends them.
+//! booleans; the first argument that is not a flag ends them.
 
 use anyhow::{Context, Result, bail};
 

@@ -1,7 +1,7 @@
 //! `vegeta attack` and `vegeta report`.
 //!
-//! What goes through the pipe between them is the JSON of `ambit load`, so both ends must be this
-//! program. An attack has one target.
+//! The pipe between them carries the JSON of `ambit load`, so both ends must be this program. An
+//! attack has one target.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! The page of bookinfo: details and reviews as HTML.
 //!
-//! A pure function of what the services answered. Whatever they said is escaped.
+//! A pure function of the services' answers. All their text is escaped.
 
 use std::fmt::Write;
 

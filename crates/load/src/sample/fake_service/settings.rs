@@ -1,4 +1,4 @@
-//! The environment variables of fake-service: as written in a manifest, then as used.
+//! The environment variables of fake-service: as written in a manifest, and as used.
 
 use std::time::Duration;
 
