@@ -1,4 +1,4 @@
-//! How full each node is, for a terminal: a bar for each node, nodes that are alike on one line.
+//! How full each node is, for a terminal: a bar for each node, identical nodes on one line.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! The three estimates beside each other: ideal division, division by allocatable, placed.
+//! The three estimates: ideal division, division by allocatable, placement.
 //!
-//! Both divisions treat all pods as one liquid and ask how many nodes hold it; they know neither
-//! whole pods nor the limit of pods nor who may be where. Whatever runs on every node is taken off
-//! each node first. The arithmetic is on integers.
+//! Both divisions treat all pods as one liquid and ask how many nodes hold it; they ignore whole
+//! pods, the limit of pods and placement rules. What runs on every node is first subtracted from
+//! each node. The arithmetic is on integers.
 
 use serde::Serialize;
 

@@ -3,8 +3,9 @@
 //! Filters: requests against allocatable, the limit of pods, nodeName, nodeSelector and required
 //! nodeAffinity, required pod affinity and anti-affinity by node and by zone (both directions).
 //! Scores, with the scheduler's default weights: LeastAllocated and BalancedAllocation of CPU and
-//! memory, preferred pod affinity and anti-affinity. Of equal nodes the oldest is taken, where
-//! Kubernetes throws dice. A node comes when no node takes a pod, its DaemonSets' pods on it first.
+//! memory, preferred pod affinity and anti-affinity. Of equal nodes the oldest wins, where
+//! Kubernetes picks at random. A node is added when no node takes a pod; its DaemonSets' pods are
+//! placed first.
 //!
 //! Not modelled: spreading by topologySpreadConstraints, taints, volumes, host ports, images,
 //! priorities and preemption; preferred nodeAffinity, since planned nodes are alike.

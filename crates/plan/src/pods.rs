@@ -1,8 +1,8 @@
 //! Pods as a scheduler sees them: what each asks for, and where it may go.
 //!
-//! A [`PodGroup`] is a number of pods that are alike. It is read from a pod's spec by the API
-//! server's and the scheduler's rules: a limit without a request is the request, containers run
-//! beside one another, init containers one after the other. Nothing here may place a pod.
+//! A [`PodGroup`] is a number of identical pods. It is read from a pod's spec by the rules of API
+//! server and scheduler: a limit without a request is the request, containers run in parallel, init
+//! containers one after the other. Nothing here may place a pod.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Amounts, exactly: Kubernetes quantities as millicores and bytes, prices as millionths.
+//! Exact amounts: Kubernetes quantities as millicores and bytes, prices as millionths.
 //!
 //! Kubernetes rounds a request up to a whole millicore or byte, and so does this file. Nothing here
-//! may use floating point: a planner that is a cent off is not believed.
+//! may use floating point: nobody trusts a planner that is a cent off.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Plans whose figures were worked out by hand, and what must hold for every plan.
+//! Plans with figures calculated by hand, and properties of every plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
