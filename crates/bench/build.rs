@@ -1,5 +1,5 @@
-//! Which profile compiles this: `ambit --version` and every report of `bench` say it, since figures
-//! of anything but `dist` are not those of what is shipped.
+//! Records the profile of this build, for `ambit --version` and every report of `bench`: only
+//! `dist` has the figures of the shipped binary.
 
 use std::path::PathBuf;
 

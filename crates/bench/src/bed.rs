@@ -1,6 +1,6 @@
-//! Where a mode is measured: a machine of its own, or a namespace of a cluster.
+//! Where a mode is measured: on its own machine, or in a namespace of a cluster.
 //!
-//! The run treats all alike: brings them up, loads them, asks what was used, takes them down.
+//! The run treats both alike: it brings them up, loads them, reads what was used, takes them down.
 
 mod machine;
 mod namespace;

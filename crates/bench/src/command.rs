@@ -1,4 +1,4 @@
-//! `ambit bench`: checks the words, runs, says what came of it, keeps it.
+//! `ambit bench`: checks the arguments, runs, prints the results, saves them.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,8 @@
-//! Two runs of the same experiment, number by number: what moved, and whether by more than noise.
+//! Compares two runs of an experiment, number by number: what changed, and whether by more than
+//! noise.
 //!
-//! Nothing pairs the repetitions of two runs, so intervals are wider than within a run; and what
-//! ran at another time or on another host moved for reasons of its own. Both are said.
+//! Nothing pairs the repetitions of two runs, so intervals are wider than within a run; and another
+//! time or another host changes figures too. The output says both.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Histograms small enough to keep: a run has hundreds of them, of thousands of steps each.
+//! Makes histograms small enough to keep: a run has hundreds of them, each with thousands of steps.
 
 use super::record::Run;
 

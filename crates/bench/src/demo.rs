@@ -1,8 +1,8 @@
-//! `ambit demo`: the example on two nodes, driven with the mesh off and on, and proven.
+//! `ambit demo`: runs the example on two nodes, with the mesh off and on, and proves its claims.
 //!
-//! It uses the commands that a user has, and nothing that a user could not do by hand: every claim
-//! it prints was measured in this run. It always takes its machine down, and it fails when any of
-//! its claims does not hold.
+//! It uses only the user's commands, and does nothing that a user could not do by hand: every claim
+//! it prints was measured in this run. It always takes its machine down, and it fails if any claim
+//! does not hold.
 
 mod certificates;
 mod policies;

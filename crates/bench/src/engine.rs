@@ -1,8 +1,8 @@
 //! The run: every size, every repetition, every case, every mode, in an order that is shuffled
-//! anew.
+//! each time.
 //!
-//! A mode that fails takes no part from then on, and is a row with its reason; the others go on.
-//! Whatever ends the run, what was measured until then is kept and every machine is taken down.
+//! A mode that fails is left out from then on, and its row gives the reason; the others continue.
+//! Whatever ends the run, all measurements so far are kept and every machine is taken down.
 
 use std::collections::BTreeMap;
 use std::fmt;

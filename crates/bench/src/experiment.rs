@@ -1,4 +1,4 @@
-//! The experiments: what is brought up, and which loads every mode gets.
+//! The experiments: what they bring up, and which loads every mode gets.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

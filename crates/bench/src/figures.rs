@@ -1,5 +1,5 @@
-//! A run, sorted out once for everything that shows it: for each case each mode's measurements,
-//! for each metric the medians with their spread, and what they are judged against.
+//! The figures of a run, calculated once for everything that shows it: for each case each mode's
+//! measurements, for each metric the medians with their spread, and what they are compared with.
 
 use std::collections::BTreeSet;
 

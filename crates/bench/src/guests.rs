@@ -1,7 +1,7 @@
 //! The pods of `path` on a cluster, as Kubernetes JSON without a namespace: each mode has its own.
 //!
-//! They ask for nothing that a namespace under the pod security level `restricted` forbids, and
-//! name their node by affinity, so that the scheduler still says whether they fit.
+//! They need nothing that the pod security level `restricted` forbids, and select their node by
+//! affinity, so the scheduler still checks whether they fit.
 
 use serde_json::{Value, json};
 

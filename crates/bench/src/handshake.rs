@@ -1,8 +1,9 @@
-//! `ambit lab-handshake`: knocks at a workload's HBONE port with given credentials.
+//! `ambit lab-handshake`: tries a handshake at a workload's HBONE port with given credentials.
 //!
-//! The demonstration runs it in a pod outside the mesh, with certificates made to be refused, and
-//! one that must be let in as the control. It reads [`Knock`]s as JSON from its standard input and
-//! prints an [`Answer`] for each. It sends no request: whether the server speaks is the answer.
+//! The demonstration runs it in a pod outside the mesh, with certificates that must be refused, and
+//! one that must be accepted as the control. It reads [`Knock`]s as JSON from its standard input
+//! and prints an [`Answer`] for each. It sends no request: the answer is whether the server sends
+//! anything.
 
 use std::ffi::OsString;
 use std::io::Read;

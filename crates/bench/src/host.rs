@@ -1,4 +1,4 @@
-//! The host of a run: what it is, and what else it does meanwhile.
+//! The host of a run: what it is, and what else it does during the run.
 
 use std::fs;
 

@@ -1,5 +1,4 @@
-//! A run as one page that needs nothing beside it: in words, as charts, as tables, and the raw
-//! record itself.
+//! A run as one self-contained page: text, charts, tables, and the raw record itself.
 //!
 //! It reads the same without JavaScript, which only saves the raw record to a file. Modes' names,
 //! errors and commands are foreign text: nothing of a record enters the page unescaped.

@@ -1,6 +1,6 @@
-//! A run on a cluster: what is refused beforehand, which nodes it is for, and what is said of them.
+//! A run on a cluster: what is refused beforehand, which nodes it uses, and their description.
 //!
-//! Nothing is made here; everything that can be wrong is found before anything is.
+//! Nothing is created here; all problems are found before anything is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! The numbers that one measurement yields: what each is called, where it comes from, and whether
-//! more of it is better.
+//! The numbers of one measurement: their names, where they come from, and whether more is better.
 //!
 //! A metric has no value where a case's protocol has none (a stream has no requests) or where it
 //! was not measured; nothing here fills such a gap with a zero.

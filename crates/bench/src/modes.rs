@@ -1,4 +1,4 @@
-//! Who carries the traffic: one table. A new mode is one more entry.
+//! What carries the traffic: one table. A new mode is one more entry.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A cluster that a test plays: an API server that answers what the test says.
+//! A simulated cluster for tests: an API server that answers what the test says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
-//! What others measured and published, as data, so that it can stand beside what a run measures.
+//! What others measured and published, as data, to show it beside a run's own figures.
 //!
-//! All of it is of other machines, other networks and other load generators than a run's own: a
-//! ratio between two modes of one source can be compared with a run's ratio, a figure in
-//! milliseconds cannot. Nothing here is rounded further than its source did.
+//! All of it comes from other machines, networks and load generators than a run's own: a ratio
+//! between two modes of one source can be compared with a run's ratio, a figure in milliseconds
+//! cannot. Nothing here is rounded further than in its source.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Medians, how far repetitions lie apart, and how sure a ratio of medians is: the bootstrap.
+//! Medians, the spread of repetitions, and the confidence of a ratio of medians: the bootstrap.
 //!
 //! Everything here is deterministic: the same record yields the same interval on every reading.
 

@@ -1,5 +1,5 @@
 //! A run for a terminal: for each case the modes' medians with their spread and what they are
-//! judged against, then what to doubt, and what it ran on.
+//! compared with, then the doubts and the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 

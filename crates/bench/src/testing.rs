@@ -1,5 +1,4 @@
-//! Runs that were never taken, for tests: several modes and cases, one mode that failed, one that
-//! lost requests.
+//! Invented runs for tests: several modes and cases, one mode that failed, one that lost requests.
 
 use ambit_load::{Latencies, Protocol, REPORT_VERSION, Report};
 

@@ -1,4 +1,4 @@
-//! The machine of one mode: started, loaded and taken down by the user's own commands.
+//! The machine of one mode: started, loaded and taken down with the user's own commands.
 
 use std::collections::BTreeMap;
 use std::io;

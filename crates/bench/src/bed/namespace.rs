@@ -1,8 +1,7 @@
-//! The namespace of one mode on a cluster: made, loaded and deleted by its API.
+//! The namespace of one mode on a cluster: created, loaded and deleted through its API.
 //!
-//! Only the namespace's label tells a mesh from no mesh. That the mesh carries what it is said to
-//! carry is read from what its proxies count, because a pod may be captured a moment before others
-//! are told of it.
+//! Mesh and no mesh differ only in the namespace's label. The proxies' counters show that the mesh
+//! really carries the traffic, because a pod may be captured a moment before others learn it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

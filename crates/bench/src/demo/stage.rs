@@ -1,4 +1,4 @@
-//! The machine that a demonstration plays on, and the user's commands it plays with.
+//! The machine of a demonstration, and the user's commands that it runs.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

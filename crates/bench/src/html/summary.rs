@@ -1,5 +1,5 @@
-//! What a run says, in sentences: medians, how much more than the reference, and whether that is
-//! more than noise.
+//! The results of a run in sentences: medians, how much more than the reference, and whether that
+//! is more than noise.
 
 use ambit_model::markup::escaped;
 

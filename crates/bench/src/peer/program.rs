@@ -1,8 +1,8 @@
 //! One proxy: started in its pod's network, watched, ended.
 //!
-//! It is born in the machine's PID namespace, whose end is its end too. Somebody reaps it at once
-//! when it ends, because the machine cannot end before. Its configuration, which holds keys, comes
-//! as a sealed file in memory on its standard input, so that no key ever has a name on a disk.
+//! It starts in the machine's PID namespace and ends with it. It is reaped as soon as it ends,
+//! because the machine cannot end before. Its configuration, which holds keys, comes as a sealed
+//! file in memory on its standard input, so no key is ever in a file on disk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

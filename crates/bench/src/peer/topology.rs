@@ -1,8 +1,8 @@
-//! The pods, services and endpoints of a machine, as a sidecar must know them.
+//! The pods, services and endpoints of a machine, for its sidecars.
 //!
-//! Read once, when the sidecars start: an experiment's machine is at rest then and changes no pods
-//! until it ends. What a port carries is told by Kubernetes' `appProtocol` or by the port's name,
-//! as Istio tells it.
+//! Read once, when the sidecars start: an experiment's machine is idle then and changes no pods
+//! until it ends. A port's protocol comes from Kubernetes' `appProtocol` or from the port's name,
+//! as in Istio.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! The API server, asked in JSON.
+//! A JSON client of the API server.
 
 use std::path::Path;
 use std::time::Duration;

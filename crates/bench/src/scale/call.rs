@@ -1,7 +1,7 @@
 //! One proxy's call to the control plane, with its connection, in one task.
 //!
-//! What carries a real proxy's call is made for many calls on many threads; each of its parts would
-//! have a task here, a thousand times, on the machine that is measured.
+//! The transport of a real proxy is made for many calls on many threads. Here each of its parts
+//! would be a thousand tasks, on the machine that is measured.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -1,4 +1,4 @@
-//! The proxies of all nodes, and what can be asked of them.
+//! The proxies of all nodes, and their commands.
 //!
 //! | a line of standard input | answered when |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Names and versions that a thousand proxies hold, each name and version kept once for all.
+//! The names and versions that a thousand proxies hold, each kept once for all.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! The objects of a large cluster, by number.
 //!
-//! Nodes carry the annotation by which kwok knows its own, and a taint that keeps real pods off;
-//! pods say themselves that they are captured, as an agent would.
+//! Nodes carry the annotation by which kwok recognises its own, and a taint that keeps real pods
+//! off. Pods carry the annotation that reports them as captured, as an agent would write it.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;

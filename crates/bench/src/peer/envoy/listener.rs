@@ -1,9 +1,9 @@
 //! The two listeners that have sockets, and the ones behind them.
 //!
-//! What a pod sends arrives at `virtualOutbound`, which hands a connection over to the listener of
+//! A pod's outbound connections arrive at `virtualOutbound`, which hands each to the listener of
 //! its original destination: one for each port number for HTTP, where the host decides, one for
-//! each service and port for everything else. What is sent to a pod arrives at `virtualInbound`,
-//! whose filter chains are one for each port. Connections without TLS match none and are closed.
+//! each service and port for everything else. Inbound connections arrive at `virtualInbound`, which
+//! has one filter chain for each port. Connections without TLS match none and are closed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! The control plane of one proxy: identity, destination and policies, served in its pod.
 //!
-//! Every answer is known from the start, so each stream says one thing and stays open.
+//! Every answer is known from the start, so each stream sends one message and stays open.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! What the control plane says: policies, profiles and endpoints as Linkerd's controllers write
+//! The control plane's messages: policies, profiles and endpoints as Linkerd's controllers write
 //! them by default.
 
 use std::collections::HashMap;
