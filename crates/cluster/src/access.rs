@@ -1,4 +1,4 @@
-//! What a user, or a service account, may do on a cluster, as its API server judges it.
+//! What a user, or a service account, may do on a cluster, according to its API server.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! Questions to the API server: single objects and whole lists, as JSON; and changes: of a field,
-//! of an object that is made or deleted.
+//! Requests to the API server as JSON: reading single objects and whole lists, patching a field,
+//! creating and deleting an object.
 //!
-//! Lists are read in pages, and every question ends in time. A list that is longer than it may be
-//! is an error, because half of one would make healthy what is not.
+//! Lists are read in pages, and every request has a timeout. A list that is too long is an error,
+//! because half of it would make a broken cluster look healthy.
 
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
-//! The mesh leaves a cluster before its parts are deleted: every agent is ordered to release its
-//! pods, and answers.
+//! Takes the mesh out of a cluster before its parts are deleted: orders every agent to release its
+//! pods, and reads their answers.
 //!
-//! The order is an annotation of the agents' DaemonSet, each answer one of an agent's pod. First
-//! every pod is opened to plain connections, then all leave: so whoever leaves first still reaches
-//! those who leave last, whatever the policies say. Open connections go on until they end or the
-//! time is over. If an agent does not answer, or who orders is told to stop, the order is withdrawn
-//! and all stays as it was. Who orders may die before: the order to open names its own end, after
-//! which agents judge again. This module alone changes something in a cluster, and that one
-//! annotation is all that it changes.
+//! The order is an annotation of the agents' DaemonSet, each answer an annotation of an agent's
+//! pod. First every pod is opened to plain connections, then all leave: so the pods that leave
+//! first still reach those that leave last, whatever the policies say. Open connections continue
+//! until they end or the time is over. If an agent does not answer, or this process is asked to
+//! stop, the order is withdrawn and everything stays as before. If this process dies, the order to
+//! open names its own end, after which agents apply the policies again. That one annotation is all
+//! that this module changes in a cluster.
 
 use std::time::{Duration, SystemTime};
 

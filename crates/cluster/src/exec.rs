@@ -1,4 +1,4 @@
-//! Commands in pods, run to their end as `kubectl exec` runs them.
+//! Runs commands in pods to their end, like `kubectl exec`.
 
 use std::pin::pin;
 use std::time::Duration;

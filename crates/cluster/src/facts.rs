@@ -1,8 +1,8 @@
-//! What `ambit check` knows of a cluster before it judges: objects as JSON, read by a bounded
-//! number of questions.
+//! What `ambit check` knows about a cluster before it judges: objects as JSON, read with a bounded
+//! number of requests.
 //!
-//! A list that cannot be read is unknown, which is told, and never taken for an empty one. What no
-//! rule looks at is dropped as it comes, so that a cluster of many pods fits into memory.
+//! A list that cannot be read is reported as unknown, and never treated as empty. Fields that no
+//! rule reads are dropped on arrival, so a cluster of many pods fits into memory.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

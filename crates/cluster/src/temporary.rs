@@ -1,7 +1,7 @@
-//! A namespace of one's own for a while: made with a mark, looked at, and taken away again.
+//! A temporary namespace: created with a mark, checked, and deleted again.
 //!
-//! Nothing is taken over: a namespace of that name that is there already is an error, and only what
-//! bears this run's mark is deleted.
+//! Nothing is taken over: an existing namespace of that name is an error, and only a namespace with
+//! this run's mark is deleted.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Ambit's own parts: are all there, ready, of one version and in step?
+//! Ambit's own parts: are all present, ready, of one version and in sync?
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The pods and services that the mesh is for: is each what its labels say?
+//! The pods and services of the mesh: is each in the state that its labels ask for?
 
 use jiff::Timestamp;
 use serde_json::Value;

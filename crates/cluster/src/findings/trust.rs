@@ -1,4 +1,4 @@
-//! Roots and certificates: is everybody handed the same, and how long do they hold?
+//! Roots and certificates: do all parts have the same, and how long are they valid?
 
 use std::collections::BTreeMap;
 
