@@ -1,6 +1,6 @@
-//! The words of the user: every command, flag and its help.
+//! The command line: every command, every flag and its help.
 //!
-//! Parsing only; what a command does stands in [`crate::commands`].
+//! Parsing only; [`crate::commands`] has what a command does.
 
 mod bench;
 mod kube;

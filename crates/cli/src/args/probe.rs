@@ -1,4 +1,4 @@
-//! The words of a probe.
+//! The arguments of `ambit probe`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

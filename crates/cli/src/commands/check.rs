@@ -1,4 +1,4 @@
-//! `ambit check`: can a cluster run Ambit, and is all well there?
+//! `ambit check`: can a cluster run Ambit, and is everything healthy there?
 
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! What is not as its author meant it: control's findings, and pods that do not run.
+//! Problems that a user should see: control's findings, and pods that do not run.
 //!
-//! `ambit status` lists all of it; `ambit up` and `ambit apply` say once more, at their end, what
-//! refuses connections, because a warning at their start is easily overlooked.
+//! `ambit status` lists all of them; `ambit up` and `ambit apply` repeat at their end what refuses
+//! connections, because a warning at their start is easily overlooked.
 
 use std::fmt::Write;
 use std::path::Path;

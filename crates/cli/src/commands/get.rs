@@ -1,7 +1,7 @@
-//! `ambit get`: lists from control and from the proxies, as columns or as they are.
+//! `ambit get`: lists from control and from the proxies, as columns or as JSON.
 //!
-//! The items are those of [`ambit_wire::admin`]. `-o json` prints them as they are, those of a
-//! proxy with their node.
+//! The items are those of [`ambit_wire::admin`]. `-o json` prints them unchanged; a proxy's items
+//! get their node.
 
 mod columns;
 

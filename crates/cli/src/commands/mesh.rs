@@ -1,4 +1,4 @@
-//! Where to ask: a machine's sockets, or a cluster's pods by port-forward.
+//! Where commands send requests: a machine's sockets, or a cluster's pods by port-forward.
 
 use ambit_cluster::{Cluster, kubeconfig_file};
 use ambit_machine::layout::Layout;

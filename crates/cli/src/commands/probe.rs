@@ -1,7 +1,7 @@
-//! `ambit probe`: whether a part of the mesh beside this process is well.
+//! `ambit probe`: whether the part of the mesh in the same container is healthy.
 //!
-//! For the kubelet, which starts it in the part's own container. Its question goes over loopback,
-//! which no pod reaches, so that no pod can keep the answer away.
+//! The kubelet starts it in the part's own container. It sends its request over loopback, which no
+//! other pod reaches, so no pod can block the answer.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Waiting until the mesh has taken a change up.
+//! Waits until a change is in effect in the mesh.
 //!
-//! A change is in effect once control has read it, every connected proxy has acknowledged what
-//! control made of it, and every pod is captured or released as its labels say. The change is
-//! stored before this file is asked: what takes too long is a warning here, never an error.
+//! A change is in effect once control has read it, every connected proxy has acknowledged the
+//! resulting resources, and every pod is captured or released as its labels say. The change is
+//! already stored: if it takes too long, that is a warning here, never an error.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

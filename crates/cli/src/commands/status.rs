@@ -1,4 +1,4 @@
-//! `ambit status` and `ambit why`: is all well, and what happens to a connection.
+//! `ambit status` and `ambit why`: is everything healthy, and what happens to a connection.
 
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Certificates that live for seconds, and one that is revoked, under load.
+//! Certificates that are valid for seconds, and a revoked one, under load.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What each program's death costs, under load: `kill -9` of everything there is, and a planned
+//! What the death of each program costs under load: `kill -9` of every program, and a planned
 //! handover.
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! Into the mesh and out of it while the applications run: what is open stays, what is new
-//! switches.
+//! Into the mesh and out of it while the applications run: open connections stay, new ones switch.
 
 use std::time::Duration;
 

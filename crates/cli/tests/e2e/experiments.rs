@@ -1,5 +1,4 @@
-//! The manifests of the experiments are read as a user's manifests are: without an error, and
-//! without a doubt.
+//! The manifests of the experiments are read like a user's: without an error or a warning.
 
 use ambit_bench::manifest::{
     Bookinfo, bookinfo, bookinfo_policies, details, details_policies, path, path_policies, ratings,

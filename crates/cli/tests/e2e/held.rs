@@ -1,5 +1,5 @@
-//! Attacks that never got anywhere, kept as tests: silent handshakes, and secrets looked for in
-//! everything that a role says.
+//! Attacks that have always failed, kept as tests: silent handshakes, and a search for secrets in
+//! all output of the roles.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Load that runs in a pod while a test does something, and what became of it.
+//! Load that runs in a pod while a test does something, and its report.
 
 use std::process::Child;
 

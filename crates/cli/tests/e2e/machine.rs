@@ -1,8 +1,8 @@
-//! One machine, driven by the user's commands, and what it must leave behind: nothing but logs.
+//! One machine, driven by the user's commands; it must leave nothing behind but logs.
 //!
 //! The binary is run as a user runs it. Only where a user has no command (a signal to a program, a
-//! proxy's admin socket) does the harness use the same sockets that the commands use. Waits look at
-//! what they wait for and are bounded; a wait that fails says what was waited for.
+//! proxy's admin socket) does the harness use the same sockets that the commands use. Every wait is
+//! bounded and polls its condition; a wait that fails names the condition.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

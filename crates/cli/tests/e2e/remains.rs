@@ -1,9 +1,9 @@
 //! What a machine is made of, and that none of it outlives the machine.
 //!
-//! Looked for from outside, by the host's `/proc`: processes by number and start time, namespaces
-//! by number wherever a process or a descriptor still holds one, mounts and files by the state
-//! directory. The kernel gives numbers of namespaces out again at once, so that only holders count
-//! that were there while the machine lived.
+//! It searches from outside, in the host's `/proc`: processes by PID and start time, namespaces by
+//! number where a process or a descriptor still holds one, mounts and files by the state directory.
+//! The kernel reuses the numbers of namespaces at once, so a holder counts only if it existed while
+//! the machine lived.
 
 use std::collections::BTreeSet;
 use std::fs;

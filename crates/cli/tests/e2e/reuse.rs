@@ -1,8 +1,8 @@
-//! An address that one pod leaves and another gets, while the proxies' view still names the first.
+//! An address moves from one pod to another while the proxies' view still names the first.
 //!
-//! Whoever may talk to the first pod must not thereby reach the second, nor may the second pass for
-//! the first. Each successor here would answer anybody who got through to its application: what a
-//! client reads is the name of the pod that it has reached.
+//! A client that may reach the first pod must not thereby reach the second, and the second must not
+//! pass for the first. Each second pod here would answer any client that reached its application:
+//! the client reads the name of the pod that it has reached.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};

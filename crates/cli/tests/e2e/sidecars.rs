@@ -1,7 +1,7 @@
 //! Other meshes' sidecars beside every pod, as `ambit bench` compares with them.
 //!
-//! `AMBIT_ENVOY` and `AMBIT_LINKERD` name the programs. Without one there is nothing to prove, and
-//! its test says so.
+//! `AMBIT_ENVOY` and `AMBIT_LINKERD` name the programs. Without a program there is nothing to test,
+//! and its test says so.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

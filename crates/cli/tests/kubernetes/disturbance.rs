@@ -1,5 +1,5 @@
-//! What each event in the life of a cluster costs those who use it, under the everyday load: the
-//! labels, upgrades, deaths and absences of every part.
+//! What each event in the life of a cluster costs its users, under the everyday load: label
+//! changes, and upgrades, deaths and absences of every part.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

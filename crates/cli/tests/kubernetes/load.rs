@@ -1,4 +1,4 @@
-//! The everyday load that every disturbance is judged by, from a client's pod.
+//! The everyday load by which every disturbance is judged, from a client's pod.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

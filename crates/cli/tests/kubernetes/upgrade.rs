@@ -1,4 +1,4 @@
-//! The chart's own life: another version under load, and away with it.
+//! The life of the chart: an upgrade under load, and its uninstallation.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The processes that are measured, and those that play the cluster.
+//! The processes that are measured, and those that simulate the cluster.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
