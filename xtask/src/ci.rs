@@ -1,10 +1,10 @@
 //! CI as a program: the same steps here, on a laptop and on the CI machine.
 //!
-//! Two depths. Every change passes what `cargo xtask ci` runs, with one build of everything, the
-//! same for tests, machines and the cluster. `--deep` runs all but the test of scale, with the
-//! binary that is shipped, and is for a release. What can run side by side does: Kubernetes is
-//! built beside our own build, and its tests run beside the others. The run ends with a table of
-//! seconds and one line that adds up what every test binary said.
+//! There are two depths. Every change must pass `cargo xtask ci`, with one build for tests,
+//! machines and the cluster. `--deep` is for a release: it runs everything except the test of
+//! scale, with the shipped binary. Steps run in parallel where they can: Kubernetes is built beside
+//! our own build, and its tests run beside the others. The run ends with a table of seconds and one
+//! line with the totals of all test binaries.
 
 mod steps;
 mod suite;

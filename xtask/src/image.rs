@@ -1,8 +1,8 @@
 //! `cargo xtask image`: the container image, without any container tool.
 //!
-//! An OCI archive FROM scratch: the static binary, the list of what it is made of, and the two
-//! files that name resolution wants. The same commit, built at the same place with the same
-//! toolchain, gives the same digest: nothing in it knows the time or the order of a directory.
+//! An OCI archive FROM scratch: the static binary, its bill of materials, and the two files that
+//! name resolution needs. The same commit, built at the same place with the same toolchain, gives
+//! the same digest: nothing in it depends on the time or on the order of a directory.
 
 mod archive;
 mod sbom;

@@ -1,4 +1,4 @@
-//! The tests that need no cluster: built once, run by cargo, and added up.
+//! The tests that need no cluster: built once, run by cargo, results added up.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Add;

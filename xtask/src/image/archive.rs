@@ -1,8 +1,7 @@
 //! An OCI image layout of one layer, in a tar archive.
 //!
 //! As in the OCI image specification 1.1: `oci-layout`, `index.json`, and blobs named by their
-//! digest. One layer, one platform; what reads archives (containerd, skopeo, podman, docker) reads
-//! this.
+//! digest. One layer, one platform; containerd, skopeo, podman and docker can read it.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -1,8 +1,8 @@
-//! The cluster: one process that everything descends from, and the ways to reach it.
+//! The cluster: the one process that everything descends from, and access to it.
 //!
-//! `machine.sh` is process 1 of the cluster's PID, mount and network namespaces, so its end is the
-//! end of every process, mount and link, by the kernel's doing. Only cgroups and the state
-//! directory outlive it, and are removed here.
+//! `machine.sh` is process 1 of the cluster's PID, mount and network namespaces, so when it ends,
+//! the kernel ends every process, mount and link. Only cgroups and the state directory outlive it,
+//! and are removed here.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,8 @@
-//! Which file of a crate uses which other.
+//! Which files of a crate use which others.
 //!
-//! A file that only passes a name on (`pub use`) does not use it: who takes the name from there
-//! uses the file that defines it. Test modules are left out. Names that macros make are unknown
-//! and count for the file in which they are looked for.
+//! A file that only re-exports a name (`pub use`) does not use it: a file that imports the name
+//! from there uses the file that defines it. Test modules are left out. Names that macros make are
+//! unknown and count for the file in which they are looked up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
