@@ -178,7 +178,7 @@ impl Bed {
         })
     }
 
-    /// What was used since then, and how its host fared; fails if anything began anew.
+    /// What was used since then, and the state of its host; fails if any process restarted.
     pub(super) async fn used_since(
         &self,
         before: &Used,
@@ -232,7 +232,7 @@ impl Bed {
     pub(super) fn keep_logs(&self) -> Result<()> {
         match self {
             Self::Machine(machine) => machine.keep_logs(),
-            // What a pod waits for stands in the error.
+            // The error says what a pod waits for.
             Self::Namespace(_) => Ok(()),
         }
     }
@@ -289,7 +289,7 @@ impl Scratch {
         use std::os::unix::fs::DirBuilderExt;
 
         let path = scratch_parent().join(format!("{SCRATCH}{}", std::process::id()));
-        // Not one that is there: it might be somebody else's.
+        // Never an existing directory: it might be another user's.
         std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| {
             format!("make {}, where the machines keep their state", path.display())
         })?;

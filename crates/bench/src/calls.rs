@@ -18,7 +18,7 @@ use super::roles::Roles;
 /// Where tracefs is, or is mounted for the moment of reading.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Said to whoever may not.
+/// The error for users without permission.
 const NOT_ALLOWED: &str = "the kernel lets only root (or CAP_PERFMON) count system calls";
 
 /// A group of system calls.

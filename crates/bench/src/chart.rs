@@ -46,7 +46,7 @@ pub(crate) struct Chart {
 }
 
 impl Chart {
-    /// Of its own, wherever it stands.
+    /// Its own name, wherever it is shown.
     pub(crate) fn name(&self) -> String {
         format!("{}, {}", self.title, self.subtitle)
     }

@@ -104,7 +104,7 @@ fn rows(first: &Figures<'_>, second: &Figures<'_>) -> Vec<Row> {
     rows
 }
 
-/// What differs besides what the runs were to tell.
+/// What differs between the runs besides their results.
 fn differences(first: &Run, second: &Run) -> Vec<String> {
     let mut differences = Vec::new();
     let mut differ = |what: &str, first: &str, second: &str| {

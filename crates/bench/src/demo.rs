@@ -19,7 +19,7 @@ pub use report::DemoReport;
 use stage::Stage;
 pub(crate) use stage::move_directory;
 
-/// How the demonstration is to be.
+/// The settings of the demonstration.
 #[derive(Clone, Debug)]
 pub struct DemoConfig {
     /// The shipped binary.
@@ -32,7 +32,7 @@ pub struct DemoConfig {
     pub rate: u32,
 }
 
-/// Runs the demonstration; `tell` hears what is going on.
+/// Runs the demonstration; `tell` gets its progress.
 pub async fn run(config: &DemoConfig, tell: impl Fn(&str)) -> Result<DemoReport> {
     let start = Instant::now();
     tell("starting two nodes, an application of three tiers, and the mesh");

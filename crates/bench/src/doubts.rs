@@ -270,7 +270,7 @@ fn missing(run: &Run) -> Option<String> {
     })
 }
 
-/// Everything there is to doubt, each kind once: with its worst, and how often it came.
+/// All doubts, each kind once: with its worst case, and how often it occurred.
 pub(crate) fn gathered(figures: &Figures<'_>) -> Vec<String> {
     let run = figures.run;
     let mut lines = run.warnings.clone();

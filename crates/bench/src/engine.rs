@@ -30,7 +30,7 @@ const COUNT_PREPARED: f64 = 0.1;
 const COUNT_FROM: f64 = 0.25;
 const COUNT_UNTIL: f64 = 0.75;
 
-/// How it is to be done.
+/// The settings of a run.
 pub(super) struct Settings {
     pub(super) place: Place,
     pub(super) repetitions: usize,
@@ -52,7 +52,7 @@ pub(super) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// A run of which only the description is there.
+    /// A run that has only its description yet.
     pub(super) fn new(
         settings: &'a Settings,
         run: Run,

@@ -36,7 +36,7 @@ pub(crate) struct CaseFigures<'a> {
     pub(crate) shape: Shape,
     /// In the order of the run, those without a measurement included.
     pub(crate) modes: Vec<ModeFigures<'a>>,
-    /// Those of which any mode has a value, in the order in which they are shown.
+    /// The metrics for which any mode has a value, in the order in which they are shown.
     pub(crate) lines: Vec<Line>,
 }
 

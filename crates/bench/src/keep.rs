@@ -104,7 +104,7 @@ pub enum KeepError {
     },
 }
 
-/// What every version's JSON says of itself.
+/// The version field, which every version of the JSON has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u64,

@@ -170,7 +170,7 @@ fn of_nodes(proxies: &[Proxy], nodes: &[ReadyNode]) -> Vec<PodName> {
     proxies.iter().filter(is_meant).map(|proxy| proxy.pod.clone()).collect()
 }
 
-/// What the proxies' program says of itself, and its image.
+/// The version that the proxies' program reports, and its image.
 async fn version(cluster: &Cluster, proxies: &[PodName], image: &str) -> Result<String> {
     let proxy = proxies.first().context("there is a node with a proxy")?;
     let words = ["/ambit", "--version"].map(str::to_owned);

@@ -311,7 +311,7 @@ fn usage(of: &Measurement, role: Role) -> Option<Usage> {
     is_whole.then(|| of.usage.values().fold(Usage::default(), sum))
 }
 
-/// The same, if user, kernel and wake-ups were told apart.
+/// The same, if user, kernel and wake-ups were measured separately.
 fn split(of: &Measurement, role: Role) -> Option<Usage> {
     usage(of, role).filter(|usage| usage.unsplit_seconds.is_none())
 }

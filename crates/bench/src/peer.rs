@@ -171,8 +171,8 @@ pub enum SidecarError {
 pub struct Sidecars {
     running: Vec<Running>,
     redirected: Vec<usize>,
-    /// Collects logs, reaps and serves control planes, apart from whoever measures. Taken when all
-    /// is over.
+    /// Collects logs, reaps and serves control planes, apart from the measuring thread. Taken at
+    /// the end.
     runtime: Option<Runtime>,
 }
 

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 /// What is answered to a method, a path with its query, and an object.
 type Answer = Arc<dyn Fn(&Method, &str, &Value) -> (u16, Value) + Send + Sync>;
 
-/// Tells the kubeconfigs of one process apart.
+/// Distinguishes the kubeconfigs of one process.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The cluster of an API server that lives as long as the test's runtime.

@@ -157,7 +157,7 @@ impl Picks {
     }
 }
 
-/// How often two sides that are the same get a verdict all the same.
+/// How often two equal sides still get a verdict.
 ///
 /// With few repetitions the interval ends at the least and the most of them, so it is how often all
 /// fall on one side; with more it is what the interval leaves out. A test holds it against

@@ -70,7 +70,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// What they had when it was looked at.
+    /// The memory that they had at the first reading.
     pub(super) fn memory_before(&self) -> BTreeMap<String, Memory> {
         self.memory.clone()
     }
@@ -210,7 +210,7 @@ impl Machine {
         Ok(Used { roles, memory, host, threads })
     }
 
-    /// What they have used since then, which is all only if none of them began anew.
+    /// What they have used since then; complete only if none of them restarted.
     pub(super) async fn used_since(
         &self,
         before: &Used,
@@ -387,7 +387,7 @@ fn last_words(log: &Path) -> String {
     if last.is_empty() { String::new() } else { format!(": {last}") }
 }
 
-/// The last line that says what went wrong; progress stands before it.
+/// The last line, which says what went wrong; progress comes before it.
 fn last_line(text: &str) -> &str {
     let lines = || text.lines().rev();
     lines().find(|line| line.contains("error")).or_else(|| lines().next()).unwrap_or(text)

@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(60);
 const CPU_SECONDS: &str = "process_cpu_seconds_total";
 /// What they call the moment at which the process began that says so.
 const BEGAN: &str = "process_start_time_seconds";
-/// That moment is told in whole seconds, and found anew each time from two clocks.
+/// That moment is in whole seconds, and is calculated each time from two clocks.
 const BEGAN_TOLERANCE_SECONDS: f64 = 1.0;
 /// What the proxies call the connections that they have opened.
 const OPENED: &str = "istio_tcp_connections_opened_total";
@@ -45,7 +45,7 @@ const OPENED: &str = "istio_tcp_connections_opened_total";
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
-    /// Tells this run from every other.
+    /// Distinguishes this run from every other.
     pub(crate) run: String,
     /// The proxies of the nodes that the pods are on.
     pub(crate) proxies: Vec<PodName>,
@@ -61,7 +61,7 @@ pub(crate) struct Namespace {
     namespace: TemporaryNamespace,
 }
 
-/// What the process of each proxy that moves bytes says of itself.
+/// What each proxy's process that moves bytes reports about itself.
 pub(crate) struct Used(Vec<Process>);
 
 /// The process that a proxy serves its metrics from, which is the one that moves bytes.
@@ -78,8 +78,8 @@ impl Process {
         Self { cpu_seconds: cpu_seconds(metrics), began_seconds: value(metrics, BEGAN) }
     }
 
-    /// Whether it has taken the place of an earlier one. By its processor time alone that could not
-    /// be told: it soon has used more than one that was idle.
+    /// Whether it has replaced an earlier one. Its processor time alone does not show that: it has
+    /// soon used more than a process that was idle.
     fn succeeds(&self, earlier: &Self) -> bool {
         let is_later = |(now, then): (f64, f64)| now > then + BEGAN_TOLERANCE_SECONDS;
         let is_less = |(now, then): (f64, f64)| now < then;
@@ -274,7 +274,7 @@ impl Namespace {
         Ok(Used(counted.iter().map(|it| Process::of(it)).collect()))
     }
 
-    /// What they have used since then, if nothing began anew.
+    /// What they have used since then, if none restarted.
     pub(super) async fn used_since(&self, before: &Used) -> Result<BTreeMap<String, Usage>> {
         let after = self.used().await?;
         let mut seconds = 0.0;

@@ -15,7 +15,7 @@ use crate::words;
 const LEFT: f64 = 150.0;
 /// Characters of such a name.
 const NAME_WIDTH: usize = 18;
-/// What stands behind the bars.
+/// Width of the text to the right of the bars.
 const RIGHT: f64 = 132.0;
 /// The same, of four figures.
 const RIGHT_MEMORY: f64 = 270.0;
@@ -154,7 +154,7 @@ impl Row<'_> {
     }
 }
 
-/// What stands in place of a bar.
+/// The text instead of a bar.
 fn absent(case: &CaseFigures<'_>, at: usize) -> &'static str {
     let mode = &case.modes[at];
     match (mode.failure(), mode.measurements.is_empty()) {

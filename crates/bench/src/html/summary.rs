@@ -42,7 +42,7 @@ pub(super) fn summary(figures: &Figures<'_>) -> String {
     text + "</section>\n"
 }
 
-/// What is told of a case in words.
+/// The metrics of a case that are described in words.
 fn told(shape: Shape) -> Vec<Metric> {
     match shape {
         Shape::AtARate => vec![Metric::P50, Metric::P99],
@@ -97,7 +97,7 @@ fn marked(verdict: &str) -> String {
     format!("<span class=\"v\"><span class=\"{verdict}\">{verdict}</span></span>")
 }
 
-/// How each of the other modes stands beside Ambit's own; HTML.
+/// How each of the other modes compares with Ambit's own; HTML.
 fn peers(case: &CaseFigures<'_>) -> Vec<String> {
     let proxy = match case.shape {
         Shape::Stream => Metric::CpuPerGigabyte(Role::Proxy),

@@ -32,7 +32,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what a dead proxy wrote last may take to be in its log.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many of a dead proxy's last lines are told, how much of each, from how much of its log.
+/// How many of a dead proxy's last lines are reported, how much of each, from how much of its log.
 const LAST_LINES: usize = 3;
 const LINE_LENGTH_MAX: usize = 240;
 const LAST_WORDS_SIZE_MAX_BYTES: u64 = 2 << 10;
@@ -57,7 +57,7 @@ pub(super) fn shut_down(runtime: Runtime) {
     ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// What a program says of its version; the first line of it.
+/// The version that a program reports; its first line.
 pub async fn version(kind: SidecarKind, program: &Path) -> Result<String, SidecarError> {
     let refused = |source| SidecarError::NotAProgram {
         program: program.to_owned(),
@@ -299,7 +299,7 @@ impl Running {
     }
 }
 
-/// Reaps a proxy when it ends, along with whatever it has started, and tells how.
+/// Reaps a proxy when it ends, together with its children, and reports how it ended.
 async fn watch(
     pidfd: OwnedFd,
     mut child: Child,

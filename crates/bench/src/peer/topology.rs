@@ -36,7 +36,7 @@ pub enum TopologyError {
         /// Why not.
         reason: String,
     },
-    /// The host's processes or a pod's namespace cannot be looked at.
+    /// The host's processes or a pod's namespace cannot be read.
     #[error("cannot open the network namespace of {pod}")]
     Namespace {
         /// Namespace and name, or what it was about.

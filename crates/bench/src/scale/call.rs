@@ -57,7 +57,7 @@ impl Call {
         Ok((parts.headers, Self { connection, requests, responses, _sender: sender }))
     }
 
-    /// The next response. Whoever stops waiting for one loses nothing.
+    /// The next response. Cancel safe: a caller that stops waiting loses nothing.
     pub(super) async fn next(&mut self) -> Result<DeltaDiscoveryResponse> {
         let next = async { Ok(self.responses.next().await?) };
         driven(&mut self.connection, next).await?.context("the control plane ended the stream")

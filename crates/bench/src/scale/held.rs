@@ -87,7 +87,7 @@ impl Held {
         self.0.iter().filter(|version| **version != ABSENT).count()
     }
 
-    /// Names and versions, as a proxy tells them when it comes back.
+    /// Names and versions, as a proxy sends them when it reconnects.
     pub(super) fn versions(&self, names: &Texts, versions: &Texts) -> Vec<HeldVersion> {
         let held = self.0.iter().enumerate().filter(|(_, version)| **version != ABSENT);
         let told = held.map(|(name, version)| {

@@ -19,7 +19,7 @@ pub(super) const ACCOUNT: &str = "ztunnel";
 /// The first pod's address, and that of the first proxy's pod.
 const FIRST_POD: u32 = 0x0a80_0001;
 const FIRST_PROXY: u32 = 0x0af0_0001;
-/// Which address kwok is to give a pod.
+/// The annotation with the address that kwok must give a pod.
 const ADDRESS: &str = "scale.ambit/ip";
 
 /// Writes what is missing.

@@ -33,7 +33,7 @@ use super::{PORTS, messages};
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// What one proxy is told.
+/// The answers for one proxy.
 #[derive(Clone)]
 pub(super) struct Api {
     topology: Arc<Topology>,

@@ -121,7 +121,7 @@ fn opaque_route(backend: &Backend, name: &str) -> OpaqueRoute {
     }
 }
 
-/// Who stands behind a port.
+/// The endpoints behind a port.
 pub(super) fn endpoints(port: &Port) -> Update {
     if port.endpoints.is_empty() {
         let none = destination::NoEndpoints { exists: true };
