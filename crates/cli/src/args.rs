@@ -456,7 +456,7 @@ pub(crate) struct ManArgs {
 mod tests {
     use super::*;
 
-    /// The state directory that counts for these words, or what is said of them.
+    /// The state directory that applies to these arguments, or the error for them.
     fn state(words: &[&str], environment: Option<&str>) -> Result<Option<PathBuf>, String> {
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         let command = cli.into_command(environment.map(OsString::from));

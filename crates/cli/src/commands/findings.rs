@@ -32,8 +32,8 @@ pub(super) fn count(status: &Status, severity: Severity) -> usize {
     status.findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// What refuses connections, loudly. Without an answer of control there is nothing to say: whoever
-/// waited for it has said so.
+/// What refuses connections, as a loud warning. Empty without an answer of control: the code that
+/// waited for it has reported that.
 pub(super) async fn loud(socket: &Path) -> String {
     let control = Role { name: "control", socket };
     let status = ask::get::<Status>(control, control::STATUS).await;

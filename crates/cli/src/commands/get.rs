@@ -156,7 +156,7 @@ fn bypassing(older: &OlderConnections) -> String {
     )
 }
 
-/// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
+/// The message for an empty list, so that a misspelt namespace does not look like an empty one.
 async fn nothing_found(mesh: &Mesh, namespace: Option<&str>) -> String {
     let Some(wanted) = namespace else { return "No resources found.".to_owned() };
     match mesh.control::<List<Namespace>>(control::NAMESPACES).await {

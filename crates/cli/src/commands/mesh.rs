@@ -22,7 +22,7 @@ pub(super) enum Mesh {
     Cluster(Box<Cluster>),
 }
 
-/// The mesh that is meant. Without a word a machine is.
+/// The mesh that the arguments name; by default a machine.
 pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
     if kube.is_meant() {
         return Ok(Mesh::Cluster(Box::new(Cluster::connect(&kube.choice()).await?)));

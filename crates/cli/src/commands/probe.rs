@@ -15,7 +15,7 @@ use crate::args::ProbeArgs;
 /// Longest wait for the answer; shorter than the kubelet's own in the chart.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Asks, and prints what is said.
+/// Sends the request, and prints the answer.
 pub(super) async fn probe(args: &ProbeArgs) -> Result<ExitCode> {
     let (status, said) = local_http::get(args.address(), args.target(), PATIENCE).await?;
     super::print(&String::from_utf8_lossy(&said))?;

@@ -21,7 +21,8 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 /// Names that a message lists; the rest is counted.
 const NAMES_MAX: usize = 3;
 
-/// Waits until everything that is stored is in effect, and tells what is missing as that changes.
+/// Waits until everything that is stored is in effect, and reports what is missing when that
+/// changes.
 pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
     let control = Role { name: "control", socket };
     let start = Instant::now();

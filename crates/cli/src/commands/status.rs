@@ -111,7 +111,7 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
 /// Certificates that are revoked, and others that cannot be used or are not renewed.
 type Certificates = (Vec<FailingCertificate>, Vec<FailingCertificate>);
 
-/// Asks control and all proxies at once, so that whoever is silent costs its time once.
+/// Asks control and all proxies at once, so that silent ones cost one timeout in all.
 async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Certificates) {
     let (status, of_shares, of_certificates) = tokio::join!(
         mesh.status(),
@@ -173,7 +173,7 @@ fn text(whole: &Whole) -> String {
     text
 }
 
-/// What one node's proxy says of the shares of its descriptors.
+/// What one node's proxy reports about its shares of descriptors.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeShares {

@@ -167,8 +167,8 @@ fn workers_die_ten_times_in_a_row() {
     machine.down();
 }
 
-/// The worker goes on without its supervisor, under the policies of the moment, until another took
-/// over.
+/// The worker continues without its supervisor, under the current policies, until another proxy
+/// took over.
 #[test]
 fn a_supervisor_dies_and_nobody_notices() {
     let machine = Machine::up("kill-super", Mesh::On, &[]);

@@ -125,7 +125,7 @@ fn client_alone(machine: &Machine) -> Held {
     direct
 }
 
-/// The second end joins; what stands in plain text goes on.
+/// The second end joins; plain-text connections that are open continue.
 fn both(machine: &Machine, direct: &Held) -> Held {
     let fresh = "load http://web.app/ --rate 50 --connections 2 --close --duration 2s";
     let before = machine.connects_begun("client/load");
@@ -148,7 +148,7 @@ fn both(machine: &Machine, direct: &Held) -> Held {
     tunnelled
 }
 
-/// The client leaves first: what it had open goes on, what it opens proves nothing.
+/// The client leaves first: its open connections continue, its new ones prove nothing.
 fn client_left(machine: &Machine) {
     enrol(machine, "client", Mesh::Off);
     answered(machine, false, "its clients have left the mesh");

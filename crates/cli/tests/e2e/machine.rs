@@ -72,7 +72,7 @@ impl Machine {
         machine
     }
 
-    /// Brings the application up in the mesh, no process of which may open more files than this.
+    /// Brings the application up in the mesh; no process of it may open more files than this.
     pub(crate) fn up_with_open_files(name: &'static str, limit: usize) -> Self {
         let machine = Self::none(name);
         let limited = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
@@ -303,7 +303,7 @@ impl Machine {
         pid.expect("the pod runs")
     }
 
-    /// Connections of a pod to a port that stand, by its own kernel table.
+    /// Open connections of a pod to a port, by its own kernel table.
     ///
     /// The kernel does not stop while it writes the table, so that a look may miss some: wait for a
     /// number, do not assert it.

@@ -96,8 +96,7 @@ fn descriptors(process: &Path) -> impl Iterator<Item = String> + use<> {
     open.filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))
 }
 
-/// When a process started, in ticks since boot; nothing for one that is dead and waits for whoever
-/// is to be told.
+/// When a process started, in ticks since boot; nothing for a zombie.
 fn start(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name, in parentheses, may hold blanks and parentheses.

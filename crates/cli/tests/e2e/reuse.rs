@@ -32,7 +32,7 @@ struct Holder {
     account: &'static str,
 }
 
-/// The first, which both clients may talk to, and which alone is told the banner.
+/// The first, which both clients may reach, and which alone gets the banner.
 const VAULT: Holder = Holder { namespace: "app", name: "vault", account: "vault" };
 /// Of another namespace, and of an identity whose certificate the proxy has at hand.
 const THIEF: Holder = Holder { namespace: "client", name: "thief", account: "other" };
@@ -57,7 +57,7 @@ metadata: {name: vault, namespace: app}
 spec: {selector: {app: vault}, ports: [{name: tcp, port: 9001}]}
 ";
 
-/// In order: nobody but the vault is told the banner; `near` may not talk to the successors.
+/// In order: nobody but the vault gets the banner; `near` may not reach the successors.
 fn policies() -> String {
     let policy = |name: &str, namespace: &str, spec: &str| {
         format!(
@@ -105,7 +105,7 @@ impl Holder {
 }
 
 impl std::fmt::Display for Holder {
-    /// What it says to whoever reaches it.
+    /// What it sends to every client that reaches it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "I am {}/{} as {}", self.namespace, self.name, self.account)
     }
@@ -190,7 +190,7 @@ fn every_way() -> impl Iterator<Item = (&'static str, &'static str)> {
     hosts.flat_map(|host| ["client/near", "client/load"].map(|client| (client, host)))
 }
 
-/// Deletes the first holder and gives its address to another, without a word to control.
+/// Deletes the first holder and gives its address to another, without notice to control.
 fn hand_over(machine: &Machine, successor: Holder) {
     leave(machine, VAULT);
     change(machine, "apply", successor);
@@ -234,7 +234,7 @@ fn judged_as_itself(machine: &Machine, successor: Holder) {
     assert_eq!(hear(machine, &successor.pod(), "banner.app"), "", "it is not the vault");
 }
 
-/// What a pod reads from whoever answers at this host.
+/// What a pod reads from the server that answers at this host.
 fn hear(machine: &Machine, pod: &str, host: &str) -> String {
     let script = format!(
         "exec 2>/dev/null; timeout 4 bash -c \
@@ -243,7 +243,7 @@ fn hear(machine: &Machine, pod: &str, host: &str) -> String {
     machine.bash(pod, &script).trim().to_owned()
 }
 
-/// A client that asks again and again whoever has the address.
+/// A client that queries the holder of the address again and again.
 struct Asking {
     client: &'static str,
     child: Child,

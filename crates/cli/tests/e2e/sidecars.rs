@@ -15,7 +15,7 @@ use ambit_net::sys::process::{Signal, kill};
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, app, binary, block_on, sum};
 use crate::policy::connects;
 
-/// What every request bears and a listener on the wire must not read.
+/// A marker in every request, which a listener on the wire must not read.
 const MARKER: &str = "marker-7d20c4e1";
 const CAPTURE_LIMIT_BYTES: u64 = 256 << 20;
 /// Bytes each way of the transfer.
@@ -26,7 +26,7 @@ const REQUESTS: u64 = 200;
 const LATE: &str = "{apiVersion: v1, kind: Pod, metadata: {name: late, namespace: outside}, spec: \
     {nodeName: node-1, containers: [{name: late, image: 'ambit/sample:1', args: [sleep]}]}}";
 
-/// Ports of which nobody says what they carry.
+/// Ports with no declared protocol.
 const UNNAMED: &str = "
 apiVersion: v1
 kind: Service
@@ -136,7 +136,7 @@ fn listened(machine: &Machine, happens: impl FnOnce()) -> Trace {
     Trace::read(&file).expect("the capture can be read")
 }
 
-/// Requests that bear the marker.
+/// Requests with the marker.
 fn requests(machine: &Machine, target: &str) {
     let words = format!(
         "load http://{target} --connections 4 --rate max --requests {REQUESTS} \
@@ -179,7 +179,7 @@ fn carried(machine: &Machine, kind: SidecarKind, program: &Path) -> Sidecars {
     sidecars
 }
 
-/// One that dies is told by name; what is left of all of them in the end is nothing.
+/// A sidecar that dies is reported by name; at the end nothing is left of any.
 fn ended(machine: &Machine, sidecars: Sidecars) {
     let pids = sidecars.pids();
     kill(pids[0], Signal::Kill).expect("it lives");

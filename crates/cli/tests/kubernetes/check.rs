@@ -33,7 +33,7 @@ fn a_healthy_cluster_is_found_healthy_and_shown() {
     assert!(said.is_success, "{}{}", said.out, said.err);
 }
 
-/// One thing that is broken: how, what is said of it, and how it is mended.
+/// One fault: how to cause it, its finding, and how to repair it.
 struct Breakage<'a> {
     what: &'static str,
     /// The rule that finds it, the object that it must name, and a part of the remedy.

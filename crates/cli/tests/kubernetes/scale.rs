@@ -35,7 +35,7 @@ const CHURN: (f64, u32) = (40.0, 1900);
 const VIEWS: usize = 10;
 /// Until memory and processors are at rest.
 const SETTLE: Duration = Duration::from_secs(15);
-/// How long a cluster at rest is looked at.
+/// How long a cluster at rest is observed.
 const REST: Duration = Duration::from_secs(20);
 
 #[test]

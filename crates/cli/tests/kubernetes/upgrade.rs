@@ -37,7 +37,7 @@ fn another_version_is_rolled_out_under_load_and_nobody_notices() {
     }
 }
 
-/// Long enough for every part of which a pod may be away to have lost it.
+/// Long enough for every part that may miss a pod to have lost one.
 const BROKEN: Duration = Duration::from_secs(20);
 /// Longer than that and a rollback take.
 const BROKEN_LOAD_S: u32 = 60;
