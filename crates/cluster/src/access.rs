@@ -48,7 +48,7 @@ impl crate::Cluster {
         Ok(lacking)
     }
 
-    /// Whether a user may; without one, whoever asks.
+    /// Whether a user may do it; without a user, the caller.
     pub(crate) async fn may(
         &self,
         user: Option<String>,

@@ -127,7 +127,7 @@ pub enum ClusterError {
     /// There is something of that name already.
     #[error("the cluster has {0} already")]
     Exists(String),
-    /// A namespace's name is somebody else's.
+    /// The namespace exists and belongs to someone else.
     #[error("the cluster has a namespace {name} already, {whose}")]
     Taken {
         /// Its name.
@@ -144,7 +144,7 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Whether what was asked may be done all the same, or later: nobody has said that it was not.
+    /// Whether the request may have been carried out, or may be later: no answer denies it.
     pub(crate) fn leaves_open(&self) -> bool {
         matches!(self, Self::Answer { .. } | Self::Unreachable(..) | Self::Timeout(..))
     }
@@ -299,7 +299,7 @@ fn page_path(path: &str, next: &str) -> String {
     page
 }
 
-/// A word as it stands in a query.
+/// Escapes a text for a query.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

@@ -9,10 +9,9 @@ use kube::{Client, Config};
 
 use crate::api::ClusterError;
 
-/// Where Ambit's parts run unless told otherwise: Istio's name, so that either can take the other's
-/// place.
+/// Where Ambit's parts run by default: Istio's name, so that either can replace the other.
 pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
-/// What stands for a context's name in a pod of the cluster itself.
+/// The context's name in a pod of the cluster itself.
 const IN_CLUSTER: &str = "in-cluster";
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ pub(crate) const ANNOTATION: &str = "ambit.io/departure";
 const OPEN: &str = "open/";
 /// Begins the order to leave; the moment follows at which what is still open is cut.
 const LEAVE: &str = "leave/";
-/// How often the answers are looked at.
+/// How often the answers are read.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long an agent may take to open its pods.
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
@@ -54,10 +54,10 @@ pub struct Departure {
 /// Why the mesh did not leave.
 #[derive(Debug, thiserror::Error)]
 pub enum DepartureError {
-    /// The cluster cannot be asked or told.
+    /// The cluster cannot be read or changed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// Agents did not do what they were told in time.
+    /// Agents did not carry out the order in time.
     #[error(
         "the agents of these nodes have not answered within {within:?}: {nodes}; their pods stay \
          in the mesh, and so do all others; see `ambit logs --kube node/NODE` and whether their \
@@ -89,7 +89,7 @@ enum Answer {
     None,
     /// Its pods let plain connections in.
     Open,
-    /// Its pods are leaving; so many of their connections go on.
+    /// Its pods are leaving; so many of their connections are still open.
     Leaving(usize),
     /// Its pods have left; so many of their connections were cut.
     Left(usize),
@@ -369,8 +369,8 @@ mod tests {
         play_out(played, is_forced, stop).await
     }
 
-    /// Plays a departure that is told to stop after that time; answers its outcome, the beginnings
-    /// of all orders, and what was said.
+    /// Runs a departure that is asked to stop after that time; returns its outcome, the start of
+    /// each order, and its messages.
     async fn play_out(
         played: Played,
         is_forced: bool,

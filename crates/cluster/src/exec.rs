@@ -18,9 +18,9 @@ const OUTPUT_SIZE_MAX_BYTES: u64 = 64 << 20;
 const BUFFER_SIZE_BYTES: usize = 64 << 10;
 
 impl crate::Cluster {
-    /// Runs a command in a container of a pod to its end, and says what it printed. The container
-    /// is named, because the first one of a pod may be one that an admission webhook has put there.
-    /// The API has no way to end it: when nobody waits for it any more, it goes on in its pod.
+    /// Runs a command in a container of a pod to its end, and returns its output. The container is
+    /// named, because an admission webhook may have added the first one of a pod. The API has no
+    /// way to end a command: when nobody waits for it any more, it keeps running in its pod.
     pub async fn exec(
         &self,
         pod: &PodName,

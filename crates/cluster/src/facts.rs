@@ -20,7 +20,7 @@ use crate::parts::{AGENT, CONTROL, proxies};
 
 /// Lists that are read at the same time.
 const READ_AT_ONCE: usize = 6;
-/// Most proxies that are asked for their certificates; a sample tells whether renewal works.
+/// Most proxies that are asked for their certificates; a sample shows whether renewal works.
 const PROXIES_ASKED_MAX: usize = 64;
 /// The ConfigMap that hands the root out.
 pub(crate) const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
@@ -37,7 +37,7 @@ const VERSION: &str = "v1";
 const SECURITY: &str = "security.istio.io";
 const NETWORKING: &str = "networking.istio.io";
 
-/// When a cluster is looked at.
+/// When a cluster is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Before Ambit is installed: can the cluster run it?
@@ -130,7 +130,7 @@ impl List {
         }
     }
 
-    /// What is said of it when it cannot be read.
+    /// Its name in the finding when it cannot be read.
     fn name(self) -> &'static str {
         match self {
             Self::Nodes => "nodes",
@@ -180,7 +180,7 @@ impl List {
 /// Something that somebody must be allowed: the chart's installer, or one of the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// The part's service account; empty for whoever asks.
+    /// The part's service account; empty for the calling user.
     pub(crate) account: &'static str,
     pub(crate) group: &'static str,
     pub(crate) resource: &'static str,
@@ -250,7 +250,7 @@ pub struct Facts {
     pub(crate) access: Vec<Access>,
     /// Cilium's settings, if it has any.
     pub(crate) cilium: Option<Value>,
-    /// What control says of itself, or why it does not.
+    /// Control's status, or why it could not be read.
     pub(crate) control: Option<Result<Status, String>>,
     /// The certificates that proxies hold, by node.
     pub(crate) certificates: Vec<(String, Result<Vec<HeldCertificate>, String>)>,
@@ -477,7 +477,7 @@ fn trim(list: List, object: &mut Value) {
     }
 }
 
-/// What rules look at of a pod, of which a cluster may have many thousands.
+/// The fields of a pod that rules read; a cluster may have many thousands of pods.
 fn pod(object: &Value) -> Value {
     let metadata = [
         "namespace",

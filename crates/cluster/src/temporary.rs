@@ -17,7 +17,7 @@ use crate::parts::PodName;
 
 /// The mark: whose value is the run's alone.
 const MARK: &str = "ambit.io/bench-run";
-/// For how long an API server goes on with a request whose answer nobody waits for any more: its
+/// For how long an API server continues a request whose answer nobody waits for any more: its
 /// `--request-timeout`, unless that is set to something else.
 const LANDING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a namespace may take to go, its pods included.
@@ -68,7 +68,7 @@ pub struct LivePod {
 }
 
 impl TemporaryNamespace {
-    /// One that is not made yet. `run` tells this run from every other.
+    /// One that is not created yet. `run` distinguishes this run from every other.
     pub fn new(cluster: Cluster, name: &str, run: &str) -> Self {
         Self { cluster, name: name.to_owned(), run: run.to_owned(), making: Making::NotBegun }
     }

@@ -20,7 +20,7 @@ use crate::parts::{AGENT, CONTROL, PROXY, is_control};
 const LEASE: &str = "ambit-control";
 /// Taints that keep pods off a node whose agent is not ready.
 const TAINTS: [&str; 2] = ["ambit.io/not-ready", "cni.istio.io/not-ready"];
-/// So many restarts of a container are told.
+/// So many restarts of a container are reported.
 const RESTARTS_TOLD: u64 = 3;
 /// What an agent or proxy does for its node.
 const PARTS: [(&str, &str, &str); 2] = [
@@ -230,7 +230,7 @@ fn on_nodes(facts: &Facts, part: &str, rule: &'static str, consequence: &str, re
     }
 }
 
-/// What a pod says of its not being ready.
+/// A pod's own reason for not being ready.
 fn why_not_ready(pod: &Value) -> Option<String> {
     let statuses = items(pod, "/status/containerStatuses");
     let waiting = statuses.map(|it| &it["state"]["waiting"]).find(|it| it.is_object());
@@ -296,7 +296,7 @@ fn images(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// What control says of the proxies and policies.
+/// What control reports about proxies and policies.
 fn status(facts: &Facts, report: &mut Report) {
     let Some(control) = &facts.control else { return };
     let status = match control {

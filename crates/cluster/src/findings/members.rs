@@ -17,7 +17,7 @@ const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
 /// What an agent writes on a pod that it cannot capture: a word for the kind, then the details.
 const NOT_CAPTURED: &str = "ambit.io/not-captured";
 const USE_WAYPOINT: &str = "istio.io/use-waypoint";
-/// The CNI plugin, as the kubelet names it in what it tells of a pod.
+/// The CNI plugin's name in the kubelet's messages about a pod.
 const PLUGIN: &str = "ambit-cni";
 /// The container of a sidecar.
 const SIDECAR: &str = "istio-proxy";
@@ -54,7 +54,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     waypoints(facts, report);
 }
 
-/// How the capture of a pod stands, as its agent says.
+/// The state of a pod's capture, as its agent reports it.
 fn standing(pod: &Value, report: &mut Report) {
     if let Some(connections) = annotation(pod, OLDER_CONNECTIONS) {
         report.info("older-connections", object("Pod", pod)).says(

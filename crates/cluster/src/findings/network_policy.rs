@@ -201,7 +201,7 @@ fn confinement<'a>(
     confinement
 }
 
-/// The pods of the mesh that an egress rule means, as many as are looked at.
+/// The pods of the mesh that an egress rule means, up to a bound.
 ///
 /// A rule that names pods by their labels means its ports there. One that names whole namespaces,
 /// or nobody, may mean others, such as DNS: it counts where a pod says that it has such a port.

@@ -12,7 +12,7 @@ use crate::Facts;
 use crate::facts::{List, ROOT_CONFIG_MAP as ROOT};
 use crate::json::namespace;
 
-/// A root that ends sooner is told.
+/// A root that expires sooner is reported.
 const ROOT_DAYS_MIN: i64 = 30;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 /// Of a certificate's life so much must be left, in percent; it is renewed at half.
