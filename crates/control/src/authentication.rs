@@ -30,13 +30,13 @@ pub(crate) enum Refusal {
     /// Nobody can say whose it is.
     #[error(transparent)]
     Caller(#[from] CallerError),
-    /// It is somebody else's.
+    /// The token belongs to another account.
     #[error("{0} is not the account of a node proxy; see --trusted-node-accounts")]
     Untrusted(String),
 }
 
 impl Refusal {
-    /// What the caller is told.
+    /// The status that the caller gets.
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Caller(error) => error.status(),

@@ -87,7 +87,7 @@ pub enum CaError {
     /// What was signed cannot be read back.
     #[error("cannot read what was signed")]
     Signed(#[source] Box<CertificateError>),
-    /// The rotation cannot go on.
+    /// The rotation cannot continue.
     #[error("{0}")]
     Rotation(&'static str),
     /// Holders have not fetched the new roots yet.
@@ -391,8 +391,8 @@ impl CertificateAuthority {
         Ok(())
     }
 
-    /// What must be done as time passes: a list is signed anew, a rotation goes on once all holders
-    /// know the new root.
+    /// The periodic work: signs the list again, and continues a rotation once all holders know the
+    /// new root.
     pub(crate) fn maintain(&self, holders: &[Holder], now: SystemTime) -> Result<(), CaError> {
         let mut inner = self.inner();
         let shorter = inner.ledger.forget_expired(now);
@@ -465,9 +465,9 @@ impl CertificateAuthority {
         Ok(inner.status(holders))
     }
 
-    /// Ends the rotation: the old root is no longer handed out as trusted. With `force` that is so
-    /// although holders have not renewed: whoever renews refuses them, and no open connection is
-    /// cut.
+    /// Ends the rotation: the old root is no longer handed out as trusted. With `force` this
+    /// happens although some holders have not renewed: holders that renew refuse them, and no open
+    /// connection is cut.
     pub(crate) fn finish_rotation(
         &self,
         holders: &[Holder],

@@ -35,7 +35,7 @@ use crate::world::World;
 
 /// For whom tokens must be meant.
 pub(crate) const AUDIENCE: &str = "istio-ca";
-/// Longest token that is looked at; Kubernetes' own are about 1 KiB long.
+/// Longest token that is checked; Kubernetes' own are about 1 KiB long.
 const TOKEN_SIZE_MAX_BYTES: usize = 8 << 10;
 /// How long the API server's word on a token is good, unless the token ends before.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ pub(crate) struct Caller {
     pub(crate) namespace: String,
     /// Name of its service account.
     pub(crate) service_account: String,
-    /// The node it is bound to; empty when nothing tells.
+    /// The node it is bound to; empty if unknown.
     pub(crate) node: String,
     /// When its token ends.
     pub(crate) expires_at: SystemTime,
@@ -93,13 +93,13 @@ pub(crate) enum CallerError {
     /// The token's pod is gone, or was replaced.
     #[error("the token is of pod {0}, which does not exist any more")]
     PodGone(String),
-    /// Nobody can tell at the moment.
+    /// It cannot be verified at the moment.
     #[error("the token cannot be verified now, try again")]
     Unknown(#[source] ApiError),
 }
 
 impl CallerError {
-    /// What the caller is told.
+    /// The status that the caller gets.
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Unknown(_) => Status::unavailable(chain(self)),
@@ -157,8 +157,8 @@ fn bearer(metadata: &MetadataMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
-/// Compares the token's pod with the world: it must be there, the same incarnation, and it tells
-/// the node where the token does not.
+/// Compares the token's pod with the world: it must exist with the same uid, and it names the node
+/// if the token does not.
 async fn located(mut caller: Caller, world: &World) -> Result<Caller, CallerError> {
     let Some((name, uid)) = &caller.pod else { return Ok(caller) };
     let object = ObjectName::new(&caller.namespace, name);

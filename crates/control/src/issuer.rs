@@ -150,7 +150,7 @@ impl Source {
     }
 }
 
-/// Whose turn it is to have a question asked.
+/// Whose token the API server is asked about next.
 pub(crate) struct Turns {
     open: Semaphore,
     reserved: Semaphore,

@@ -158,12 +158,12 @@ enum Refused {
 pub(crate) enum Security {
     /// TLS with whatever certificate is current.
     Tls(Arc<ArcSwap<ServiceAcceptor>>),
-    /// None; for loopback. Whoever is there has proven enough.
+    /// None; for loopback. A client there has proven enough.
     Plain,
 }
 
 impl Security {
-    /// What this port bears in a process that may have so many descriptors.
+    /// The bounds of this port in a process that may have so many descriptors.
     fn bounds(&self, descriptors: usize) -> Bounds {
         let total = SILENT_MAX.min(descriptors / SILENT_SHARE);
         let silent = Bound { total, each: SILENT_OF_SOURCE_MAX.min(total.div_ceil(2)) };

@@ -21,7 +21,7 @@ use crate::world::World;
 
 /// How long a token is valid.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
-/// How often tokens are looked at, when nothing else gives a reason.
+/// How often tokens are checked when nothing changes.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why a node's credentials cannot be written.

@@ -71,7 +71,7 @@ struct Dirty {
     listings: BTreeSet<Listing>,
 }
 
-/// What lists endpoints by their addresses, each of which may be a workload of its own.
+/// Objects that list endpoints by address; each address may be its own workload.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Listing {
     /// A ServiceEntry.
@@ -133,7 +133,7 @@ impl Builder {
         self.vips.take_changed().then_some(&self.vips)
     }
 
-    /// What is to be said of an AuthorizationPolicy.
+    /// The condition to report for an AuthorizationPolicy.
     pub(crate) fn condition(&self, policy: &ObjectName) -> Option<&StatusCondition> {
         self.conditions.get(policy)
     }

@@ -74,7 +74,7 @@ impl World {
         mark
     }
 
-    /// The marks as they are set, for whoever reads the registry.
+    /// The marks as they are set, for the reader of the registry.
     pub(crate) fn marks(&self) -> watch::Receiver<u64> {
         self.marks.subscribe()
     }

@@ -51,7 +51,7 @@ const TURN_BYTES_PER_SECOND: u32 = 2 << 20;
 /// How long a client may leave a response untaken before it is given up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What one client is to be sent.
+/// The responses for one client.
 type Responses = mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>;
 
 /// Discovery for node proxies.
@@ -86,7 +86,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn; whoever asked first gets one first.
+    /// Waits for a turn; first come, first served.
     async fn take(&self) -> Turn {
         let permit = self.0.clone().acquire_owned().await.expect("nobody closes it");
         Turn { _permit: permit, over_at: Instant::now() + TURN }
@@ -123,7 +123,7 @@ struct Client {
 }
 
 impl Client {
-    /// A client that has asked for something; whoever looks sees that it has not got it.
+    /// A client that has subscribed and, to `/debug/syncz`, has received nothing yet.
     fn new(remote: Option<SocketAddr>, node: String, stream: &Stream) -> Self {
         let id = stream.node().map(|told| told.id.to_string()).unwrap_or_default();
         let (since, progress) = (SystemTime::now(), Mutex::new(stream.progress()));
@@ -211,8 +211,8 @@ fn type_name(resource_type: ResourceType) -> &'static str {
 }
 
 impl Discovery {
-    /// Serves one client for as long as it stays; answers what it is to be sent, and what to hold
-    /// for as long as something of it may wait for the client.
+    /// Serves one client for as long as it stays. Returns the responses to send, and a guard to
+    /// hold for as long as any of them may wait for the client.
     pub(crate) async fn follow(
         &self,
         headers: HeaderMap,

@@ -83,8 +83,8 @@ impl Admin {
         }
     }
 
-    /// Whoever revokes must know whether the other replicas do too. Questions are answered on
-    /// threads that may wait.
+    /// The caller of a revocation must know whether the other replicas have it too. Requests are
+    /// answered on threads that may wait.
     fn tell_replicas(&self) -> Result<(), Answer> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let told = tokio::runtime::Handle::current().block_on(cluster.exchange(&self.authority));

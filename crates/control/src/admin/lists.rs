@@ -106,9 +106,9 @@ fn is_unschedulable(pod: &PodRecord, state: &PodState) -> bool {
     reason.is_some_and(|reason| reason.starts_with(UNSCHEDULABLE))
 }
 
-/// A pod of the mesh that something keeps from its work, and waiting alone will not mend it: no
-/// node takes it, or its containers do not start or do not stay. Whoever reports it says so with a
-/// word as Kubernetes has them; a sentence says how far a pod is on its way.
+/// A pod of the mesh with a problem that waiting alone will not solve: no node takes it, or its
+/// containers do not start or do not stay up. Such a problem is reported as one of Kubernetes'
+/// words; a sentence describes the progress of a pod.
 fn failing_pod(text: &str, pod: &PodRecord, state: &PodState) -> Option<admin::FailingPod> {
     let status = state.status_of(pod).filter(|_| !pod.is_ending && state.may_run(pod))?;
     let reason = status.reason.as_deref()?;

@@ -51,7 +51,7 @@ pub(super) enum WhyError {
     NoAddress(String),
 }
 
-/// Where a connection is to go.
+/// The destination of a connection.
 struct Destination {
     name: String,
     address: SocketAddr,

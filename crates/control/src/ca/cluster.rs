@@ -39,7 +39,7 @@ const ORDERS_KEY: &str = "orders.json";
 const REVOKED: [&str; PARTS] =
     ["ambit-revoked-0", "ambit-revoked-1", "ambit-revoked-2", "ambit-revoked-3"];
 const REVOKED_KEY: &str = "revoked.txt";
-/// What the two are to an operator.
+/// The name of the two for an operator.
 const LIST: &str = "ConfigMaps ambit-revoked and ambit-revoked-*";
 /// How often replicas look at the list; at the Secrets every sixth time.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -157,7 +157,7 @@ impl ClusterAuthority {
         move |source| ClusterError::Api { what, namespace, source }
     }
 
-    /// The authority, as soon as the API server tells.
+    /// The authority, as soon as the API server returns it.
     pub(crate) async fn wait_for_root(&self) -> Result<Authority, ClusterError> {
         let mut is_said = false;
         loop {
@@ -254,7 +254,7 @@ impl ClusterAuthority {
         }
     }
 
-    /// Tells the other replicas what was taken back here, and takes back what they did.
+    /// Publishes this replica's revocations to the others, and carries out theirs.
     pub(crate) async fn exchange(
         &self,
         authority: &CertificateAuthority,
@@ -380,7 +380,7 @@ impl ClusterAuthority {
 }
 
 impl Shared {
-    /// What the ConfigMap of this name is to say.
+    /// The content for the ConfigMap of this name.
     fn text(&self, name: &str) -> String {
         match REVOKED.iter().position(|part| *part == name) {
             Some(part) => self.part(part),
@@ -390,7 +390,7 @@ impl Shared {
     }
 }
 
-/// Logs what is wrong when that changes, and tells it to whoever asks for the status.
+/// Logs a problem when it changes, and reports it in the status.
 fn note(
     authority: &CertificateAuthority,
     problem: &mut Option<String>,

@@ -23,7 +23,7 @@ use crate::durable::{self, FileError, PRIVATE};
 /// nothing is: beyond this no more are signed.
 const ISSUED_MAX: usize = 500_000;
 /// Most live certificates of one node, so that no node takes the room of others. A pod's identity
-/// has two or three at a time, and a few more whenever its proxy is started anew.
+/// has two or three at a time, and a few more whenever its proxy restarts.
 const ISSUED_PER_NODE_MAX: usize = 10_000;
 /// Most live certificates of one identity on one node: what is taken back with it is on every
 /// proxy's list. An honest proxy holds one, two while it renews, and two more while it is upgraded.
@@ -37,10 +37,11 @@ pub(super) const CROWDED_TTL: Duration = Duration::from_secs(3600);
 /// How long a serial is known that has ended while it was on the list: until no list that was
 /// published has it any more.
 const ENDED_KEPT_SECONDS: u64 = 3600;
-/// How long a serial stays on the list after its certificate has ended, as long as there is room.
-/// By a clock that is ahead it ends early, and whoever it was taken from could use it again.
+/// How long a serial stays on the list after its certificate has expired, as long as there is room.
+/// By a clock that is ahead it would expire early, and the thief of the certificate could use it
+/// again.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2 * 86_400);
-/// The ledger is written anew when it has this many more lines than entries.
+/// The ledger is rewritten when it has this many more lines than entries.
 const STALE_LINES_MAX: usize = 10_000;
 
 /// One certificate that was signed.
@@ -75,7 +76,7 @@ pub(crate) struct Revoked {
     pub(crate) not_after: Option<u64>,
 }
 
-/// What is to be taken back.
+/// What to revoke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Which {
     /// One certificate.

@@ -109,7 +109,7 @@ impl Service<http::Request<Body>> for Guarded {
 }
 
 impl Refusal {
-    /// Counts and logs it; answers what the caller is told.
+    /// Counts and logs it; returns the status for the caller.
     fn told(self, metrics: &Metrics, remote: Option<&Remote>) -> Status {
         let Self(reason, status) = self;
         metrics.refused(reason);

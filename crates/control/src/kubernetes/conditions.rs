@@ -36,7 +36,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Longest note of an Event, by the API's rules.
 const NOTE_SIZE_MAX_BYTES: usize = 1024;
 
-/// What is said of a policy: of which generation, and what.
+/// What is reported about a policy: its generation, and the condition.
 type Verdict = (i64, StatusCondition);
 /// Of which object.
 type Named = (Kind, ObjectName);

@@ -24,7 +24,7 @@ use super::{ApiError, FIELD_MANAGER, answer};
 const LEASE: &str = "ambit-control";
 /// How long it is held without renewal.
 const DURATION: Duration = Duration::from_secs(15);
-/// How often it is renewed, and looked at by those who do not have it.
+/// How often the leader renews it, and the others read it.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// When a leader that could not renew stops leading: with one answer's time to spare for what it
 /// has under way.

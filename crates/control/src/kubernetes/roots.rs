@@ -34,8 +34,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 const WRITES_MAX: usize = 8;
 /// ConfigMaps in one page of a list: each may have 1 MiB.
 const PAGE: u32 = 50;
-/// Texts of one ConfigMap that differ and are looked at. There is one, and another while it is
-/// replaced; whoever may write in a namespace may make more.
+/// Most different texts of one ConfigMap that are read. There is one, and another while it is
+/// replaced; anyone who may write in a namespace can make more.
 const TEXTS_MAX: usize = 16;
 
 /// What the ConfigMaps of one name hold.
@@ -43,7 +43,7 @@ const TEXTS_MAX: usize = 16;
 struct Known {
     /// The hash of each namespace's text.
     hashes: BTreeMap<String, [u8; 32]>,
-    /// The texts by their hashes, as far as they are looked at.
+    /// The texts by their hashes, as far as they are read.
     texts: BTreeMap<[u8; 32], String>,
 }
 

@@ -156,7 +156,7 @@ impl FilesRegistry {
         true
     }
 
-    /// Reads everything, and tells what is gone.
+    /// Reads everything, and reports what is gone.
     fn rescan(&mut self) -> Result<Vec<Event>, RegistryError> {
         let mut found = BTreeSet::new();
         let objects = KINDS.map(|kind| Path::new("objects").join(kind.plural()));

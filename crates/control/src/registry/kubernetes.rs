@@ -48,8 +48,8 @@ const BATCH_MAX: usize = 10_000;
 const QUEUE: usize = 1024;
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
-/// How long the API server keeps one watch open. A connection that died without a word is found
-/// out five seconds later.
+/// How long the API server keeps one watch open. A connection that died silently is detected five
+/// seconds later.
 const WATCH_TIMEOUT_SECONDS: u32 = 120;
 /// First and longest pause after a watch failed.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -72,11 +72,11 @@ pub(crate) struct KubernetesRegistry {
     watches: JoinSet<()>,
 }
 
-/// What a watch tells.
+/// What a watch reports.
 enum Told {
     /// Something changed.
     Events(Vec<Event>),
-    /// All that there is of a kind has been told.
+    /// All objects of a kind have been reported.
     Listed(Kind),
 }
 
@@ -133,7 +133,7 @@ impl KubernetesRegistry {
         Self { told, unlisted: KINDS.into_iter().collect(), watches }
     }
 
-    /// Gives all that there is to `take`, until every kind was listed once.
+    /// Passes all objects to `take`, until every kind was listed once.
     pub(crate) async fn load(
         &mut self,
         mut take: impl FnMut(Vec<Event>),
@@ -231,7 +231,7 @@ async fn served(client: &Client, kind: Kind) -> kube::Result<Option<String>> {
     Ok(None)
 }
 
-/// Why the registry's task has nobody to tell any more.
+/// The receiver of the registry's events is gone.
 struct Unheard;
 
 /// Why a stream of events is left for a new one.
@@ -248,7 +248,7 @@ impl From<Unheard> for Restart {
     }
 }
 
-/// What a watcher tells.
+/// The events of a watcher.
 type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 
 /// Follows one kind.
@@ -261,17 +261,17 @@ struct Follower {
     /// How many kinds cannot be watched at the moment, for all kinds together.
     failing: Arc<AtomicUsize>,
     hashing: RandomState,
-    /// What was told and is not gone, with a fingerprint of its last contents.
+    /// What was reported and is not gone, with a fingerprint of its last contents.
     known: HashMap<ObjectKey, u64>,
     /// What a list that is being read has shown so far.
     seen: Option<HashSet<ObjectKey>>,
-    /// Whether it was said that all of the kind was told.
+    /// Whether the kind was reported as listed.
     is_listed: bool,
     /// What is wrong, once it was said.
     problem: Option<&'static str>,
     /// How often the kind was looked for in vain.
     looks: usize,
-    /// How many kinds were listed, for the one that is told last.
+    /// How many kinds were listed, for the kind that is reported last.
     others: Option<watch::Receiver<usize>>,
 }
 
@@ -366,9 +366,9 @@ impl Follower {
         }
     }
 
-    /// Waits until all other kinds were listed, if this one is to be told after them: so a pod's
-    /// workload is built once, and not again for every service and policy that comes after it. Its
-    /// list is on its way meanwhile.
+    /// Waits until all other kinds were listed, if this one is reported after them: so a pod's
+    /// workload is built once, and not again for every service and policy that follows. Its list is
+    /// read meanwhile.
     async fn await_others(&mut self) -> Result<(), Unheard> {
         let Some(mut listed) = self.others.take() else { return Ok(()) };
         let is_last = |listed: &usize| *listed == KINDS.len() - 1;
@@ -422,7 +422,7 @@ impl Follower {
         self.sender.send(told).await.map_err(|_| Unheard)
     }
 
-    /// Says what is wrong, once; answers whether the list must be read anew.
+    /// Reports a failure once; returns whether the list must be read again.
     async fn fails(&mut self, error: watcher::Error) -> Result<Option<Restart>, Unheard> {
         let error = api_error(error);
         let (kind, problem) = (self.kind, error.to_string());

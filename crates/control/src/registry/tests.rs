@@ -124,7 +124,7 @@ impl Bed {
         }
     }
 
-    /// What is told of pods beside their objects: in a cluster these hold it themselves.
+    /// What is reported about pods apart from their objects: in a cluster the objects hold it.
     fn beside<'a>(&self, told: &'a [&'static str]) -> &'a [&'static str] {
         match self {
             Self::Files(_) => told,

@@ -15,7 +15,7 @@ use super::RunError;
 use crate::ca::{CertificateAuthority, SERVER_CERT_TTL};
 use crate::error_text::chain;
 
-/// How often the clock is looked at, and how long an expired certificate may be served at most.
+/// How often the clock is read, and so the longest time that an expired certificate is served.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How far a clock may be set back before a certificate that was signed later is renewed. Proxies
 /// refuse it only when it is dated two minutes ahead of theirs.
@@ -78,7 +78,7 @@ impl<C: Fn() -> SystemTime + Send + 'static> Renewal<C> {
     }
 }
 
-/// Whether a certificate of then is to be renewed now.
+/// Whether a certificate that was signed then must be renewed now.
 fn is_due(signed_at: SystemTime, now: SystemTime) -> bool {
     match now.duration_since(signed_at) {
         Ok(age) => age >= SERVER_CERT_TTL / 2,

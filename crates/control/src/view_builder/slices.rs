@@ -237,7 +237,7 @@ fn together(service: &ServiceRecord, listed: &[Listed<'_>]) -> (bool, Vec<PortMa
 }
 
 /// The ports on which a pod that is listed so serves `service`: none while it is not ready. It is
-/// an endpoint all the same, held to the policies and the waypoint of the Service.
+/// still an endpoint, and the policies and the waypoint of the Service apply to it.
 pub(super) fn member_ports(service: &ServiceRecord, listed: &[Listed<'_>]) -> Vec<PortMapping> {
     let (is_ready, ports) = together(service, listed);
     if is_ready || services::takes_unready(service) { ports } else { Vec::new() }

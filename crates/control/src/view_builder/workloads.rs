@@ -25,7 +25,7 @@ pub(crate) fn pod_uid(mesh: &Mesh, name: &ObjectName) -> String {
 /// What is known of a pod beside its object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PodState {
-    /// What its node says of it.
+    /// Its node's report about it.
     pub(crate) status: Option<PodStatus>,
     /// The uid of the incarnation that the node agent captured.
     pub(crate) captured: Option<ambit_model::Text>,
@@ -59,7 +59,7 @@ impl PodState {
         told || pod.is_annotated_captured
     }
 
-    /// What the node agent says of this incarnation of the pod, beside that it is captured.
+    /// What the node agent reports about this incarnation of the pod, besides its capture.
     pub(crate) fn notes<'a>(&'a self, pod: &'a PodRecord) -> &'a CaptureNotes {
         let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid);
         if told { &self.notes } else { &pod.notes }

@@ -20,7 +20,7 @@ pub(super) const FIRST_ANSWERS: usize = 16;
 pub(super) const STREAMS_OF_NODE_MAX: usize = FIRST_ANSWERS / 2;
 
 /// How long each stream at the bound waits for its place, one after another. A first answer takes
-/// some 10 ms of a processor in a large mesh: what one node can have made anew is a tenth of one.
+/// some 10 ms of a processor in a large mesh: so one node can cost a tenth of a processor.
 const PACE: Duration = Duration::from_millis(100);
 
 /// The streams of all nodes.

@@ -38,7 +38,7 @@ const PODS: &str = "/api/v1/pods";
 /// Pages that wait while other kinds are listed.
 const READY: usize = 16;
 
-/// What [`watcher::watcher`] tells of all pods.
+/// The events of [`watcher::watcher`] for all pods.
 pub(super) fn watcher(client: &Client, config: Config) -> Watched<Pod> {
     let (sender, pages) = mpsc::channel(READY);
     let lists = Arc::new(Lists { below: client.clone(), pages: sender });
@@ -48,11 +48,11 @@ pub(super) fn watcher(client: &Client, config: Config) -> Watched<Pod> {
     stream::unfold(told, |mut told| async { Some((told.next().await?, told)) }).boxed()
 }
 
-/// What is told of the pods.
+/// The events of the pods, from both sources.
 struct Merged {
-    /// What the watcher tells: everything but the lists that were read here.
+    /// The watcher's events: everything except the lists that were read here.
     events: Watched<Pod>,
-    /// What it told and is told on when all pods that were read before are.
+    /// An event of the watcher, held until all pods that were read before it are passed on.
     held: Option<watcher::Result<Event<Pod>>>,
     pages: mpsc::Receiver<Vec<Pod>>,
     page: std::vec::IntoIter<Pod>,
@@ -317,7 +317,7 @@ mod tests {
         message::PodList { metadata: Some(metadata), items: items.collect() }
     }
 
-    /// What a watcher tells until the list is told, or the first error.
+    /// The pods that a watcher reports until the list is complete, or the first error.
     async fn listed(client: &Client) -> watcher::Result<Vec<Pod>> {
         let config = Config::default().page_size(PAGE);
         let told = watcher(client, config).try_take_while(|event| {

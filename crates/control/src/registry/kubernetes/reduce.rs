@@ -40,7 +40,7 @@ pub(super) struct Reading<K> {
     pub(super) selector: Option<&'static str>,
     /// Drops what nobody needs.
     pub(super) reduce: fn(&mut K),
-    /// What is told of a reduced object; or what is wrong with it.
+    /// The events of a reduced object; or what is wrong with it.
     pub(super) events: fn(K) -> Result<Vec<Event>, String>,
 }
 
@@ -204,8 +204,8 @@ fn reduced_container(container: ContainerStatus) -> ContainerStatus {
     }
 }
 
-/// The pod with what its node says of it. Without a uid it cannot be told from the next of its
-/// name.
+/// The pod with its node's report. Without a uid it cannot be distinguished from the next pod of
+/// its name.
 fn pod_events(pod: Pod) -> Result<Vec<Event>, String> {
     pod.metadata.uid.as_ref().ok_or("it has no uid")?;
     Ok(vec![Event::Put(Typed::Pod(Arc::new(pod)))])

@@ -21,7 +21,7 @@ const STRICT: MutualTls = MutualTls { mode: MutualTlsMode::Strict };
 /// A field is there and cannot be read; the problem was noted.
 struct Unread;
 
-/// A specification of which fields are taken one by one.
+/// A specification whose fields are taken out one by one.
 struct Fields {
     left: Map<String, Value>,
     problems: Vec<String>,
