@@ -74,7 +74,7 @@ pub enum CertificateError {
     },
 }
 
-/// Tells the time; another in tests.
+/// The clock; another one in tests.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 

@@ -93,8 +93,8 @@ pub struct Connection {
     cut_for: RefCell<Option<CutReason>>,
 }
 
-/// What there is to tell of a connection once it stands: the record of each pod of this proxy that
-/// it belongs to, the client's first.
+/// What is reported about an established connection: the record of each pod of this proxy that it
+/// belongs to, the client's first.
 struct Details {
     records: Vec<(Record, Arc<Traffic>)>,
     counted: Cell<Bytes>,
@@ -156,7 +156,7 @@ impl Connections {
         }
     }
 
-    /// What there is to tell of every connection that stands.
+    /// A description of every established connection.
     pub fn list(&self) -> Vec<admin::Connection> {
         self.0.live.borrow().iter().filter_map(|(_, connection)| connection.info()).collect()
     }

@@ -16,7 +16,7 @@ pub(crate) const DEMAND_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Demanded {
     /// Which.
     pub name: String,
-    /// Told when the view says what there is to say.
+    /// Completed when the view has the answer.
     pub answered: oneshot::Sender<()>,
 }
 
@@ -35,8 +35,8 @@ impl Demand {
         self.0.is_some()
     }
 
-    /// Waits until the view says what there is to say about an address (`network/ip`) or a service
-    /// (`namespace/hostname`), but not for ever: then the view is taken as it is.
+    /// Waits until the view has the answer about an address (`network/ip`) or a service
+    /// (`namespace/hostname`). The wait is bounded: afterwards the view is used as it is.
     pub async fn address(&self, name: String) {
         let Some(demands) = &self.0 else { return };
         let asking = async {

@@ -87,7 +87,7 @@ pub enum DialError {
         /// Who.
         address: SocketAddr,
     },
-    /// The client's identity does not fit what the application wants to be told.
+    /// The client's identity does not fit into the PROXY header that the application wants.
     #[error("cannot write the PROXY header for the application")]
     ProxyProtocol(#[from] IdentityTooLong),
     /// The pod may have no more descriptors.

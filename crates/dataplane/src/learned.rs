@@ -10,7 +10,7 @@ use ambit_tls::WorkloadCertificate;
 use ambit_wire::proto::ambit::snapshot::Delta;
 use tokio::sync::mpsc;
 
-/// What may wait to be taken. Whoever listens takes it at once and keeps it elsewhere.
+/// The bound on items that wait to be taken. A listener takes each at once and keeps it elsewhere.
 const LEARNED: usize = 64;
 
 /// What a proxy has learned.
@@ -31,12 +31,12 @@ pub enum Learned {
     Forgotten(Identity),
 }
 
-/// Who is told what a proxy learns. Clones tell the same.
+/// The receiver of what a proxy learns. Clones share one receiver.
 #[derive(Clone, Debug)]
 pub struct Successor(mpsc::Sender<Learned>);
 
 impl Successor {
-    /// A successor, and what it is told.
+    /// A successor, and the receiver of what it gets.
     pub fn new() -> (Self, mpsc::Receiver<Learned>) {
         let (sender, receiver) = mpsc::channel(LEARNED);
         (Self(sender), receiver)

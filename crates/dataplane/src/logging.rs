@@ -62,10 +62,10 @@ pub struct Levels {
     lines: SyncSender<Line>,
 }
 
-/// What the writing thread is told.
+/// A message to the writing thread.
 enum Line {
     Text(Vec<u8>),
-    /// Everything before this is to be written, and then said so.
+    /// Write everything before this, then acknowledge.
     Flush(SyncSender<()>),
 }
 
@@ -88,7 +88,7 @@ impl Levels {
         Ok(Self { handle, initial: filter.to_owned(), lines })
     }
 
-    /// Levels that no subscriber obeys, for whoever shows them; they live as long as the process.
+    /// Levels that no subscriber uses, only to show them; they live as long as the process.
     pub fn detached(filter: &str) -> Self {
         let (layer, handle) = reload::Layer::new(parse(filter).expect("a filter"));
         std::mem::forget(layer);

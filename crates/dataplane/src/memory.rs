@@ -19,7 +19,7 @@ use serde::Serialize;
 const CLIENT_PART_OF_POD: usize = 2;
 /// A share of which no more than this part is free is used up: windows are at their narrowest.
 const FREE_PART_WHEN_USED_UP: usize = 8;
-/// Shares that an operator is told of.
+/// Most shares in a report to operators.
 const MAX_TOLD: usize = 32;
 /// Accounts beyond which those are forgotten that nothing uses any more.
 const SWEEP_ACCOUNTS: usize = 256;

@@ -59,7 +59,7 @@ impl Mesh {
         }
     }
 
-    /// Publishes a view and wakes whoever waits for one.
+    /// Publishes a view and wakes all tasks that wait for one.
     pub fn publish(&self, view: View) {
         self.view.store(Arc::new(view));
         self.view_changed.send_modify(|version| *version += 1);

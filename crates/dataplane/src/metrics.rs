@@ -197,7 +197,7 @@ impl Metrics {
         self.0.counters.discovery_ends.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// A discovery response came, of which so many resources were not taken as they came.
+    /// A discovery response came; so many of its resources were not accepted unchanged.
     pub(crate) fn discovery_message(&self, type_url: &str, resources: usize, refused: usize) {
         let labels = MessageLabels { url: type_url.to_owned() };
         let counters = &self.0.counters;

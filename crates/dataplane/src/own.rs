@@ -34,9 +34,9 @@ pub struct OwnWorkload {
 }
 
 impl OwnWorkload {
-    /// What the view says of this workload. A description under its name but of another service
-    /// account is that of an earlier pod, and one without a node was written by somebody for
-    /// something else: nothing of it, its policies least of all, holds for this one.
+    /// The view's description of this workload. A description with its name but another service
+    /// account is an earlier pod's, and one without a node was written by a user for something
+    /// else: nothing of it applies to this one, least of all its policies.
     pub fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
         let described = view.workload_named(&self.name);
         described.filter(|it| it.is_pod() && it.service_account == self.identity.service_account)

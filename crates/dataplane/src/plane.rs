@@ -54,7 +54,7 @@ pub struct PoolKey {
     pub source: Identity,
     /// The address it connects from.
     pub source_ip: IpAddr,
-    /// The identities of which the destination must prove one.
+    /// The destination must prove one of these identities.
     pub(crate) destinations: Vec<Identity>,
     /// Where the tunnel ends.
     pub hbone: SocketAddr,

@@ -61,12 +61,12 @@ pub struct Party {
     pub workload: Option<Arc<Workload>>,
     /// Who it is, as proven.
     pub identity: Option<Identity>,
-    /// What it said of itself, where the view knows nothing.
+    /// What it claimed about itself, where the view knows nothing.
     pub baggage: Option<Box<Baggage>>,
 }
 
 impl Party {
-    /// An end of which only the address is known.
+    /// An end with only its address known.
     pub fn at(address: SocketAddr) -> Self {
         Self { address, workload: None, identity: None, baggage: None }
     }
@@ -123,7 +123,7 @@ impl Party {
 /// What is known of one connection.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Whose proxy tells.
+    /// Which end's proxy reports.
     pub reporter: Reporter,
     /// How it went.
     pub way: Way,
@@ -144,7 +144,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A connection between two addresses of which nothing else is known yet.
+    /// A connection between two addresses, with nothing else known yet.
     pub fn new(reporter: Reporter, source: SocketAddr, destination: SocketAddr) -> Self {
         Self {
             reporter,
@@ -159,7 +159,7 @@ impl Record {
         }
     }
 
-    /// The connection stands: counts it and says so to whoever debugs.
+    /// The connection is established: counts it and writes a debug line.
     pub(crate) fn opened(&self, tally: &Tally) -> Arc<Traffic> {
         let traffic = tally.traffic(self, ResponseFlags::None);
         traffic.opened();

@@ -27,7 +27,7 @@ use crate::plane::{PeerConnection, Plane, PoolKey, TunnelPeer, put};
 /// Connections that a tunnel is asked of before the destination is given up.
 const MAX_TUNNEL_ATTEMPTS: usize = 3;
 
-/// What the other proxy is told of a connection.
+/// What the request tells the other proxy about a connection.
 pub struct Ask<'a> {
     /// The pod that connects.
     pub source: &'a Workload,
@@ -39,7 +39,7 @@ pub struct Ask<'a> {
     pub service: Option<&'a Service>,
 }
 
-/// A tunnel that stands.
+/// An established tunnel.
 pub struct Opened {
     /// Its stream.
     pub tunnel: Tunnel,

@@ -33,9 +33,9 @@ use crate::mesh::Mesh;
 
 /// Requests on their way to the control plane.
 const REQUESTS: usize = 256;
-/// While connected, how often a successor is told that the view is still in force.
+/// While connected, how often a successor is sent a confirmation that the view is in force.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is said that the control plane is away, however often it is asked.
+/// How often at most the log reports that the control plane is away.
 const AWAY_INTERVAL: Duration = Duration::from_secs(15);
 /// Refused resources that are logged one by one.
 const MAX_LOGGED_REFUSALS: usize = 5;
@@ -62,7 +62,7 @@ impl StreamError {
     }
 }
 
-/// What the control plane is told about this proxy.
+/// What this proxy tells the control plane about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeMetadata {
     /// `ztunnel~<ip>~<pod>.<namespace>~<namespace>.svc.cluster.local`.

@@ -40,7 +40,7 @@ const RETRY_LIMIT: Duration = Duration::from_secs(150);
 const RETRY_SHARE: u32 = 8;
 /// Shortest wait between two requests for one identity, however short its certificates live.
 const MIN_WAIT: Duration = Duration::from_secs(1);
-/// The clock is looked at this often, because it may be set.
+/// The clock is read this often, because it may be set.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Waits differ by up to this part, so that proxies that failed together do not return together.
 const RETRY_JITTER: f64 = 0.2;
@@ -369,7 +369,7 @@ impl<A: Authority> Keeper<A> {
         }
     }
 
-    /// Reads the list anew if with this certificate others may sign it than before.
+    /// Reads the list again if this certificate changes who may sign it.
     async fn revoke_with(&mut self, certificate: &Arc<WorkloadCertificate>) {
         let cache = self.certificates.inner.cache.load();
         let others = cache.iter().filter(|(identity, _)| *identity != certificate.identity());

@@ -13,7 +13,7 @@ use ambit_tls::RevocationList;
 use ambit_tls::certificate::Issuer;
 use ambit_tls::revocation::RevocationError;
 
-/// How often the file is looked at.
+/// How often the file is checked.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Largest file that is read.
 const MAX_SIZE_BYTES: u64 = 16 << 20;
@@ -89,8 +89,8 @@ impl RevocationFile {
         self.in_force.clone_from(&self.pem);
     }
 
-    /// What is to be in force: the text that is there, unless a list of it is older than the one
-    /// that is in force. Then that one stays, and what is wrong is told besides.
+    /// The text to put in force: the new one, unless one of its lists is older than the list in
+    /// force. Then the old one stays, and the problem is reported too.
     pub(super) fn parse(
         &mut self,
         signers_pem: &str,

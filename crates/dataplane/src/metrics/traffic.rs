@@ -21,7 +21,7 @@ use prometheus_client::metrics::MetricType;
 use super::Reporter;
 use crate::failure::ResponseFlags;
 
-/// Label sets that are told apart.
+/// Most label sets that are counted separately.
 const MAX_LABEL_SETS: usize = 100_000;
 /// Label sets with words of the peer in them, for each identity: its versions, and what it calls.
 const MAX_TOLD_PER_PEER: usize = 32;
@@ -99,7 +99,7 @@ impl TrafficLabels {
 }
 
 impl TrafficLabels {
-    /// Tells every label as it is printed, but for escapes.
+    /// Calls `label` for every label as it is printed, before escapes.
     fn each(&self, mut label: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
         let mut label =
             |name: &str, value: &str| label(name, if value.is_empty() { UNKNOWN } else { value });
@@ -195,7 +195,7 @@ impl Traffic {
 pub(super) struct TrafficTable {
     sets: RwLock<HashMap<TrafficLabels, Arc<Traffic>>>,
     told: Mutex<Told>,
-    /// Connections that were counted without what their peer says of itself.
+    /// Connections that were counted without their peer's own labels.
     told_overflow: AtomicU64,
 }
 

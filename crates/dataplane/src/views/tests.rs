@@ -168,7 +168,7 @@ impl World {
         self.sessions.recv().await.expect("the proxy connects")
     }
 
-    /// The next change that a successor was told.
+    /// The next change that a successor received.
     async fn mirrored(&mut self) -> (Delta, bool) {
         loop {
             let learned = self.said.recv().await.expect("something is said");
