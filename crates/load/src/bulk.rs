@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// The longest a direction may stand still.
+/// The longest that a direction may stall.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What to transfer.

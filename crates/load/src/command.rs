@@ -21,7 +21,7 @@ use super::{output, progress, serve};
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-/// What is said twice within it is said once.
+/// A second signal within this time counts as the first again.
 const SECOND_THOUGHT: Duration = Duration::from_millis(500);
 
 /// Runs what the words ask for.
@@ -104,7 +104,7 @@ pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
     Ok(report?)
 }
 
-/// Names the flag that goes on though nobody can be reached.
+/// Adds the name of the flag that lets a run continue although the target cannot be reached.
 pub(super) fn or_keep_going(error: anyhow::Error, flag: &str) -> anyhow::Error {
     match error.downcast_ref() {
         Some(LoadError::Unreachable { .. }) => {

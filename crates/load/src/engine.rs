@@ -199,7 +199,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// Load that nobody waits for must not go on.
+    /// Load that nobody waits for must not continue.
     fn drop(&mut self) {
         self.stop.now();
     }

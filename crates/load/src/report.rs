@@ -69,7 +69,7 @@ pub struct Report {
     pub gigabits_per_second_out: f64,
     /// From the moment each request was due: of all that were answered, timed out or never left.
     pub latency: Latencies,
-    /// From the moment each request left: what hides a server that stands still.
+    /// From the moment each request was sent: this figure hides a stalled server.
     pub service_time: Latencies,
     /// Answers by HTTP's status.
     pub status_codes: BTreeMap<u16, u64>,

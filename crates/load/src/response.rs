@@ -49,10 +49,10 @@ pub(super) enum ResponseError {
     Truncated,
 }
 
-/// Where in a response the reader stands.
+/// The reader's position in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In the head; what there is of it stands in [`Reader::partial`].
+    /// In the head; the bytes so far are in [`Reader::partial`].
     Head,
     /// So much of the body is still to come.
     Body { left: u64 },
@@ -64,7 +64,7 @@ enum State {
     Chunk { left: u64 },
     /// Before the line end of a chunk.
     ChunkEnd,
-    /// In the lines after the last chunk, of which so many bytes have ended.
+    /// In the lines after the last chunk; so many bytes of complete lines so far.
     Trailer { bytes: usize },
 }
 

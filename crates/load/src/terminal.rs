@@ -21,8 +21,8 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Tells the user a line. That nobody hears it is no reason to stop half way: the terminal may be
-/// gone, or what read from a pipe, and `eprintln` would panic before what was started is ended.
+/// Prints a line for the user. A failed write is no reason to stop half way: the terminal or the
+/// reader of a pipe may be gone, and `eprintln` would panic before started work is ended.
 pub fn tell(line: fmt::Arguments<'_>) {
     let _unheard = writeln!(std::io::stderr(), "{line}");
 }

@@ -106,8 +106,8 @@ mod tests {
         }
     }
 
-    /// A server that answers after a millisecond, except that it stands still for the first
-    /// `stall` of every second.
+    /// A server that answers after a millisecond, except that it stalls for the first `stall` of
+    /// every second.
     struct Stalling {
         start: Instant,
         stall: Duration,

@@ -18,7 +18,7 @@ use hyper::body::Bytes;
 
 /// The port of every service of bookinfo.
 const PORT: &str = "9080";
-/// Fields of a request that go on to the services that are called for it.
+/// Header fields of a request that are forwarded to the services that it calls.
 const FORWARDED: &[&str] = &[
     "authorization",
     "b3",
@@ -74,7 +74,7 @@ impl Service {
         if is_usable { Ok(Self { base }) } else { Err(ServiceError { base, variables }) }
     }
 
-    /// Where it tells about a product.
+    /// The URI of its data about a product.
     fn of_product(&self, product: u32) -> Uri {
         let uri = format!("{}/{product}", self.base).parse();
         uri.expect("a number makes a URI no worse")

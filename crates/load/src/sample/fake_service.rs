@@ -53,7 +53,7 @@ impl FakeService {
         &self.notices
     }
 
-    /// Where it is to listen.
+    /// The address to listen on.
     pub(crate) fn listen_address(&self) -> &str {
         &self.settings.listen_address
     }

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 const CONNECTIONS_MAX: usize = 20_000;
 /// Connections that wait in the kernel.
 const BACKLOG: i32 = 4096;
-/// Wait after the kernel refused to hand over a connection, usually for want of descriptors.
+/// Wait after `accept` failed, usually for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Largest head of a request.
 const HEAD_SIZE_MAX_BYTES: usize = 64 << 10;

@@ -19,7 +19,7 @@ use crate::sample::server;
 const HEAD_SIZE_MAX_BYTES: usize = 16 << 10;
 /// As long as the original's name.
 const SERVER: &str = "details.bookinfo.example/1.22 (ambit)";
-/// What there is to know, after the book's number.
+/// The rest of the body, after the book's number.
 const BOOK: &str = concat!(
     r#""author":"William Shakespeare","year":1595,"type":"paperback","pages":200,"#,
     r#""publisher":"PublisherA","language":"English","ISBN-10":"1234567890","#,

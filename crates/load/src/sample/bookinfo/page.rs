@@ -76,7 +76,7 @@ impl Reviews {
     }
 }
 
-/// The page; what is missing is said in its place.
+/// The page; a notice replaces a missing part.
 pub(super) fn page(details: Option<&Details>, reviews: Option<&Reviews>) -> String {
     let mut page = String::with_capacity(PAGE.len() + 4096);
     for (index, part) in PAGE.split('@').enumerate() {

@@ -154,7 +154,7 @@ mod tests {
 
     use crate::sample::tests::start;
 
-    /// Sends two requests on one connection, of which the last asks for its end.
+    /// Sends two requests on one connection; the last one asks to close it.
     async fn exchange(address: SocketAddr, path: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let first = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");

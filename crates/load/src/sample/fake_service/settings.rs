@@ -87,7 +87,7 @@ pub(super) struct Settings {
     pub(super) request_timeout: Duration,
     pub(super) server_keep_alives: bool,
     pub(super) client_keep_alives: bool,
-    /// Whether a request's own path and header go on to the upstreams.
+    /// Whether a request's own path and header are forwarded to the upstreams.
     pub(super) append_request: bool,
 }
 
