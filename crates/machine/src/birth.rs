@@ -67,7 +67,7 @@ pub enum UpError {
         /// Its path.
         state: PathBuf,
     },
-    /// The directory cannot be looked at.
+    /// The directory cannot be read.
     #[error("cannot look at the state directory {state}")]
     State {
         /// Its path.
@@ -116,7 +116,7 @@ pub struct Born {
 /// Starts a machine and returns when control plane, agents and proxies answer. Nothing is applied
 /// yet.
 ///
-/// It goes on after the caller has ended; [`super::down`] ends it.
+/// It keeps running after the caller has ended; [`super::down`] ends it.
 pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result<Born, UpError> {
     check(config)?;
     let layout = Layout::new(&config.state);

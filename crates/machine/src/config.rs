@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::ImageMap;
 
-/// How a machine is to be.
+/// The configuration of a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UpConfig {
     /// The state directory; absolute.

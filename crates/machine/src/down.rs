@@ -68,7 +68,7 @@ pub enum DownError {
         /// Why.
         source: io::Error,
     },
-    /// Something of it goes on.
+    /// Some of its processes keep running.
     #[error(
         "after {} s there is still {}; run `ambit down` again",
         END_TIMEOUT.as_secs(), left.join(", ")
@@ -77,7 +77,7 @@ pub enum DownError {
         /// What, in words.
         left: Vec<String>,
     },
-    /// Its files cannot be looked at or removed.
+    /// Its files cannot be read or removed.
     #[error("cannot remove {path}")]
     Remove {
         /// Which.
@@ -199,8 +199,8 @@ pub fn left(record: &Record, layout: &Layout) -> Vec<String> {
 const STATE: usize = 0;
 const PARENT: usize = 1;
 
-/// Whether this very process lives. One that is dead and that its parent, the host's init, has not
-/// looked at yet holds nothing any more.
+/// Whether this very process lives. A zombie that the host's init has not reaped yet counts as
+/// dead: it holds nothing any more.
 fn lives(pid: i32, started: u64) -> bool {
     let dead = stat_field(pid, STATE).is_none_or(|state| state == "Z" || state == "X");
     !dead && start_ticks(pid).ok() == Some(started)

@@ -35,7 +35,7 @@ pub enum ImageError {
         /// Without registry and tag.
         name: String,
     },
-    /// The sample application needs to be told which.
+    /// The image of the samples needs the name of a sample.
     #[error("image {image:?} needs args: the name of a sample, such as [\"echo\"]")]
     SampleWithoutName {
         /// As written.

@@ -56,7 +56,7 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-/// Tells the command that waits for the machine, if it still does.
+/// Reports to the command that waits for the machine, if it still waits.
 fn tell(progress: &Progress) {
     let mut line = serde_json::to_vec(progress).expect("progress can be written as JSON");
     line.push(b'\n');

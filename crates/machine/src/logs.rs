@@ -129,7 +129,8 @@ pub fn copy(path: &Path, output: &mut impl Write) -> io::Result<()> {
     io::copy(&mut File::open(path)?, output).map(drop)
 }
 
-/// Writes a log and goes on as it grows. Ends only by an error; drop the future to stop.
+/// Writes a log to `output`, and follows it as it grows. Ends only with an error; drop the future
+/// to stop.
 pub async fn follow(path: &Path, output: &mut impl Write) -> io::Result<()> {
     let mut file = File::open(path)?;
     let mut position = 0;

@@ -71,7 +71,7 @@ pub enum OwnershipError {
         /// As given.
         path: PathBuf,
     },
-    /// It cannot be looked at, made or opened.
+    /// It cannot be read, created or opened.
     #[error("cannot {operation} {path}")]
     Io {
         /// What was tried.
@@ -239,7 +239,7 @@ fn check_step(path: &Path, found: &Metadata) -> Result<(), OwnershipError> {
     Ok(())
 }
 
-/// A directory whose every entry we rely on.
+/// Checks a directory in which we rely on every entry.
 fn check_directory(path: &Path, found: &Metadata, owner: u32) -> Result<(), OwnershipError> {
     if found.is_symlink() {
         return Err(OwnershipError::Link { path: path.to_owned() });

@@ -12,8 +12,7 @@ use ambit_net::sys::process::{self, Exit, Pid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Ends of children that nobody has asked for yet: a child may end before its starter has told its
-/// id.
+/// Most unclaimed exits of children: a child may end before its parent code has registered its id.
 const UNCLAIMED_MAX: usize = 256;
 
 /// Hands out the ends of children. Clones share one loop.

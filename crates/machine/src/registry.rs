@@ -69,7 +69,7 @@ pub struct ContainerStatus {
 }
 
 impl ContainerStatus {
-    /// What is said of a container that ends again and again, in Kubernetes' word for it.
+    /// Kubernetes' word for the state of a container that ends again and again.
     pub(crate) fn loop_reason(&self) -> Option<String> {
         let exit = self.last_exit.filter(|_| self.crash_looping)?;
         Some(format!("CrashLoopBackOff: container {} exited with {exit}", self.name))

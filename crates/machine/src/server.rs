@@ -279,7 +279,7 @@ async fn status(machine: &Machine) -> MachineStatus {
     }
 }
 
-/// What the mesh does not carry, for whoever believes that it carries everything.
+/// What the mesh does not carry, for users who expect it to carry everything.
 fn left_alone(machine: &Machine) -> Vec<String> {
     if !machine.record.mesh {
         return vec!["everything: the machine was started without the mesh".to_owned()];

@@ -12,7 +12,7 @@ use super::{decode, text};
 use crate::objects::{Kind, ObjectRef, Store};
 use crate::registry::Mirror;
 
-/// The label that tells the pods of one template from those of another.
+/// The label that distinguishes the pods of one template from those of another.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 /// What Kubernetes uses when a rolling update names no bounds.
 const DEFAULT_PERCENT: u32 = 25;
@@ -35,9 +35,9 @@ pub(crate) struct PodOfDeployment {
 /// What to do now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// So many pods of the present template are to be created.
+    /// How many pods of the present template to create.
     pub(crate) create: u32,
-    /// These are to go.
+    /// The pods to retire.
     pub(crate) retire: Vec<ObjectRef>,
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct Running {
     pub(crate) pidfd: OwnedFd,
     /// Its process id inside the machine.
     pub(crate) pid: Pid,
-    /// Tells the pod's state.
+    /// The connection that reports the pod's state.
     pub(crate) follow: Connection,
 }
 
@@ -135,7 +135,7 @@ fn spawn_here(plan: &PodPlan, netns: &NetNs, says: OwnedFd) -> io::Result<Pid> {
     Ok(Pid::try_from(child.id()).expect("process ids are positive"))
 }
 
-/// Connects to a pod's init that is already there, whoever started it.
+/// Connects to a running init of a pod, whichever process started it.
 pub(crate) async fn find(socket: &Path) -> Result<Running, LaunchError> {
     let failed = |source| LaunchError::Connect { path: socket.to_owned(), source };
     let follow = ask(socket, &PodRequest::Follow).await?;

@@ -21,7 +21,7 @@ use crate::registry::Mirror;
 const PATH: &str =
     "/run/ambit-programs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a pod cannot be started as its object stands.
+/// Why a pod cannot be started from its object.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
     /// The image means nothing.

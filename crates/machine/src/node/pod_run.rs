@@ -86,7 +86,7 @@ fn with_causes(error: &dyn Error) -> String {
 pub(crate) struct PodRun {
     context: Arc<Context>,
     names: PodName,
-    /// Absent when only the remains of an older pod are to be taken down.
+    /// Absent when only the remains of an older pod must be removed.
     pod: Option<Pod>,
     wishes: watch::Receiver<Wish>,
     status: PodStatus,

@@ -75,8 +75,8 @@ pub(crate) struct Streams {
     pub(crate) error: OwnedFd,
 }
 
-/// Starts a process of a container, in a session of its own. The caller's [`crate::reaper::Reaper`]
-/// tells of its end.
+/// Starts a process of a container, in its own session. The caller's [`crate::reaper::Reaper`]
+/// reports its end.
 pub(crate) fn start(
     plan: &ContainerPlan,
     command: &[String],

@@ -37,7 +37,7 @@ pub(crate) struct WindowSize {
     pub(crate) columns: u16,
 }
 
-/// What the pod tells the caller.
+/// A message from the pod to the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ExecAnswer {
@@ -47,7 +47,7 @@ pub(crate) enum ExecAnswer {
     Error(String),
 }
 
-/// What the caller tells the pod while its command runs.
+/// A message from the caller to the pod while its command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ExecControl {

@@ -26,7 +26,7 @@ const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Parts of `/proc` that set the kernel and not a process, where the kernel has them.
 const PROC_READ_ONLY: &[&str] =
     &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "dynamic_debug"];
-/// Parts of `/proc` that tell of the kernel's and of others' memory, where the kernel has them.
+/// Parts of `/proc` that reveal the kernel's memory or that of others, where the kernel has them.
 const PROC_MASKED: &[&str] = &["kcore", "keys", "timer_list", "latency_stats", "sched_debug"];
 
 const FORBID_WRITES: MountOptions =

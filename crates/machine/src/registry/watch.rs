@@ -64,8 +64,8 @@ impl Watch {
 
     /// Waits for changes and returns the paths of the files, each once.
     ///
-    /// Dropping the future loses nothing and does not put the answer off: the wait goes on where
-    /// it was.
+    /// Dropping the future loses nothing and does not delay the answer: the next call continues the
+    /// same wait.
     pub(crate) async fn changes(&mut self) -> Result<Vec<PathBuf>, WatchError> {
         while self.changed.is_empty() {
             self.one_event().await?;

@@ -78,7 +78,7 @@ fn exec_helper(words: &[OsString]) -> ExitCode {
     }
 }
 
-/// Listens at `path`, takes one connection and prints what it is told.
+/// Listens at `path`, takes one connection and prints what it receives.
 async fn impostor(path: &OsString) {
     let listener = Listener::bind(path.as_ref()).unwrap();
     println!("ready");
@@ -114,7 +114,7 @@ impl Impostor {
         Self { child, output }
     }
 
-    /// What its one caller told it.
+    /// What its one caller sent.
     pub(crate) fn heard(mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
