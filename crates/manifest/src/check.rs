@@ -20,7 +20,7 @@ use super::validate::names;
 use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed, USE_WAYPOINT};
 use crate::slice::{BY_NAME, SERVICE_NAME};
 
-/// The namespace whose policies hold everywhere, unless control is told otherwise.
+/// The namespace whose policies hold everywhere, unless control is configured otherwise.
 const ROOT_NAMESPACE: &str = "istio-system";
 /// Namespaces that every cluster has.
 pub const BUILT_IN_NAMESPACES: [&str; 4] =
@@ -29,9 +29,8 @@ pub const BUILT_IN_NAMESPACES: [&str; 4] =
 const NAMES_MAX: usize = 5;
 
 impl Manifests {
-    /// Checks the objects against one another and against `existing` ones, of which those with the
-    /// same key are about to be replaced. Answers with what may surprise, beside the warnings that
-    /// loading gave.
+    /// Checks the objects against one another and against `existing` ones; existing objects with
+    /// the same key count as replaced. Returns warnings, in addition to those from loading.
     ///
     /// # Errors
     /// References to namespaces and service accounts that neither the input nor `existing` holds.
@@ -124,7 +123,7 @@ impl<'a> All<'a> {
         }
     }
 
-    /// Where pods are to run: what the mesh, or the machine, will not do.
+    /// The placement of pods: what the mesh, or the machine, will not do.
     fn placement(&self, object: &Object, warnings: &mut Vec<Finding>) {
         let Some(pods) = pods(&object.key, &object.typed) else { return };
         if pods.spec.host_network == Some(true) {

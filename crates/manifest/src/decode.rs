@@ -109,7 +109,7 @@ pub(super) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) ->
     }
 }
 
-/// What to do about a type error, told from serde's message, which is all that it gives.
+/// The remedy for a type error, derived from serde's message, which is all that serde gives.
 fn remedy(what: &str) -> &'static str {
     let is_scalar = ["integer", "boolean", "floating point"].iter().any(|kind| what.contains(kind));
     if what.contains("unknown variant") {

@@ -28,7 +28,7 @@ pub(crate) const INPUT_SIZE_MAX_BYTES: u64 = 256 << 20;
 pub(crate) struct Document {
     /// The document as JSON, nothing interpreted.
     pub(crate) value: Value,
-    /// Where its fields stand.
+    /// The lines of its fields.
     pub(crate) lines: FieldLines,
 }
 

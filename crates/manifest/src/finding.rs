@@ -100,7 +100,7 @@ impl Path {
     }
 }
 
-/// A problem of one object, before it is known where the object stands in the input.
+/// A problem of one object, before the object's place in the input is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Issue {
     /// The field.

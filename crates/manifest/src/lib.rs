@@ -78,7 +78,7 @@ pub struct Manifests {
     pub warnings: Vec<Finding>,
 }
 
-/// What an input names, for whoever wants to delete it.
+/// The objects that an input names, to delete them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// The objects in the order of the input, each once.
@@ -92,7 +92,8 @@ pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
     load_as(inputs, Unenforced::Refused)
 }
 
-/// Reads `inputs`, all or nothing, and does with what would enforce something as is said.
+/// Reads `inputs`, all or nothing; `unenforced` says what happens to kinds that would enforce
+/// something elsewhere.
 pub fn load_as(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests, Errors> {
     let mut loader = Loader { unenforced, ..Loader::default() };
     loader.inputs(inputs, Loader::document);
@@ -100,7 +101,7 @@ pub fn load_as(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests, Er
 }
 
 /// Reads which objects `inputs` name, all or nothing. As for kubectl, apiVersion, kind, name and
-/// namespace are enough, and the rest is not looked at.
+/// namespace are enough, and the rest is ignored.
 pub fn load_names(inputs: &[Input]) -> Result<Names, Errors> {
     let unenforced = Unenforced::LeftOut;
     let mut loader = Loader { unenforced, ..Loader::default() };
@@ -238,7 +239,7 @@ impl Loader {
     }
 }
 
-/// `Kind namespace/name` as far as it can be told.
+/// `Kind namespace/name`, as far as they are known.
 fn subject(value: &Value) -> String {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("object");

@@ -52,7 +52,7 @@ pub struct StatusCondition {
 pub struct Converted {
     /// What the proxies are sent, if anything.
     pub policy: Option<Policy>,
-    /// What the user is told.
+    /// The condition for the user.
     pub condition: StatusCondition,
 }
 
@@ -142,7 +142,7 @@ fn without_waypoint(reading: Reading) -> &'static str {
     }
 }
 
-/// What is said of a PeerAuthentication.
+/// The condition of a PeerAuthentication.
 pub fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
     match &policy.unreadable {
         None => verdict(Vec::new(), Reading::AlwaysMatches),
@@ -326,7 +326,7 @@ fn convert_rule(rule: &istio::Rule, namespace: &str, reading: Reading) -> Rule {
     Rule { clauses: clauses.into_iter().flatten().collect() }
 }
 
-/// Takes the destination out of a DENY's rule: a match of which nothing is left holds always.
+/// Removes the destination from a DENY's rule: an empty match always holds.
 fn hold_at_every_destination(rule: &mut Rule) {
     for one in rule.clauses.iter_mut().flat_map(|clause| &mut clause.matches) {
         one.destination_ips.clear();

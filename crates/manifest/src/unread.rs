@@ -30,7 +30,8 @@ pub(crate) enum Unread {
     Misspelt { nearest: Option<String> },
 }
 
-/// Kinds of the groups that Ambit reads, of which it reads others. The core group has no name.
+/// Kinds that Ambit does not read, in groups from which it reads others. The core group has no
+/// name.
 const KNOWN: [(&str, &[&str]); 5] = [
     (
         "",

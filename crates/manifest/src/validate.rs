@@ -129,7 +129,7 @@ fn annotations(metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
     }
 }
 
-/// A misspelt mode would leave workloads outside of the mesh without a word.
+/// A misspelt mode would silently leave workloads outside the mesh.
 fn dataplane_mode(kind: Kind, metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
     let Some(mode) = metadata.labels.as_ref().and_then(|labels| labels.get(DATAPLANE_MODE)) else {
         return;

@@ -152,7 +152,7 @@ impl Loader {
     }
 }
 
-/// What a document is to a planner.
+/// How a planner reads a document.
 enum Read {
     Service(String),
     Pods(Box<PodsOf>),

@@ -121,7 +121,7 @@ fn rule(rule: &Rule, at: &Path, issues: &mut Issues) {
     }
 }
 
-/// The list, reported when it is there and empty: nobody can tell "all" from "none" then.
+/// The list, reported if it is present and empty: it could mean "all" or "none".
 fn listed<'a, T>(list: &'a Option<Vec<T>>, at: &Path, issues: &mut Issues) -> &'a [T] {
     if list.as_ref().is_some_and(Vec::is_empty) {
         issues.error(at, "the list is empty, which could mean all or none", "fill it or remove it");
