@@ -31,7 +31,7 @@ pub fn canonical_block(block: IpNet) -> Option<IpNet> {
 /// How far an address reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Whoever asks: loopback, and the unspecified address, which means it too.
+    /// The host that sends: loopback, and the unspecified address, which means the same.
     Host,
     /// The asker's link.
     Link,

@@ -44,7 +44,7 @@ pub enum Plan {
     Waypoint {
         /// The waypoint's workload and address.
         waypoint: Target,
-        /// Where the client wanted to go; the waypoint is told.
+        /// The client's original destination, for the waypoint.
         destination: SocketAddr,
     },
     /// As plain TCP: the destination is not in the mesh.
@@ -64,7 +64,7 @@ pub struct Target {
     pub address: SocketAddr,
     /// The address of the tunnel.
     pub hbone: SocketAddr,
-    /// The identities of which the destination must prove one.
+    /// The destination must prove one of these identities.
     pub identities: Vec<Identity>,
 }
 
@@ -227,8 +227,9 @@ impl View {
         Ok(if is_local { Plan::Local(target) } else { Plan::Tunnel(target) })
     }
 
-    /// The pod at an address that another workload only borrows, as an endpoint that a ServiceEntry
-    /// lists: whoever leads there, a pod of the mesh is reached through its tunnel.
+    /// The pod at an address that another workload only borrows, such as an endpoint that a
+    /// ServiceEntry lists: whichever object leads there, a pod of the mesh is reached through its
+    /// tunnel.
     fn enrolled_at(&self, workload: Arc<Workload>, ip: IpAddr) -> Arc<Workload> {
         if workload.tunnel == Tunnel::Hbone {
             return workload;

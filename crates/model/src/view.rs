@@ -253,7 +253,7 @@ impl View {
     }
 
     /// The policies that hold for a workload: mesh-wide, of its namespace, and those it names.
-    /// A name it bears of which the view knows nothing comes as an error.
+    /// A name that the view does not know is returned as an error.
     pub fn policies_of<'a>(
         &'a self,
         workload: &'a Workload,

@@ -23,12 +23,12 @@ pub struct Workload {
     pub workload_name: Text,
     /// The node it runs on.
     pub node: Text,
-    /// Where it stands, which all workloads of its node share.
+    /// Its region, zone and subzone, which all workloads of its node share.
     pub locality: Arc<Locality>,
     /// Whether it is ready for traffic.
     pub healthy: bool,
-    /// What it shares with the other replicas of its owner. Of 100,000 pods this is most of what
-    /// there is to say, and there are as many of it as there are Deployments.
+    /// What it shares with the other replicas of its owner. It holds most of a pod's data, and
+    /// 100,000 pods have only as many templates as they have Deployments.
     pub template: Arc<Template>,
 }
 
@@ -61,8 +61,8 @@ pub struct Template {
     pub native_tunnel: bool,
     /// How the proxy hands it what it received through the tunnel, if not as plain TCP.
     pub application_tunnel: Option<ApplicationTunnel>,
-    /// The services it is an endpoint of and the ports it serves them on; shared, because several
-    /// owners may stand behind the same.
+    /// The services that have it as an endpoint, and the ports on which it serves them; shared,
+    /// because several owners may serve the same.
     pub services: Arc<BTreeMap<ServiceName, Vec<PortMapping>>>,
     /// The policies that select it.
     pub policies: Vec<PolicyName>,
@@ -216,7 +216,7 @@ pub enum AppProtocol {
     Tls,
 }
 
-/// Where a workload stands, in Istio's terms.
+/// Where a workload runs, in Istio's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "topology labels carry these very names")]
 pub struct Locality {
