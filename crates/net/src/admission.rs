@@ -26,15 +26,15 @@ use tokio::time::{Instant, Sleep};
 pub use crowd::Bound;
 use crowd::Crowd;
 
-/// Connections that were told to go and are still open. Each needs one turn of its task, and
-/// nothing of its client.
+/// Most connections that must close and are still open. Each needs one turn of its task, and
+/// nothing from its client.
 const LEAVING_MAX: usize = 64;
 /// Sources that have proven themselves and are remembered: more than a large mesh has nodes.
 const KNOWN_MAX: usize = 16_384;
 /// How often a log line says that connections have to go.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where a connection comes from, as far as one client can be told from another.
+/// Where a connection comes from, as far as clients can be distinguished.
 ///
 /// An IPv6 client has as many addresses as its network prefix, /64, gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +61,7 @@ impl From<IpAddr> for Source {
 pub enum Owner {
     /// Nobody gave a name: its source's.
     Source(Source),
-    /// Whoever proved to have this name. Its source is remembered as one of good clients.
+    /// A client that proved to have this name. Its source is remembered as a good one.
     Named(Arc<str>),
 }
 
@@ -102,7 +102,7 @@ struct State {
     /// Told to go, and still open.
     leaving: usize,
     known: Known,
-    /// Sent away since the log was told, and when that was.
+    /// Closed since the last log line, and when that was.
     sent_away: u64,
     told: Option<Instant>,
 }
@@ -217,7 +217,7 @@ impl Admission {
         self.state.lock().expect("no holder of the lock panics")
     }
 
-    /// Tells the log now and then whose connections have to go.
+    /// Logs at intervals whose connections are closed.
     fn tell(&self, state: &mut State, whose: &dyn std::fmt::Debug) {
         state.sent_away += 1;
         if state.told.is_some_and(|told| told.elapsed() < TELL_INTERVAL) {

@@ -42,7 +42,7 @@ pub const MAX_STANDSTILL: Duration = Duration::from_secs(300);
 ///
 /// Every method works on one of its two directions; none of them blocks.
 pub trait End {
-    /// Ready when [`Self::poll_take`] has something to tell.
+    /// Ready when [`Self::poll_take`] has a result.
     fn poll_takeable(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
 
     /// Takes at most `limit` bytes, at least one unless this is the end.
@@ -59,8 +59,8 @@ pub trait End {
     /// How much can be given now; at least one byte.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>>;
 
-    /// Gives what is in the batch, or its beginning. `is_last`: nothing follows the batch, which
-    /// may be told along with it; [`Self::poll_finish`] comes all the same.
+    /// Gives what is in the batch, or its beginning. `is_last`: nothing follows the batch, and the
+    /// end may be sent with it; [`Self::poll_finish`] is still called.
     fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
@@ -78,13 +78,13 @@ pub trait End {
     /// end of what it says is no failure. A socket does not wake for it: [`copy`] looks again.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<EndError>;
 
-    /// Tells the end that nothing more will be given.
+    /// Signals the end that nothing more will be given.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
 
     /// Whether memory is short for those this end belongs to: what waits is packed then.
     fn is_short(&self) -> bool;
 
-    /// Breaks the end, so that whoever is behind it sees an error and not an orderly close.
+    /// Resets the end, so that its peer sees an error and not an orderly close.
     fn reset(&mut self);
 
     /// Whether what is left inside this end costs its neighbours: then it is taken out even while

@@ -68,7 +68,7 @@ impl Drain {
 }
 
 impl Guard {
-    /// Waits until the task is asked to finish; tells by when, if there is a limit.
+    /// Waits until the task is asked to finish; returns the deadline, if there is one.
     pub async fn draining(&mut self) -> Option<Instant> {
         let asked = self.phase.wait_for(|phase| *phase != Phase::Running).await;
         match asked.as_deref() {

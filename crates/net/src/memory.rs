@@ -29,9 +29,10 @@ const AMPLE_WINDOW_BYTES: u32 = 1 << 20;
 
 /// How much one more may hold, of a share that `holders` hold already.
 ///
-/// Whoever holds more than a window was given it while so few held bytes that it was larger, and
-/// they hold them still. So the `n`-th largest of them is at most the window beside `n - 1`
-/// others, however they come and go, and the sum of all is bounded by the sum of these.
+/// A connection that holds more than a window got it while so few held bytes that the window was
+/// larger, and those few still hold theirs. So the `n`-th largest of them is at most the window
+/// beside `n - 1` others, however they come and go, and the sum of all is bounded by the sum of
+/// these.
 pub fn window(share_bytes: usize, holders: usize, most: u32) -> u32 {
     rounded(share_bytes / WINDOW_PART / (holders + 1), most)
 }

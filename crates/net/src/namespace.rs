@@ -41,7 +41,7 @@ impl NetNs {
         Self::open(OWN)
     }
 
-    /// The namespace that a path such as `/proc/1/ns/net` or a pinned file stands for.
+    /// Opens the namespace at a path, such as `/proc/1/ns/net` or a pinned file.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_fd(File::open(path)?.into())
     }
@@ -52,7 +52,7 @@ impl NetNs {
         Self::open(format!("/proc/{pid}/ns/net"))
     }
 
-    /// Takes over a descriptor, which must stand for a network namespace.
+    /// Takes over a descriptor, which must be a network namespace.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let other_kind = || io::Error::new(io::ErrorKind::InvalidInput, "not a network namespace");
         let kind = socket_option::namespace_kind(&fd).map_err(|_| other_kind())?;
@@ -67,7 +67,7 @@ impl NetNs {
     /// Runs `work` on this thread inside the namespace, and brings the thread back also when `work`
     /// panics.
     ///
-    /// `work` must not await, nor spawn a thread that is to run outside: threads inherit the
+    /// `work` must not await, nor spawn a thread that must run outside: threads inherit the
     /// namespace. A thread that cannot come back would act for the wrong pod, so the whole process
     /// aborts then.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
@@ -185,7 +185,7 @@ pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
 /// Opens a kernel parameter for [`set_sysctl`]; an error says that it cannot be set.
 ///
 /// A container sees `/proc/sys` read-only, whatever its rights are. With `SYS_ADMIN` over the PID
-/// namespace the parameter is reached all the same, on a mount that only this call sees.
+/// namespace it can still be opened, on a mount that only this call sees.
 pub fn open_sysctl(name: &str) -> io::Result<File> {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let plain = Path::new(&relative).components().all(|part| matches!(part, Component::Normal(_)));

@@ -336,7 +336,7 @@ fn expected(table: &Table) -> Result<Listing, NetlinkError> {
     })
 }
 
-/// Tells when any nftables content of a namespace changes, whoever changes it.
+/// Reports when any nftables content of a namespace changes, whichever process changes it.
 #[derive(Debug)]
 pub struct Watch(Subscription);
 

@@ -56,7 +56,7 @@ impl Default for Limits {
 /// Why no connection can be had.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError<E> {
-    /// The connection could not be opened; all that waited for it are told the same.
+    /// The connection could not be opened; all waiting users get the same error.
     #[error(transparent)]
     Connect(Arc<E>),
     /// More connections wait for this destination than are allowed to.
@@ -120,7 +120,7 @@ impl<C, E> Drop for Waiter<C, E> {
     }
 }
 
-/// How a connection is to be had.
+/// How to get a connection.
 enum Source<C, E> {
     Ready(Rc<C>),
     Opening(Rc<Opening<C, E>>),

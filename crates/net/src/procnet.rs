@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::nftables::Connection;
 use crate::tcp_table::{OPEN_STATES, TcpConnection};
 
-/// States of `/proc/net/tcp` in which bytes may flow whoever holds the socket: established, and the
-/// handshake's end.
+/// States of `/proc/net/tcp` in which bytes may flow, whichever process holds the socket:
+/// established, and the handshake's end.
 const OPEN: [&str; 2] = ["01", "03"];
 
 /// The state of a listener.

@@ -27,7 +27,7 @@ const DESTROY: u16 = 21;
 const ID_AT: usize = 4;
 /// Size of `inet_diag_msg`.
 const SOCKET_BYTES: usize = 72;
-/// `INET_DIAG_MARK`; told to whoever has `NET_ADMIN` in the namespace.
+/// `INET_DIAG_MARK`; the kernel reports it to processes with `NET_ADMIN` in the namespace.
 const MARK: u16 = 15;
 
 /// The open connections of the calling thread's namespace, those in their handshake included.

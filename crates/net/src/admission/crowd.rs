@@ -15,8 +15,8 @@ pub struct Bound {
     pub each: usize,
 }
 
-/// What decides who goes first, the greatest first: strangers before the known, then whoever has
-/// most, then whoever has been here longest.
+/// The order in which connections are closed, the greatest first: strangers before known sources,
+/// then the source that has most, then the oldest.
 type Rank<K> = (bool, usize, Reverse<u64>, K);
 
 /// Connections of one kind, by owner. Their numbers grow with time.

@@ -21,7 +21,7 @@ pub(super) fn file_header() -> [u8; FILE_HEADER_BYTES] {
     header
 }
 
-/// What stands before each frame.
+/// The header before each frame.
 pub(super) fn frame_header(
     time: Duration,
     captured: usize,

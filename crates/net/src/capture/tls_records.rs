@@ -48,8 +48,7 @@ impl TlsSummary {
     }
 }
 
-/// How many bytes from the start are TLS records, the last of which may be cut by the end of the
-/// capture.
+/// How many bytes from the start are TLS records; the end of the capture may cut the last one.
 fn tls_prefix(payload: &[u8]) -> usize {
     let mut at = 0;
     while at < payload.len() {

@@ -169,7 +169,7 @@ impl Assembly {
     }
 }
 
-/// A stream of which more segments may come.
+/// A stream that may get more segments.
 #[derive(Debug)]
 struct Assembling {
     stream: Stream,

@@ -15,8 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::MAX_STANDSTILL;
 
-/// How often a connection that stands still is looked at: often enough that a client which gives up
-/// and comes again has its share back, seldom enough that thousands cost next to nothing.
+/// How often a stalled connection is checked: often enough that a client which gives up and
+/// reconnects has its share back, seldom enough that thousands cost next to nothing.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The looks at one connection. Boxed: an idle connection pays for a pointer.

@@ -38,7 +38,8 @@ const TRUSTED_BYTES: usize = 8 << 20;
 /// Most bytes of the messages in a message whose elements are not counted.
 pub const NESTED_BYTES_MAX: usize = 64 << 10;
 
-/// The messages of one direction, as they come. Whoever stops waiting for one loses nothing.
+/// The messages of one direction, as they arrive. Cancel safe: a caller that stops waiting loses
+/// nothing.
 #[derive(Debug)]
 pub struct Messages {
     body: Body,
@@ -57,8 +58,8 @@ pub struct Messages {
 pub struct Limit {
     /// Its bytes.
     pub bytes: usize,
-    /// Its fields and elements of repeated fields, each of which takes memory however few its bytes
-    /// are. Those of messages in it do not count.
+    /// Most fields and elements of repeated fields: each takes memory, however few its bytes are.
+    /// Those of nested messages do not count.
     pub fields: usize,
     /// Numbers of the fields that are messages with elements of their own: all of them together
     /// take at most [`NESTED_BYTES_MAX`].
@@ -80,7 +81,8 @@ impl Messages {
         }
     }
 
-    /// Reads the body of a response with these headers, which may tell already how the call ended.
+    /// Reads the body of a response with these headers, which may already hold the status of the
+    /// call.
     pub fn of_response(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
         let it = Self::of_request(headers, body, limit)?;
         Ok(Self { owes_status: !headers.contains_key(Status::GRPC_STATUS), ..it })
@@ -88,8 +90,8 @@ impl Messages {
 
     /// The next message; none when the other side has ended the call without an error.
     ///
-    /// Fails with what the other side said in its trailers, with `UNKNOWN` when a response ends
-    /// without a word, with `INTERNAL` when a message is not of its type or the body ends within
+    /// Fails with the status in the other side's trailers, with `UNKNOWN` when a response ends
+    /// without a status, with `INTERNAL` when a message is not of its type or the body ends within
     /// one, with `OUT_OF_RANGE` when it is over the limit. After an error nothing more can be read.
     /// A message may share its buffer with its fields (`Bytes`).
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
@@ -200,12 +202,12 @@ pub fn framed(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// Begins a call: sends what comes out of `requests`, until it is closed, and answers what comes
-/// back, behind the headers. The path is `/package.Service/Method`.
+/// Begins a call: sends the messages of `requests` until it is closed, and returns the messages
+/// that follow the response headers. The path is `/package.Service/Method`.
 ///
-/// Returns when the server's headers are there, which some servers send with their first message
-/// only: what they are to answer must be in `requests` by then. Fails with the server's status, or
-/// `UNAVAILABLE` when what answers is no gRPC server.
+/// Returns when the server's headers have arrived, which some servers send only with their first
+/// message: what they must answer has to be in `requests` by then. Fails with the server's status,
+/// or `UNAVAILABLE` when what answers is no gRPC server.
 pub async fn call<M: Message + 'static>(
     mut channel: Channel,
     path: &'static str,

@@ -26,7 +26,7 @@ thread_local! {
 /// The library's side.
 pub(super) struct Cork<IO>(Rc<RefCell<Corked<IO>>>);
 
-/// The side of whoever drives the connection.
+/// The side of the task that drives the connection.
 pub(super) struct Driver<IO>(Rc<RefCell<Corked<IO>>>);
 
 struct Corked<IO> {
@@ -37,7 +37,7 @@ struct Corked<IO> {
     held: Vec<u8>,
     /// Something was written and not flushed.
     is_dirty: bool,
-    /// Why a push failed; the library is told when it next asks.
+    /// Why a push failed; the library gets the error on its next call.
     failed: Option<io::Error>,
     /// The transport took less than it was given.
     is_full: bool,

@@ -96,7 +96,7 @@ struct Incoming {
     target: usize,
     /// At most so much is held or may come: the window, or a larger one that was given before.
     exposed: usize,
-    /// Delivered since this was last looked at.
+    /// Delivered since the last check.
     delivered: usize,
     reserved: usize,
     holder: Holder,
@@ -243,7 +243,7 @@ impl Outgoing {
         self.queue.bytes().saturating_sub(self.withheld)
     }
 
-    /// What is to be reserved.
+    /// How many bytes to reserve.
     fn wanted(&self) -> usize {
         let waiting = [self.to_transport(), self.withheld];
         QUEUE_PART_BYTES * waiting.iter().filter(|bytes| **bytes > FREE_QUEUE_BYTES).count()

@@ -36,7 +36,7 @@ pub(super) async fn watch(mut ping_pong: PingPong, activity: Activity) {
     }
 }
 
-/// Waits for an overdue answer for as long as bytes arrive in every period; tells whether it came.
+/// Waits for an overdue answer while bytes arrive in every period; returns whether it came.
 async fn still_alive(ping_pong: &mut PingPong, activity: &Activity) -> bool {
     loop {
         let seen = activity.bytes();

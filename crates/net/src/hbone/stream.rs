@@ -58,7 +58,7 @@ impl AsyncWrite for Tunnel {
         given.into()
     }
 
-    /// Whoever drives the connection sends what was written.
+    /// The task that drives the connection sends what was written.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -11,12 +11,12 @@ use http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
 
 /// Where the page is from that has the browser ask (Fetch Metadata).
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What a browser says of addresses that were typed, and of links on our own answers.
+/// The values for addresses that were typed, and for links on our own pages.
 const OWN_SITES: [&str; 2] = ["none", "same-origin"];
 /// The only name that means loopback everywhere (RFC 6761, section 6.3).
 const LOCAL: &str = "localhost";
 
-/// Whether a page of somebody else's asks.
+/// Whether another site's page sent the request.
 pub(super) fn asks(headers: &HeaderMap) -> bool {
     let is_own = |site: &http::HeaderValue| OWN_SITES.iter().any(|own| site == own);
     let is_foreign = headers.get(&SITE).is_some_and(|site| !is_own(site));

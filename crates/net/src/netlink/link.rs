@@ -184,7 +184,7 @@ impl RouteSocket {
         Ok(())
     }
 
-    /// The other end of a veth pair, if there is one and it may be looked at.
+    /// The other end of a veth pair, if there is one and it may be read.
     fn other_end(&mut self, link: &Link) -> Option<Link> {
         let body = info(libc::AF_UNSPEC, link.peer?, 0, 0);
         let mut request = Request::new(libc::RTM_GETLINK, 0).body(&body);

@@ -99,7 +99,7 @@ impl NetlinkSocket {
 
     /// Sends several requests as one datagram, which the kernel applies as a whole or not at all.
     ///
-    /// `describe` tells for an error which request (by position) the kernel refused.
+    /// `describe` names the request (by position) that the kernel refused, for the error.
     pub(crate) fn transaction(
         &mut self,
         mut requests: Vec<Request>,
@@ -231,7 +231,7 @@ pub(crate) fn deleted<T>(
     }
 }
 
-/// Tells of changes in a namespace, whoever makes them.
+/// Reports changes in a namespace, whichever process makes them.
 #[derive(Debug)]
 pub(crate) struct Subscription(AsyncFd<OwnedFd>);
 

@@ -144,7 +144,7 @@ fn backend_element((number, backend): (u32, &SocketAddr)) -> Element {
     Element { key: number.to_ne_bytes().to_vec(), data: Some(ElementData::Value(data)) }
 }
 
-/// A port as the first half of a word, as it stands in a register.
+/// A port as the first half of a word, as in a register.
 pub(super) fn port_word(port: u16) -> [u8; 4] {
     let [high, low] = port.to_be_bytes();
     [high, low, 0, 0]

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::Verdict;
 
-/// Transport protocols that rules tell apart.
+/// Transport protocols that rules distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
@@ -55,7 +55,7 @@ pub enum SocketOwner {
     User(u32),
 }
 
-/// What a packet must be for the rule to go on.
+/// What a packet must match for the rule to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Protocol { protocol: Protocol, equal: bool },

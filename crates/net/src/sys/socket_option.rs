@@ -103,7 +103,7 @@ pub(crate) fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)
 }
 
-/// The kind of namespace that a descriptor stands for (`CLONE_NEW*`); fails for anything else.
+/// The kind of a namespace's descriptor (`CLONE_NEW*`); fails for anything else.
 pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
     const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
     // SAFETY: this ioctl takes no argument.
