@@ -29,9 +29,9 @@ use crate::registry::RegistryHandle;
 use crate::work::{Done, Job, Workshop};
 use crate::zds_server::{Announcement, Standing, ZdsServer, now};
 
-/// How long the CNI plugin waits for a pod to be captured before it is told to fail.
+/// How long the CNI plugin waits for a pod to be captured before it gets a failure.
 const CNI_DEADLINE: Duration = Duration::from_secs(10);
-/// How long looking at the pods found at start may take before proxies are let in all the same.
+/// How long checking the pods found at start may take before proxies are let in anyway.
 const STARTUP_LIMIT: Duration = Duration::from_secs(10);
 /// How often a namespace that could not be opened is tried again.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ struct Tracked {
     netns: Arc<NetNs>,
     ips: Vec<IpAddr>,
     enrolment: Enrolment,
-    /// Tells results for this namespace from those for one that the pod had before.
+    /// Distinguishes results for this namespace from those for an earlier one of the pod.
     generation: u64,
     waiting: Vec<Waiting>,
     /// What kept it from being captured when that was last tried.
@@ -81,7 +81,7 @@ pub(crate) struct Agent {
     zds_changes: watch::Receiver<()>,
     pods: BTreeMap<PodUid, Tracked>,
     announced: BTreeMap<PodUid, NewPod>,
-    /// Ending pods of which only the uid is known.
+    /// Ending pods with only their uid known.
     kept: BTreeMap<PodUid, PodName>,
     /// Pods that an earlier agent reported as captured.
     reported: BTreeSet<PodUid>,
@@ -89,7 +89,7 @@ pub(crate) struct Agent {
     generations: u64,
     reopen_at: Option<Instant>,
     node_side_at: Option<Instant>,
-    /// What is to become of the mesh on this node, and its next change.
+    /// The course of the mesh on this node, and its next change.
     course: Course,
     courses: watch::Receiver<Course>,
     /// How far that is, for the one who ordered it.
@@ -105,14 +105,14 @@ pub(crate) struct Parts {
     pub(crate) zds: Arc<ZdsServer>,
     pub(crate) workshop: Workshop,
     pub(crate) health: Arc<Health>,
-    /// What is to become of the mesh on this node.
+    /// The course of the mesh on this node.
     pub(crate) course: watch::Receiver<Course>,
     /// Takes how far that is.
     pub(crate) tell: watch::Sender<String>,
 }
 
 impl Agent {
-    /// An agent that has looked at nothing yet.
+    /// An agent that has checked nothing yet.
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
             settings: parts.settings,
@@ -171,8 +171,8 @@ impl Agent {
         self.node_side_at = Some(now());
     }
 
-    /// Keeps every pod where the plan wants it, until the agent is to end with the mesh: then until
-    /// nothing is left, or until the moment given.
+    /// Keeps every pod in the state that the plan wants, until the mesh leaves the node: then until
+    /// nothing is left, or until the given moment.
     pub(crate) async fn run(mut self, mut announced: mpsc::Receiver<Announced>) {
         loop {
             let is_ordered = self.courses.has_changed().unwrap_or(false);
@@ -217,7 +217,7 @@ impl Agent {
         }
     }
 
-    /// Stays after all if pods are to let plain connections in and the time for that is over.
+    /// Stays after all if the time is over in which pods let plain connections in.
     fn close_when_over(&mut self) -> bool {
         let is_over = matches!(self.course, Course::Open { until, .. } if until <= now());
         if is_over {
@@ -234,7 +234,7 @@ impl Agent {
         self.pods.values().all(|pod| pod.enrolment.is_out())
     }
 
-    /// Removes what has not left by itself, and looks at it anew.
+    /// Removes what has not left by itself, and checks it again.
     async fn cut_off(&mut self) {
         self.jobs.shutdown().await;
         let mut left = Vec::new();
@@ -437,7 +437,7 @@ impl Agent {
         }
     }
 
-    /// What keeps a pod out was found and told, which may have taken longer than it held.
+    /// The reason that keeps a pod out was found and reported, perhaps after it stopped being true.
     fn on_explained(&mut self, uid: PodUid, generation: u64, name: PodName, obstacle: Obstacle) {
         match self.pods.get_mut(&uid) {
             Some(pod) if pod.generation == generation && pod.enrolment.is_wanted() => {

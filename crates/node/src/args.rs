@@ -14,7 +14,7 @@ use crate::install::conflist;
 use crate::pod::PodName;
 use crate::registry::processes::Sources;
 
-/// Longest time that a pod's capture rules may stay altered before they are looked at again.
+/// Longest time that a pod's capture rules may stay altered before they are checked again.
 pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two looks, so that a typing error does not burn a core.

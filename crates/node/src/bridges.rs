@@ -19,7 +19,7 @@ use crate::capture::rules::IpVersion;
 pub(crate) const TABLE: &str = "ambit-node";
 /// The VLAN of a tag that gives a priority alone (IEEE 802.1Q, section 9.6).
 const NO_VLAN: u16 = 0;
-/// How often the ports are listed anew because one left while they were written.
+/// How often the ports are listed again because one left while they were written.
 const ATTEMPTS_MAX: usize = 5;
 
 /// How forged probes are kept off.

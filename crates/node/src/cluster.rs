@@ -54,7 +54,7 @@ async fn try_remove_taint(client: &Client, node: &str, key: &str) -> kube::Resul
     Ok(())
 }
 
-/// What the server says of the agent's DaemonSet.
+/// The state of the agent's DaemonSet, according to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     /// It is there, and so is the agent's permission to ask.

@@ -36,7 +36,7 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Longest time that an order may let plain connections in. Pods leave right after it, or not.
 const OPEN_MAX: Duration = Duration::from_secs(600);
 
-/// An order as it was written, which tells it from every other.
+/// An order as written, which distinguishes it from every other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order(Arc<str>);
 
@@ -46,15 +46,17 @@ impl fmt::Display for Order {
     }
 }
 
-/// What is to become of the mesh on this node.
+/// The course of the mesh on this node: whether it stays or leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Course {
     /// It stays: pods are in it as their labels say.
     Stay,
-    /// It will leave all nodes: plain connections are let in unjudged, so that whoever leaves
-    /// first still reaches those who leave last. Until then: whoever ordered it may be dead.
+    /// It will leave all nodes: plain connections are let in unjudged, so that pods that leave
+    /// first still reach those that leave last. It expires at `until`, because the process that
+    /// ordered it may be dead.
     Open { order: Order, until: Instant },
-    /// Pods leave; connections through the mesh go on until then. The agent stays and answers.
+    /// Pods leave; connections through the mesh continue until `until`. The agent stays and
+    /// answers.
     Leave { order: Order, until: Instant },
     /// Pods leave, and the agent ends with the last of them. It waits for nobody who reads reports.
     End { until: Instant },
@@ -77,7 +79,7 @@ impl Course {
         Some(Self::Leave { order, until })
     }
 
-    /// Whether pods are to leave.
+    /// Whether pods must leave.
     pub(crate) fn is_away(&self) -> bool {
         matches!(self, Self::Leave { .. } | Self::End { .. })
     }
@@ -115,8 +117,8 @@ pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
     });
 }
 
-/// Takes note of what the watch of the DaemonSet tells: what it orders, and whether it is deleted,
-/// or is being deleted. `is_listed`: the list under way has it.
+/// Records an event of the DaemonSet's watch: what it orders, and whether it is deleted, or is
+/// being deleted. `is_listed`: the list under way has it.
 fn hear(
     event: Event<PartialObjectMeta<DaemonSet>>,
     is_listed: &mut bool,

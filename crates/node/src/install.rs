@@ -31,9 +31,9 @@ const SAVED: (&str, &str) = (".ambit-original-", ".saved");
 const ASIDE: (&str, &str) = (".ambit-", ".tmp");
 /// Largest configuration that is read.
 const CONFIGURATION_MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// Silence after a change before the configuration is looked at.
+/// Quiet time after a change before the configuration is read.
 const QUIET: Duration = Duration::from_millis(50);
-/// The directory is looked at this often though nothing was notified.
+/// The directory is read this often even without a notification.
 const LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// Wait after a repair before the next look; doubles while somebody keeps undoing repairs.
 const REPAIR_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -262,7 +262,7 @@ pub(crate) async fn keep(installer: Installer, health: Arc<Health>) {
     }
 }
 
-/// The changes in a directory. `None`: it is only looked at now and then.
+/// The changes in a directory. `None`: it is only read at intervals.
 fn watch(directory: &Path) -> Option<inotify::EventStream<Vec<u8>>> {
     let watch = || {
         let inotify = Inotify::init()?;

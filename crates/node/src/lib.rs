@@ -113,7 +113,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     run_until(args.try_into()?, stop).await
 }
 
-/// Serves until it is told to stop, and then for as long as the mesh takes to leave the node.
+/// Serves until it is asked to stop, and then for as long as the mesh takes to leave the node.
 async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let health = Arc::new(Health::default());
     let monitored = monitor::listen(settings.readiness_address).await;

@@ -12,7 +12,7 @@ pub(crate) struct Metrics {
     pub(crate) enrolled: AtomicU64,
     /// Pods that should be captured and are not yet.
     pub(crate) pending: AtomicU64,
-    /// Times that altered capture rules were put right.
+    /// How often altered capture rules were repaired.
     pub(crate) repairs: AtomicU64,
     /// Proxies connected now.
     pub(crate) zds_connections: AtomicU64,

@@ -325,7 +325,7 @@ mod tests {
         print!("{}", String::from_utf8_lossy(&greeting[..length]));
     }
 
-    /// Two pods on one bridge, the first of which has the probe address, too.
+    /// Two pods on one bridge; the first also has the probe address.
     struct Bridged {
         node: NetNs,
         pods: [NetNs; 2],

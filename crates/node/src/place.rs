@@ -13,7 +13,7 @@ use ambit_net::namespace::NetNs;
 /// A pod's network namespace.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// A path that stands for it; the pod may be given another namespace at the same path.
+    /// A path to it; the pod may get another namespace at the same path.
     At(PathBuf),
     /// The namespace itself. It stays what it is while the processes by which it was found end.
     Open(Arc<NetNs>),

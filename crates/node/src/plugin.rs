@@ -133,7 +133,7 @@ impl Configuration {
     }
 }
 
-/// What the agent says of a pod.
+/// The agent's answer about a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answer {
     /// It may start.

@@ -55,7 +55,7 @@ impl fmt::Debug for PodUid {
     }
 }
 
-/// Namespace and name; another pod may bear them later.
+/// Namespace and name; another pod may have them later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PodName {
     pub(crate) namespace: String,

@@ -37,8 +37,8 @@ struct Refresh {
 }
 
 impl RegistryHandle {
-    /// A view that knows what there is to know of an announced pod; or why there is none, and the
-    /// pod must not start.
+    /// A view that is up to date about an announced pod; or why there is none, and the pod must not
+    /// start.
     pub(crate) async fn refresh(&self, new_pod: &NewPod) -> Result<Arc<RegistryView>, String> {
         let ended = || "the registry is not followed any more".to_owned();
         let (answer, fresh) = oneshot::channel();

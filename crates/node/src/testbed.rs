@@ -131,8 +131,8 @@ impl Testbed {
         Self { node: Arc::new(node), pod: Arc::new(pod), listeners: JoinSet::new() }
     }
 
-    /// Listens on TCP in the pod (with the proxy's mark, or without); each connection is told
-    /// `tag original-destination peer` and then echoed to.
+    /// Listens on TCP in the pod (with the proxy's mark, or without); each connection gets `tag
+    /// original-destination peer` and then an echo.
     pub(crate) fn pod_listens(&mut self, tag: &'static str, port: u16, mark: Option<u32>) {
         let pod = self.pod.clone();
         for addresses in both() {
@@ -301,7 +301,7 @@ pub(crate) async fn who_answers_datagram(udp: &UdpSocket, destination: SocketAdd
     }
 }
 
-/// A node proxy that does as it is told, step by step.
+/// A scripted node proxy, driven step by step.
 pub(crate) struct FakeProxy {
     connection: Connection,
     enrolment: Enrolment,
@@ -317,7 +317,7 @@ impl FakeProxy {
         Self { connection, enrolment, namespaces: BTreeMap::new() }
     }
 
-    /// Connects again and goes on with the pods that it serves.
+    /// Reconnects and continues with the pods that it serves.
     pub(crate) async fn reconnect(&mut self, path: &Path) {
         self.connection = Self::greet(path, &mut self.enrolment).await;
     }
@@ -399,7 +399,7 @@ pub(crate) fn write_atomically(path: &Path, content: &str) {
 pub(crate) struct Directory(std::path::PathBuf);
 
 impl Directory {
-    /// An empty directory; the name tells tests apart.
+    /// An empty directory; the name distinguishes tests.
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ambit-node-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("make a directory");

@@ -228,7 +228,7 @@ impl Drop for World {
     }
 }
 
-/// Waits for something that no event tells this test of.
+/// Polls for something that sends this test no event.
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {

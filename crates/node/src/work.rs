@@ -32,8 +32,8 @@ const KERNEL_JOBS_MAX: u32 = 8;
 const CLEAR_TRIES: u32 = 8;
 /// Wait before the second try; doubles with each further one.
 const CLEAR_RETRY_MIN: Duration = Duration::from_millis(200);
-/// Pause between two notifications of altered rules: whoever alters them all the time gets no more
-/// of the agent's time than this.
+/// Pause between two notifications of altered rules: a program that alters them all the time gets
+/// no more of the agent's time than this.
 const TAMPER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The same between two looks at new interfaces; a pod takes longer to start.
@@ -69,7 +69,7 @@ pub(crate) enum Job {
     ClearReport { name: PodName, uid: PodUid },
     /// Finds out what keeps a pod from being captured, and says so.
     Explain { uid: PodUid, generation: u64, name: PodName, netns: Arc<NetNs>, obstacle: Obstacle },
-    /// Reads the registry anew for a pod that the CNI plugin announced.
+    /// Reads the registry again for a pod that the CNI plugin announced.
     Refresh {
         registry: RegistryHandle,
         new_pod: NewPod,
@@ -115,7 +115,7 @@ struct Tools {
     node_side: NodeSide,
     zds: Arc<ZdsServer>,
     health: Arc<Health>,
-    /// The mesh leaves the node: whoever reads reports may be gone already.
+    /// The mesh leaves the node: the reader of reports may be gone already.
     leaving: AtomicBool,
 }
 
@@ -138,7 +138,7 @@ impl Workshop {
         listed(self.tools.reports.all())
     }
 
-    /// The pods of which an earlier agent said why they are not captured.
+    /// The pods that an earlier agent reported as not captured, with a reason.
     pub(crate) fn explained(&self) -> Vec<(PodName, PodUid)> {
         listed(self.tools.reports.explained())
     }
@@ -255,7 +255,7 @@ impl Workshop {
         Done::Acted { uid, generation, action, outcome, problem }
     }
 
-    /// First the kernel, then the report: whoever writes reports may be away, and must not keep the
+    /// First the kernel, then the report: the API server may be away, and must not keep the
     /// kernel's threads waiting.
     async fn work_and_report(&self, action: Action, work: Work) -> Result<Outcome, WorkError> {
         let (name, uid) = (work.name.clone(), work.uid.clone());
@@ -350,7 +350,7 @@ struct Work {
 }
 
 impl Tools {
-    /// Does it, and says what there is to report of a captured pod.
+    /// Does it, and returns what to report about a captured pod.
     fn act(&self, action: Action, work: &Work) -> Result<(Outcome, Report), WorkError> {
         let occasion = match action {
             Action::Verify(_) => Occasion::Repair,

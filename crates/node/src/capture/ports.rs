@@ -16,10 +16,10 @@ use ambit_wire::capture::Obstacle;
 use super::CaptureError;
 use super::rules::{DNS_CAPTURE_PORT, HBONE_PORT, INBOUND_PORT, OUTBOUND_PORT};
 
-/// The ports, in the order in which they are looked at.
+/// The ports, in the order in which they are checked.
 const PORTS: [u16; 4] = [OUTBOUND_PORT, INBOUND_PORT, HBONE_PORT, DNS_CAPTURE_PORT];
-/// Descriptors that are looked at in one search: a pod may open as many as it likes, and whoever
-/// searches has other pods to see to.
+/// Most descriptors that one search checks: a pod may open as many as it likes, and the agent has
+/// other pods to handle.
 const DESCRIPTORS_MAX: usize = 200_000;
 /// How an error of the kernel is written that says so, by every proxy that is written in Rust.
 const IN_USE: &str = "(os error 98)";

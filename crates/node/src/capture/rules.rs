@@ -62,7 +62,7 @@ pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
 /// make one that passes by capture.
 pub(crate) const LOOSE_PARAMETER: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
-/// Set of the connections that are older than the capture and go on as they are.
+/// Set of the connections that are older than the capture and continue unchanged.
 pub(crate) const OLDER: &str = "older";
 /// Chain that drops what came in by passing by the redirects.
 pub(crate) const INPUT_FILTER: &str = "filter-input";
@@ -143,15 +143,16 @@ impl IpVersion {
 pub(crate) enum Extent {
     /// New connections are captured.
     Full,
-    /// None are; those captured before go on. Address translation, marks and routes stay for them.
+    /// None are; those captured before continue. Address translation, marks and routes stay for
+    /// them.
     Remains,
 }
 
 /// What the filters behind the redirects drop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// First packets of connections that no redirect took. What is open goes on, so that it can be
-    /// listed; nothing can join it.
+    /// First packets of connections that no redirect took. Open connections continue, so that they
+    /// can be listed; none can be added.
     FirstPackets,
     /// All that no redirect took, but for what belongs to these connections.
     AllBut(BTreeSet<Connection>),
@@ -372,8 +373,8 @@ fn unless_captured(filter: &Filter, of_older: impl Fn(Rule) -> Rule) -> Vec<Rule
     }
 }
 
-/// The proxy's own DNS queries get a zone of their own: they may bear the very addresses and ports
-/// of the captured query that they serve.
+/// The proxy's own DNS queries get their own conntrack zone: they may have the same addresses and
+/// ports as the captured query that they serve.
 fn zone_of_query() -> Rule {
     Rule::new("dns queries of the proxy")
         .protocol(Protocol::Udp)

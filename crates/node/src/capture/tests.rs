@@ -265,7 +265,7 @@ async fn a_pod_with_ipv6_switched_off_is_captured() {
     remove_all(&bed.pod).expect("remove");
 }
 
-/// Connections of every kind, open at once, and what each must go on saying.
+/// Connections of every kind, open at once, and what each must keep answering.
 struct Open(Vec<(String, Client)>);
 
 impl Open {
@@ -313,7 +313,7 @@ async fn no_open_connection_notices_capture_or_its_end() {
     open.more(&bed, "at the end", "remote", "app").await;
 }
 
-/// How the pod stands after one more look at it.
+/// The state of the pod after one more check.
 fn look(bed: &Testbed) -> Standing {
     super::program(&bed.pod, OPTIONS, Extent::Full, Occasion::Repair).expect("look")
 }

@@ -140,7 +140,7 @@ async fn read(mut reader: Reader) -> (Reader, RegistryView) {
     reading.await.expect("reading the registry does not panic")
 }
 
-/// What tells one version of a file from the next.
+/// What distinguishes one version of a file from the next.
 type Stamp = (u64, i64, i64, u64);
 
 /// A file's content as of its last version that could be understood.
@@ -361,7 +361,7 @@ impl CapturedFiles {
         Self::named(&self.directory)
     }
 
-    /// The pods whose reasons are told: what an earlier agent left.
+    /// The pods with a reported reason, which an earlier agent left.
     pub(crate) fn explained(&self) -> Result<Vec<(PodName, PodUid)>, RegistryError> {
         Self::named(&self.reasons)
     }

@@ -36,9 +36,9 @@ use crate::pod::{NewPod, PodName, PodObject, PodStatus, PodUid, RegistryView};
 
 /// Longest wait for a connection to the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the server keeps one watch open before it is asked for anew.
+/// How long the server keeps one watch open before it is requested again.
 pub(crate) const WATCH_TIMEOUT_SECONDS: u32 = 120;
-/// Longest silence on a connection, watches included: one that died without a word is found out.
+/// Longest silence on a connection, watches included: one that died silently is detected.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Wait before the first new try of a watch; doubles with each further failure.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ const RECONNECT_MAX: Duration = Duration::from_secs(10);
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Look-ups under way at a time; more announcements wait.
 const LOOK_UPS_MAX: usize = 16;
-/// Wait before the node's processes are looked at again for the same pods; doubles.
+/// Wait before the node's processes are searched again for the same pods; doubles.
 const SCAN_MIN: Duration = Duration::from_millis(100);
 /// Longest wait between two looks at the node's processes.
 const SCAN_MAX: Duration = Duration::from_secs(15);
@@ -308,7 +308,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes note of the pods whose namespace is to be looked for.
+    /// Records the pods whose namespace must be searched for.
     fn look_for_missing(&mut self) {
         let alive = |pod: &&KnownPod| !pod.terminated && !pod.object.host_network;
         let pods = self.pods.iter().map(|(_, pod)| pod).filter(alive);
@@ -371,7 +371,7 @@ impl Follower {
         }
     }
 
-    /// Tells the agent, if anything is different; answers with the view.
+    /// Notifies the agent, if anything changed; returns the view.
     fn publish(&self) -> Arc<RegistryView> {
         let view = Arc::new(self.view());
         self.publish.send_if_modified(|current| {

@@ -90,7 +90,7 @@ impl<K: Ord + Clone, V> Mirror<K, V> {
         uncertain
     }
 
-    /// The watch tells of a new or changed object.
+    /// The watch reports a new or changed object.
     pub(super) fn apply(&mut self, key: K, found: Versioned<V>) {
         if self.current.get(&key).is_none_or(|known| !found.is_older(known)) {
             self.current.insert(key, found);
@@ -105,7 +105,7 @@ impl<K: Ord + Clone, V> Mirror<K, V> {
         self.apply(key, found);
     }
 
-    /// The watch tells that the object was deleted, at this version.
+    /// The watch reports that the object was deleted, at this version.
     pub(super) fn delete(&mut self, key: &K, last: &Versioned<V>) {
         if self.current.get(key).is_some_and(|known| !last.is_older(known)) {
             self.current.remove(key);

@@ -63,7 +63,7 @@ fn is_host(netns: &NetNs, hosts: &[NetNs]) -> bool {
     hosts.iter().any(|host| host.inode() == netns.inode())
 }
 
-/// A process of a pod, when it was looked at. Sorts by age.
+/// A process of a pod, when it was read. Sorts by age.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     /// When it started; with the id it names a process for all time.

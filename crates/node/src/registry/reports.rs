@@ -19,12 +19,12 @@ use tokio::sync::watch;
 use super::files::{CapturedFiles, RegistryError};
 use crate::pod::{CAPTURED_ANNOTATION, PodName, PodObject, PodUid, RegistryView};
 
-/// What the annotation says of a captured pod.
+/// The annotation's value for a captured pod.
 const CAPTURED: &str = "enabled";
 /// Longest that the server may take to write a report.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two writes of which only the number of older connections is the reason: it falls
-/// one by one, and the API server is for others as well. That none is left is written at once.
+/// Pause between two writes whose only reason is the number of older connections: it falls one by
+/// one, and others need the API server too. That none is left is written at once.
 const OLDER_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is reported of a captured pod, beside that it is one.
@@ -95,7 +95,8 @@ impl Reports {
         }
     }
 
-    /// Says why a pod that is to be captured is not. It never says that a pod is captured or not.
+    /// Reports why a pod that should be captured is not. It never reports whether a pod is
+    /// captured.
     pub(crate) async fn explain(
         &self,
         name: &PodName,
@@ -163,7 +164,7 @@ impl std::fmt::Debug for Annotations {
 }
 
 impl Annotations {
-    /// The view tells what the annotations are now.
+    /// `view` shows what the annotations are now.
     pub(crate) fn new(client: Client, view: watch::Receiver<Arc<RegistryView>>) -> Self {
         Self { client, view, written: Arc::default() }
     }
@@ -242,7 +243,8 @@ impl Annotations {
         result.unwrap_or(Err(ReportError::Silence))
     }
 
-    /// Whether the pod says what is to be reported, as of the view, or will do for a while.
+    /// Whether the pod's annotations match the report, according to the view, or are good enough
+    /// for a while.
     fn is_written(&self, name: &PodName, uid: &PodUid, report: Option<Report>, last: Last) -> bool {
         let view = self.view.borrow();
         let Some(pod) = view.pods.get(name).filter(|pod| pod.uid == *uid) else { return false };
@@ -292,7 +294,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Whether the pod may be gone, or another bear its name: not found, conflict, immutable uid.
+/// Whether the pod may be gone, or another may have its name: not found, conflict, immutable uid.
 fn is_elsewhere(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 422))
 }
