@@ -11,7 +11,7 @@ const BAR_WIDTH: u64 = 40;
 /// Lines of one mode; the rest is counted.
 const LINES_MAX: usize = 24;
 
-/// The resource that is drawn: the one of which more is used.
+/// The resource that is drawn: the one that is used more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
     Cpu,

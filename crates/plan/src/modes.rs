@@ -151,7 +151,7 @@ pub(crate) struct Demand {
 }
 
 impl Mode {
-    /// What there is to place: the control plane, the application, then waypoints.
+    /// What must be placed: the control plane, the application, then waypoints.
     pub(crate) fn demand(&self, application: &Application, reserved: &Reservations) -> Demand {
         let replicas = |component| match component {
             Istiod => reserved.istiod_replicas,

@@ -236,7 +236,7 @@ fn missing_requests(requests: Needs, warnings: &mut Vec<FieldNote>) {
     });
 }
 
-/// Adds up what a spec asks for; `default` stands for what a container does not ask for.
+/// Adds up what a spec requests; `default` replaces what a container does not request.
 fn needs(spec: &PodSpec, default: Resources) -> Result<Needs, FieldNote> {
     let mut running = Resources::default();
     for (index, container) in spec.containers.iter().enumerate() {

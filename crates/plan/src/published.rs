@@ -58,7 +58,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// What stands above the rows.
+    /// The header of the rows.
     pub const HEADER: [&'static str; 7] =
         ["PUBLISHED / COMPUTED", "vCPU", "GB", "NODES OF 8", "$/MONTH", "NODES OF 7.5", "$/MONTH"];
 }

@@ -13,7 +13,7 @@ const CPU_MILLICORES_MAX: u64 = 1_000_000_000;
 const MEMORY_BYTES_MAX: u64 = 1 << 46;
 /// Most millionths that one price may be: a hundred million.
 const PRICE_MAX: u64 = 100_000_000 * Price::UNIT;
-/// Longest text that is looked at.
+/// Longest text that is parsed.
 const TEXT_LEN_MAX: usize = 32;
 
 /// CPU and memory.
