@@ -57,7 +57,7 @@ POST /worker/restart              a new worker beside this one, which finishes i
 POST /quitquitquit                finishes connections and ends the proxy
 ";
 
-/// What an operator can be told.
+/// The state that the admin API shows.
 pub(crate) struct Admin {
     /// What the threads share.
     pub(crate) shared: Arc<Shared>,
@@ -65,7 +65,7 @@ pub(crate) struct Admin {
     pub(crate) link: Link,
     /// The log levels.
     pub(crate) levels: Levels,
-    /// Tells of the live connections.
+    /// Lists the live connections.
     pub(crate) connections: LiveConnections,
     /// Whether the agent has named all pods.
     pub(crate) enrolled: Arc<AtomicBool>,

@@ -26,9 +26,9 @@ use serde::Serialize;
 
 /// Grace that remains to close connections properly before Kubernetes kills the process.
 const KILL_MARGIN: Duration = Duration::from_secs(5);
-/// How long connections go on after SIGTERM when nobody says otherwise.
+/// How long connections may continue after SIGTERM by default.
 const DEFAULT_TERMINATION_DEADLINE: Duration = Duration::from_secs(30 * 60);
-/// How long the connections of a deleted pod go on when nobody says otherwise.
+/// How long the connections of a deleted pod may continue by default.
 const DEFAULT_POD_DRAIN: Duration = Duration::from_secs(5);
 /// What may wait for slow readers when nothing says how much memory there is: what sixteen thousand
 /// of them take that come from four clients.
@@ -351,7 +351,7 @@ pub(crate) struct Node {
     pub(crate) network: Text,
     /// The trust domain of its pods' identities.
     pub(crate) trust_domain: Text,
-    /// What the control plane is told.
+    /// The metadata for the control plane.
     pub(crate) metadata: NodeMetadata,
 }
 
@@ -475,7 +475,7 @@ impl Config {
         }
     }
 
-    /// Validates what was written. `environment` holds what no flag stands for.
+    /// Validates what was written. `environment` holds the variables without a flag.
     pub(crate) fn new(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
         environment.refuse_unsupported()?;
         let proxy_config = ProxyConfig::read(environment)?;

@@ -43,12 +43,12 @@ pub(crate) enum Command {
     Remove {
         /// Which pod.
         uid: Text,
-        /// How long its connections may go on.
+        /// How long its connections may continue.
         deadline: Duration,
     },
-    /// Another worker takes the new connections; those that are here go on.
+    /// Another worker takes the new connections; existing ones continue.
     StopAccepting,
-    /// Tell of every connection.
+    /// List every connection.
     List(oneshot::Sender<Vec<Connection>>),
 }
 
@@ -136,7 +136,7 @@ impl Serving {
         self.listen(&served, Direction::Plaintext, listeners.plaintext, plaintext::serve);
     }
 
-    /// Lets a pod's connections go on without time limit, but takes no new ones.
+    /// Lets a pod's connections continue without time limit, but takes no new ones.
     fn retire(&self, served: Rc<Served>) {
         served.drain.start(None);
         self.everything.guard().spawn_local(async move { served.drain.finished().await });

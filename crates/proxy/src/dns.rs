@@ -51,10 +51,10 @@ const MAX_DATAGRAM_BYTES: usize = 4096;
 const MAX_TCP_QUERY_BYTES: usize = 4096;
 /// Pause after a socket failed.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
-/// How long queries under way may take once the thread is to stop.
+/// How long queries in flight may take once the thread must stop.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// Datagrams that are read at a time of a socket that is to close: more than wait in it, unless
-/// they keep coming.
+/// Most datagrams that are read from a socket that must close: more than wait in it, unless they
+/// keep coming.
 const UNREAD_MAX: usize = 1024;
 
 /// What the control thread asks of the DNS thread.
@@ -92,7 +92,7 @@ struct Served {
     connections: Arc<Semaphore>,
     /// What the pod may have of the worker's descriptors.
     share: Arc<Share>,
-    /// When what it asks is looked at.
+    /// When its queries are served.
     turns: Turns,
     /// Where other names are looked up when that is unknown.
     fallback: Vec<SocketAddr>,

@@ -63,7 +63,7 @@ pub(crate) enum ToWorker {
     Enrolled,
     /// Accept nothing more; live until the last connection ends, or for so long.
     StopAccepting {
-        /// How long connections may go on; absent for as long as they want.
+        /// How long connections may continue; without a limit if absent.
         deadline_ms: Option<u64>,
     },
     /// Another worker wants to know of the live connections; one socket to write the list to.
@@ -192,7 +192,7 @@ pub(crate) enum OperatorSocket {
 /// A header with its descriptors. Cheap to clone: descriptors are shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Message<H> {
-    /// What is said.
+    /// The message's JSON header.
     pub(crate) header: H,
     /// What belongs to it.
     pub(crate) fds: Vec<Arc<OwnedFd>>,

@@ -41,13 +41,13 @@ use tokio::net::TcpStream;
 use crate::thread::Thread;
 
 /// How often the wall clock is compared with the end of a client's certificate, besides at every
-/// new tunnel: so soon after a suspend the client is asked to connect anew.
+/// new tunnel: so soon after a suspend the client is asked to reconnect.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why another proxy's connection was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// Others connect to the pod, and this one has taken longest of whoever has most.
+    /// Others connect to the pod, and this handshake was the oldest of the source that has most.
     #[error("too many TLS handshakes are under way with this pod, and this is the oldest of them")]
     Crowded(#[source] Leave),
     /// There is no descriptor for one more connection of this client.
@@ -291,8 +291,8 @@ async fn prove(
 }
 
 /// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's
-/// certificate has expired, which proves nothing from then on. Tunnels that are open go on. Ends
-/// with the session.
+/// certificate has expired, which proves nothing from then on. Open tunnels continue. Ends with the
+/// session.
 async fn leave(session: Drain, mut pod: Guard, expiry: impl Future<Output = ()>) {
     let mut late = pod.clone();
     let leaving = async {
@@ -311,8 +311,8 @@ async fn leave(session: Drain, mut pod: Guard, expiry: impl Future<Output = ()>)
     session.finished().await;
 }
 
-/// Waits until the wall clock says so. Timers stand still while a machine is suspended, so the
-/// clock is looked at again and again.
+/// Waits until the wall clock says so. Timers stop while a machine is suspended, so the clock is
+/// read at intervals.
 async fn expired(certificates: Certificates, not_after: SystemTime) {
     while let Ok(left) = not_after.duration_since(certificates.now()) {
         if left.is_zero() {
@@ -398,7 +398,7 @@ impl Session {
         Ok(Admitted { allowed, server, held })
     }
 
-    /// Connects to the application, and tells it of the client where it wants to be told.
+    /// Connects to the application, and sends it the PROXY header if it wants one.
     async fn dial(&self, workload: &Workload, target: &Target) -> Result<TcpStream, DialError> {
         let application = workload.application_tunnel;
         let (address, source) = match application {
@@ -467,7 +467,7 @@ impl Session {
 
 /// Where a CONNECT leads.
 struct Target {
-    /// What the client asked for; whoever judges layer 7 behind a PROXY header is told.
+    /// What the client asked for; the PROXY header passes it to a program that judges layer 7.
     asked: SocketAddr,
     /// What is judged and dialled: the address that the connection came to, never another.
     own: SocketAddr,

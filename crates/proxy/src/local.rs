@@ -60,7 +60,7 @@ impl Failure for LocalError {
     }
 }
 
-/// A connection to a pod of this proxy that stands.
+/// An established connection to a pod of this proxy.
 pub(crate) struct Joined {
     server: TcpStream,
     pod: Arc<Pod>,
@@ -119,7 +119,7 @@ async fn connect(
 }
 
 /// Connects in the server's namespace, unless the address is not there: without this check a
-/// stale view could lead out of that namespace, to whoever has the address now.
+/// stale view could lead out of that namespace, to the address's present owner.
 fn dial_at(
     thread: &Thread,
     pod: &Pod,
@@ -139,7 +139,7 @@ impl Joined {
         &self.pod.identity
     }
 
-    /// Moves the bytes; both pods' records tell of it.
+    /// Moves the bytes; both pods' records report it.
     pub(crate) async fn carry(
         self,
         client: SocketEnd,

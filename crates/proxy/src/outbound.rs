@@ -54,7 +54,7 @@ pub(crate) enum OutboundError {
         patience_s = VIEW_PATIENCE.as_secs()
     )]
     Unknown(WorkloadName),
-    /// The plan is to refuse it.
+    /// The plan refuses it.
     #[error("{0}")]
     Refused(Refusal),
     /// It cannot be joined to a pod of this node.
@@ -110,7 +110,7 @@ impl Failure for OutboundError {
     }
 }
 
-/// The other half of a connection that stands.
+/// The other half of an established connection.
 enum Route {
     Local(local::Joined),
     Tunnel(Box<Tunnel>),
@@ -185,7 +185,7 @@ async fn identify(
     Ok(Source { workload, is_known_address })
 }
 
-/// Where the view is fetched piece by piece: makes sure that it says what there is to say.
+/// If the view is fetched on demand: waits until it has the answer.
 async fn demand(thread: &Thread, source: &Workload, ip: IpAddr) {
     let shared = &thread.shared;
     let (network, namespace) = (&source.network, &source.namespace);

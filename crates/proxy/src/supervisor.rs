@@ -36,7 +36,7 @@ const SAID: usize = 1024;
 const WISHES: usize = 8;
 /// Workers that are asked for one list; each costs a descriptor in one packet.
 const MAX_ASKED_WORKERS: usize = 200;
-/// How often timers are looked at.
+/// How often timers are checked.
 const TICK: Duration = Duration::from_secs(1);
 /// How long before its deadline a proxy without a successor stops accepting, so that short
 /// connections end by themselves.
@@ -44,7 +44,7 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 /// How much longer than its deadline a worker may take to end itself.
 const END_MARGIN: Duration = Duration::from_secs(3);
 
-/// Runs the supervisor until it is told to end.
+/// Runs the supervisor until it is asked to end.
 pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -347,8 +347,7 @@ impl Supervisor {
         None
     }
 
-    /// Lets the other workers tell the one that asks of their connections. Nothing is waited for
-    /// here.
+    /// Makes the other workers list their connections for the worker that asks. Waits for nothing.
     fn ask_others(&mut self, id: u64, question: u64) {
         let mut answers = Vec::new();
         let mut left_out = 0;

@@ -48,7 +48,7 @@ use crate::pods::Pod;
 use crate::shared::Shared;
 use threads::Threads;
 
-/// How long connections of this worker go on when it must end without a deadline being named.
+/// How long connections of this worker continue when it must end without a deadline.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// Runs a worker on the socket that its supervisor made its standard input.
@@ -430,7 +430,7 @@ impl Worker {
         self.link.say(FromWorker::Ready).await;
     }
 
-    /// Accepts nothing more. Connections go on, for so long if that is said.
+    /// Accepts nothing more. Connections continue, until the deadline if there is one.
     async fn stop(&mut self, deadline: Option<Duration>) {
         if !self.stopping {
             info!(?deadline, "accepting nothing more");

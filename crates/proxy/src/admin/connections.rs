@@ -22,10 +22,10 @@ use crate::dataplane::Command;
 use crate::handover::FromWorker;
 use crate::link::Link;
 
-/// How long data-plane threads may take to tell of their connections: less than another worker
-/// waits, so that it learns why there is no list.
+/// How long data-plane threads may take to list their connections: less than another worker waits,
+/// so that it learns why there is no list.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long other workers may take to tell of theirs.
+/// How long other workers may take to list theirs.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a question may wait for the one before it.
 const TURN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,7 +49,7 @@ pub(crate) struct PassedOn {
 /// Questions on their way to the other workers.
 type Asked = Mutex<HashMap<u64, oneshot::Sender<PassedOn>>>;
 
-/// Tells of live connections.
+/// Lists live connections.
 pub(crate) struct LiveConnections {
     threads: Vec<mpsc::Sender<Command>>,
     link: Link,
@@ -164,7 +164,7 @@ impl LiveConnections {
 /// This worker's own connections.
 struct Own {
     connections: Vec<Connection>,
-    /// Whether every thread has told of its own.
+    /// Whether every thread has listed its own.
     is_whole: bool,
 }
 

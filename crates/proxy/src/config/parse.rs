@@ -30,7 +30,7 @@ const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 86400);
 const MIN_WORKER_THREADS: usize = 2;
 /// Listeners exist per thread and pod: more threads would cost descriptors, not bring speed.
 const MAX_WORKER_THREADS: usize = 64;
-/// DNS servers listen here unless told otherwise.
+/// The default port of DNS servers.
 const DNS_PORT: u16 = 53;
 
 /// How many data-plane threads to start.
@@ -142,7 +142,7 @@ pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("{text:?} is no IP address, nor one with a port"))
 }
 
-/// Root certificates, as ztunnel tells the forms apart.
+/// Root certificates, with the forms distinguished as in ztunnel.
 pub(super) fn root(text: &str) -> RootCertificate {
     if text == "SYSTEM" {
         RootCertificate::System

@@ -162,7 +162,7 @@ impl World {
         self.proxy_of(same_node, None)
     }
 
-    /// The same with so many descriptors, if it is said.
+    /// The same with a limit of descriptors, if given.
     pub(crate) fn proxy_of(&self, same_node: SameNode, limit: Option<usize>) -> Proxy {
         let cli = Cli::parse_from(["ambit", "--node-name", "node"]);
         let mut config = Config::new(&cli.args, &Environment::default()).unwrap();
@@ -297,7 +297,7 @@ impl Proxy {
         self.thread.take().unwrap().join().unwrap();
     }
 
-    /// What an operator is told of its shares.
+    /// What an operator sees of its shares.
     pub(crate) fn shares(&self) -> admin::Shares {
         let pods = self.shared.pods.load();
         self.shared.mesh.descriptors.told(pods.iter().map(|pod| &pod.shares))
@@ -308,7 +308,7 @@ impl Proxy {
     }
 }
 
-/// Tells several proxies of the mesh.
+/// Publishes the mesh to several proxies.
 pub(crate) fn publish(proxies: &[&Proxy], pods: &[&PodBox], further: &[Change]) {
     let mut view = View::default();
     for pod in pods {

@@ -21,7 +21,7 @@ const MAX_NAME_BYTES: usize = 255;
 const MAX_LABEL_BYTES: u8 = 63;
 /// The two highest bits of a pointer's first byte.
 const POINTER_BITS: u8 = 0xc0;
-/// Labels and records of one query that are looked at. A name has at most 128 labels, and a query
+/// Most labels and records of one query that are read. A name has at most 128 labels, and a query
 /// little beside its question: an OPT record and a signature, or the SOA of a zone transfer.
 const MAX_STEPS: usize = 512;
 /// Nobody could be asked.
@@ -40,7 +40,7 @@ const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 const TYPE_OPT: u16 = 41;
 
-/// How a query came, and how it goes on.
+/// The transport of a query, as it arrived and as it is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     /// As a datagram.
@@ -161,7 +161,7 @@ impl Question {
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Labels and records looked at.
+    /// Labels and records read so far.
     steps: usize,
     ended_with_pointer: bool,
 }
@@ -212,9 +212,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What the OPT record behind the question says of the client's payload, if there is one;
-    /// nothing if the records are malformed or too many. There is one at most, and it is among the
-    /// additional records (RFC 6891 section 6.1.1).
+    /// The client's payload size in the OPT record behind the question, if there is one; nothing if
+    /// the records are malformed or too many. There is one at most, and it is among the additional
+    /// records (RFC 6891 section 6.1.1).
     fn payload(&mut self) -> Option<Option<usize>> {
         let count = |at: usize| {
             let count = self.bytes.get(at..at + 2)?;

@@ -74,7 +74,7 @@ impl World {
         (at_udp.expect("an address"), at_tcp.expect("an address"))
     }
 
-    /// How many queries were looked at so far.
+    /// How many queries were served so far.
     fn asked(&self) -> u64 {
         let metrics = self.shared.mesh.metrics.encode().expect("metrics");
         let line = metrics.lines().find_map(|it| it.strip_prefix("istio_dns_requests_total "));

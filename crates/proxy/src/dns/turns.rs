@@ -22,7 +22,7 @@ const SAVED_UP_AT_MOST: Duration = Duration::from_secs(1);
 
 /// The turns of one pod.
 pub(super) struct Turns {
-    /// Held by whoever has the pod's turn; the others wait in their order.
+    /// Held by the query that has the pod's turn; the others wait in their order.
     turn: Semaphore,
     pace: Cell<Pace>,
 }

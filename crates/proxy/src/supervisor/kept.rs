@@ -68,7 +68,7 @@ struct Disk {
     seen: Arc<Mutex<Option<Stamp>>>,
 }
 
-/// Tells a file from one that was put in its place: inode and time of writing.
+/// Distinguishes a file from one that replaced it: inode and time of writing.
 type Stamp = (u64, SystemTime);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -151,7 +151,7 @@ impl Kept {
         self.certificates.remove(identity);
     }
 
-    /// What a new worker is told.
+    /// The messages for a new worker.
     pub(super) fn messages(&self) -> io::Result<Vec<Message<ToWorker>>> {
         let mut messages = Vec::with_capacity(self.certificates.len() + 1);
         if self.complete {

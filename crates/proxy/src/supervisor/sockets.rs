@@ -97,8 +97,8 @@ impl PodSockets {
         self.inode == netns.inode()
     }
 
-    /// Whether somebody else listens there too, on all ports: another proxy, which gets what comes
-    /// once these are closed. Where that cannot be told now, nobody does.
+    /// Whether another proxy listens there too, on all ports; it gets new connections once these
+    /// are closed. If that is unknown now, the answer is no.
     pub(super) fn have_successor(&self) -> bool {
         let others = || -> io::Result<bool> {
             let inode = |fd: &Arc<OwnedFd>| Ok(File::from(fd.try_clone()?).metadata()?.ino());
@@ -120,7 +120,7 @@ impl PodSockets {
         })
     }
 
-    /// What a worker is told of the pod.
+    /// The messages to a worker about the pod.
     pub(super) fn messages(&self, pod: &PodInfo) -> Vec<Message<ToWorker>> {
         let (dns, dns_fds): (Vec<_>, Vec<_>) = self.dns.iter().cloned().unzip();
         let header = ToWorker::Pod { pod: pod.clone(), dns, threads: self.threads.len() };
@@ -274,7 +274,7 @@ impl OperatorSockets {
         Ok(Self { sockets, unix })
     }
 
-    /// What a worker is told of them.
+    /// The message to a worker about them.
     pub(super) fn message(&self) -> Message<ToWorker> {
         let (sockets, fds) = self.sockets.iter().cloned().unzip();
         Message { header: ToWorker::Operator { sockets }, fds }

@@ -18,7 +18,7 @@ use crate::config::Operator;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long an answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Without another proxy the worker stops after this time: nobody can tell it of pods any more.
+/// Without another proxy the worker stops after this time: nobody can send it pods any more.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until another proxy has taken over, or none has for too long. Time counts from when this

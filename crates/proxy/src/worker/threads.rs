@@ -18,7 +18,7 @@ use crate::dns;
 use crate::pods::Pod;
 use crate::shared::Shared;
 
-/// What a data-plane thread is told.
+/// Commands to a data-plane thread.
 type Orders = mpsc::Sender<Command>;
 
 /// Commands that may wait for a thread; the control thread waits beyond.
