@@ -379,7 +379,7 @@ impl AuthorityBundle {
     /// Writes the full list of revoked certificates, one CRL for each authority of the bundle.
     ///
     /// Workloads refuse an authority's certificates once its list is older than `valid_for`: sign
-    /// anew well before, also when nothing changed.
+    /// again well before, even if nothing changed.
     pub fn revoke(
         &self,
         serials: &[Serial],

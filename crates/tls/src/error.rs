@@ -173,7 +173,8 @@ impl HandshakeError {
         Self::PeerAlert { alert, meaning }
     }
 
-    /// What rustls tells the peer: the kind of failure, nothing about what was expected.
+    /// The alert that rustls sends to the peer: the kind of failure, nothing about what was
+    /// expected.
     pub(crate) fn to_alert(&self) -> rustls::Error {
         let kind = match self {
             Self::Expired { .. } => TlsCertificateError::Expired,

@@ -104,7 +104,7 @@ impl RevocationList {
     /// Reads one or more `X509 CRL` blocks, each signed by a certificate of `signers_pem`.
     ///
     /// The signers are the trusted roots and the intermediates of a chain that was verified (such
-    /// as the workload's own): whoever is named here can revoke.
+    /// as the workload's own): every signer that is named here can revoke.
     pub fn from_pem(crls_pem: &str, signers_pem: &str) -> Result<Self, RevocationError> {
         if crls_pem.len() > MAX_CRL_PEM_BYTES {
             return Err(RevocationError::TooLarge(crls_pem.len()));

@@ -26,9 +26,9 @@ pub type ClientStream<IO> = Stream<tokio_rustls::client::TlsStream<ReadAhead<IO>
 
 /// One end of an established TLS connection.
 ///
-/// `poll_shutdown` sends close_notify and then closes the transport's writing side; reading goes on
-/// until the peer's close_notify. A transport that ends without one is an `UnexpectedEof` error,
-/// because a cut connection must not look like an ended one.
+/// `poll_shutdown` sends close_notify and then closes the transport's writing side; reading
+/// continues until the peer's close_notify. A transport that ends without one is an `UnexpectedEof`
+/// error, because a cut connection must not look like an ended one.
 #[derive(Debug)]
 pub struct Stream<T>(pub(crate) T);
 

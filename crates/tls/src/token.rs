@@ -41,9 +41,9 @@ pub struct Claims {
     pub issued_at: SystemTime,
     /// When it ends.
     pub expires_at: SystemTime,
-    /// Namespace of the service account that it stands for.
+    /// Namespace of its service account.
     pub namespace: String,
-    /// Name of the service account that it stands for.
+    /// Name of its service account.
     pub service_account: String,
     /// The node that it is bound to.
     pub node: String,

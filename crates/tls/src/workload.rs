@@ -47,8 +47,8 @@ pub struct WorkloadCertificate {
 impl WorkloadCertificate {
     /// Joins a key with the authority's answer: leaf first, the bundle of roots last.
     ///
-    /// `obtained_at` is when the answer came; half life counts from there, because authorities date
-    /// certificates back to bear with slow clocks.
+    /// `obtained_at` is when the answer came; half life counts from there, because authorities
+    /// backdate certificates to tolerate slow clocks.
     pub fn new(
         key: WorkloadKey,
         chain_pem: &[String],

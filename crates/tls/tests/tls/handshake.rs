@@ -452,7 +452,7 @@ fn name() -> rustls_pki_types::ServerName<'static> {
     "peer.invalid".try_into().expect("a name")
 }
 
-/// A client that believes every server: it stands for a peer whose own judgement is not tested.
+/// A client that accepts every server: a peer whose own judgement is not tested.
 #[derive(Debug)]
 struct Trusting;
 
