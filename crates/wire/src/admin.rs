@@ -161,8 +161,8 @@ pub struct Mark {
     pub mark: u64,
 }
 
-/// Reads a field that may be null and must be there: without it good news could not be told from
-/// none.
+/// Reads a field that may be null and must be present: if it were missing, null could not be
+/// distinguished from no report.
 fn required<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

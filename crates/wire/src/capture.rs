@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use ambit_model::printable::is_printable;
 
-/// Annotation by which an agent says why it cannot capture a pod that is to be captured.
+/// Annotation by which an agent reports why it cannot capture a pod that should be captured.
 pub const NOT_CAPTURED: &str = "ambit.io/not-captured";
 
 /// Longest name of a process that is kept; the kernel's own names have 15 bytes.

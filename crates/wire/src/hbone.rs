@@ -194,7 +194,7 @@ impl FromStr for Forwarded {
     }
 }
 
-/// The text within quotes, or all of it; none when only one quote stands.
+/// The text within quotes, or all of it; none if there is only one quote.
 fn unquote(text: &str) -> Option<&str> {
     match text.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),

@@ -33,10 +33,10 @@ pub use backoff::Backoff;
 
 /// Largest response, the view of half a million pods: the usual 4 MiB are exceeded by 10,000.
 pub const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
-/// Largest request: a proxy that starts anew names half a million resources with versions.
+/// Largest request: a proxy that restarts names half a million resources with versions.
 pub const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
-/// Most fields of a request, of which each may name a resource: names held, names asked for, and
-/// what there is beside them.
+/// Most fields of a request, each of which may name a resource: names held, names requested, and
+/// the few others.
 pub const MAX_REQUEST_FIELDS: usize = 1_000_016;
 /// The field of a request that is a message of several levels: who asks.
 pub const NESTED_REQUEST_FIELDS: &[u32] = &[1];

@@ -75,7 +75,7 @@ pub struct ServicePort {
     pub port: u16,
     /// The port of its endpoints; 0 where each has its own.
     pub target_port: u16,
-    /// What is said to be spoken: `unspecified`, `tcp`, `http`, ...
+    /// The declared application protocol: `unspecified`, `tcp`, `http`, ...
     pub protocol: Word,
 }
 
@@ -163,7 +163,7 @@ pub enum Policy {
     AuthorizationPolicy(AuthorizationPolicy),
     /// Whether plain text is accepted.
     PeerAuthentication(PeerAuthentication),
-    /// A kind of a newer control plane, of which nothing is shown.
+    /// A kind of a newer control plane; nothing of it is shown.
     #[serde(other)]
     Unknown,
 }

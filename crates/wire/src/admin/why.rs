@@ -43,7 +43,7 @@ pub struct Explanation {
     /// What would have to change; absent unless the connection is denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// What else there is to know: a sentence each.
+    /// Further facts, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ pub struct Server {
     pub protocol: Word,
     /// Whether it takes traffic.
     pub ready: bool,
-    /// The identities of which it must prove one; absent where it need not.
+    /// It must prove one of these identities; absent where it need not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub identities: Vec<String>,
 }

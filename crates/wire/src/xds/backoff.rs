@@ -23,7 +23,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins anew, for a connection that worked.
+    /// Starts over, after a connection that worked.
     pub fn worked(&mut self) {
         *self = Self::default();
     }

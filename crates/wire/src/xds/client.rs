@@ -63,7 +63,7 @@ struct Watch {
     demanded: BTreeMap<String, Answer>,
     /// The whole was received at least once.
     complete: bool,
-    /// In which groups the server was last told what is held.
+    /// The groups in which the server was last sent what is held.
     grouping: Grouping,
 }
 
@@ -74,14 +74,14 @@ enum Answer {
     Awaited,
     /// It does not exist, or no longer.
     Nothing,
-    /// It stands for the resource of this name.
+    /// It means the resource of this name.
     Resource(String),
 }
 
 /// What a demand needs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Demand {
-    /// Nothing: the view says all there is to say about the name.
+    /// Nothing: the view already has the answer for the name.
     Known,
     /// Patience: it was asked for and is not answered yet.
     Pending,
@@ -168,8 +168,8 @@ impl Client {
         self.watches.values().filter(whole).all(|watch| watch.complete)
     }
 
-    /// The requests that open a stream. They tell the server what is held already, by digests if it
-    /// is known to compare them.
+    /// The requests that open a stream. They name to the server what is held already, by digests if
+    /// it is known to compare them.
     pub fn connected(&mut self, server_compares: bool) -> Vec<DeltaDiscoveryRequest> {
         let versions = &self.versions;
         let opening = |(resource_type, watch): (&ResourceType, &mut Watch)| {
@@ -335,7 +335,7 @@ impl Client {
         held.map(|(name, version)| HeldVersion::new(name, version)).collect()
     }
 
-    /// Records what a demanded name stands for; the first time, the demand is reported answered.
+    /// Records what a demanded name means; the first time, the demand is reported answered.
     fn answer(
         &mut self,
         resource_type: ResourceType,

@@ -45,7 +45,7 @@ impl Grouping {
         Self(resources.div_ceil(GROUP_SIZE).max(1).next_power_of_two().ilog2().min(MAX_GROUPS_LOG2))
     }
 
-    /// Of which somebody told these digests; none if they are not digests.
+    /// The grouping of a client's digests; none if they are malformed.
     pub(crate) fn told(digests: &[u8]) -> Option<Self> {
         let groups = digests.len() / DIGEST_BYTES;
         let grouping = Self(groups.checked_ilog2()?);

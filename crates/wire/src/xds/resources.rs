@@ -96,7 +96,7 @@ struct ResourceSet {
     entries: HashMap<Text, Entry>,
     /// How many of them are workloads.
     workloads: usize,
-    /// By alias, what it stands for: two pods share an address while one replaces the other.
+    /// By alias, the names that it means: two pods share an address while one replaces the other.
     aliases: OrdMap<Text, Few<Text>>,
     /// By the name of a service, its workloads. The service need not be there.
     members: HashMap<Text, OrdSet<Text>>,
@@ -116,7 +116,7 @@ struct ResourceSet {
 pub(crate) struct Entry {
     /// The whole resource as it is sent, which begins with its version.
     encoded: Bytes,
-    /// Names that stand for it, told to clients.
+    /// Its other names, which are sent to clients.
     pub(crate) aliases: Box<[Text]>,
     /// Resources that are sent together with it, for a workload its services.
     pub(crate) parents: Box<[Text]>,
@@ -332,7 +332,7 @@ impl<'a> Served<'a> {
         self.entries().map(|(name, _)| name)
     }
 
-    /// The resources that a name or alias stands for.
+    /// The resources of a name or alias.
     pub(crate) fn resolve(self, asked: &str) -> Vec<Text> {
         let itself = self.entry(asked).map(|(name, _)| name.clone());
         let others = self.set.aliases.get(asked).into_iter().flat_map(Few::iter);
@@ -345,7 +345,7 @@ impl<'a> Served<'a> {
         self.set.members.get(name).into_iter().flatten()
     }
 
-    /// Whether the journal tells everything after this number.
+    /// Whether the journal has everything after this number.
     pub(crate) fn remembers(self, sequence: u64) -> bool {
         sequence >= self.set.horizon
     }

@@ -60,7 +60,7 @@ pub enum Action {
         /// Which proxy.
         connection: ConnectionId,
     },
-    /// A proxy refused something else than a new pod; nothing is to be done but to say so.
+    /// A proxy refused something other than a new pod; it is only reported.
     Refused {
         /// Which proxy.
         connection: ConnectionId,
@@ -96,7 +96,7 @@ pub struct Agent {
     last_connection: u64,
 }
 
-/// A pod that is to be served, and whether it can be handed over.
+/// A pod to serve, and whether it can be handed over.
 #[derive(Debug)]
 struct Enrolled {
     pod: Pod,
@@ -107,7 +107,7 @@ struct Enrolled {
 #[derive(Debug)]
 struct Connection {
     state: State,
-    /// What is to be asked next, in this order.
+    /// The next requests, in this order.
     queue: VecDeque<Request>,
     /// The pods that it was sent, or is about to be.
     given: BTreeSet<Text>,
@@ -350,7 +350,7 @@ impl Agent {
 }
 
 impl Enrolled {
-    /// How the pod stands in a snapshot.
+    /// The pod's entry in a snapshot.
     fn request(&self) -> Request {
         if self.has_namespace {
             Request::Add(self.pod.clone())

@@ -38,7 +38,7 @@ pub enum Event {
     Refuse(Refusal),
 }
 
-/// Why a request is answered with an error while the connection goes on.
+/// Why a request is answered with an error while the connection continues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A pod is not described well enough, or the request is of a later version.
