@@ -142,7 +142,7 @@ fn commit() -> Result<String> {
     Ok(String::from_utf8(described).context("a commit is text")?.trim().to_owned())
 }
 
-/// How many processors of which model.
+/// The number and the model of the processors.
 fn machine() -> String {
     let count = std::thread::available_parallelism().map_or(0, usize::from);
     let known = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -45,7 +45,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What became of a run whose every step passed.
+/// The outcome of a run whose steps all passed.
 struct Outcome {
     counts: Counts,
     /// Why there was no cluster.
@@ -102,8 +102,8 @@ fn prepare(steps: &Steps, depth: Depth) -> Result<std::path::PathBuf> {
     }
 }
 
-/// The tests on a cluster beside all others: each waits more than it reckons. Whether the machine
-/// is left as it was is looked at when both have ended.
+/// Runs the tests on a cluster beside all others: both mostly wait. When both have ended, it checks
+/// whether the machine is left unchanged.
 fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
     let before = kubernetes::look()?;
     let cluster = || kubernetes::test(steps, Depth::Change, binary);

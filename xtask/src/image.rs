@@ -117,7 +117,7 @@ pub(crate) fn binary(profile: Profile) -> Result<PathBuf> {
     std::fs::canonicalize(&place).with_context(|| format!("find {}", place.display()))
 }
 
-/// The triple that `host-tuple` in `.cargo/config.toml` stands for.
+/// The triple that `host-tuple` in `.cargo/config.toml` means.
 pub(crate) fn host_triple() -> Result<String> {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let output = Command::new(rustc).args(["--print", "host-tuple"]).output();

@@ -48,8 +48,8 @@ impl Cluster {
         self.init().is_some()
     }
 
-    /// Starts it and waits until its nodes are ready. Unless it is to be kept, it dies with us. One
-    /// that is to hold a thousand nodes gives its API server more memory.
+    /// Starts it and waits until its nodes are ready. Unless `keep` is set, it dies with us. If
+    /// `is_large`, for a thousand nodes, its API server gets more memory.
     pub(super) fn up(&self, keep: bool, is_large: bool) -> Result<()> {
         self.clear(&[LOG])?;
         for directory in [LOG, "cfg"] {
@@ -104,7 +104,7 @@ impl Cluster {
         self.kubectl(&[&["-n", "kube-system"], &rollout[..]].concat()).map(|_| ())
     }
 
-    /// Gives running nodes the images of `state/img` anew.
+    /// Loads the images of `state/img` into running nodes again.
     pub(super) fn import_images(&self) -> Result<()> {
         let ctr =
             "ctr -a /run/containerd/containerd.sock -n k8s.io images import /mnt/img/ambit.tar";

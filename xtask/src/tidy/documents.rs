@@ -57,7 +57,7 @@ fn faults(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What stands between a row's bars; one in code or after a backslash is no bar.
+/// The cells between a row's bars; a bar in code or after a backslash does not count.
 fn cells(row: &str) -> Vec<String> {
     let (mut cells, mut cell) = (Vec::new(), String::new());
     let (mut is_code, mut is_escaped) = (false, false);

@@ -14,7 +14,7 @@ use syn::{Attribute, ImplItem, Item, UseTree, Visibility};
 /// A module's place in its crate; the root is empty.
 type Place = Vec<String>;
 
-/// Which files use which, and one name for the sake of which they do.
+/// Which files use which, and one name that they use.
 pub(super) type Edges = BTreeMap<(String, String), String>;
 
 /// Who re-exports re-exports is followed so far.
@@ -96,7 +96,7 @@ fn below(place: &Place, name: &str) -> Place {
     place.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// What one file says of itself.
+/// The definitions and uses of one file.
 #[derive(Default)]
 struct Module {
     file: String,
@@ -205,7 +205,7 @@ impl Module {
         }
     }
 
-    /// A path as the file sees it, not the inline module in which it stands.
+    /// A path as the file sees it, not as its inline module does.
     fn path(&mut self, mut parts: Vec<String>) {
         let supers = parts.iter().take_while(|part| *part == "super").count();
         parts.drain(..supers.min(self.depth));
