@@ -178,10 +178,10 @@ pub(crate) fn remove_pod(network: NodeNetwork, pod: u8, path: &Path) -> Result<(
     namespace::unpin(path).map_err(failed).and(disconnected)
 }
 
-/// Removes a pod's cable.
+/// Removes a pod's veth pair.
 ///
-/// The node forgets the pod's hardware address too: whoever gets the IP address next has another,
-/// and would be sent nothing until the node asks again, which takes up to a minute.
+/// The node forgets the pod's hardware address too: the next pod with the IP address has another
+/// one, and would get no packets until the node asks again, which takes up to a minute.
 fn disconnect_pod(network: NodeNetwork, pod: u8) -> Result<(), NetworkError> {
     let mut route = RouteSocket::open()?;
     route.delete_link(&link_name(pod))?;
