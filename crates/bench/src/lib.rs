@@ -11,10 +11,10 @@
 //! | `experiment`, [`manifest`], [`published`] | applications, loads, figures of others |
 //! | `engine`, `bed` | the run, and the machine or the namespace of one mode |
 //! | `kube`, `guests` | a run on a cluster: its checks, and its pods |
-//! | `roles`, `calls`, `host` | processor and memory by role, system calls, the host during the run |
+//! | `roles`, `calls`, `host` | processor and memory by role, system calls, the host |
 //! | `record` | the JSON |
 //! | `metrics` | the numbers of one measurement |
-//! | `statistics`, `verdict` | medians, bootstrap intervals, and what they prove |
+//! | `statistics`, `verdict` | medians, bootstrap intervals, and the verdicts they allow |
 //! | `doubts` | reasons not to trust a measurement or a run |
 //! | `figures` | all of these, calculated once for everything that shows a run |
 //! | `table`, `chart`, `html` | a run for a terminal, as SVG, as a page |
