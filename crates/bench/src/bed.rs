@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Whether one more of this size fits beside so many pods.
+    /// Fails unless one more of this size fits beside so many pods.
     pub(super) fn ensure_room(&self, size: &Size, pods: usize) -> Result<()> {
         match self {
             Self::Here(_) => machine::ensure_room(size, pods),
@@ -98,7 +98,7 @@ impl Place {
         }
     }
 
-    /// What to do about what is left of these beds, if anything is.
+    /// How to remove the remains of these beds, if there are any.
     pub(super) fn remedy<'a>(&self, beds: impl Iterator<Item = &'a Bed>) -> Option<String> {
         let left: Vec<String> = beds.filter_map(Bed::left).collect();
         let commands = match self {
@@ -131,7 +131,7 @@ impl Bed {
         }
     }
 
-    /// Its size, as far as it is known by now.
+    /// Its size, as far as it is known yet.
     pub(super) fn size(&self) -> &MachineSize {
         match self {
             Self::Machine(machine) => &machine.size,
@@ -154,7 +154,7 @@ impl Bed {
         }
     }
 
-    /// Brings it up, and proves that it is what it is called.
+    /// Brings it up, and checks that it really runs its mode.
     pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         match self {
             Self::Machine(machine) => machine.up(size).await,
@@ -237,7 +237,7 @@ impl Bed {
         }
     }
 
-    /// Nobody needs the logs of one that did what it should.
+    /// Drops the logs of a bed that worked.
     pub(super) fn forget_logs(&self) {
         if let Self::Machine(machine) = self {
             machine.forget_logs();

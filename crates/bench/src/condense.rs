@@ -6,8 +6,8 @@ use super::record::Run;
 const STEP_MAX: f64 = 1.01;
 
 impl Run {
-    /// Joins steps of histograms that lie within one percent. The percentiles beside them, of which
-    /// every table is made, stay as they were measured; curves cannot show the difference.
+    /// Joins steps of histograms that lie within one percent. The percentiles beside them, the
+    /// source of every table, stay as measured; curves cannot show the difference.
     pub fn condense(&mut self) {
         for measurement in &mut self.measurements {
             let load = &mut measurement.load;

@@ -144,7 +144,7 @@ impl<'a> CaseFigures<'a> {
         self.line(metric)?.cells.get(mode)?.as_ref()
     }
 
-    /// What is shown first, as far as it is there.
+    /// What is shown first, as far as it was measured.
     pub(crate) fn main(&self) -> Vec<Metric> {
         let mut main = self.shape.main();
         main.retain(|metric| match self.line(*metric) {

@@ -16,7 +16,7 @@ const USER: u32 = 65532;
 /// HTTP, and a sink for streams.
 const PORTS: [(&str, u16); 2] = [("echo", 8080), ("sink", 9000)];
 
-/// What is made in the namespace of every mode. The client is on the first node, and so is one
+/// The objects in the namespace of every mode. The client is on the first node, and so is one
 /// server; the other one is on the second node, if there is one.
 pub(super) fn objects(image: &str, nodes: &[String]) -> Vec<Value> {
     let Some(here) = nodes.first() else { return Vec::new() };

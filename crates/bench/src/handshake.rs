@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One attempt to be let in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Knock {
-    /// What is tried, for the reader.
+    /// What the attempt is, for the reader.
     pub name: String,
     /// The HBONE address of a workload.
     pub target: SocketAddr,

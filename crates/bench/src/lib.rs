@@ -83,7 +83,7 @@ pub use record::{
 
 use figures::Figures;
 
-/// What was built; where it is not what is shipped, it says which profile compiled it.
+/// The version of this build; unless it is a shipped one, with the profile that compiled it.
 pub const VERSION: &str = env!("AMBIT_VERSION");
 
 /// Runs the hidden subcommand `word`; `None` where it is none of this crate's.

@@ -188,7 +188,7 @@ impl Metric {
         }
     }
 
-    /// Empty for what is counted.
+    /// Empty for counts.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Throughput => "requests/s",

@@ -178,7 +178,7 @@ pub struct Sidecars {
 
 impl Sidecars {
     /// Puts a proxy beside every pod, whose logs go to `directory/NAMESPACE.POD.log`. All pods must
-    /// run; they notice nothing but that new connections go through the proxies from then on.
+    /// run. From then on their new connections go through the proxies; nothing else changes.
     pub async fn start(
         kind: SidecarKind,
         program: &Path,

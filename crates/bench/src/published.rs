@@ -22,7 +22,7 @@ pub struct Published {
 /// | `tiered` | `50`: namespaces, 450 requests per second in each |
 /// | `details-old`, `details-close`, `details-new` | any: only one was measured |
 /// | `bookinfo` | `old-1000`, `new-1000`, `new-4000`: release, requests per second |
-/// | `ratings` | `kube-cni`; what Cilium made of it is told with its source |
+/// | `ratings` | `kube-cni`; Cilium's result is with its source |
 pub fn published(experiment: &str, case: &str) -> Option<Published> {
     let is_meant = |table: &&Table| {
         table.experiment == experiment && (table.case == case || table.case == ANY)

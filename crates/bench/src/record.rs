@@ -29,7 +29,7 @@ pub struct Run {
     pub repetitions: usize,
     /// How long each measurement was to last, without its warm-up.
     pub seconds_each: f64,
-    /// What it ran on.
+    /// The host that it ran on.
     pub host: Host,
     /// Programs that took part by name (`ambit`, `ztunnel`, `envoy`): their versions, sizes and
     /// digests, as far as they report them.

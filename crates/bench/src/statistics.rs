@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// The middle of what was measured, and its ends.
+/// The median of the measured values, with minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) least: f64,

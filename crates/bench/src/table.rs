@@ -299,7 +299,7 @@ pub(crate) fn beside(case: &CaseFigures<'_>) -> Vec<Beside> {
     rows
 }
 
-/// What was measured here, and what was published: their sizes may not be the same.
+/// The heading of our case, and the source of the published figures: their sizes may differ.
 pub(crate) fn whose(case: &CaseFigures<'_>) -> [String; 2] {
     let source = match case.case.published_source.as_str() {
         "" => "the record does not say by whom",

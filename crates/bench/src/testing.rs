@@ -57,7 +57,7 @@ pub(super) fn measurement(case: &str, mode: &str, repetition: usize) -> Measurem
     }
 }
 
-/// The micro cases in six modes, of which one did not start.
+/// The micro cases in six modes, one of which did not start.
 pub(super) fn run() -> Run {
     let words = |text: &str| vec![text.split(' ').map(Into::into).collect()];
     let case = |name: &str, title: &str, load: &str| Case {

@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Starts it, and proves that it is what it is called.
+    /// Starts it, and checks that it really runs its mode.
     pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         let start = Instant::now();
         let mut words: Vec<String> = ["up", "-", "--nodes", "2", "--detach"].map(Into::into).into();
@@ -291,7 +291,7 @@ impl Machine {
         crate::demo::move_directory(&self.client.layout().logs(), &self.logs)
     }
 
-    /// Nobody needs the logs of sidecars that did what they should.
+    /// Drops the logs of sidecars that worked.
     pub(super) fn forget_logs(&self) {
         let _none_there = std::fs::remove_dir_all(&self.logs);
     }
@@ -322,7 +322,7 @@ impl Machine {
     }
 }
 
-/// Whether a machine of this size fits beside machines with so many pods.
+/// Fails unless a machine of this size fits beside machines with so many pods.
 pub(super) fn ensure_room(size: &Size, pods: usize) -> Result<()> {
     ensure_neighbours(pods + size.pods())?;
     let needed = size.pods() as u64 * POD_BYTES + MACHINE_BYTES;

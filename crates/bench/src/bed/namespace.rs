@@ -122,7 +122,7 @@ impl Namespace {
         self.namespace.name()
     }
 
-    /// Makes it, waits for its pods, and proves that it is what it is called.
+    /// Creates it, waits for its pods, and checks that it really runs its mode.
     pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         let Manifests::Own(objects) = &size.manifests else {
             bail!("{} has no objects for a cluster", size.name());

@@ -249,8 +249,8 @@ pub(super) fn simple(case: &CaseFigures<'_>, metric: Metric, word: &str) -> Opti
     Some(bars.chart(stem(&[&case.case.name, word])))
 }
 
-/// The proxies' memory before any load and after the last, on the largest machines: what is
-/// private, and pale what other processes may share.
+/// The proxies' memory before any load and after the last, on the largest machines: private memory,
+/// and in a pale colour what other processes may share.
 pub(super) fn memory(run: &Run) -> Option<Chart> {
     let namespaces = run.modes.iter().flat_map(|it| &it.machines).map(|it| it.namespaces).max()?;
     let rows = run.modes.iter().map(|mode| {

@@ -53,7 +53,7 @@ impl Stage {
         up.map(|_| stage)
     }
 
-    /// Takes it down; says what is left of it, which should be nothing.
+    /// Takes it down; returns what is left of it, which should be nothing.
     pub(super) async fn strike(&self) -> Result<Vec<String>> {
         let record = ambit_machine::Record::read(&self.layout)?;
         self.ambit(&["down"]).await?;

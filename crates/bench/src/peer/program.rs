@@ -266,7 +266,7 @@ impl Running {
         &self.netns
     }
 
-    /// What it says.
+    /// The file of its log.
     pub(super) fn log(&self) -> &Path {
         &self.log
     }
@@ -276,7 +276,7 @@ impl Running {
         self.ending.end.lock().expect("nothing panics while it holds the lock").clone()
     }
 
-    /// It is ready: what it read while it started need not lie about.
+    /// It is ready: removes the files that it read at its start.
     pub(super) fn has_started(&mut self) {
         self.files = None;
     }

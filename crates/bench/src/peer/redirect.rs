@@ -30,9 +30,9 @@ const TCP_ACK: u8 = 0x10;
 pub(super) struct Ports {
     /// For what the pod sends.
     pub(super) outbound: u16,
-    /// For what is sent to the pod.
+    /// For connections to the pod.
     pub(super) inbound: u16,
-    /// For its administration, which is reached as it is.
+    /// For its administration, which is not redirected.
     pub(super) admin: u16,
 }
 

@@ -43,8 +43,8 @@ impl Texts {
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Held(Vec<u32>);
 
-/// Digests of what was held lately: the proxies of a fleet hold the same, and each would compute
-/// them on a machine of its own.
+/// A cache of digests: the proxies of a fleet hold the same, and real ones would each compute
+/// theirs on a separate machine.
 #[derive(Default)]
 pub(super) struct Digests(HashMap<Held, (Grouping, Bytes)>);
 

@@ -21,7 +21,7 @@ const ALPN_TCP: [&str; 2] = ["istio-peer-exchange", "istio"];
 pub(super) const PASSTHROUGH: &str = "PassthroughCluster";
 pub(super) const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 
-/// The name of a service's port; what is detected to be HTTP has a cluster of its own.
+/// The name of a service's port; connections that are detected as HTTP have their own cluster.
 pub(super) fn outbound_name(service: &Service, port: &Port, carries: Protocol) -> String {
     let subset = if port.protocol == Protocol::Detect && carries == Protocol::Http1 {
         "detected-http"
