@@ -36,10 +36,10 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// The command, with the state directory wherever it was written: after the command, before it,
-    /// or in the environment. Refused where it was written and would be ignored.
+    /// or in the environment. Refused if it was given and would be ignored.
     ///
-    /// The environment's is not the parser's: it concerns some commands only, and an empty one
-    /// stands for none, as everywhere in a shell.
+    /// The environment's is not the parser's: it concerns only some commands, and an empty one
+    /// counts as unset, as everywhere in a shell.
     pub(crate) fn into_command(
         self,
         environment: Option<OsString>,

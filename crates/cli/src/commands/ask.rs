@@ -26,7 +26,7 @@ pub(super) struct Role<'a> {
     pub(super) socket: &'a Path,
 }
 
-/// Asks for what is at a path.
+/// Sends a GET request for a path.
 pub(super) async fn get<T: DeserializeOwned>(role: Role<'_>, target: &str) -> Result<T> {
     request(role, Method::GET, target, PATIENCE).await
 }

@@ -37,8 +37,8 @@ pub(super) fn warn(findings: &[Finding]) {
     }
 }
 
-/// Prints what manifests mean beside the objects that are there, and fails with every reference to
-/// nothing.
+/// Prints the warnings about manifests next to the existing objects, and fails with every broken
+/// reference.
 pub(super) fn check(manifests: &Manifests, existing: &[Typed]) -> Result<()> {
     match manifests.check(existing) {
         Ok(surprises) => {

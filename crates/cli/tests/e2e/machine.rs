@@ -152,7 +152,7 @@ impl Machine {
         serde_json::from_str(&text).expect("it prints JSON")
     }
 
-    /// Runs a script of bash in a pod; what it printed counts, not its exit.
+    /// Runs a bash script in a pod; returns its output and ignores its exit code.
     pub(crate) fn bash(&self, pod: &str, script: &str) -> String {
         let said = self.ambit(&["exec", pod, "--", "bash", "-c", script]);
         format!("{}{}", said.out, said.err)

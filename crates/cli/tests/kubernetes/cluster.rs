@@ -179,7 +179,7 @@ impl Cluster {
         Command::new(self.state.join("helm")).args(words).output().unwrap().into()
     }
 
-    /// Runs kubectl, which must succeed, and says what it wrote.
+    /// Runs kubectl, which must succeed, and returns its output.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let said = self.kubectl(words);
         assert!(said.is_success, "kubectl {}: {}{}", words.join(" "), said.out, said.err);
@@ -362,7 +362,7 @@ pub(crate) fn chart() -> String {
     root.join("../../deploy/chart").display().to_string()
 }
 
-/// What was said must not be no.
+/// Asserts that a command succeeded.
 pub(crate) fn must(said: &Said) {
     assert!(said.is_success, "{}{}", said.out, said.err);
 }

@@ -20,7 +20,7 @@ const KILLS: u32 = 10;
 /// How long the API server is away.
 const API_AWAY_S: u32 = 60;
 
-/// Runs the everyday load around an event and says what it cost.
+/// Runs the everyday load around an event and reports what it cost.
 pub(crate) fn under_load(
     cluster: &Cluster,
     namespace: &Namespace,

@@ -148,7 +148,7 @@ fn weight_of(cluster: &Cluster, node: &str) -> (PathBuf, &'static str) {
     }
 }
 
-/// What is preferred to what while one size is measured.
+/// The CPU weights of control and the fleet while one size is measured.
 pub(super) fn weights(cluster: &Cluster, control: &Part, fleet: &Fleet) -> Value {
     let weight = std::fs::read_to_string(weight_of(cluster, &control.node).0).unwrap();
     let fleet = std::fs::read_to_string(fleet.autogroup()).unwrap();
