@@ -202,7 +202,7 @@ impl crate::Cluster {
         self.exchange(Method::PATCH, path, Form::Whole, body).await.map(|_| ())
     }
 
-    /// A whole list. Each object is handed to `trim` as it comes, so that what is not needed is
+    /// A whole list. Each object goes through `trim` as it arrives, so that unneeded fields are
     /// never held for all of them.
     pub(crate) async fn list(
         &self,

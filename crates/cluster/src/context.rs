@@ -16,7 +16,7 @@ const IN_CLUSTER: &str = "in-cluster";
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the user said of a cluster.
+/// The user's choice of a cluster.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// The context; without one, the kubeconfig's current one.

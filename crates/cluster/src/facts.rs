@@ -234,7 +234,7 @@ const NEEDED: [(&str, &str, &str, &str, bool); 19] = [
     (AGENT_ACCOUNT, "", "nodes", "patch", false),
 ];
 
-/// What is known of a cluster.
+/// What is known about a cluster.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub(crate) stage: Stage,
@@ -279,7 +279,7 @@ impl Facts {
         self.lists.get(&list).map(Vec::as_slice)
     }
 
-    /// The objects of a list as far as they are known, for rules that only look at what is there.
+    /// The objects of a list as far as they are known, for rules that need not know the whole list.
     pub(crate) fn known(&self, list: List) -> &[Value] {
         self.list(list).unwrap_or_default()
     }

@@ -158,8 +158,9 @@ impl TemporaryNamespace {
         Ok(pods.iter().map(LivePod::of).collect())
     }
 
-    /// Deletes it, if it was made, and waits until it is gone. What the API server cannot answer
-    /// now it may answer later, so that only a refusal ends it early: nobody else takes it away.
+    /// Deletes it, if it was created, and waits until it is gone. The API server may answer later
+    /// what it cannot answer now, so only a refusal ends the wait early: nothing else would delete
+    /// it.
     pub async fn delete(&mut self) -> Result<(), ClusterError> {
         // What came of it is in its state.
         let _made = self.made().await;
