@@ -49,7 +49,7 @@ const FORCED: &str = "every holder trusts the retired root until it renews, at h
                       certificate's life, and then refuses those that have not renewed; open \
                       connections are not cut: revoke what must not go on before a root is retired";
 
-/// Why the authority cannot do what it was asked.
+/// Why the authority cannot carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
     /// A file of the authority.
@@ -136,7 +136,7 @@ struct Rotation {
     since: u64,
 }
 
-/// One who holds certificates: an identity on a node.
+/// A holder of certificates: an identity on a node.
 pub(crate) type Holder = (Identity, String);
 
 /// Where the authority's keys are.
@@ -246,7 +246,7 @@ impl CertificateAuthority {
         self.inner.lock().expect("no holder of the lock panics")
     }
 
-    /// What is wrong with what replicas share, for the status.
+    /// The problem with what replicas share, for the status.
     pub(crate) fn problem(&self) -> Option<String> {
         self.problem.lock().expect("no holder of the lock panics").clone()
     }
@@ -335,9 +335,9 @@ impl CertificateAuthority {
         Ok(absorbed)
     }
 
-    /// Makes the own list one that may follow `published`, which some replica wrote: it names all
-    /// that has not ended, and its number is larger. What was not signed by an authority that is
-    /// trusted here is nobody's list.
+    /// Makes our list a valid successor of `published`, which some replica wrote: it names all its
+    /// unexpired entries, and its number is larger. A list that no trusted authority signed is
+    /// ignored.
     pub(crate) fn succeed(&self, published: &str, now: SystemTime) -> Result<(), CaError> {
         let Keys::Cluster(ttl_max) = self.keys else { return Ok(()) };
         let mut inner = self.inner();

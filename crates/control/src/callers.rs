@@ -33,7 +33,7 @@ use crate::issuer::{Issuer, Signature, Source, Turns};
 use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
 use crate::world::World;
 
-/// For whom tokens must be meant.
+/// The audience that tokens must have.
 pub(crate) const AUDIENCE: &str = "istio-ca";
 /// Longest token that is checked; Kubernetes' own are about 1 KiB long.
 const TOKEN_SIZE_MAX_BYTES: usize = 8 << 10;
@@ -44,7 +44,7 @@ const REMEMBERED_MAX: usize = 20_000;
 /// How long a pod may be known to the API server and not yet to us.
 const POD_WAIT: Duration = Duration::from_secs(1);
 
-/// Who calls.
+/// The caller that a token proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// Namespace of its service account.
@@ -118,7 +118,7 @@ pub(crate) enum Callers {
 }
 
 impl Callers {
-    /// Who calls from `remote`, proven by the bearer token among `metadata`.
+    /// The caller at `remote`, proven by the bearer token in `metadata`.
     pub(crate) async fn caller(
         &self,
         metadata: &MetadataMap,

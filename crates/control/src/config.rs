@@ -111,7 +111,7 @@ pub struct Args {
     pub mesh_config: Option<PathBuf>,
 }
 
-/// What is wrong with the settings, and what would be right.
+/// A problem with the settings, and its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// `--registry` names no source that this build knows.

@@ -51,7 +51,7 @@ pub enum ConnectError {
     Unusable(String),
 }
 
-/// Why the API server did not do what it was asked.
+/// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// It cannot be reached, is overloaded, or did not answer in time.

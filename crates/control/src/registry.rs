@@ -152,7 +152,7 @@ pub(crate) struct CaptureNotes {
 }
 
 impl CaptureNotes {
-    /// As an agent writes them; what is no number counts as none.
+    /// Parses an agent's values; what is not a number counts as none.
     pub(crate) fn read(older: Option<&str>, lacks: Option<&str>) -> Self {
         let older = older.and_then(|number| number.parse().ok()).unwrap_or_default();
         Self { older, lacks: lacks.unwrap_or_default().into() }

@@ -106,7 +106,7 @@ async fn turn_over(turn: Option<Instant>) {
     }
 }
 
-/// Who is connected, for people to look at.
+/// The connected clients, for the status.
 #[derive(Default)]
 pub(crate) struct Clients {
     next: AtomicU64,

@@ -321,8 +321,8 @@ fn selected(builder: &Builder, policy: &Policy) -> usize {
     builder.view().workloads().filter(holds).count()
 }
 
-/// Policies that are not enforced as they were written, for `status`. AUDIT asks for nothing to be
-/// allowed or refused: that it is not carried out cuts nobody off and lets nobody in.
+/// Policies that are not enforced as written, for `status`. Without AUDIT policies: they allow and
+/// refuse nothing, so not carrying them out affects no connection.
 pub(super) fn not_accepted(builder: &Builder) -> Vec<admin::NotAccepted> {
     let policies = builder.store().policies();
     let policies = policies.filter(|(_, policy)| policy.spec.action != istio::Action::Audit);

@@ -142,7 +142,7 @@ pub(crate) struct ClusterAuthority {
 }
 
 impl ClusterAuthority {
-    /// What is kept in `namespace`.
+    /// The authority that is kept in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str, trust_domain: &str) -> Self {
         let (namespace, trust_domain) = (namespace.to_owned(), trust_domain.to_owned());
         Self { client, namespace, trust_domain }
@@ -240,8 +240,8 @@ impl ClusterAuthority {
         })
     }
 
-    /// Waits until what other replicas took back is known here. A list that is full is; one that
-    /// cannot be read is not, and nobody may be served before.
+    /// Waits until the revocations of other replicas are known here. A full list counts as known; a
+    /// list that cannot be read does not, and until then no client may be served.
     pub(crate) async fn catch_up(&self, authority: &CertificateAuthority) {
         let mut problem = None;
         loop {

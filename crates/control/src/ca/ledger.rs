@@ -301,7 +301,7 @@ impl Ledger {
         }
     }
 
-    /// Takes certificates back, all or none; answers with what was not taken back before.
+    /// Revokes certificates, all or none; returns those that were not revoked before.
     pub(crate) fn revoke(
         &mut self,
         which: &Which,
@@ -342,8 +342,8 @@ impl Ledger {
         self.orders.insert(Order { identity, node, ordered_at, until });
     }
 
-    /// Takes over what other replicas took back, and carries out their orders. As much as there is
-    /// room for: what is on everybody's list goes before what would be new to it.
+    /// Takes over the revocations of other replicas, and carries out their orders, as far as there
+    /// is room: entries on the shared list come before new ones.
     pub(crate) fn absorb(
         &mut self,
         shared: &Shared,

@@ -51,8 +51,8 @@ pub(crate) struct CertificateService {
 /// A refusal: a word for metrics, and the status for the caller.
 struct Refusal(&'static str, Status);
 
-/// Lets node proxies call, and nobody else. The generated server below reads a whole request before
-/// anything is asked; strangers must not have that read, and what proxies send is read here, within
+/// Lets only node proxies call. The generated server below reads a whole request before anything is
+/// checked. So strangers are refused here first, and the requests of proxies are read here, within
 /// bounds.
 #[derive(Clone)]
 pub(crate) struct Guarded {

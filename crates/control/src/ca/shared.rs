@@ -18,11 +18,12 @@ pub(crate) const REVOKED_MAX: usize = 20_000;
 /// Most orders. An operator gives them, one by one, and each is forgotten with the certificates
 /// that it names.
 pub(crate) const ORDERS_MAX: usize = 2000;
-/// Parts of the list. A line has at most 52 bytes, so that a ConfigMap would hold all of it but for
-/// the longest serials, and what is written at a time is small.
+/// Parts of the list. A line has at most 52 bytes, so one ConfigMap would hold the whole list
+/// except with the longest serials; parts keep each write small.
 pub(crate) const PARTS: usize = 4;
 
-/// That certificates were taken back by name. Each replica carries it out on what it signed itself.
+/// An order to revoke certificates by name. Each replica carries it out on the certificates that it
+/// signed itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Order {
@@ -30,7 +31,7 @@ pub(crate) struct Order {
     pub(super) identity: String,
     /// Those of one node only.
     pub(super) node: Option<String>,
-    /// When, seconds since 1970; what was signed later is good.
+    /// When, in seconds since 1970; certificates that were signed later are valid.
     pub(super) ordered_at: u64,
     /// When the last certificate that it names has ended, seconds since 1970.
     pub(super) until: u64,
@@ -39,7 +40,7 @@ pub(crate) struct Order {
 /// What all replicas of a cluster must know of revocations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shared {
-    /// What was taken back: serial, and when it ends in seconds since 1970, if that is known.
+    /// The revoked certificates: serial, and expiry in seconds since 1970, if that is known.
     pub(super) revoked: BTreeMap<String, Option<u64>>,
     /// How, where it was not by serial.
     pub(super) orders: BTreeSet<Order>,

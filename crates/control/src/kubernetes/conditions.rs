@@ -46,7 +46,7 @@ pub(crate) struct Conditions {
     pub(crate) client: Client,
     pub(crate) world: Arc<World>,
     pub(crate) leads: watch::Receiver<bool>,
-    /// Who writes, for Events.
+    /// The name of the reporting instance in Events.
     pub(crate) instance: String,
 }
 

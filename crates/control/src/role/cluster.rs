@@ -31,7 +31,7 @@ impl Cluster {
         Self { client, authority: Arc::new(authority) }
     }
 
-    /// Starts what runs beside serving.
+    /// Starts the tasks that run beside serving.
     pub(super) fn start(&self, parts: &Parts, config: &Config, guard: &Guard) {
         let following = self.authority.clone().run(parts.authority.clone(), guard.clone());
         guard.spawn(following);

@@ -24,7 +24,7 @@ const SET_BACK_MAX: Duration = Duration::from_secs(60);
 /// Keeps a server certificate in date.
 pub(super) struct Renewal<C> {
     pub(super) authority: Arc<CertificateAuthority>,
-    /// What it is for.
+    /// The DNS names of the certificate.
     pub(super) names: Vec<String>,
     /// What time it is.
     pub(super) clock: C,

@@ -157,7 +157,7 @@ fn endpoint(
     workload
 }
 
-/// The workload of a WorkloadEntry, without what it serves.
+/// The workload of a WorkloadEntry, without its services.
 pub(crate) fn workload(mesh: &Mesh, name: &ObjectName, entry: &WorkloadEntry) -> Workload {
     let ObjectName { namespace, name } = name;
     let uid = format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);

@@ -109,8 +109,8 @@ impl<K> Default for Selectors<K> {
 }
 
 impl<K: Ord + Clone + Hash> Selectors<K> {
-    /// Adds the selector of `key`, or replaces it. An empty selector selects nothing here: what it
-    /// means (nothing for a Service, all for a policy) is its owner's business.
+    /// Adds the selector of `key`, or replaces it. An empty selector selects nothing here: its
+    /// owner handles its meaning (nothing for a Service, everything for a policy).
     pub(crate) fn insert(&mut self, namespace: &Text, key: K, selector: Arc<Labels>) {
         self.remove(&key);
         if let Some(slot) = slot(namespace, &selector) {

@@ -121,7 +121,7 @@ impl Slices {
         self.all.get(name)
     }
 
-    /// Puts or removes a slice; answers with what was there.
+    /// Puts or removes a slice; returns the previous one.
     pub(super) fn put(
         &mut self,
         name: ObjectName,

@@ -449,7 +449,7 @@ impl Store {
         self.nodes.iter()
     }
 
-    /// The pod, and what is known beside its object.
+    /// The pod, and what is known besides its object.
     pub(crate) fn pod(&self, name: &ObjectName) -> Option<(&PodRecord, &PodState)> {
         let pod = self.pods.get(name)?;
         Some((pod.object.as_ref()?, &pod.state))

@@ -22,14 +22,14 @@ pub(crate) fn pod_uid(mesh: &Mesh, name: &ObjectName) -> String {
     format!("{}//Pod/{}/{}", mesh.cluster_id, name.namespace, name.name)
 }
 
-/// What is known of a pod beside its object.
+/// What is known about a pod besides its object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PodState {
     /// Its node's report about it.
     pub(crate) status: Option<PodStatus>,
     /// The uid of the incarnation that the node agent captured.
     pub(crate) captured: Option<ambit_model::Text>,
-    /// What else that agent said of it.
+    /// That agent's notes about it.
     pub(crate) notes: CaptureNotes,
     /// Why the agent could not capture the incarnation with that uid.
     pub(crate) obstacle: Option<Box<(ambit_model::Text, Obstacle)>>,
@@ -47,7 +47,7 @@ impl PodState {
         self.status_of(pod).is_none_or(|status| !is_terminal(&status.phase))
     }
 
-    /// The addresses that nobody else has while this incarnation of the pod runs.
+    /// The addresses that belong to this pod alone while this incarnation runs.
     pub(crate) fn own_addresses<'a>(&'a self, pod: &'a PodRecord) -> &'a [IpAddr] {
         let runs = |status: &&PodStatus| !pod.host_network && !is_terminal(&status.phase);
         self.status_of(pod).filter(runs).map_or(&[], |status| &status.pod_ips)

@@ -36,9 +36,9 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// How one kind is read.
 pub(super) struct Reading<K> {
-    /// The labels of what is asked for at all.
+    /// The label selector of the objects that are requested.
     pub(super) selector: Option<&'static str>,
-    /// Drops what nobody needs.
+    /// Drops the fields that the view does not need.
     pub(super) reduce: fn(&mut K),
     /// The events of a reduced object; or what is wrong with it.
     pub(super) events: fn(K) -> Result<Vec<Event>, String>,
