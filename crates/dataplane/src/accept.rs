@@ -33,10 +33,10 @@ pub struct Entrance {
     pub share: Arc<Share>,
     /// Descriptors of a connection: 2 where another one is dialled for it.
     pub count: usize,
-    /// Where the pod is connected to: by whom. `None` where it connects itself.
+    /// For inbound connections: finds the source. `None` for the pod's own connections.
     pub(crate) source_of: Option<SourceOf>,
-    /// Probes of the accepted, if any. A client whose kernel has given up what it had to send says
-    /// nothing: nobody would learn that it is gone while what it sent before waits.
+    /// TCP keepalive of accepted connections, if any. A client whose kernel has given up sends
+    /// nothing: without probes nobody would notice that it is gone while its earlier bytes wait.
     pub keepalive: Option<Keepalive>,
 }
 

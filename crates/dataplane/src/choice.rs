@@ -113,7 +113,7 @@ impl Drop for OpenConnection {
 pub struct Around<'a> {
     /// Open connections and failures.
     pub balance: &'a Balance,
-    /// The mesh as it is known now.
+    /// The current view of the mesh.
     pub view: &'a View,
     /// The identity of a pod that this proxy serves, by its name.
     pub enrolled: &'a dyn Fn(&WorkloadName) -> Option<&'a Identity>,

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Demands that may wait to be sent.
 pub(crate) const DEMANDS: usize = 1024;
-/// How long a connection waits for what it demanded.
+/// How long a connection waits for its demand.
 pub(crate) const DEMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One name that a connection needs.

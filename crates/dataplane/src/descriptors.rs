@@ -157,7 +157,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is used up.
+/// Which limit is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UsedUp {
     /// All that there is for connections.

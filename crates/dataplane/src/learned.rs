@@ -42,7 +42,7 @@ impl Successor {
         (Self(sender), receiver)
     }
 
-    /// Says what was learned.
+    /// Sends what was learned to the successor.
     pub async fn tell(&self, learned: Learned) {
         // Where nobody listens there is nobody to keep it for.
         drop(self.0.send(learned).await);

@@ -66,7 +66,7 @@ impl Memory {
         Self { budget, worker, others: Mutex::new(others) }
     }
 
-    /// What is held, or may come at any moment.
+    /// Bytes that are held, or that may arrive at any moment.
     pub fn reserved_bytes(&self) -> usize {
         self.worker.reserved_bytes()
     }

@@ -29,7 +29,7 @@ pub struct OwnWorkload {
     pub netns: Option<NetNs>,
     /// The identity it acts under.
     pub identity: Identity,
-    /// What it may have of the process' descriptors.
+    /// Its shares of the process' descriptors.
     pub shares: Shares,
 }
 

@@ -33,7 +33,7 @@ const MAX_POOL_WAITERS: usize = 4096;
 
 /// What all connections of a thread use.
 pub struct Plane {
-    /// The mesh as it is known now.
+    /// The current view of the mesh.
     pub mesh: Arc<Mesh>,
     /// Those that live.
     pub connections: Connections,
@@ -45,7 +45,7 @@ pub struct Plane {
     pub tally: Tally,
 }
 
-/// Who connects to whom: what two connections must agree in to share an HBONE connection.
+/// Source and destination: two connections share an HBONE connection only if these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolKey {
     /// The workload, and so its namespace.

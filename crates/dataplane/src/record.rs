@@ -120,7 +120,7 @@ impl Party {
     }
 }
 
-/// What is known of one connection.
+/// The facts about one connection.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// Which end's proxy reports.
@@ -133,7 +133,7 @@ pub struct Record {
     pub destination: Party,
     /// The service through which the server was chosen.
     pub service: Option<Arc<Service>>,
-    /// What was asked of the tunnel; the destination's address is then that of the tunnel.
+    /// The `:authority` of the tunnel; the destination's address is then that of the tunnel.
     pub authority: Option<SocketAddr>,
     /// The proxy at the other end of the tunnel.
     pub peer: Option<Arc<Peer>>,
@@ -284,8 +284,8 @@ pub struct Bytes {
     pub(crate) to_client: u64,
 }
 
-/// Finds the counters of connections. A thread remembers them by who takes part, so that the
-/// usual connection compares a few pointers instead of twenty texts.
+/// Finds the counters of connections. A thread caches them by source and destination, so the usual
+/// connection compares a few pointers instead of twenty texts.
 pub struct Tally {
     metrics: Metrics,
     remembered: RefCell<FxHashMap<Remembered, Arc<Traffic>>>,

@@ -84,7 +84,7 @@ impl RevocationFile {
         self.pem = pem;
     }
 
-    /// What the file says, or what was kept, is in force now.
+    /// Records that the content of the file, or the kept text, is now in force.
     pub(super) fn accept(&mut self) {
         self.in_force.clone_from(&self.pem);
     }

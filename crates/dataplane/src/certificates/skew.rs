@@ -26,7 +26,7 @@ pub(super) struct Skew {
 }
 
 impl Skew {
-    /// What is wrong with the clocks, if a certificate that was signed a moment ago shows it.
+    /// The clocks' difference, if a certificate that was just signed shows one.
     pub(super) fn of(certificate: &WorkloadCertificate, now: SystemTime) -> Option<Self> {
         let (not_before, not_after) = (certificate.not_before(), certificate.not_after());
         let skew = Self { not_before, not_after, now };

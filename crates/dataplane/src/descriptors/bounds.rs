@@ -75,9 +75,9 @@ pub(super) struct Room {
     pub(super) total: usize,
     /// Pods that are served.
     pub(super) pods: usize,
-    /// In use, of what is guaranteed.
+    /// In use, of the guaranteed part.
     pub(super) guaranteed: usize,
-    /// In use, of what is lent.
+    /// In use, of the lent part.
     pub(super) lent: usize,
 }
 

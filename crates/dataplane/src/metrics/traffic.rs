@@ -183,7 +183,7 @@ impl Traffic {
     }
 
     /// Bytes from client to server and from server to client, since the last call. Istio's *sent*
-    /// is what the server sent, whoever reports it.
+    /// is what the server sent, whichever end reports it.
     pub(crate) fn moved(&self, to_server: u64, to_client: u64) {
         self.sent_bytes.fetch_add(to_client, Ordering::Relaxed);
         self.received_bytes.fetch_add(to_server, Ordering::Relaxed);
