@@ -126,7 +126,7 @@ fn end_wished() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Says on standard error what is doubtful, where the result's format has no place for it.
+/// Prints doubts to standard error if the result's format has no place for them.
 pub(super) fn tell_doubts(report: &Report) {
     for (name, value) in output::text::doubts(report) {
         eprintln!("{name}: {value}");

@@ -25,7 +25,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// Whether what is doubtful about a report can be read in it.
+    /// Whether the format shows the doubts about a report.
     pub(super) fn tells_doubts(self) -> bool {
         match self {
             Self::Text | Self::Json => true,

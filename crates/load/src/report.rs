@@ -45,7 +45,7 @@ pub struct Report {
     pub threads: usize,
     /// What came before and is not counted.
     pub warm_up_seconds: f64,
-    /// It was ended before its time, and this is what it had measured by then.
+    /// The run was ended early, and this is what it had measured by then.
     pub interrupted: bool,
     /// Requests that were sent, or should have been.
     pub requests: u64,

@@ -152,7 +152,7 @@ impl Tally {
         *self.reasons.entry(reason).or_default() += count;
     }
 
-    /// Counts a request that was due and never left. It is as slow as it is late by now.
+    /// Counts a request that was due and never sent. Its latency is its delay so far.
     pub(super) fn count_unsent(&mut self, due: Instant, now: Instant, start: Instant) {
         self.requests += 1;
         self.unsent += 1;

@@ -12,7 +12,7 @@ use clap::Parser;
 const UNPRINTABLE: &str =
     "the result cannot be printed; make room where it goes to, or name a file with --save";
 
-/// Prints a result. Who stops reading, as `head` does, has read enough.
+/// Prints a result. A reader that closes the pipe, as `head` does, is not an error.
 pub fn print(text: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

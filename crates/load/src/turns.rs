@@ -157,7 +157,7 @@ impl<A: Alarm> Turns<A> {
         self.start + Duration::from_nanos((number as f64 * interval_ns) as u64)
     }
 
-    /// The moments of the turns that nobody took though they were due; for the end of a run.
+    /// The due times of turns that no worker took; for the end of a run.
     pub(super) fn unsent(&self) -> impl Iterator<Item = Instant> {
         let left = self.limit.zip(self.interval_ns).map(|(limit, interval_ns)| {
             let numbers = (self.taken.get()..limit).map(|taken| self.number(taken));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::plan::Protocol;
 use crate::report::{Latencies, Report};
 
-/// The report; what is doubtful about it comes first.
+/// The report; doubts about it come first.
 pub(crate) fn write(report: &Report) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -54,7 +54,7 @@ pub(crate) fn write(report: &Report) -> String {
     text
 }
 
-/// What is doubtful about a report, whichever way it is written: a word and its reason.
+/// The doubts about a report, for every format: a word and its reason.
 pub(crate) fn doubts(report: &Report) -> Vec<(&'static str, String)> {
     let mut doubts = Vec::new();
     if report.interrupted {

@@ -27,7 +27,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Largest head of a request.
 const HEAD_SIZE_MAX_BYTES: usize = 64 << 10;
 
-/// A listener that could not be had.
+/// The listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
     /// Not an address.

@@ -16,7 +16,7 @@ pub(super) enum Takes {
 #[derive(Debug)]
 pub(super) struct Flags<'a> {
     given: Vec<(&'static str, &'a str)>,
-    /// What is no flag.
+    /// The arguments that are not flags.
     pub(super) rest: Vec<&'a str>,
 }
 

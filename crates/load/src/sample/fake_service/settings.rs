@@ -73,7 +73,7 @@ pub(super) struct Upstream {
     pub(super) uri: Uri,
 }
 
-/// How a service is set up. What was not set has fake-service's value.
+/// The settings of a service. Unset ones have fake-service's defaults.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) listen_address: String,
