@@ -109,7 +109,7 @@ pub enum UpError {
 pub struct Born {
     /// Where it keeps its state.
     pub layout: Layout,
-    /// What it is.
+    /// The machine's record.
     pub record: Record,
 }
 

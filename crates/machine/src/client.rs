@@ -263,8 +263,8 @@ impl Client {
         self.order("/down", &()).await
     }
 
-    /// Waits until every pod is ready or has done its work, telling what is missing as that
-    /// changes. Pods that no node takes are not waited for.
+    /// Waits until every pod is ready or has completed, and reports what is missing when that
+    /// changes. It does not wait for pods that no node takes.
     pub async fn wait_until_ready(
         &self,
         limit: Duration,

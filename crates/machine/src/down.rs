@@ -87,7 +87,7 @@ pub enum DownError {
     },
 }
 
-/// Ends a machine and removes everything of it but its logs. Works on what is left of one, too.
+/// Ends a machine and removes everything of it except its logs. Also works on the remains of one.
 pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
     let start = Instant::now();
     check_state_directory(layout.root())?;
@@ -179,8 +179,8 @@ fn descendants(root: i32) -> Vec<Member> {
     parents.keys().filter(|pid| is_below(pid)).filter_map(member).collect()
 }
 
-/// What is still there of a machine: its process 1, without which the kernel lets none of its
-/// others live, and mounts below its state directory.
+/// The remains of a machine: its process 1, with which the kernel ends all its others, and mounts
+/// below its state directory.
 pub fn left(record: &Record, layout: &Layout) -> Vec<String> {
     let mut left = Vec::new();
     if lives(record.pid, record.start_ticks) {

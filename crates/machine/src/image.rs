@@ -192,7 +192,7 @@ fn words(text: &str) -> Option<Vec<String>> {
 
 /// Replaces `$(NAME)` by the value of `NAME`, as Kubernetes does in command, args and env.
 ///
-/// `$$(NAME)` is the text `$(NAME)`; a name that is not known stays as it is.
+/// `$$(NAME)` is the text `$(NAME)`; an unknown name stays unchanged.
 pub(crate) fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;

@@ -98,8 +98,8 @@ pub fn take_state_directory(root: &Path) -> Result<(), OwnershipError> {
     check_directory(root, &found, effective_uid())
 }
 
-/// Whether commands may be sent to, and files believed from, the state directory: it is ours or
-/// root's, and nobody else can replace what lies there. One that does not exist is fine.
+/// Checks that the state directory is safe for commands and files: it is ours or root's, and no
+/// other user can replace its entries. A missing one is fine.
 pub fn check_state_directory(root: &Path) -> Result<(), OwnershipError> {
     match check_way(root)? {
         None => Ok(()),
@@ -108,8 +108,8 @@ pub fn check_state_directory(root: &Path) -> Result<(), OwnershipError> {
     }
 }
 
-/// Makes a directory below the state directory, with what is missing above it. What is there
-/// already must be directories of ours; no link is followed.
+/// Creates a directory below the state directory, with missing parents. Existing entries must be
+/// directories of ours; no link is followed.
 pub(crate) fn create_below(root: &Path, directory: &Path) -> Result<(), OwnershipError> {
     let below = directory.strip_prefix(root).expect("the layout's paths lie below its root");
     let mut path = root.to_owned();

@@ -261,7 +261,7 @@ impl Roles {
         Some(process::kill(pid, Signal::Number(signal)))
     }
 
-    /// What is known of a program. Whether it does its work is for its [`Check`] to say.
+    /// What is known about a program. Its [`Check`] says whether it works.
     pub(super) fn info(&self, role: &Role) -> RoleInfo {
         let states = self.states.lock().expect("nothing panics while it holds the lock");
         let state = states.get(&role.name).cloned().unwrap_or_default();

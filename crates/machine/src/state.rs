@@ -74,7 +74,7 @@ impl Objects {
         refused.map(|(pod, value)| (pod.clone(), text(value, WHY_NOT).to_owned())).collect()
     }
 
-    /// Every pod with what is known of it.
+    /// Every pod with what is known about it.
     pub(super) fn pods(&self, layout: &Layout) -> Vec<PodInfo> {
         let info = |(object, value): (&ObjectRef, &serde_json::Value)| {
             let namespace = object.namespace.clone().unwrap_or_default();

@@ -42,7 +42,7 @@ pub struct PortView {
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
-    /// What it carries, if it says so otherwise than by its name.
+    /// Its protocol, if declared other than by its name.
     pub application_protocol: Option<String>,
 }
 

@@ -94,7 +94,8 @@ impl Store {
         Ok(Changes { changes: vec![change], warnings: Vec::new() })
     }
 
-    /// Writes one object as it is: for what the machine itself makes (nodes, pods, status).
+    /// Writes one object unchanged: for objects that the machine itself makes (nodes, pods,
+    /// status).
     pub(crate) fn write(
         &mut self,
         object: ObjectRef,

@@ -225,7 +225,7 @@ impl Lab {
         helper
     }
 
-    /// Runs a command in a pod: what it wrote, and its exit.
+    /// Runs a command in a pod; returns its output and its exit.
     pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> (String, i32) {
         self.exec_with_input(pod, command, "")
     }
