@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::finding::{Issues, Path};
 use super::object::{Kind, Typed};
 
-/// Decodes `value` as `kind`; what is wrong is added to `issues`.
+/// Decodes `value` as `kind`; adds problems to `issues`.
 pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<Typed> {
     if !is_base64(kind, value, issues) {
         return None;
@@ -80,7 +80,7 @@ fn to_value<T: Serialize>(object: &Arc<T>) -> Value {
     serde_json::to_value(&**object).expect("API objects have string keys and finite numbers")
 }
 
-/// Decodes `value` as `T`; what is wrong is added to `issues`.
+/// Decodes `value` as `T`; adds problems to `issues`.
 pub(super) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();

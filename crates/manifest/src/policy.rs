@@ -36,7 +36,7 @@ const DRY_RUN: &str = "istio.io/dry-run";
 /// A condition of an object's status, as Kubernetes writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StatusCondition {
-    /// What is stated, as in `Accepted`.
+    /// The type of the condition, such as `Accepted`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// `True` or `False`.
@@ -153,7 +153,7 @@ pub fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
     }
 }
 
-/// Whether proxies are sent anything for this policy; workloads may only name what is sent.
+/// Whether this policy is sent to proxies; workloads may name only policies that are sent.
 pub fn is_sent(policy: &AuthorizationPolicy) -> bool {
     holds_for_somebody(policy) && policy.spec.action != istio::Action::Audit
 }

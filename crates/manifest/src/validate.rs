@@ -95,7 +95,7 @@ pub(crate) fn labels<'a>(
     }
 }
 
-/// Warns of keys that are a letter off: they have no effect, and nobody else says so.
+/// Warns about misspelt keys: they have no effect, and nothing else reports them.
 pub(crate) fn slips<'a>(
     labels: impl IntoIterator<Item = (&'a String, &'a String)>,
     at: &Path,

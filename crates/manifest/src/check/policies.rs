@@ -14,7 +14,7 @@ use crate::{Finding, Kind, Object, ObjectKey, Typed, policy};
 const TRUST_DOMAIN: &str = "cluster.local";
 
 impl All<'_> {
-    /// A policy that is not enforced as it is written, and whom that concerns.
+    /// Warns about a policy that is not enforced as written, and names the clients it concerns.
     pub(super) fn policy(
         &self,
         object: &Object,
