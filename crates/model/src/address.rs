@@ -16,8 +16,8 @@ const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 
 /// A block as connections are compared with it: `::ffff:10.0.0.0/104` is `10.0.0.0/8`.
 ///
-/// `None` for a block that holds IPv4 beside IPv6 and so cannot be read: `::fffe:0:0/95` says
-/// nothing that its author can have meant. `::/0` is how one writes every IPv6 address, and is it.
+/// `None` for a block that holds IPv4 beside IPv6 and so cannot be read: `::fffe:0:0/95` has no
+/// meaning that its author can have intended. `::/0` is every IPv6 address.
 pub fn canonical_block(block: IpNet) -> Option<IpNet> {
     let block = block.trunc();
     let IpNet::V6(v6) = block else { return Some(block) };

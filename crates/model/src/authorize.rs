@@ -15,7 +15,7 @@ use crate::policy::{Action, Match, Policy, Rule, ServiceAccountMatch};
 use crate::view::View;
 use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
-/// Who connects, as far as it is proven.
+/// The client, as far as it is proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     identity: Option<Identity>,
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// What was decided, and what the policies on trial would have decided.
+/// The decision, and what the policies on trial would have decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// What holds.

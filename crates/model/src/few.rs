@@ -7,7 +7,7 @@ use std::borrow::Borrow;
 
 use imbl::{OrdMap, OrdSet};
 
-/// What is found by one key: nearly always one thing, for which a set would be too much memory.
+/// The values of one key: nearly always one, for which a set would take too much memory.
 #[derive(Clone, Debug)]
 pub enum Few<T: Ord> {
     /// Only this.
@@ -61,7 +61,7 @@ impl<T: Clone + Ord> Few<T> {
     }
 }
 
-/// Adds `value` to what is found by `key`.
+/// Adds `value` to the values of `key`.
 pub fn add<K, T>(map: &mut OrdMap<K, Few<T>>, key: K, value: T)
 where
     K: Clone + Ord,
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Removes `value` from what is found by `key`, and the key with the last of them.
+/// Removes `value` from the values of `key`, and the key with the last of them.
 pub fn remove<K, Q, T>(map: &mut OrdMap<K, Few<T>>, key: &Q, value: &T)
 where
     K: Clone + Ord + Borrow<Q>,

@@ -26,8 +26,8 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// Shares what this workload has in common with others; its uid, name and addresses are its
-    /// own. The workload is equal to what it was.
+    /// Shares what this workload has in common with others; its uid, name and addresses stay its
+    /// own. The workload stays equal to the original.
     pub fn workload(&mut self, workload: &mut Workload) {
         self.localities.share(&mut workload.locality);
         self.texts.share(&mut workload.node);

@@ -9,7 +9,7 @@ use crate::Text;
 use crate::identity::Identity;
 use crate::names::{NetworkAddress, PolicyName, ServiceName};
 
-/// One workload as the control plane describes it (istio.workload.Workload): what is its own, and
+/// One workload as the control plane describes it (istio.workload.Workload): its own fields, and
 /// its [`Template`], whose fields read and write as if they were its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -59,7 +59,7 @@ pub struct Template {
     pub kind: WorkloadKind,
     /// It speaks HBONE itself; the proxy neither wraps nor unwraps.
     pub native_tunnel: bool,
-    /// How the proxy hands it what it received through the tunnel, if not as plain TCP.
+    /// How the proxy passes tunnelled bytes to it, if not as plain TCP.
     pub application_tunnel: Option<ApplicationTunnel>,
     /// The services that have it as an endpoint, and the ports on which it serves them; shared,
     /// because several owners may serve the same.
@@ -199,7 +199,7 @@ pub struct PortMapping {
     pub service_port: u16,
     /// The workload's port; on a service 0 means "as the workload says".
     pub target_port: u16,
-    /// What is spoken there, as far as it is declared.
+    /// The declared application protocol.
     pub app_protocol: AppProtocol,
 }
 
