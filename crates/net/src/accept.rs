@@ -83,7 +83,7 @@ impl Admitted {
         self.place.proof().clone()
     }
 
-    /// Ends the connection when what was sent stays unacknowledged for so long, also after it was
+    /// Ends the connection when sent bytes stay unacknowledged for so long, even after it was
     /// closed here.
     pub fn limit_unread(&self, time: Duration) {
         if let Stream::Tcp(stream) = &self.stream {

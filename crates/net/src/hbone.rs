@@ -50,7 +50,7 @@ pub struct Settings {
     pub connection_window_bytes: u32,
     /// The largest frame that is accepted. A frame is received whole before it is passed on.
     pub frame_size_bytes: u32,
-    /// Whose memory the connection uses; the windows follow what is left of it.
+    /// The accounts of the connection's owners; its windows follow what is left of them.
     pub accounts: Accounts,
 }
 
@@ -65,7 +65,7 @@ impl Default for Settings {
     }
 }
 
-/// Why an HBONE connection or a tunnel in it could not be had.
+/// Why an HBONE connection or a tunnel in it could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HboneError {
     /// The peer speaks TLS but no HTTP/2.

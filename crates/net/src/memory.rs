@@ -27,7 +27,7 @@ const MAX_WINDOW_BYTES: u32 = 16 << 20;
 /// Below this window memory is short, and what waits is packed.
 const AMPLE_WINDOW_BYTES: u32 = 1 << 20;
 
-/// How much one more may hold, of a share that `holders` hold already.
+/// How much one more connection may hold, of a share that `holders` hold already.
 ///
 /// A connection that holds more than a window got it while so few held bytes that the window was
 /// larger, and those few still hold theirs. So the `n`-th largest of them is at most the window
@@ -79,7 +79,7 @@ impl Account {
         }
     }
 
-    /// What is held, or may come at any moment.
+    /// Bytes that are held, or that may arrive at any moment.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes.load(Relaxed)
     }
@@ -139,14 +139,14 @@ impl Accounts {
         refused.is_none()
     }
 
-    /// Reserves what is held already, also beyond the share.
+    /// Reserves bytes that are held already, even beyond the share.
     pub fn charge(&self, bytes: usize) {
         for account in self.0.iter() {
             account.reserved_bytes.fetch_add(bytes, Relaxed);
         }
     }
 
-    /// Gives back what was reserved.
+    /// Releases reserved bytes.
     pub fn release(&self, bytes: usize) {
         self.0.iter().for_each(|account| account.release(bytes));
     }

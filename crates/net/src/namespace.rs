@@ -87,7 +87,7 @@ impl NetNs {
     /// Keeps the namespace alive at `path`, without any process, until [`unpin`] or the end of the
     /// mount namespace.
     ///
-    /// Replaces what was pinned there before.
+    /// Replaces a namespace that was pinned there before.
     pub fn pin(&self, path: &Path) -> io::Result<()> {
         unpin(path)?;
         File::create(path)?;

@@ -111,7 +111,7 @@ impl Nftables {
         namespace.run(Self::open).map_err(NetlinkError::Open)?
     }
 
-    /// Makes each table exactly what is given, all in one transaction: old content goes, new comes.
+    /// Makes each table equal to the given one, all in one transaction: old content is removed.
     pub fn replace(&mut self, tables: &[Table]) -> Result<(), NetlinkError> {
         let mut encoded = Encoded::default();
         for table in tables {
@@ -226,7 +226,7 @@ impl Nftables {
         Ok(rules)
     }
 
-    /// Compares the kernel's table with the wanted one. Empty: nobody has tampered with it.
+    /// Compares the kernel's table with the wanted one. Empty if nothing has changed it.
     pub fn verify(&mut self, table: &Table) -> Result<Vec<Difference>, NetlinkError> {
         let request = encode::table_message(message::GET_TABLE, table.family, &table.name);
         let operation = format!("look up nftables table {}", table.name);

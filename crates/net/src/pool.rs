@@ -53,7 +53,7 @@ impl Default for Limits {
     }
 }
 
-/// Why no connection can be had.
+/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError<E> {
     /// The connection could not be opened; all waiting users get the same error.
@@ -174,8 +174,8 @@ where
     /// A connection with room for one more user; `connect` opens one when it is needed.
     ///
     /// `generation` numbers the certificate that `connect` would use: connections made with
-    /// another one are not used. The connection's tasks run under `guard`; what is opened while it
-    /// drains is not kept.
+    /// another one are not used. The connection's tasks run under `guard`; a connection that is
+    /// opened while it drains is not kept.
     pub async fn connection<F>(
         &self,
         key: &K,

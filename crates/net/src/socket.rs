@@ -262,7 +262,7 @@ pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
     SockRef::from(socket).set_mark(mark)
 }
 
-/// Ends a connection when what was sent stays unacknowledged for so long.
+/// Ends a connection when sent bytes stay unacknowledged for so long.
 pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
@@ -343,7 +343,7 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     })
 }
 
-/// Who is at the other end of a Unix socket.
+/// The process at the other end of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process id at the time of the connect; 0 when it is outside of this PID namespace.

@@ -35,7 +35,7 @@ struct Owned {
 }
 
 impl<K: Clone + Eq + Hash + Ord> Crowd<K> {
-    /// Nobody yet.
+    /// An empty crowd.
     pub(super) fn new(bound: Bound) -> Self {
         Self { bound, count: 0, owners: HashMap::new(), ranks: BTreeSet::new() }
     }

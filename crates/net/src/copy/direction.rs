@@ -75,7 +75,8 @@ impl Direction {
         self.is_stuck && (self.state == State::Ending || source.has_ended())
     }
 
-    /// Moves what can be moved now. `unwatched`: nobody takes from the sink's end any more.
+    /// Moves as many bytes as possible now. `unwatched`: nothing reads from the sink's end any
+    /// more.
     pub(super) fn poll<A: End, B: End>(
         &mut self,
         cx: &mut Context<'_>,

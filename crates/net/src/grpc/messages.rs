@@ -67,8 +67,8 @@ pub struct Limit {
 }
 
 impl Messages {
-    /// Reads the body of a request with these headers. An error is one that the client should hear
-    /// of: what it says is compressed.
+    /// Reads the body of a request with these headers. The error, which the caller should send to
+    /// the client, is that messages are compressed.
     pub fn of_request(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
         match headers.get(ENCODING) {
             Some(encoding) if encoding != IDENTITY => {

@@ -63,8 +63,8 @@ impl<IO: AsyncWrite + Unpin> Driver<IO> {
         self.0.borrow_mut().is_driven = true;
     }
 
-    /// Writes what is held, or as much as the transport takes now; the task is woken when it takes
-    /// more. Must be called each time the library was polled.
+    /// Writes the held bytes, or as many as the transport takes now; the task is woken when it
+    /// takes more. Must be called each time after the library was polled.
     pub(super) fn push(&self, cx: &mut Context<'_>) {
         let mut corked = self.0.borrow_mut();
         if let Poll::Ready(Err(error)) = corked.poll_push(cx) {

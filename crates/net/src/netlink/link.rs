@@ -169,7 +169,7 @@ impl RouteSocket {
     /// Switches an interface on, for example `lo`, which is down in a new namespace.
     ///
     /// If it has a carrier, this waits until the kernel lets packets through: it does so a little
-    /// later, and what is sent before is lost, which costs a connection a whole second.
+    /// later, and earlier packets are lost, which costs a connection a whole second.
     pub fn set_up(&mut self, name: &str) -> Result<(), NetlinkError> {
         const OPERATION: &str = "switch on interface";
         self.set_flags(name, OPERATION, UP)?;

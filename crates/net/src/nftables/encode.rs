@@ -28,7 +28,7 @@ pub(super) const NAME_BYTES: usize = 16;
 /// The kernel gives a set with this name one of its own.
 pub(super) const ANONYMOUS_NAME: &str = "__map%d";
 
-/// A request and, for error messages, what it is about.
+/// A request and, for error messages, its description.
 pub(super) type Described = (Request, String);
 
 /// All messages that make up tables, in the order in which the kernel has to see them.

@@ -46,7 +46,7 @@ pub enum Direction {
     Reply,
 }
 
-/// Who owns the socket that sent a packet.
+/// The owner of the socket that sent a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocketOwner {
     /// Any local socket.
@@ -79,7 +79,7 @@ pub(super) enum Condition {
     ToLocalAddress(bool),
 }
 
-/// What is done to a packet.
+/// An action on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Statement {
     Counter,

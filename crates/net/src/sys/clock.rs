@@ -25,7 +25,7 @@ impl Timer {
         watch(unsafe { OwnedFd::from_raw_fd(fd) }).map(Self)
     }
 
-    /// Waits until the moment has come. Who gives up waiting leaves nothing behind.
+    /// Waits until `moment`. Cancel safe: a dropped wait leaves nothing behind.
     pub async fn sleep_until(&mut self, moment: Instant) -> io::Result<()> {
         loop {
             let left = moment.saturating_duration_since(Instant::now());

@@ -33,7 +33,7 @@ pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
     unsafe { read(socket, libc::IPPROTO_TCP, libc::TCP_INFO) }
 }
 
-/// Who holds the other end of a Unix socket, as of its connect.
+/// The process at the other end of a Unix socket, at the time of its connect.
 pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     // SAFETY: ucred is valid for any bytes.
     unsafe { read(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }
