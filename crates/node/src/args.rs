@@ -148,7 +148,7 @@ pub(crate) enum Source {
     Kubernetes { kubeconfig: Option<PathBuf>, sources: Sources },
 }
 
-/// The flags after checking; every field is usable as it is.
+/// The flags after checking; every field can be used directly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) node_name: String,

@@ -43,7 +43,7 @@ impl Guard {
         *self == Self::Nothing { has_ports: true }
     }
 
-    /// Compares the kernel with what should be there and puts it right; says what was altered.
+    /// Compares the kernel's rules with the wanted ones and repairs them; returns what was altered.
     pub(crate) fn mend(&mut self, kernel: &mut Nftables) -> Result<Vec<Difference>, NetlinkError> {
         if *self == Self::Bridges {
             match mend(kernel, bridge_table()) {

@@ -110,7 +110,7 @@ impl fmt::Display for Drift {
     }
 }
 
-/// Brings everything into place and says what was not.
+/// Puts everything in place and returns what was not.
 pub(crate) fn program(
     netns: &NetNs,
     options: CaptureOptions,
@@ -121,7 +121,7 @@ pub(crate) fn program(
     netns.run(bring).map_err(CaptureError::Enter)?
 }
 
-/// Says what is not in place, and changes nothing.
+/// Returns what is not in place, and changes nothing.
 #[cfg(test)]
 pub(crate) fn verify(
     netns: &NetNs,

@@ -70,8 +70,8 @@ pub(crate) enum State {
     Unknown,
 }
 
-/// Asks for the agent's DaemonSet: whether the agent is stopped because the mesh is removed, and
-/// not for an upgrade or a restart, and what it is ordered.
+/// Reads the agent's DaemonSet: whether the agent is stopped because the mesh is removed, and not
+/// for an upgrade or a restart, and its order.
 pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> State {
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
     match tokio::time::timeout(ANSWER_TIMEOUT, sets.get_metadata(&daemon_set.name)).await {

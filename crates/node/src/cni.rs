@@ -134,7 +134,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, CniError> {
     listen().map_err(|source| CniError { path: path.to_owned(), source })
 }
 
-/// Serves announcements until nobody takes them any more.
+/// Serves announcements until their receiver is gone.
 pub(crate) async fn serve(listener: UnixListener, announced: mpsc::Sender<Announced>) {
     let own_uid = ambit_net::sys::process::effective_uid();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));

@@ -200,7 +200,7 @@ fn is_removed(state: &State, is_deleted: bool, is_ordered: bool) -> bool {
     }
 }
 
-/// Removes the sockets that nobody serves any more.
+/// Removes the sockets that no process serves any more.
 pub(crate) fn remove_sockets(paths: [&Path; 2]) {
     for path in paths {
         if let Err(error) = std::fs::remove_file(path) {

@@ -142,7 +142,7 @@ impl Enrolment {
         }
     }
 
-    /// Takes note of what is wished now.
+    /// Records the current wish.
     pub(crate) fn wish(&mut self, wish: Wish) {
         if self.wish != wish {
             self.wish = wish;

@@ -25,7 +25,7 @@ pub(crate) struct MonitorError {
     source: io::Error,
 }
 
-/// What there is to report.
+/// The state that the agent reports.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The pods of this node are known and both sockets are served.

@@ -79,7 +79,7 @@ impl NodeSide {
         })
     }
 
-    /// Compares the table with what it should be and puts it right; says what differed.
+    /// Compares the table with the wanted one and repairs it; returns what differed.
     pub(crate) fn mend(&self) -> Result<Vec<Difference>, NodeSideError> {
         let mut pods = self.lock();
         if pods.erased {

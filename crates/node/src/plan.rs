@@ -15,7 +15,7 @@ use crate::pod::{
     membership,
 };
 
-/// What is wished for one pod.
+/// What is wanted for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) name: PodName,

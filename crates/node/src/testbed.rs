@@ -141,7 +141,7 @@ impl Testbed {
         }
     }
 
-    /// Listens on every port that the proxy has in a pod, each named after what it is for.
+    /// Listens on every port that the proxy has in a pod, each tagged with its purpose.
     pub(crate) fn proxy_listens(&mut self) {
         let ports = [("outbound", 15001), ("inbound", 15006), ("hbone", 15008), ("dns", 15053)];
         for (tag, port) in ports {

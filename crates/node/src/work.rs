@@ -157,7 +157,7 @@ impl Workshop {
         self.tools.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Removes what is left in these namespaces, and the node's own table; says how many open
+    /// Removes what is left in these namespaces, and the node's own table; returns how many open
     /// connections that cut.
     pub(crate) async fn erase(&self, left: Vec<(PodName, Arc<NetNs>)>) -> usize {
         // All of them: what another job has begun must not come after.
@@ -181,8 +181,8 @@ impl Workshop {
         .await
     }
 
-    /// Guards every port of a bridge as soon as it is there; for ever. When the notifications
-    /// break, the periodic comparison has to do.
+    /// Guards every port of a bridge as soon as it exists; never returns. If the notifications
+    /// break, the periodic comparison must suffice.
     pub(crate) async fn guard_new_ports(&self) {
         let watched = async {
             let mut links = LinkWatch::open()?;

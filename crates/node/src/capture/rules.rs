@@ -36,7 +36,7 @@ pub(crate) const TABLE: &str = "ambit";
 pub(crate) const OUTBOUND_PORT: u16 = 15001;
 /// Where the proxy takes plain connections to the pod.
 pub(crate) const INBOUND_PORT: u16 = 15006;
-/// Where the proxy takes HBONE; reached as it is, never redirected.
+/// The proxy's HBONE port; reached directly, never redirected.
 pub(crate) const HBONE_PORT: u16 = 15008;
 /// Where the proxy answers DNS.
 pub(crate) const DNS_CAPTURE_PORT: u16 = 15053;
@@ -227,8 +227,9 @@ pub(crate) fn policy_rule(version: IpVersion) -> netlink::Rule {
     }
 }
 
-/// What is delivered to this namespace: marked packets, which are answers to an address that the
-/// proxy borrowed, and where outbound connections arrive, which for IPv4 is loopback anyway.
+/// The routes for local delivery: marked packets, which are answers to an address that the proxy
+/// borrowed, and the addresses at which outbound connections arrive, which for IPv4 are loopback
+/// anyway.
 pub(crate) fn routes(version: IpVersion) -> Vec<netlink::Route> {
     let mut routes = vec![netlink::Route::local(version.everything(), ROUTE_TABLE)];
     if version == IpVersion::V6 {

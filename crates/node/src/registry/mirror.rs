@@ -69,8 +69,8 @@ impl<K: Ord + Clone, V> Mirror<K, V> {
         }
     }
 
-    /// The list has nothing more. Answers with what it does not have and a look-up had: somebody
-    /// has to look again.
+    /// The list is complete. Returns the objects that it lacks and a look-up had found: the caller
+    /// has to look them up again.
     pub(super) fn end_list(&mut self) -> Vec<K> {
         let Some(mut listing) = self.listing.take() else { return Vec::new() };
         let mut uncertain = Vec::new();

@@ -27,7 +27,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// one, and others need the API server too. That none is left is written at once.
 const OLDER_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is reported of a captured pod, beside that it is one.
+/// What is reported about a captured pod, besides its capture.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Open connections that are older than the capture.
