@@ -56,7 +56,7 @@ pub(crate) struct Alike<'a> {
     pub(crate) node: &'a PlacedNode,
 }
 
-/// The nodes of a mode by what is on them, in the order of the first of each kind.
+/// The nodes of a mode grouped by their content, in the order of the first of each group.
 pub(crate) fn alike(mode: &ModePlan) -> Vec<Alike<'_>> {
     let mut kinds: Vec<Alike<'_>> = Vec::new();
     for node in &mode.nodes {

@@ -30,7 +30,7 @@ pub const PODS_MAX: u64 = 20_000;
 /// How many nodes, and what they cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Estimate {
-    /// What is requested of all nodes together.
+    /// The requests to all nodes together.
     pub requested: Resources,
     /// How many nodes.
     pub nodes: u32,

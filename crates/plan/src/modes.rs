@@ -95,7 +95,7 @@ pub struct Reservations {
     pub istiod_replicas: u32,
     /// Replicas of each namespace's waypoint.
     pub waypoint_replicas: u32,
-    /// The node proxies' CPU as measured, instead of what is reserved for them.
+    /// The node proxies' measured CPU, instead of their reservation.
     pub measured: Option<Measured>,
 }
 

@@ -27,7 +27,7 @@ const AFFINITY_WEIGHT: i64 = 2;
 pub struct Surroundings {
     /// Zones that nodes are spread over, in turn.
     pub zones: u32,
-    /// Labels of every node beside those that Kubernetes gives it.
+    /// Labels of every node besides those that Kubernetes gives it.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -48,7 +48,7 @@ pub struct PlacedNode {
     pub mesh: Resources,
     /// How many pods.
     pub pods: u32,
-    /// How many of which group: pods by their index, then those of every node.
+    /// How many pods of each group: groups by their index, then those of every node.
     pub(crate) groups: BTreeMap<usize, u32>,
     zone: u32,
     labels: BTreeMap<String, String>,
@@ -137,8 +137,8 @@ pub(crate) fn place(
     Ok(cluster.nodes)
 }
 
-/// What the pods that run on every node request of each. Those of some nodes only are left out: a
-/// division by what remains is then never more than what is needed.
+/// The requests on each node of the pods that run on every node. Pods for only some nodes are left
+/// out, so a division by the remainder never exceeds the need.
 pub(crate) fn per_node(
     demand: &Demand,
     node_type: &NodeType,

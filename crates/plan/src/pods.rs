@@ -425,7 +425,7 @@ impl Rules {
         named.chain(selected).chain(wanted).collect()
     }
 
-    /// Whether what it asks of nodes is the same for all planned ones.
+    /// Whether all planned nodes meet its rules alike.
     pub(crate) fn is_same_everywhere(&self) -> bool {
         let differs = |key: &String| [HOSTNAME, ZONE].contains(&key.as_str());
         let by_label = self.node_terms.iter().flat_map(|it| it.match_expressions.iter().flatten());
@@ -435,7 +435,7 @@ impl Rules {
             && self.node_terms.iter().all(|it| it.match_fields.is_none())
     }
 
-    /// Whether a node of this name and with these labels will do; if not, what it lacks.
+    /// Whether a node with this name and these labels is suitable; if not, what it lacks.
     pub(crate) fn admits(
         &self,
         name: &str,

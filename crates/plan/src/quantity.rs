@@ -152,7 +152,7 @@ impl Resources {
         }
     }
 
-    /// What is left after taking `other` away, never below nothing.
+    /// The difference from `other`, never below zero.
     pub(crate) fn less(self, other: Self) -> Self {
         Self {
             cpu_millicores: self.cpu_millicores.saturating_sub(other.cpu_millicores),
@@ -239,7 +239,7 @@ impl Price {
         Self(thousandths * 1000)
     }
 
-    /// This price for each of `nodes`, and `fixed` beside it.
+    /// This price for each of `nodes`, plus `fixed`.
     pub(crate) fn for_nodes(self, nodes: u32, fixed: Self) -> Self {
         Self(self.0 * u64::from(nodes) + fixed.0)
     }
