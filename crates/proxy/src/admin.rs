@@ -102,7 +102,7 @@ impl Service {
     }
 }
 
-/// Serves a socket for as long as `accepting` holds; what was accepted before is answered.
+/// Serves a socket for as long as `accepting` holds; connections accepted before are answered.
 pub(crate) async fn serve(
     admin: Arc<Admin>,
     socket: Socket,

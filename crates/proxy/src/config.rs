@@ -394,7 +394,7 @@ pub(crate) struct Operator {
     pub(crate) readiness: SocketAddr,
 }
 
-/// What is wrong with the settings, and what would be right.
+/// A problem with the settings, and its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A variable of ztunnel's asks for something that Ambit does not do.

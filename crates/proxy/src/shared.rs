@@ -18,7 +18,7 @@ use crate::pods::Pods;
 pub(crate) struct Shared {
     /// The validated settings.
     pub(crate) config: Config,
-    /// The mesh as it is known now.
+    /// The current view of the mesh.
     pub(crate) mesh: Arc<Mesh>,
     /// Counters of pods and of DNS; all others are the mesh's.
     pub(crate) metrics: NodeMetrics,

@@ -50,7 +50,7 @@ fn gush(mut stream: TcpStream) {
     while stream.write_all(&bytes).is_ok() {}
 }
 
-/// Small socket buffers, so that what is sent comes to the proxies and does not stay in the kernel.
+/// Sets small socket buffers, so that sent bytes reach the proxies and do not stay in the kernel.
 pub(super) fn narrow(pod: &PodBox) {
     let set = || {
         for name in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {

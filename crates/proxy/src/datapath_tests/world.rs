@@ -391,7 +391,7 @@ impl PodBox {
     }
 }
 
-/// Answers with what it heard and whom it sees, when the client has ended.
+/// Answers with what it received and its peer's address, when the client has ended.
 pub(crate) fn mirror(mut stream: TcpStream) {
     let peer = ambit_net::socket::normalise(stream.peer_addr().unwrap()).ip();
     let mut heard = String::new();

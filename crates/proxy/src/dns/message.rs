@@ -24,7 +24,7 @@ const POINTER_BITS: u8 = 0xc0;
 /// Most labels and records of one query that are read. A name has at most 128 labels, and a query
 /// little beside its question: an OPT record and a signature, or the SOA of a zone transfer.
 const MAX_STEPS: usize = 512;
-/// Nobody could be asked.
+/// No resolver could be reached.
 pub(super) const SERVER_FAILURE: u8 = 2;
 /// The query is of no known kind.
 const NOT_IMPLEMENTED: u8 = 4;
@@ -63,7 +63,7 @@ pub(super) struct Asked {
     payload: Option<usize>,
 }
 
-/// What is known of a name.
+/// What is known about a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     /// The name itself, where a search domain was taken off the one that was asked for.

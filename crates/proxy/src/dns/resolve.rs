@@ -33,7 +33,7 @@ pub(super) enum Family {
     Ipv6,
 }
 
-/// Who asks.
+/// The pod that asks.
 pub(super) struct Asker<'a> {
     /// The namespace of the pod.
     pub(super) namespace: &'a str,

@@ -26,7 +26,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
 /// One request of the agent, to be answered.
 pub(super) struct Asked {
-    /// What is asked.
+    /// The agent's request.
     pub(super) event: Event,
     /// The pod's namespace, with [`Event::Serve`].
     pub(super) netns: Option<NetNs>,

@@ -146,7 +146,7 @@ impl Kept {
         self.certificates.insert(identity, Arc::new(file.into()));
     }
 
-    /// Nobody uses an identity any more.
+    /// Drops the certificate of an identity that no pod uses any more.
     pub(super) fn forget_certificate(&mut self, identity: &str) {
         self.certificates.remove(identity);
     }
@@ -208,7 +208,7 @@ impl Kept {
         }
     }
 
-    /// Writes what is not written yet. Blocks on the disk; for the end of the process.
+    /// Writes pending changes. Blocks on the disk; for the end of the process.
     pub(super) async fn save_last(&mut self) {
         let Some(disk) = &mut self.disk else { return };
         if let Some(saving) = disk.saving.take() {
@@ -221,8 +221,8 @@ impl Kept {
         }
     }
 
-    /// Removes what was written, but not what another proxy has put in its place; nothing is
-    /// written any more. Blocks on the disk; for the end of the process.
+    /// Removes the written file, unless another proxy has replaced it; nothing is written any more.
+    /// Blocks on the disk; for the end of the process.
     pub(super) async fn clear_disk(&mut self) {
         let Some(disk) = self.disk.take() else { return };
         if let Some(saving) = disk.saving {

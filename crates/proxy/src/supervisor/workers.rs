@@ -121,7 +121,7 @@ pub(super) enum Said {
 pub(super) struct Worker {
     /// Its process number, for logs.
     pub(super) pid: u32,
-    /// What it is doing.
+    /// Whether it starts, serves or drains.
     pub(super) phase: Phase,
     /// Since when it is.
     pub(super) since: Instant,
