@@ -35,7 +35,7 @@ use crate::workload::WorkloadCertificate;
 /// How long a peer may take for its part of the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who is at the other end, as proven by its certificate, and how the connection is protected.
+/// The peer's identity, as its certificate proves it, and how the connection is protected.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its identity.

@@ -35,7 +35,7 @@ const HEADER: &str = r#"{"alg":"ES256","typ":"JWT"}"#;
 pub struct Claims {
     /// Who issued it: [`ISSUER`].
     pub issuer: String,
-    /// For whom it is meant, such as `istio-ca`.
+    /// Its audience, such as `istio-ca`.
     pub audience: Vec<String>,
     /// When it was issued.
     pub issued_at: SystemTime,
@@ -176,7 +176,7 @@ impl TokenSigner {
         private_key_pem(&self.pkcs8)
     }
 
-    /// The verifier of what it signs.
+    /// The verifier of the tokens that it signs.
     pub fn verifier(&self) -> TokenVerifier {
         TokenVerifier { public_point: self.pair.public_key().as_ref().into() }
     }
