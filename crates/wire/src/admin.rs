@@ -146,7 +146,7 @@ impl<T> FromIterator<T> for List<T> {
 /// Why a question has no other answer. It has no version: every reader understands it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What is wrong, and what to do: a sentence or two.
+    /// The problem and the remedy: a sentence or two.
     pub error: String,
 }
 

@@ -34,7 +34,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// The obstacle as one line; what is long is cut, what is not printable is left out.
+    /// The obstacle as one line; long text is cut, unprintable characters are left out.
     pub fn line(&self) -> String {
         match self {
             Self::PortTaken { port, process: None } => format!("PortTaken {port}"),

@@ -34,7 +34,7 @@ pub use service::CLIENT_AFFINITY_EXTENSION;
 pub struct ConvertError {
     /// Path of the field inside the message, `ports[1].target_port`.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: Problem,
 }
 

@@ -21,7 +21,7 @@ pub const PORT: u16 = 15008;
 
 /// Describes the workload that sends the header.
 pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
-/// Who is behind the tunnel, and the service that was meant.
+/// The client behind the tunnel, and the service that it meant.
 pub const FORWARDED: HeaderName = http::header::FORWARDED;
 /// Trace context of the connection.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -37,7 +37,7 @@ const MAX_AUTHORITY_BYTES: usize = MAX_HOSTNAME_BYTES + 6;
 const MAX_FORWARDED_BYTES: usize = 1024;
 const MAX_NETWORK_BYTES: usize = 253;
 
-/// A header that does not say what it should.
+/// A malformed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// It is too long.

@@ -72,7 +72,7 @@ pub mod google {
     }
 }
 
-/// What is read of the Kubernetes API server's own encoding.
+/// The parts of the Kubernetes API server's own encoding that are read.
 pub mod kubernetes {
     tonic::include_proto!("kubernetes");
 }

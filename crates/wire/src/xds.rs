@@ -38,7 +38,7 @@ pub const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 /// Most fields of a request, each of which may name a resource: names held, names requested, and
 /// the few others.
 pub const MAX_REQUEST_FIELDS: usize = 1_000_016;
-/// The field of a request that is a message of several levels: who asks.
+/// The field of a request that is a message of several levels: the node.
 pub const NESTED_REQUEST_FIELDS: &[u32] = &[1];
 
 /// The gRPC service of discovery.

@@ -52,7 +52,7 @@ pub enum Request {
     SnapshotSent,
 }
 
-/// A packet that is not what it should be.
+/// A malformed or unexpected packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// It was cut off, or would be.

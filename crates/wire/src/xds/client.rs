@@ -37,7 +37,7 @@ const MAX_REASON_BYTES: usize = 4096;
 /// `google.rpc.Code.INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// What is asked for of one type.
+/// The subscription to one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Everything there is.
@@ -96,7 +96,7 @@ pub struct Received {
     pub changes: Vec<Change>,
     /// Demanded names that are now answered: present, or known not to exist.
     pub answered: Vec<String>,
-    /// What was refused.
+    /// The refused resources.
     pub refused: Vec<Refusal>,
     /// What changes in the snapshot kept elsewhere.
     pub delta: Delta,

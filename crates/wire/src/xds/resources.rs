@@ -111,7 +111,7 @@ struct ResourceSet {
     digests: Lazy,
 }
 
-/// One resource as it is served.
+/// One resource, in the form that is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// The whole resource as it is sent, which begins with its version.
@@ -137,7 +137,7 @@ impl Entry {
         self.sequence
     }
 
-    /// The resource as it is sent.
+    /// The resource, in the form that is sent.
     pub(crate) fn encoded(&self, resource_type: ResourceType, name: &str) -> Bytes {
         if resource_type != ResourceType::Workload {
             return self.encoded.clone();

@@ -60,8 +60,9 @@ impl Retained {
         Ok(retained)
     }
 
-    /// Applies what a client accepted; removals first, as the client does. An unknown type, or what
-    /// is no resource, is an error and changes nothing. A delta that changes nothing needs no type.
+    /// Applies what a client accepted; removals first, as the client does. An unknown type, or
+    /// bytes that are not a resource, is an error and changes nothing. A delta that changes nothing
+    /// needs no type.
     pub fn apply(&mut self, delta: Delta) -> Result<(), DeltaError> {
         let Delta { type_url, resources, removed } = delta;
         if resources.is_empty() && removed.is_empty() {

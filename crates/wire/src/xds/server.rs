@@ -102,12 +102,12 @@ impl Stream {
         Self::default()
     }
 
-    /// Who is asking, once the first request has come.
+    /// The client's introduction, once the first request has come.
     pub fn node(&self) -> Option<&Introduction> {
         self.node.as_ref()
     }
 
-    /// What was asked for and sent, by type.
+    /// What was requested and sent, by type.
     pub fn progress(&self) -> Vec<Progress> {
         let progress = |(resource_type, it): (&ResourceType, &Subscription)| Progress {
             resource_type: *resource_type,
