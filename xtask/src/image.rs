@@ -63,7 +63,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the archive of `binary`, and beside it the bill of materials; says the digest of the
+/// Writes the archive of `binary`, and beside it the bill of materials; returns the digest of the
 /// image's manifest.
 pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) -> Result<String> {
     let bill = bill(&host_triple()?)?;

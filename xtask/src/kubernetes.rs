@@ -109,7 +109,7 @@ pub(crate) fn look() -> Result<remains::Machine> {
     remains::Machine::look(&state_directory(Path::new(STATE))?)
 }
 
-/// Fails where the machine is not what it was.
+/// Fails if the machine differs from before.
 pub(crate) fn nothing_is_left(before: &remains::Machine) -> Result<()> {
     left(before, &state_directory(Path::new(STATE))?)
 }

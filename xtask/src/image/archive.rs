@@ -21,7 +21,7 @@ pub(crate) struct Image {
     pub(crate) entry_point: String,
     /// The time of everything in it.
     pub(crate) created_unix: u64,
-    /// What it holds; the directories above are made.
+    /// Its entries; their parent directories are added.
     pub(crate) entries: Vec<Entry>,
     /// Of its layer.
     pub(crate) compression: Compression,

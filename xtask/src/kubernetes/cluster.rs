@@ -115,8 +115,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Installs the chart, or brings what is installed up to date, and waits until all is ready.
-    /// The digest makes pods of an older image of the same name give way.
+    /// Installs or upgrades the chart, and waits until everything is ready. The digest makes
+    /// Kubernetes replace pods of an older image of the same name.
     pub(super) fn install_chart(&self, digest: &str) -> Result<()> {
         let words = "upgrade --install ambit deploy/chart --create-namespace --wait --timeout 180s \
                      --set image.repository=registry.local/ambit --set image.tag=test \
@@ -128,7 +128,7 @@ impl Cluster {
         run(helm.args(["--namespace", NAMESPACE]).stdout(Stdio::null()))
     }
 
-    /// Ends it and removes what is left, but for its logs and its pods'.
+    /// Ends it and removes the rest, except its logs and its pods' logs.
     pub(super) fn down(&self) -> Result<()> {
         if let Some(init) = self.init() {
             run(Command::new("kill").args(["-KILL", &init.to_string()]))?;
