@@ -34,7 +34,6 @@ const CUT_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) enum Command {
     /// Serve a pod.
     Add {
-        /// The pod.
         pod: Arc<Pod>,
         /// This thread's sockets in its namespace.
         listeners: Listeners,

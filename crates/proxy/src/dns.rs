@@ -61,9 +61,7 @@ const UNREAD_MAX: usize = 1024;
 pub(crate) enum Command {
     /// Serve a pod.
     Add {
-        /// The pod.
         pod: Arc<Pod>,
-        /// Its sockets.
         sockets: Sockets,
     },
     /// A pod is gone.

@@ -28,7 +28,6 @@ const TOP: f64 = 64.0;
 const LEGEND: f64 = 22.0;
 const BOTTOM: f64 = 34.0;
 
-/// A row.
 struct Row<'a> {
     name: &'a str,
     bars: Vec<Bar>,

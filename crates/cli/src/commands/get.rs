@@ -222,10 +222,8 @@ struct OfProxies<T> {
 /// An item of the proxy of a node.
 #[derive(Debug, PartialEq, Serialize)]
 struct OnNode<T> {
-    /// The item.
     #[serde(flatten)]
     item: T,
-    /// The node.
     node: String,
 }
 

@@ -177,7 +177,6 @@ fn text(whole: &Whole) -> String {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeShares {
-    /// The node.
     node: String,
     /// Which are used up, and by whom: a sentence each.
     used_up: Vec<String>,
@@ -213,7 +212,6 @@ fn shares_text(shares: &[NodeShares]) -> String {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FailingCertificate {
-    /// The node.
     node: String,
     /// The identity. Unless the state is `Available`, its pods there have no connection with other
     /// nodes.

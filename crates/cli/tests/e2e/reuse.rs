@@ -80,7 +80,6 @@ fn policies() -> String {
 }
 
 impl Holder {
-    /// Its manifest.
     fn manifest(self) -> String {
         let Self { namespace, name, account } = self;
         let [address, _] = ADDRESSES;

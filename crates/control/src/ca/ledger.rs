@@ -83,9 +83,7 @@ pub(crate) enum Which {
     Serial(Serial),
     /// All that one node holds for one identity.
     Holder {
-        /// The identity.
         identity: Identity,
-        /// The node.
         node: String,
     },
     /// All of one identity, on every node.
