@@ -180,7 +180,7 @@ impl fmt::Display for RunComparison {
                 cases.push(&row.case);
             }
         }
-        // That there are too few repetitions stands above.
+        // "Too few repetitions" is printed above.
         let is_told = |it: &Row| matches!(it.judgement, Judgement::Told { .. });
         let columns = if self.rows.iter().any(is_told) { HEADS.len() } else { HEADS.len() - 2 };
         for case in cases {

@@ -178,7 +178,7 @@ impl<'a> Engine<'a> {
             processes: own.processes + generators.len(),
             ..*own
         };
-        // What was counted in the middle stands for the whole.
+        // The count in the middle is scaled to the whole.
         let share = 1.0 / (COUNT_UNTIL - COUNT_FROM);
         let calls = calls.into_iter().map(|(role, calls)| (role, calls.times(share)));
         let mut measurement = Measurement {
@@ -208,8 +208,8 @@ impl<'a> Engine<'a> {
         let run = self.run.modes.iter_mut().find(|it| it.name == name);
         run.context("every mode is in the record")?.outcome =
             ModeOutcome::Failed(format!("{error:#}"));
-        // In the list until it is down: whoever is interrupted meanwhile, or cannot take it down
-        // now, goes on with it.
+        // It stays in the list until it is down: an interrupted or failed attempt is repeated
+        // later.
         let down = bed.down().await.with_context(|| taking_down(name));
         if down.is_ok() {
             let bed = self.beds.remove(position);

@@ -73,7 +73,8 @@ async fn attempt(knock: &Knock) -> Result<(), String> {
     let tcp =
         TcpStream::connect(knock.target).await.map_err(|error| format!("connect: {error}"))?;
     let mut stream = secure(knock, tcp).await?;
-    // TLS 1.3: the server judges the client after the client is done, so the first read tells.
+    // TLS 1.3: the server judges the client after the client is done, so the first read shows the
+    // verdict.
     let mut first = [0; 1];
     match stream.read(&mut first).await {
         Ok(1) => Ok(()),

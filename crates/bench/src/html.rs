@@ -56,7 +56,7 @@ pub(crate) fn page(figures: &Figures<'_>) -> String {
     body += &figure_grid(of_run);
     body += &method(run);
     let raw = keep::json(run);
-    // Within a script only `<` could end it or begin a comment; in JSON it stands in text alone.
+    // Within a script only `<` could end it or begin a comment; in JSON it occurs only in strings.
     let raw = raw.replace('<', "\\u003c");
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

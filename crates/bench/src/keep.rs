@@ -185,7 +185,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let write = || {
         let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
-        // A disk may tell only now that it is full.
+        // A full disk may show only now.
         file.sync_all()?;
         fs::rename(&beside, path)
     };

@@ -33,7 +33,7 @@ const SHARED: &str = "what else the nodes did meanwhile is not seen from here, a
 pub(super) async fn order(args: &RunArgs, cluster: Cluster) -> Result<Order> {
     refuse(args)?;
     let modes = modes::on_cluster(&args.modes)?;
-    // What is wrong with the words is said before anything is asked.
+    // Errors in the arguments are reported before any request.
     Experiment::on_cluster(args, NODES_MAX, Vec::new(), &Value::Null)?;
     let mut warnings = vec![SHARED.to_owned()];
     warnings.extend(ensure_rights(&cluster, &modes).await?);
@@ -72,7 +72,7 @@ pub(super) async fn order(args: &RunArgs, cluster: Cluster) -> Result<Order> {
     })
 }
 
-/// What cannot be had on a cluster, each with what to do.
+/// What is impossible on a cluster, each with its remedy.
 fn refuse(args: &RunArgs) -> Result<()> {
     let name = &args.experiment;
     if name != EXPERIMENT {

@@ -36,7 +36,7 @@ pub fn published(experiment: &str, case: &str) -> Option<Published> {
     Some(Published { source: table.source, figures: table.rows.iter().map(row).collect() })
 }
 
-/// A case of which there is only one.
+/// The name of an experiment's only case.
 const ANY: &str = "";
 
 /// One published table: a row per mode.

@@ -260,7 +260,7 @@ pub(crate) fn told(what: String, error: kube::Error) -> ClusterError {
     match error {
         kube::Error::Api(status) if status.reason == "AlreadyExists" => ClusterError::Exists(what),
         kube::Error::Api(status) => answered(what, status.code, status.message),
-        // Of what goes on as a WebSocket the server's words are lost.
+        // The server's message is lost for a connection that becomes a WebSocket.
         kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
             answered(what, status.as_u16(), status.to_string())
         }

@@ -178,7 +178,7 @@ impl Departure {
         let mut said_at = start;
         loop {
             let answers = match cluster.answers(order).await {
-                // The API server restarts, say: the agents go on meanwhile.
+                // The API server restarts, for example: the agents continue meanwhile.
                 Err(error) if may_pass(&error) && start.elapsed() < limit => {
                     if said_at.elapsed() >= SAY_AGAIN {
                         said_at = Instant::now();

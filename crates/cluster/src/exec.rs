@@ -70,8 +70,8 @@ async fn ended(
     // Both at once: who prints much to one of them would else wait for ever.
     let mut printed = pin!(async { tokio::try_join!(whole(out), whole(err)) });
     let mut status = pin!(status);
-    // Streams that are not told to end stay open when the connection breaks: only that there will
-    // be no status says so.
+    // Streams stay open when the connection breaks without a close: only the missing status shows
+    // it.
     let (status, (out, err)) = tokio::select! {
         status = &mut status => match status {
             Some(status) => (status, printed.await?),

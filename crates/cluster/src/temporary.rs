@@ -106,7 +106,7 @@ impl TemporaryNamespace {
             "metadata": { "name": self.name, "labels": labels }
         });
         let cluster = self.cluster.clone();
-        // A task of its own: when nobody waits for it any more, it may be made all the same.
+        // A separate task: when nobody waits for it any more, the namespace may still be created.
         let task = tokio::spawn(async move { cluster.create(NAMESPACES, &object).await });
         self.making = Making::UnderWay(task);
         match self.made().await {
@@ -340,7 +340,7 @@ mod tests {
             if *method == Method::POST {
                 return made.clone();
             }
-            // The last answer stands.
+            // The last answer is repeated.
             let at = next.fetch_add(1, Ordering::SeqCst).min(count - 1);
             assert_eq!(*method, steps[at].0, "question {at}");
             steps[at].1.clone()

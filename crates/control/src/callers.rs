@@ -132,7 +132,7 @@ impl Callers {
                 let claims = verifier.verify(token, AUDIENCE, now)?;
                 let from = remote.map(|remote| remote.ip().to_canonical());
                 let is_there = from.is_some_and(|ip| world.is_address_of(&claims.node, ip));
-                // A token without a node is one for nothing; whoever needs the node says so.
+                // A token without a node gives no access; the code that needs the node refuses it.
                 if !is_there && !claims.node.is_empty() {
                     return Err(CallerError::Elsewhere { node: claims.node, from });
                 }
@@ -240,7 +240,7 @@ impl Reviews {
         }
         let busy = |_| CallerError::Unknown(ApiError::Away("it is asked about others".to_owned()));
         let _turn = timeout(ANSWER_TIMEOUT, self.turns.of(source)).await.map_err(busy)?;
-        // Whoever was faster may have asked about the same token.
+        // A faster call may have asked about the same token.
         if let Some(known) = self.known(&hash, now) {
             return Ok(known);
         }

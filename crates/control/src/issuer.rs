@@ -46,7 +46,7 @@ pub(crate) enum Signature {
     Good,
     /// None has.
     Forged(Forgery),
-    /// The keys are not to be had.
+    /// The keys are not available.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ struct Known {
     keys: Option<Arc<KeySet>>,
     /// When they were asked for.
     asked_at: Option<Instant>,
-    /// Why they are not to be had, as it was said in the log.
+    /// Why they are not available, as in the log.
     problem: Option<String>,
 }
 

@@ -92,7 +92,7 @@ impl From<kube::Error> for ApiError {
                 Self::Away(format!("{} ({})", status.message, status.code))
             }
             kube::Error::Api(status) => Self::Refused(status),
-            // The other variants repeat their source, so only the source is told.
+            // The other variants repeat their source, so only the source is reported.
             kube::Error::Service(source) => Self::Away(chain(&*source)),
             kube::Error::HyperError(source) => Self::Away(chain(&source)),
             kube::Error::ReadEvents(source) => Self::Away(chain(&source)),

@@ -201,13 +201,13 @@ pub(crate) fn accept(
             drain.spawn(async move {
                 match establish(admitted, &security, &handshakes, &remote).await {
                     Ok(transport) => {
-                        // The server is gone when nobody takes it; then the client is told by the
-                        // close.
+                        // If nothing takes it, the server is gone; then the close informs the
+                        // client.
                         let _ = sender.send(Ok(Connection { transport, remote })).await;
                     }
                     Err(error) => {
                         let (remote, error) = (address, crate::error_text::chain(&error));
-                        // A flood must not fill the log as well; what it costs is told apart.
+                        // A flood must not fill the log as well; its cost is logged separately.
                         tracing::debug!(%remote, error, "connection refused");
                     }
                 }

@@ -288,7 +288,7 @@ impl StreamTask {
     async fn run(mut self, requests: Messages) {
         self.discovery.metrics.stream(1);
         let end = self.serve(requests).await;
-        // It has no more answers to give, and who is told why may never listen.
+        // It sends no more responses, and the client may never read the reason.
         self.turn = None;
         self.discovery.metrics.stream(-1);
         self.discovery.clients.remove(self.key);
@@ -297,7 +297,7 @@ impl StreamTask {
             End::Left => tracing::info!(remote, node, "discovery client left"),
             End::Told(status) => {
                 tracing::info!(remote, node, reason = status.message(), "discovery stream ended");
-                // The client may be gone already; then there is nobody to tell.
+                // The client may be gone already; then nobody receives it.
                 let _ = self.responses.send_timeout(Err(status), SEND_TIMEOUT).await;
             }
         }

@@ -323,7 +323,7 @@ impl Entered {
             (record, traffic)
         });
         self.stands(opened.collect());
-        // A revocation since the tunnel was proven was not seen by whoever judges the table.
+        // The table's judge has not seen a revocation since the tunnel was proven.
         if self.connection.judge_peer(&self.table.0.mesh.certificates.revocations()) {
             tally.metrics().revocation_rejection();
         }

@@ -103,8 +103,8 @@ impl Levels {
 
     /// Puts another filter in force.
     pub fn set(&self, filter: &str) -> Result<(), LevelError> {
-        // The parser takes a misspelt level for a target, of which it would log everything, and of
-        // all else nothing. At the start that is left to `RUST_LOG`'s own rules.
+        // The parser takes a misspelt level for a target: it would log everything of that target,
+        // and nothing else. At the start `RUST_LOG`'s own rules apply.
         let is_word = |clause: &&str| !clause.contains(['=', ':', '[', ']', '{', '}']);
         let mut words = filter.split(',').map(str::trim).filter(is_word);
         let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
@@ -183,7 +183,7 @@ fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
     while let Ok(first) = waiting.recv() {
         let mut next = Some(first);
         let mut written = None;
-        // While this thread sleeps, whoever logs need not wake it.
+        // While this thread sleeps, threads that log need not wake it.
         std::thread::sleep(BATCH_INTERVAL);
         loop {
             match next {

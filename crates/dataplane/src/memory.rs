@@ -17,7 +17,7 @@ use serde::Serialize;
 
 /// The part of a pod's share that one client may use.
 const CLIENT_PART_OF_POD: usize = 2;
-/// A share of which no more than this part is free is used up: windows are at their narrowest.
+/// A share is used up when no more than this part of it is free: windows are at their narrowest.
 const FREE_PART_WHEN_USED_UP: usize = 8;
 /// Most shares in a report to operators.
 const MAX_TOLD: usize = 32;

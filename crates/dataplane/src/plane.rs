@@ -112,7 +112,7 @@ impl Plane {
     /// What an accept loop of a workload needs of its shares.
     pub fn entrance(&self, own: &OwnWorkload, direction: Direction) -> Entrance {
         let share = own.shares.of(direction).clone();
-        // What another proxy brings has one descriptor until it is told which tunnels.
+        // A connection of another proxy has one descriptor until its tunnels are known.
         let count = if direction == Direction::Handshakes { 1 } else { 2 };
         let keepalive = self.mesh.settings.sockets.keepalive;
         if direction == Direction::Outbound {

@@ -81,7 +81,7 @@ pub async fn open(
             connection => connection?,
         };
         if connection.peer.not_after <= SystemTime::now() && attempts < MAX_TUNNEL_ATTEMPTS {
-            // What proved the other end has expired: it must prove itself anew.
+            // The other end's certificate has expired: it must prove itself again.
             plane.pool.forget(|other| *other == key);
             attempts += 1;
             continue;

@@ -160,8 +160,8 @@ impl Views {
             requests.try_send(request).map_err(|_| StreamError::Stuck)?;
         }
         let (headers, mut responses) = self.open(outgoing).await?;
-        // Until it answers: one that cannot make sense of the digests ends the stream, and is told
-        // names the next time.
+        // Until it answers: a server that cannot read the digests ends the stream, and gets names
+        // the next time.
         let told_digests = std::mem::take(&mut self.server_compares);
         let compares = digest::is_announced(&headers);
         if told_digests && !compares {

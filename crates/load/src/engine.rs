@@ -188,7 +188,7 @@ impl Run {
         let mut ending: FuturesUnordered<_> = self.threads.iter_mut().collect();
         while let Some(thread) = ending.next().await {
             let tally = thread.map_err(|_| LoadError::Lost).and_then(|tally| tally);
-            // One that failed leaves the others nothing to go on for.
+            // If one failed, the others need not continue.
             sum.add(&tally.inspect_err(|_| self.stop.now())?);
         }
         let start = *self.start.get().ok_or(LoadError::Lost)?;

@@ -235,7 +235,7 @@ fn why_it_ended(log: &str) -> String {
     let Some(at) = lines.iter().rposition(is_error) else {
         return lines.last().copied().unwrap_or_default().to_owned();
     };
-    // What follows a colon, such as a flag that is missing, stands on the next line.
+    // What follows a colon, such as a missing flag, is on the next line.
     let more = lines.get(at + 1).filter(|_| lines[at].ends_with(':'));
     more.map_or_else(|| lines[at].to_owned(), |more| format!("{} {}", lines[at], more.trim()))
 }

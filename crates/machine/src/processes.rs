@@ -83,7 +83,7 @@ fn name(all: &BTreeMap<i32, ProcessInfo>, pid: i32, record: &Record, pods: &[Pod
             // By its own words: a worker outlives its supervisor.
             ("proxy", Some(node)) if is_worker => return format!("worker/{node}"),
             ("node" | "proxy" | "lab-node", Some(node)) => return format!("{role}/{node}"),
-            // Another mesh's program is told in its environment; it is in its node's network.
+            // Another mesh's program shows in its environment; it is in its node's network.
             ("proxy", None) => {
                 if let Some(node) = node_of(record, process.host_pid) {
                     return format!("proxy/{node}");

@@ -63,7 +63,7 @@ fn collect(state: &Mutex<State>) {
     loop {
         match process::wait_any() {
             Ok(Some(reaped)) => match state.waiting.remove(&reaped.pid) {
-                // Whoever waited may have gone away.
+                // The waiting task may be gone.
                 Some(waiting) => drop(waiting.send(reaped.exit)),
                 None => {
                     state.unclaimed.push_back((reaped.pid, reaped.exit));

@@ -67,7 +67,7 @@ where
     K: Clone + Ord,
     T: Clone + Ord,
 {
-    // Looked for first: what is to be changed is copied on the way, also when it is not there.
+    // Looked up first: a mutable look-up copies the path, even if the key is missing.
     if !map.contains_key(&key) {
         drop(map.insert(key, Few::One(value)));
     } else if let Some(few) = map.get_mut(&key) {

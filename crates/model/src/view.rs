@@ -66,7 +66,7 @@ pub struct Endpoints {
 enum Members {
     /// At most [`FEW`], as most services have: a persistent vector takes room for 64.
     Few(Arc<[Arc<Workload>]>),
-    /// More, of which a change copies no more than a part.
+    /// More; a change copies only a part of them.
     Many(Vector<Arc<Workload>>),
 }
 

@@ -404,7 +404,7 @@ impl Agent {
                 Ok(watch) => {
                     let watch = Job::Watch { uid: uid.clone(), generation, watch };
                     pod.watching = Some(self.jobs.spawn(self.workshop.start(watch)));
-                    // What was altered before it was open, it does not tell.
+                    // It does not report changes from before it was open.
                     pod.enrolment.tampered();
                 }
                 // The periodic comparison has to do.

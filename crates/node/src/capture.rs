@@ -227,7 +227,7 @@ impl Pod {
         if options.ipv6 {
             extents.push((IpVersion::V6, extent));
         } else if has_table(&mut nftables, IpVersion::V6)? {
-            // Captured by an agent that ran with IPv6: those connections go on.
+            // Captured by an agent that ran with IPv6: those connections continue.
             extents.push((IpVersion::V6, Extent::Remains));
         }
         let routed = extents.iter().map(|(version, _)| *version);
@@ -290,7 +290,7 @@ impl Pod {
             }
             self.write(&self.filter())?;
         }
-        // Ours stand: between the two no connection goes by unseen.
+        // Ours are in place: between the two no connection passes unseen.
         if istio::remove(&mut self.nftables).map_err(kernel("remove istio-cni's rules"))? {
             drifts.push(Drift::Istio);
         }

@@ -79,7 +79,7 @@ pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> Sta
             State::There { order: found.annotations_mut().remove(course::ANNOTATION) }
         }
         Ok(Ok(_)) => State::Gone,
-        // Said by the server; 404 alone may be what stands before it.
+        // The server says so; a bare 404 may come from a proxy before it.
         Ok(Err(kube::Error::Api(status))) if status.reason == "NotFound" => State::Gone,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => State::Refused,
         Ok(Err(error)) => {

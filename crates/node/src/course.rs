@@ -254,7 +254,7 @@ mod tests {
         check([listed(), vec![Event::Init, Event::Init]].concat(), false);
         check([listed(), vec![Event::Init, Event::InitDone]].concat(), true);
         check([listed(), listed()].concat(), false);
-        // Made anew.
+        // Created again.
         check([then(Event::Delete(there())), vec![Event::Apply(there())]].concat(), false);
         check([then(Event::Delete(there())), listed()].concat(), false);
     }

@@ -131,7 +131,7 @@ impl Departure {
             }
         };
         tokio::select! {
-            // First: what is to be removed is not installed before.
+            // First: what must be removed is not installed before.
             biased;
             () = until_away => {}
             () = install => {}

@@ -99,7 +99,7 @@ impl Installer {
         let names = self.configurations()?;
         let first = match &self.conf_name {
             Some(wanted) => {
-                // A single plugin has become a list of another name, unless its owner wrote anew.
+                // A single plugin has become a list of another name, unless its owner rewrote it.
                 let list = conflist::list_name(wanted);
                 names.iter().find(|name| *name == wanted).or(names.iter().find(|n| **n == list))
             }

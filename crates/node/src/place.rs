@@ -50,7 +50,7 @@ impl PartialEq for Place {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::At(this), Self::At(that)) => this == that,
-            // Both are held open, so that neither number can have been given anew.
+            // Both are held open, so neither number can have been reused.
             (Self::Open(this), Self::Open(that)) => this.inode() == that.inode(),
             _ => false,
         }

@@ -251,7 +251,7 @@ fn add(
         });
         let body = announcement.to_string();
         if configuration.is_own(namespace, name) {
-            // The agent is told, but the pod does not wait for it.
+            // The agent is notified, but the pod does not wait for it.
             surroundings.announce(configuration.socket(), &body, OWN_PATIENCE);
         } else {
             insist(&configuration, &body, surroundings)?;

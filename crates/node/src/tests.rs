@@ -348,7 +348,7 @@ async fn ordered_to_leave_it_lets_plain_connections_in_first_and_says_how_far_it
     agent.says("open/2999-01-01T00:00:00Z open").await;
     assert!(world.is_reported(), "it is still in the mesh");
     world.check_new("outbound", "app").await;
-    // Whoever ordered it is never heard of again.
+    // The process that ordered it never comes back.
     let end = Timestamp::now() + Duration::from_secs(1);
     agent.order(&format!("open/{end}"));
     let (pod, began) = (SocketAddr::new(both()[0].pod_second, APP), Instant::now());

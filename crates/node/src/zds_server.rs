@@ -172,7 +172,7 @@ impl ZdsServer {
             namespace: unknown.clone(),
             service_account: unknown,
         };
-        // An error: a uid too long for a packet, which no proxy can have been told of.
+        // An error: a uid too long for a packet, which no proxy can have received.
         self.change(|state| state.machine.add(pod, false, now()).unwrap_or_default());
     }
 
@@ -330,7 +330,8 @@ impl ZdsServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Better to go on with what a panicking thread left than to strand every pod of the node.
+        // Better to continue with what a panicking thread left than to strand every pod of the
+        // node.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -175,7 +175,7 @@ impl Liquid {
     /// The fewest nodes of `node` that hold it.
     fn estimate(&self, node: Resources, node_type: &NodeType) -> Estimate {
         let left = node.less(self.per_node);
-        // A resource of which nothing is left is not asked for either, or nothing was placeable.
+        // If nothing of a resource is left, nothing requests it either, or nothing was placeable.
         let divided = |total: u64, left: u64| total.div_ceil(left.max(1));
         let by_cpu = divided(self.total.cpu_millicores, left.cpu_millicores);
         let by_memory = divided(self.total.memory_bytes, left.memory_bytes);

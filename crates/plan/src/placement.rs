@@ -335,7 +335,7 @@ impl<'a> Cluster<'a> {
                 }
             }
         }
-        // A node that is there under the wanted name tells more than one that is not.
+        // An existing node with the wanted name explains more than a missing one.
         let wanted = self.groups[index].rules.node_names();
         let there = self.nodes.iter().find(|node| wanted.contains(&node.name.as_str()));
         let obstacle = there.and_then(|node| self.obstacle(index, node)).or(obstacle);

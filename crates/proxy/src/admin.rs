@@ -132,7 +132,7 @@ pub(crate) async fn serve(
 
 impl Admin {
     async fn answer(&self, service: Service, request: Request<Incoming>) -> Answer {
-        // No request needs one, so none is read: whoever sends one is mistaken.
+        // No request needs one, so none is read: a client that sends one is mistaken.
         if request.body().size_hint().lower() > 0 {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "requests have no body\n");
         }

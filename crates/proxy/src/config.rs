@@ -331,9 +331,9 @@ pub(crate) struct Config {
     pub(crate) original_source: bool,
     /// Sample allocations.
     pub(crate) heap_profiling: bool,
-    /// How long connections may go on after SIGTERM.
+    /// How long connections may continue after SIGTERM.
     pub(crate) termination_deadline: Duration,
-    /// How long connections may go on after their pod is deleted.
+    /// How long connections may continue after their pod is deleted.
     pub(crate) drain_deadline: Duration,
 }
 
@@ -427,7 +427,7 @@ pub enum ConfigError {
     /// `PROXY_CONFIG` or the mesh configuration file is no YAML of the expected shape.
     #[error("{name} is not a valid proxy configuration")]
     ProxyConfig {
-        /// Where it stands.
+        /// The variable or file that holds it.
         name: String,
         /// Where it is wrong.
         #[source]

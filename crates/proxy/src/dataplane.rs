@@ -115,7 +115,7 @@ impl Serving {
             Command::Remove { uid, deadline } => self.remove(&uid, deadline),
             Command::StopAccepting => {}
             Command::List(answer) => {
-                // Whoever asked may have gone.
+                // The caller may be gone.
                 let _unwanted = answer.send(self.thread.plane.connections.list());
             }
         }
@@ -179,13 +179,13 @@ impl Serving {
         plane.pool.forget(|key| key.own == served.own.uid);
         self.everything.guard().spawn_local(async move {
             let finished = tokio::time::timeout_at(until, served.drain.finished()).await.is_ok();
-            // Joined connections run for the pod of their client and end here all the same.
+            // Joined connections run for the pod of their client but end here too.
             if finished && plane.connections.hold(&served.own.uid) {
                 sleep_until(until).await;
             }
             loop {
                 plane.connections.cut_pod(&served.own.uid);
-                // One that was still dialling may stand now.
+                // One that was still dialling may be open now.
                 let rest = tokio::time::timeout(CUT_INTERVAL, served.drain.finished());
                 if rest.await.is_ok() {
                     return;

@@ -114,7 +114,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut commands: mpsc::Receiver<Comman
                     fallback: fallback.clone(),
                 });
                 serve(&served, sockets, &drain);
-                // What is under way for a pod of this name before goes on by itself.
+                // Queries in flight for an earlier pod with this uid continue by themselves.
                 if let Some(before) = pods.insert(pod.uid.clone(), drain) {
                     before.start(Some(Instant::now()));
                 }

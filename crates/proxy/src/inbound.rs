@@ -483,7 +483,7 @@ fn target(view: &View, workload: &Workload, asked: &Authority, own: SocketAddr) 
         }
     };
     let tunnel = workload.application_tunnel.as_ref();
-    // Whoever terminates the tunnel itself, or stands before others, judges the target itself.
+    // A workload that terminates the tunnel itself, or serves others, judges the target itself.
     let serves_others = || {
         let stands_before_it = || view.is_waypoint_of(workload, asked.ip());
         Reach::of(asked.ip()) == Reach::Far && (tunnel.is_some() || stands_before_it())

@@ -143,7 +143,7 @@ pub(crate) async fn serve(
     match connected {
         Ok(route) => carry(&thread, &served, client, route, record).await,
         Err(error) => {
-            // In this order, whoever sees the reset finds the reason in the log.
+            // In this order, a client that sees the reset finds the reason in the log.
             record.failed(&thread.plane.tally, &error);
             reset(client);
         }
@@ -292,7 +292,7 @@ async fn follow(
                     record.destination.identity = Some(joined.identity().clone());
                     Ok(Route::Local(joined))
                 }
-                // The view is stale; whoever has the address now must prove who it is.
+                // The view is stale; the address's present owner must prove its identity.
                 None => {
                     *other = None;
                     through(thread, served, source, &target, target.address, record).await

@@ -197,7 +197,8 @@ impl Worker {
                     }
                 }
                 Ok(()) = view_complete.changed() => self.serve_waiting().await,
-                // Whoever ends a terminal's processes means the supervisor, which says so here.
+                // A signal to a terminal's processes is meant for the supervisor, which reports it
+                // here.
                 () = signals.end() => if !supervised {
                     self.stop(Some(self.shared.config.termination_deadline)).await;
                 },

@@ -235,8 +235,8 @@ impl Authority {
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = names;
         params.serial_number = Some(SerialNumber::from_slice(random_serial()?.as_bytes()));
-        // Half of a short life at most: whoever refreshes at half of what the certificate says (as
-        // ztunnel does) must not find that moment in the past.
+        // Half of a short life at most: for a client that refreshes at half the certificate's
+        // stated life (as ztunnel does), that moment must not be in the past.
         params.not_before = (now - CLOCK_SKEW.min(ttl / 2)).into();
         params.not_after =
             now.checked_add(ttl).unwrap_or(self.not_after).min(self.not_after).into();

@@ -118,7 +118,7 @@ fn check_key(request: &X509CertificationRequest<'_>) -> Result<(), RequestError>
                 _ => refused(format!("RSA of {} bits", modulus * 8)),
             }
         }
-        // The curve is checked with the signature and when the key is encoded anew.
+        // The curve is checked with the signature and when the key is encoded again.
         Ok(PublicKey::EC(_)) if key.algorithm.algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY => Ok(()),
         _ if key.algorithm.algorithm == OID_SIG_ED25519 => Ok(()),
         _ => refused(format!("of type {}", key.algorithm.algorithm.to_id_string())),

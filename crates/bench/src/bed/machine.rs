@@ -260,7 +260,7 @@ impl Machine {
 
     async fn stop(&mut self) -> Result<()> {
         let stopped = self.sidecars.take().map_or(Ok(()), Sidecars::stop);
-        // There until it has ended: whoever is interrupted meanwhile waits for its end again.
+        // Kept until it has ended: an interrupted caller waits for its end again.
         if let Some(starting) = &mut self.starting {
             // It takes down what it has started.
             let _ended = process::kill(starting.pid, Signal::Term);

@@ -82,7 +82,7 @@ fn judged(judgement: &Judgement) -> String {
         Judgement::Told { ratio, verdict } => {
             format!("{}: {}", times(ratio), marked(verdict.name()))
         }
-        // Why there is no verdict is said above, once.
+        // The reason for no verdict is given above, once.
         Judgement::TooFew { ratio } => format!("{} times", words::times(*ratio)),
         Judgement::NoRatio => "which cannot be compared".to_owned(),
     }

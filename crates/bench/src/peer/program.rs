@@ -68,7 +68,7 @@ pub async fn version(kind: SidecarKind, program: &Path) -> Result<String, Sideca
     command.stdin(Stdio::null()).kill_on_drop(true);
     match kind {
         SidecarKind::Envoy => command.arg("--version"),
-        // It begins its log with it, and ends because nobody told it what to do.
+        // Its log begins with it, and it ends because it has no configuration.
         SidecarKind::Linkerd => command.env_clear().env("LINKERD2_PROXY_LOG", "info"),
     };
     let output = timeout(VERSION_TIMEOUT, command.output()).await;
@@ -203,7 +203,7 @@ impl Launch {
             .current_dir("/")
             .uid(self.user)
             .gid(self.user)
-            // Ctrl-C is for whoever started them, who ends them in good order.
+            // Ctrl-C is for their parent, which ends them in good order.
             .process_group(0);
         command
     }

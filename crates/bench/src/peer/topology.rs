@@ -219,8 +219,8 @@ fn service(view: &ServiceView, pods: &[Pod]) -> Service {
     Service { namespace: view.namespace.clone(), name: view.name.clone(), addresses, ports }
 }
 
-/// What Istio takes a port for: `appProtocol` comes before the name, of which the part before the
-/// first hyphen counts.
+/// The protocol of a port, by Istio's rules: `appProtocol` comes before the name; of the name the
+/// part before the first hyphen counts.
 fn protocol(name: &str, application_protocol: Option<&str>) -> Protocol {
     let word = application_protocol.unwrap_or_else(|| name.split('-').next().unwrap_or_default());
     match word.to_ascii_lowercase().as_str() {

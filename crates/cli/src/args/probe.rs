@@ -49,7 +49,7 @@ impl ProbeArgs {
             (ProbedPart::Node, false) => "/readyz",
             (ProbedPart::Node, true) => "/healthz",
             (ProbedPart::Proxy, false) => "/healthz/ready",
-            // Whoever tells which process it is lives.
+            // A process that answers with its id is alive.
             (ProbedPart::Proxy, true) => "/process",
         }
     }

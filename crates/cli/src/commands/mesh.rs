@@ -31,7 +31,7 @@ pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
     check_state_directory(layout.root())?;
     match Record::read(&layout) {
         Err(error @ RecordError::NoMachine { .. }) => Err(hinted(error)),
-        // Whatever else is wrong with it, whoever uses it says.
+        // Other problems with it are reported where it is used.
         _ => Ok(Mesh::Machine(layout)),
     }
 }

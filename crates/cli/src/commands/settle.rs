@@ -34,7 +34,7 @@ pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
             Ok(None) => return,
             Ok(Some(missing)) => missing,
             Err(error) => {
-                // A control that is started anew knows nothing of an old mark.
+                // A restarted control does not know an old mark.
                 mark = None;
                 format!("{error:#}")
             }

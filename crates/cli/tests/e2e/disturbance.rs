@@ -108,7 +108,7 @@ fn a_worker_dies_and_only_its_own_connections_with_it() {
     for node in ["node-2", "node-1"] {
         let what = format!("kill -9 the worker of {node}");
         let (outcome, within_ms) = under_load(&machine, &what, || {
-            // A tunnel that is only being opened would be opened anew.
+            // A tunnel that is still being opened would be opened again.
             machine.wait("the tunnels stand", SETTLE_TIMEOUT, || {
                 machine.established("app/server", 9000) >= LONG
             });

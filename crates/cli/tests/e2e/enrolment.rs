@@ -13,7 +13,7 @@ const HELD_SECONDS: f64 = 14.0;
 /// How long new connections may take to show up.
 const SOON: Duration = Duration::from_secs(3);
 /// How long new connections may fail while their server joins under STRICT: from its capture until
-/// the clients' proxies have been told to tunnel.
+/// the clients' proxies know that they must tunnel.
 const JOINS_WITHIN_MS: u64 = 1000;
 /// No plain text to the servers.
 const STRICT: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
@@ -29,7 +29,7 @@ fn a_running_pair_joins_and_leaves_without_losing_a_byte() {
 
     machine.apply(MESH_ON);
     machine.wait_until_meshed();
-    // What was open goes on past the proxies, what is new goes through them.
+    // Open connections continue past the proxies, new ones go through them.
     let captured = || machine.pods().iter().all(|it| it.captured == (it.namespace != "outside"));
     assert!(captured(), "also by the machine's own list, which is the demonstration's");
     let older = machine.run(&["status"]);

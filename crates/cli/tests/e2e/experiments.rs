@@ -14,8 +14,8 @@ fn read(name: &str, text: String) -> Manifests {
     loaded
 }
 
-/// Reads an application, then its policies beside it. `expected` are the parts of what is said
-/// against the policies.
+/// Reads an application, then its policies beside it. `expected` are parts of the warnings about
+/// the policies.
 fn check(
     name: &str,
     application: String,

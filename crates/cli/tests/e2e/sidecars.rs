@@ -166,7 +166,7 @@ fn carried(machine: &Machine, kind: SidecarKind, program: &Path) -> Sidecars {
             let result = machine.load("client/load", &words).bulk();
             assert!(result.matching && result.bytes_each_way == BULK_BYTES, "{target}: {result:?}");
         }
-        // Linkerd waits ten seconds for the client's first words, unless it is told otherwise.
+        // Linkerd waits ten seconds for the client's first bytes, by default.
         let said = machine.bash("client/load", "timeout 25 head -n 1 < /dev/tcp/banner.app/9001");
         assert!(said.contains("220 speaks first"), "{said}");
     });

@@ -125,7 +125,7 @@ fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
     let installed = Installed::look(&cluster);
     let originals = NODES.map(|node| original(&cluster, node));
 
-    // Whoever asked for STRICT is told first, and nothing is touched.
+    // A user with STRICT policies is warned first, and nothing is touched.
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: \
                   default, namespace: without}\nspec: {mtls: {mode: STRICT}}\n";
     cluster.must_apply(strict);
@@ -139,7 +139,7 @@ fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
     assert!(namespace.is_captured("web"), "nothing was changed");
     cluster.remove(strict);
 
-    // One that decides by identity: whoever leaves first must still reach whoever leaves last.
+    // One that decides by identity: pods that leave first must still reach those that leave last.
     cluster.must_apply(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: own, \
          namespace: without}\nspec: {rules: [{from: [{source: {principals: \

@@ -174,7 +174,7 @@ fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
         Some((workload, address)) => (Some(workload), address),
         None => (None, target.address),
     };
-    // Whoever listed the address, what is there is the pod that owns it.
+    // Whichever object lists the address, the pod that owns it is there.
     let owner = view.workload_at(&network, address.ip()).cloned();
     let is_better = |owner: &Workload| listed.is_none() || owner.tunnel == Tunnel::Hbone;
     let workload = owner.filter(|owner| is_better(owner)).or(listed);

@@ -293,7 +293,7 @@ mod tests {
         api.put(PATH, policy(2, &json!({"ports": ["80"]})));
         assert_eq!(eventually(PATH, 2).await["status"], "True");
         assert_eq!((api.count("PATCH"), api.count(EVENTS)), (2, 1));
-        // Nothing is said of a PeerAuthentication until it cannot be read.
+        // Nothing is reported about a PeerAuthentication until it cannot be read.
         api.put(MODE, mode(1, "PERMISSIVE"));
         api.put(MODE, mode(2, "NEWER"));
         let condition = eventually(MODE, 2).await;

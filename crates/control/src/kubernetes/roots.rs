@@ -190,7 +190,7 @@ impl Roots {
             "metadata": { "name": name, "labels": { "istio.io/config": "true" } },
             "data": { key: text },
         });
-        // By force: whoever wrote it before us, it is the authority's word that counts.
+        // By force: the authority's text counts, whichever manager wrote the field before.
         let apply = PatchParams::apply(FIELD_MANAGER).force();
         match answer(maps.patch(name, &apply, &Patch::Apply(&map))).await {
             Ok(_) => {

@@ -431,7 +431,8 @@ impl Follower {
                 sleep(PAUSE_MIN).await;
                 return Ok(Some(Restart::Anew));
             }
-            // Of a cluster's own kinds it is no answer, but a failure of what stands before it.
+            // For a cluster's own kinds a 404 is not the API server's answer, but a failure of a
+            // proxy before it.
             ApiError::Refused(status) if status.is_not_found() && is_defined(kind) => {
                 match answer(served(&self.client, kind)).await {
                     Ok(None) => {

@@ -310,7 +310,7 @@ async fn what_vanished_while_nobody_watched_is_told() {
     api.put("/api/v1/namespaces/c", json!({"metadata": {}}));
     api.be_away(false);
     running.sees(&["+Namespace c", "-Namespace a"]).await;
-    // The versions in between are forgotten: everything is listed anew.
+    // The versions in between are forgotten: everything is listed again.
     api.be_away(true);
     api.delete("/api/v1/namespaces/b");
     api.put("/api/v1/namespaces/d", json!({"metadata": {}}));

@@ -272,7 +272,7 @@ fn workload(mesh: &Mesh, service: &ServiceRecord, listed: &[Listed<'_>]) -> Work
     workload.trust_domain = mesh.trust_domain.clone();
     workload.cluster_id = mesh.cluster_id.clone();
     workload.healthy = is_ready;
-    // Whoever writes a slice may name any address: none of them becomes its own.
+    // The author of a slice may name any address: none of them becomes the workload's own.
     workload.host_network = true;
     workload.services =
         Arc::new(BTreeMap::from([(services::service_name(mesh, &slice.service), ports)]));

@@ -77,7 +77,7 @@ fn plan(criterion: &mut Criterion, view: &View) {
     }
 }
 
-/// As a proxy does: the change is made in a copy, while others go on reading.
+/// As a proxy does: the change is made in a copy, while others continue to read.
 fn apply(criterion: &mut Criterion, view: &View) {
     let mut changed = workload(7);
     changed.healthy = false;

@@ -67,9 +67,9 @@ pub(super) struct Older {
 pub(super) struct RevocationFile {
     path: PathBuf,
     stamp: Option<(u64, u64, i64, i64)>,
-    /// What is to be in force; empty for nothing.
+    /// The text to put in force; empty for nothing.
     pem: String,
-    /// What is in force, or was when the worker before ended.
+    /// The text in force, or when the worker before ended.
     in_force: String,
 }
 
@@ -107,7 +107,7 @@ impl RevocationFile {
         Ok((before, Some(Older { path, issuer })))
     }
 
-    /// What is to be in force; empty for nothing.
+    /// The text to put in force; empty for nothing.
     pub(super) fn pem(&self) -> &str {
         &self.pem
     }
@@ -187,7 +187,7 @@ mod tests {
             of.revoke_as(&serials, number, now, Duration::from_secs(600)).expect("signed")
         };
         let path = std::env::temp_dir().join(format!("ambit-crl-older-{}", std::process::id()));
-        // A worker that starts anew has what the one before had, and sees the file only then.
+        // A restarted worker has the previous worker's list, and only then reads the file.
         let mut file = RevocationFile::new(path.clone());
         file.restore(list(&ours, &["0a", "0b"], 7));
         let mut check = |text: &str, signers: &AuthorityBundle, expected: usize, is_older: bool| {

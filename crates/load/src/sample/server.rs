@@ -138,7 +138,7 @@ pub(crate) async fn serve_http<A, F, B>(
                 .max_buf_size(HEAD_SIZE_MAX_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
-            // An error is the client's: it went away, or sent no HTTP and was told so.
+            // An error is the client's: it went away, or sent no HTTP and got an error.
             let _client_error = tokio::select! {
                 ended = connection.as_mut() => ended,
                 _ = guard.draining() => {

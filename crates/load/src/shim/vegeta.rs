@@ -68,7 +68,7 @@ async fn attack(words: &[&str]) -> Result<ExitCode> {
     let plan = plan(&flags, &targets)?;
     let path = flags.value("output").filter(|path| *path != "stdout");
     let file = path.map(|path| command::create(path.as_ref())).transpose()?;
-    // The terminal may be whoever reads the pipe's: progress would only disturb it.
+    // The terminal may belong to the reader of the pipe: progress would only disturb it.
     let measured = command::measure(plan, true).await?;
     let text = output::write(&measured, output::Output::Json)?;
     match file {

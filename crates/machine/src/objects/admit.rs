@@ -98,7 +98,7 @@ pub enum ApplyError {
         /// Where.
         field: &'static str,
     },
-    /// A service address that cannot be had.
+    /// A service address that is not available.
     #[error("{object}: address {address} is {problem}; leave spec.clusterIP out to be given one")]
     Address {
         /// Which.

@@ -127,7 +127,7 @@ impl Watch {
         let failed = |source| WatchError::Add { path: directory.to_owned(), source };
         match self.events.watches().add(directory, mask) {
             Ok(descriptor) => self.directories.insert(descriptor, directory.to_owned()),
-            // It went away again; its parent's watch has told of the files in it or never will have
+            // It went away again; its parent's watch has reported the files in it, or never needs
             // to.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(error)),

@@ -597,7 +597,7 @@ async fn crashes_disturb_nobody_else() {
     ])
     .await;
     let before = lab.client.pods().await.unwrap();
-    // The pod runners: their pods go on, and are known again afterwards.
+    // The pod runners: their pods continue, and are known again afterwards.
     for node in ["node-1", "node-2"] {
         lab.client.kill(&format!("lab-node/{node}"), 9).await.unwrap();
     }

@@ -85,7 +85,7 @@ impl SocketEnd {
         match SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]) {
             Ok(bytes) => bytes == 0,
             Err(error) => {
-                // The kernel tells of a reset once: a read after this one would see an orderly end.
+                // The kernel reports a reset once: a read after this one would see an orderly end.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     self.failed = Some(error);
                 }
@@ -180,7 +180,7 @@ impl End for SocketEnd {
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<EndError> {
-        // A call only when the runtime was told of an error. A FIN is none, a reset is.
+        // A call only when the runtime has seen an error. A FIN is none, a reset is.
         match self.stream.try_io(Interest::ERROR, || self.stream.take_error()) {
             Ok(Some(error)) => Poll::Ready(EndError::Socket(error)),
             _ => Poll::Pending,

@@ -260,7 +260,7 @@ impl Outgoing {
     fn room(&self, is_short: bool) -> usize {
         let is_reserved = self.reserved > 0 && self.reserved >= self.wanted();
         let limit = if is_reserved || !is_short { MAX_SEND_BUFFER_BYTES } else { FREE_QUEUE_BYTES };
-        // The neighbours of what is withheld go on. They give so little at a time that a window
+        // The neighbours of withheld bytes continue. They give so little at a time that a window
         // which shrinks again keeps hardly more.
         let is_withheld = self.withheld >= limit;
         let limit = if is_withheld { MIN_WINDOW_BYTES as usize } else { limit };

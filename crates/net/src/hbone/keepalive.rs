@@ -24,7 +24,7 @@ pub(super) async fn watch(mut ping_pong: PingPong, activity: Activity) {
             let deadline = Instant::now() + PING_TIMEOUT;
             match timeout_at(deadline, ping_pong.ping(Ping::opaque())).await {
                 Ok(Ok(_)) => {}
-                // The connection is over, which its driver tells.
+                // The connection is over; its driver reports that.
                 Ok(Err(_)) => return,
                 Err(_) if activity.bytes() == seen => return,
                 // The answer is stuck behind data that does arrive: wait for it, it comes in order.

@@ -105,7 +105,8 @@ impl NetlinkSocket {
         mut requests: Vec<Request>,
         describe: impl Fn(Option<usize>) -> String,
     ) -> Result<(), NetlinkError> {
-        // The last message ends the batch and is never acknowledged; the one before stands for all.
+        // The last message ends the batch and is never acknowledged; the one before acknowledges
+        // all.
         let acknowledged = requests.len().checked_sub(2).expect("a batch has a begin and an end");
         requests[acknowledged].add_flags(libc::NLM_F_ACK);
         let first = self.sequence.wrapping_add(1);

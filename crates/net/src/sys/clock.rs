@@ -33,7 +33,7 @@ impl Timer {
                 return Ok(());
             }
             self.set(left)?;
-            // Setting it anew takes back an expiry that nobody read, so nothing needs reading.
+            // Setting it again cancels an unread expiry, so nothing needs reading.
             self.0.readable().await?.clear_ready();
         }
     }

@@ -117,7 +117,7 @@ pub(crate) async fn follow(
                 modified
             });
             for request in asked {
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _: Result<(), _> = request.send(Ok(fresh.clone()));
             }
         }

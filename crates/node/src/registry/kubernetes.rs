@@ -278,7 +278,7 @@ impl Follower {
         if let Some(Refresh { new_pod, answer }) = announced {
             let known = self.take_up(&new_pod, pod.and(namespace));
             let view = self.publish();
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _: Result<(), _> = answer.send(known.map(|()| view));
         }
         self.look_for_missing();
@@ -288,7 +288,7 @@ impl Follower {
     fn take_up(&mut self, new_pod: &NewPod, asked: Result<(), String>) -> Result<(), String> {
         let labels = self.namespaces.get(&new_pod.name.namespace).is_some();
         let known = self.pods.get(&new_pod.name).filter(|known| {
-            // Without a uid to compare, only the server can tell.
+            // Without a uid to compare, only the server knows.
             new_pod.uid.is_some() && known.object.is_announced_by(new_pod) || asked.is_ok()
         });
         let Some(known) = known.filter(|_| labels) else {

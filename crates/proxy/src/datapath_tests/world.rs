@@ -455,7 +455,7 @@ fn capture(netns: &NetNs) {
             let rule = Rule::new("dns").protocol(protocol).port(53).out_interface_not("lo");
             rule.mark_not(MARK, MASK).redirect(15053)
         };
-        // The proxy's own queries may bear the addresses and ports of those that they serve.
+        // The proxy's own queries may have the addresses and ports of those that they serve.
         let ours = Rule::new("ours").protocol(Protocol::Udp).mark(MARK, MASK);
         let theirs = Rule::new("theirs").protocol(Protocol::Udp).mark_not(MARK, MASK);
         let (nat, mangle) = (Priority::DESTINATION_NAT, Priority::MANGLE);

@@ -91,7 +91,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Asked, Outcome> {
 }
 
 fn read_within(bytes: &[u8], walk: &mut Walk<'_>) -> Result<Asked, Outcome> {
-    // Answering an answer could go on for ever.
+    // Answering an answer could loop for ever.
     let is_response = bytes.get(2).is_none_or(|flags| flags & 0x80 != 0);
     if bytes.len() < HEADER_BYTES || is_response {
         return Err(Outcome::Ignore);
@@ -268,7 +268,7 @@ fn written(asked: &Asked, known: Known<'_>, is_cut: bool) -> Vec<u8> {
         message.extend(u16::to_be_bytes(number));
     }
     message.extend(&asked.question);
-    // The name of the question, which stands behind the header.
+    // The name of the question, which follows the header.
     let mut owner = HEADER_BYTES as u16;
     if let Some(canonical) = canonical {
         let start = record(&mut message, owner, TYPE_CNAME, ttl, &in_labels(canonical));

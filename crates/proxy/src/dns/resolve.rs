@@ -159,7 +159,8 @@ fn find<'a, 'n>(
     if let Some(found) = own(name) {
         return Some((found, name));
     }
-    // A pod's name below its service, of which the view has none: the cluster's resolver knows it.
+    // A pod's name below its service, which the view does not hold: the cluster's resolver knows
+    // it.
     let parent = name.split_once('.').map(|(_, parent)| parent);
     if parent.is_some_and(|parent| of_its_namespace(view, asker, parent).is_some()) {
         return None;

@@ -385,9 +385,9 @@ async fn pods_take_turns_however_many_connections_each_has() {
         }
         let beside = world.asked() - before - 50;
         println!("{beside} queries of the other pod");
-        // A few rounds for each exchange, in each of which the other pod has one turn.
+        // A few rounds for each exchange; the other pod has one turn in each.
         assert!(beside < 50 * 6, "{beside}");
-        // And the other pod is answered all the same.
+        // And the other pod is still answered.
         for client in connections {
             let mut client = TcpStream::from_std(client).expect("a socket");
             for _ in 0..100 {

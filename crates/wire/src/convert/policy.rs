@@ -200,7 +200,7 @@ impl Reader<'_> {
 
     /// Reads values, one of which must match.
     ///
-    /// To drop the unreadable one narrows the list: right for ALLOW, as long as one is left.
+    /// Dropping an unreadable one narrows the list: right for ALLOW, as long as one is left.
     fn any<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Values<T> {
         let values = self.readable(path, wire, read);
         match self.action {
@@ -213,7 +213,7 @@ impl Reader<'_> {
 
     /// Reads values, none of which may match.
     ///
-    /// To drop the unreadable one widens the match: right for DENY.
+    /// Dropping an unreadable one widens the match: right for DENY.
     fn none<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Values<T> {
         let values = self.readable(path, wire, read);
         match self.action {

@@ -33,7 +33,8 @@ impl Backoff {
     /// reconnect at once.
     pub fn wait(&mut self, is_refused: bool, chance: f64) -> Duration {
         if !is_refused {
-            // Those who were refused for long come in numbers, and are to be patient then.
+            // Clients that were refused for long reconnect in large numbers, and must be patient
+            // then.
             self.failed = self.failed.max(self.unheard.min(UNHEARD_PATIENCE));
         }
         let (count, limit) = match is_refused {

@@ -330,7 +330,7 @@ impl Subscription {
             }
             if !version.is_empty() {
                 self.sent.insert(asked.as_str().into());
-                // An alias came with the version of what it stands for.
+                // An alias came with the version of its resource.
                 let is_alias = found.iter().any(|name| held.get(&**name) == Some(version));
                 if !is_alias && set.entry(asked).is_none() {
                     self.gone.insert(asked.clone());
@@ -377,7 +377,7 @@ impl Subscription {
         }
     }
 
-    /// What was asked for by name goes on being followed.
+    /// Names that were requested are still followed.
     fn unsubscribe_everything(&mut self, set: Served<'_>) {
         if std::mem::take(&mut self.everything) {
             self.resumed.clear();

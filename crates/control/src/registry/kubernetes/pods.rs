@@ -101,7 +101,7 @@ impl Lists {
             // A refusal that the watcher cannot read, or more at once than it asks for.
             (true, false) | (false, true) => return self.below.send(request).await,
         }
-        // On its own, so that it goes on while what it read waits; given up with the request.
+        // A separate task, so that it continues while its pods wait; cancelled with the request.
         let mut reader = JoinSet::new();
         reader.spawn(read(response.into_body(), self.pages.clone()));
         let metadata = reader.join_next().await.expect("a task was spawned").map_err(cut)??;
@@ -432,7 +432,7 @@ mod tests {
         assert!(ended.is_err(), "a list that was cut is not all");
         // After 0.1 s, 0.2, 0.4 and so on up to five.
         assert!((5..=10).contains(&lists.load(Ordering::Relaxed)), "{lists:?}");
-        // What came whole was told, once: two pages.
+        // Complete pages were reported, once: two pages.
         assert_eq!(told, 1000);
     }
 

@@ -25,9 +25,9 @@ use super::strictest;
 use crate::registry::Event;
 use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
 
-/// Slices of which the controller that follows selectors is not the author: its own, one at least
-/// for each Service, say nothing that pods do not say. Those that it leaves behind when a Service
-/// loses its selector lead nowhere here.
+/// Slices that the controller for selectors did not write: its own slices, at least one for each
+/// Service, only repeat what pods say. Those that it leaves behind when a Service loses its
+/// selector have no effect here.
 const NOT_OF_SELECTORS: &str =
     "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 
