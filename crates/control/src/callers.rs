@@ -1,4 +1,4 @@
-//! Who calls: verifies the bearer token of a node's proxy.
+//! Callers: verifies the bearer token of a node's proxy.
 //!
 //! On one machine control signs the tokens itself, and accepts one only from an address of its
 //! node: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only

@@ -1,6 +1,6 @@
 //! What each node's proxy needs to join: a token, the roots, the revocation list.
 //!
-//! Written for every Node object into a directory of its own: `token` (private, bound to the node,
+//! Written for every Node object into its own directory: `token` (private, bound to the node,
 //! replaced at half its life), `root-cert.pem`, and `ca-crl.pem` once anything was revoked. The
 //! token of a deleted node is removed. Nothing here may write outside the node's directory.
 

@@ -1,9 +1,8 @@
 //! The machine: nodes and pods as Linux namespaces, everything inside one process tree.
 //!
-//! `ambit lab-machine` is process 1 of a PID namespace of its own, so that its end is the end of
-//! every process, mount and network of the machine, by the kernel's doing. The user's commands
-//! reach it through [`Client`], and [`exec`] runs commands in pods. [`up`] and [`down`] work
-//! whatever has died before.
+//! `ambit lab-machine` is process 1 of its own PID namespace: when it ends, the kernel ends every
+//! process, mount and network of the machine. The user's commands reach it through [`Client`], and
+//! [`exec`] runs commands in pods. [`up`] and [`down`] work whatever has died before.
 //!
 //! This crate replaces Kubernetes on one machine: an object store, a Deployment controller, a
 //! scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane,

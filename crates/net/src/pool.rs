@@ -1,9 +1,9 @@
 //! Connections that are shared by the users of one thread.
 //!
-//! Connections are found by a key that says who connects to whom, so that nothing is ever sent
-//! under another identity's certificate. A key's first user opens the connection while the others
-//! wait for it; another one is opened when all are full. A stale connection (closing, or made with
-//! an older certificate) gets no new user and ends with its last one.
+//! Connections are found by a key with both ends' identities, so nothing is ever sent under another
+//! identity's certificate. A key's first user opens the connection while the others wait for it;
+//! another one is opened when all are full. A stale connection (closing, or made with an older
+//! certificate) gets no new user and ends with its last one.
 //!
 //! The pool never looks inside: a [`Connection`] says whether it has room, and the caller says how
 //! to open one. A connection that carries one exchange at a time is pooled with a limit of one

@@ -1,4 +1,4 @@
-//! Why a handshake failed, in the words of an operator.
+//! Why a handshake failed, in terms for operators.
 //!
 //! Each variant is one thing that can be wrong at one end, because each has its own remedy. The
 //! peer gets a TLS alert, which names the kind of failure and never what was expected.

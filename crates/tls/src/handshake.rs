@@ -6,7 +6,7 @@
 //!
 //! In TLS 1.3 the client is done before the server has judged its certificate. A client that is
 //! refused sees [`Connector::connect`] succeed and its first read fail;
-//! [`HandshakeError::from_io`] tells that failure from others.
+//! [`HandshakeError::from_io`] distinguishes that failure from others.
 
 use std::future::poll_fn;
 use std::io;

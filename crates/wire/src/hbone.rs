@@ -1,4 +1,4 @@
-//! The headers of HBONE: what a CONNECT says besides its bytes.
+//! The headers of HBONE's CONNECT requests.
 //!
 //! Everything here converts text to values and back, with a bound on every text. A header is a
 //! claim of the peer: use it for telemetry and to find the target, never for authorization.

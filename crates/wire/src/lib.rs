@@ -14,7 +14,7 @@
 //! | [`xds::server`] | a control plane's end: `Stream`, one per client |
 //! | [`xds::resources`] | what is served: `Resources`, persistent, with a journal of changes |
 //! | [`xds::retained`] | what a proxy keeps across restarts: `Retained`, `Snapshot`, `Delta` |
-//! | [`xds::node`] | who asks: `ProxyNode` |
+//! | [`xds::node`] | the client's introduction: `ProxyNode` |
 //! | [`admin`] | the answers of control and proxies to their administrators, as JSON |
 //! | [`ca`] | certificate requests |
 //! | [`capture`] | why a pod is not captured |

@@ -1,4 +1,4 @@
-//! The objects that the view is made of, and who depends on whom.
+//! The objects of the view, and which objects depend on which.
 //!
 //! [`Store::ingest`] takes one event and marks what must be built again; all other methods are
 //! look-ups for building. Nothing here builds anything, and an event never marks more than its
