@@ -61,7 +61,9 @@ const UNREAD_MAX: usize = 1024;
 pub(crate) enum Command {
     /// Serve a pod.
     Add {
+        /// The pod, which the thread knows by its uid.
         pod: Arc<Pod>,
+        /// Its DNS listeners, UDP and TCP.
         sockets: Sockets,
     },
     /// A pod is gone.

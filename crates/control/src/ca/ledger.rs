@@ -86,7 +86,9 @@ pub(crate) enum Which {
     Serial(Serial),
     /// All that one node holds for one identity.
     Holder {
+        /// The identity in the certificates.
         identity: Identity,
+        /// The node whose proxy requested them.
         node: String,
     },
     /// All of one identity, on every node.
