@@ -1,8 +1,8 @@
-//! The micro-benchmarks: runs them, and compares with the run that was kept.
+//! Runs the micro-benchmarks, and compares with the committed run.
 //!
-//! Another machine, or the same one at another hour, is faster or slower as a whole. So what is
-//! compared are ratios, and each beside the median of all: one that leaves the others behind has
-//! changed, and not the machine. Nothing here ever fails a build.
+//! Another machine, or the same one at another hour, is faster or slower as a whole. So it compares
+//! ratios, each with the median of all: if one differs from the others, the code changed and not
+//! the machine. Nothing here ever fails a build.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -142,7 +142,7 @@ fn commit() -> Result<String> {
     Ok(String::from_utf8(described).context("a commit is text")?.trim().to_owned())
 }
 
-/// How many processors of which model.
+/// The number and the model of the processors.
 fn machine() -> String {
     let count = std::thread::available_parallelism().map_or(0, usize::from);
     let known = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which cargo the chores start.
+//! Finds the cargo that the chores run.
 
 /// The cargo that started us, or the one in the path.
 pub(crate) fn program() -> String {

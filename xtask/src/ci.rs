@@ -1,10 +1,10 @@
 //! CI as a program: the same steps here, on a laptop and on the CI machine.
 //!
-//! Two depths. Every change passes what `cargo xtask ci` runs, with one build of everything, the
-//! same for tests, machines and the cluster. `--deep` runs all but the test of scale, with the
-//! binary that is shipped, and is for a release. What can run side by side does: Kubernetes is
-//! built beside our own build, and its tests run beside the others. The run ends with a table of
-//! seconds and one line that adds up what every test binary said.
+//! There are two depths. Every change must pass `cargo xtask ci`, with one build for tests,
+//! machines and the cluster. `--deep` is for a release: it runs everything except the test of
+//! scale, with the shipped binary. Steps run in parallel where they can: Kubernetes is built beside
+//! our own build, and its tests run beside the others. The run ends with a table of seconds and one
+//! line with the totals of all test binaries.
 
 mod steps;
 mod suite;
@@ -45,7 +45,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What became of a run whose every step passed.
+/// The outcome of a run whose steps all passed.
 struct Outcome {
     counts: Counts,
     /// Why there was no cluster.
@@ -102,8 +102,8 @@ fn prepare(steps: &Steps, depth: Depth) -> Result<std::path::PathBuf> {
     }
 }
 
-/// The tests on a cluster beside all others: each waits more than it reckons. Whether the machine
-/// is left as it was is looked at when both have ended.
+/// Runs the tests on a cluster beside all others: both mostly wait. When both have ended, it checks
+/// whether the machine is left unchanged.
 fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
     let before = kubernetes::look()?;
     let cluster = || kubernetes::test(steps, Depth::Change, binary);

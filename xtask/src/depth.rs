@@ -1,4 +1,4 @@
-//! How much of the tests a run has.
+//! How many of the tests a run includes.
 
 /// Which tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

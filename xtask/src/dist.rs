@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what the page of a release offers.
+//! `cargo xtask dist`: the files of a release.
 //!
 //! One archive with the binary, its licence, completions, manual pages and bill of materials; the
 //! chart as Helm reads it; the container image; and the checksums of all. The same commit, built at

@@ -1,8 +1,8 @@
 //! `cargo xtask image`: the container image, without any container tool.
 //!
-//! An OCI archive FROM scratch: the static binary, the list of what it is made of, and the two
-//! files that name resolution wants. The same commit, built at the same place with the same
-//! toolchain, gives the same digest: nothing in it knows the time or the order of a directory.
+//! An OCI archive FROM scratch: the static binary, its bill of materials, and the two files that
+//! name resolution needs. The same commit, built at the same place with the same toolchain, gives
+//! the same digest: nothing in it depends on the time or on the order of a directory.
 
 mod archive;
 mod sbom;
@@ -63,7 +63,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the archive of `binary`, and beside it the bill of materials; says the digest of the
+/// Writes the archive of `binary`, and beside it the bill of materials; returns the digest of the
 /// image's manifest.
 pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) -> Result<String> {
     let bill = bill(&host_triple()?)?;
@@ -117,7 +117,7 @@ pub(crate) fn binary(profile: Profile) -> Result<PathBuf> {
     std::fs::canonicalize(&place).with_context(|| format!("find {}", place.display()))
 }
 
-/// The triple that `host-tuple` in `.cargo/config.toml` stands for.
+/// The triple that `host-tuple` in `.cargo/config.toml` means.
 pub(crate) fn host_triple() -> Result<String> {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let output = Command::new(rustc).args(["--print", "host-tuple"]).output();

@@ -1,8 +1,8 @@
-//! `cargo xtask e2e kubernetes`: the mesh on a real cluster, from nothing and back to nothing.
+//! `cargo xtask e2e kubernetes`: tests the mesh on a real cluster that it builds and removes.
 //!
 //! Builds Kubernetes from its own modules (`e2e/kubernetes`), starts two nodes in namespaces of
-//! this machine, installs the chart with Helm, runs `crates/cli/tests/kubernetes`, takes all of it
-//! down and compares the machine with what it was before. Nothing in it is a mock.
+//! this machine, installs the chart with Helm, runs `crates/cli/tests/kubernetes`, takes everything
+//! down and compares the machine with its state before. Nothing in it is a mock.
 
 mod cluster;
 mod kit;
@@ -109,7 +109,7 @@ pub(crate) fn look() -> Result<remains::Machine> {
     remains::Machine::look(&state_directory(Path::new(STATE))?)
 }
 
-/// Fails where the machine is not what it was.
+/// Fails if the machine differs from before.
 pub(crate) fn nothing_is_left(before: &remains::Machine) -> Result<()> {
     left(before, &state_directory(Path::new(STATE))?)
 }

@@ -1,8 +1,8 @@
 //! The chores of the project: `cargo xtask ci` is CI, `cargo xtask tidy` holds the house style,
-//! `cargo xtask bench` times what must stay fast, `cargo xtask image` makes what a cluster runs and
-//! `cargo xtask e2e kubernetes` proves it there.
+//! `cargo xtask bench` times what must stay fast, `cargo xtask image` builds the container image
+//! and `cargo xtask e2e kubernetes` tests it on a cluster.
 //!
-//! Nothing here ships. A chore fails with one line that names the place and what to do.
+//! Nothing here ships. A chore fails with one line that names the place and the remedy.
 
 mod bench;
 mod cargo;

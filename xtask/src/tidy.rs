@@ -1,8 +1,7 @@
 //! Holds the house style and prints its scoreboard.
 //!
-//! Every rule is checked on the syntax tree, on lines or on the dependency graph, and every
-//! exception is in [`exceptions`] with its reason. An exception that is no longer needed fails the
-//! run too.
+//! Every rule is checked on the syntax tree, on lines or on the dependency graph. Every exception
+//! is in [`exceptions`] with its reason. An exception that is no longer needed also fails the run.
 
 mod crates;
 mod documents;

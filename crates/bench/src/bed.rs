@@ -1,6 +1,6 @@
-//! Where a mode is measured: a machine of its own, or a namespace of a cluster.
+//! Where a mode is measured: on its own machine, or in a namespace of a cluster.
 //!
-//! The run treats all alike: brings them up, loads them, asks what was used, takes them down.
+//! The run treats both alike: it brings them up, loads them, reads what was used, takes them down.
 
 mod machine;
 mod namespace;
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Whether one more of this size fits beside so many pods.
+    /// Fails unless one more of this size fits beside so many pods.
     pub(super) fn ensure_room(&self, size: &Size, pods: usize) -> Result<()> {
         match self {
             Self::Here(_) => machine::ensure_room(size, pods),
@@ -98,7 +98,7 @@ impl Place {
         }
     }
 
-    /// What to do about what is left of these beds, if anything is.
+    /// How to remove the remains of these beds, if there are any.
     pub(super) fn remedy<'a>(&self, beds: impl Iterator<Item = &'a Bed>) -> Option<String> {
         let left: Vec<String> = beds.filter_map(Bed::left).collect();
         let commands = match self {
@@ -131,7 +131,7 @@ impl Bed {
         }
     }
 
-    /// Its size, as far as it is known by now.
+    /// Its size, as far as it is known yet.
     pub(super) fn size(&self) -> &MachineSize {
         match self {
             Self::Machine(machine) => &machine.size,
@@ -154,7 +154,7 @@ impl Bed {
         }
     }
 
-    /// Brings it up, and proves that it is what it is called.
+    /// Brings it up, and checks that it really runs its mode.
     pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         match self {
             Self::Machine(machine) => machine.up(size).await,
@@ -178,7 +178,7 @@ impl Bed {
         })
     }
 
-    /// What was used since then, and how its host fared; fails if anything began anew.
+    /// What was used since then, and the state of its host; fails if any process restarted.
     pub(super) async fn used_since(
         &self,
         before: &Used,
@@ -232,12 +232,12 @@ impl Bed {
     pub(super) fn keep_logs(&self) -> Result<()> {
         match self {
             Self::Machine(machine) => machine.keep_logs(),
-            // What a pod waits for stands in the error.
+            // The error says what a pod waits for.
             Self::Namespace(_) => Ok(()),
         }
     }
 
-    /// Nobody needs the logs of one that did what it should.
+    /// Drops the logs of a bed that worked.
     pub(super) fn forget_logs(&self) {
         if let Self::Machine(machine) = self {
             machine.forget_logs();
@@ -289,7 +289,7 @@ impl Scratch {
         use std::os::unix::fs::DirBuilderExt;
 
         let path = scratch_parent().join(format!("{SCRATCH}{}", std::process::id()));
-        // Not one that is there: it might be somebody else's.
+        // Never an existing directory: it might be another user's.
         std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| {
             format!("make {}, where the machines keep their state", path.display())
         })?;

@@ -1,7 +1,7 @@
 //! System calls of running processes, counted by the kernel's tracepoints.
 //!
-//! Counting makes each call slower: what is measured while counters run is no latency. Needs root
-//! (or `CAP_PERFMON`) and a kernel with tracepoints for system calls, and says so otherwise.
+//! Counting makes each call slower, so latency is never measured while counters run. Needs root (or
+//! `CAP_PERFMON`) and a kernel with tracepoints for system calls; otherwise the error says so.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use super::roles::Roles;
 /// Where tracefs is, or is mounted for the moment of reading.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Said to whoever may not.
+/// The error for users without permission.
 const NOT_ALLOWED: &str = "the kernel lets only root (or CAP_PERFMON) count system calls";
 
 /// A group of system calls.

@@ -1,7 +1,7 @@
-//! The charts of a run, as SVG: within the page, or each a file of its own.
+//! The charts of a run, as SVG: within the page, or each in its own file.
 //!
-//! A chart follows its reader's light or dark scheme, tells modes apart by colour, by dashes and by
-//! their names beside the lines, and says in words what it shows to those who do not see it.
+//! A chart follows its reader's light or dark scheme, distinguishes modes by colour, by dashes and
+//! by their names beside the lines, and has a text description for screen readers.
 
 mod bars;
 mod latency;
@@ -46,7 +46,7 @@ pub(crate) struct Chart {
 }
 
 impl Chart {
-    /// Of its own, wherever it stands.
+    /// Its own name, wherever it is shown.
     pub(crate) fn name(&self) -> String {
         format!("{}, {}", self.title, self.subtitle)
     }

@@ -1,4 +1,4 @@
-//! `ambit bench`: checks the words, runs, says what came of it, keeps it.
+//! `ambit bench`: checks the arguments, runs, prints the results, saves them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,13 +30,13 @@ use super::{compare, keep as files, kube};
 const INTERRUPTED: u8 = 130;
 /// What a second Ctrl-C is for.
 const AGAIN: &str = "once more, and what is there stays";
-/// What is said twice within it is said once: by timeout(1), by a shell to its jobs.
+/// A second signal within this time counts as the first again: timeout(1) and shells send two.
 const SECOND_THOUGHT: Duration = Duration::from_millis(500);
 /// Where runs are kept unless another place is named.
 const RUNS: &str = "bench/runs";
 /// The most runs of one experiment, machine and day.
 const MAX_RUNS_A_DAY: u32 = 100;
-/// As much of a program's digest tells it from others.
+/// So many bytes of a program's digest distinguish it from others.
 const DIGEST_BYTES: usize = 6;
 /// What is asked of a peer for its version; the first that works counts.
 const VERSION_WORDS: [&str; 2] = ["--version", "version"];
@@ -67,7 +67,7 @@ pub fn help() -> String {
             ambit-bench-MODE, which is deleted at the end.\n"
 }
 
-/// Where a run is to be taken.
+/// Where a run takes place.
 pub enum Site {
     /// On this host, with the program and perhaps with manifests of the user's own.
     Here {
@@ -325,7 +325,7 @@ async fn versions(machines: &Machines) -> Result<BTreeMap<String, String>> {
     Ok(versions)
 }
 
-/// A version with what tells the program from another of the same.
+/// A version, with what distinguishes the program from another of the same version.
 fn identified(version: String, program: &Path) -> Result<String> {
     let bytes = std::fs::read(program).with_context(|| format!("read {}", program.display()))?;
     let digest = Sha256::digest(&bytes);
@@ -334,7 +334,7 @@ fn identified(version: String, program: &Path) -> Result<String> {
     Ok(format!("{version}; {} bytes, SHA-256 {digest}...", bytes.len()))
 }
 
-/// What a program says of its version, in one line.
+/// What a program reports as its version, in one line.
 fn said_version(program: &Path) -> Option<String> {
     VERSION_WORDS.iter().find_map(|word| {
         // A program that starts to serve in place of answering is ended.

@@ -1,7 +1,8 @@
-//! Two runs of the same experiment, number by number: what moved, and whether by more than noise.
+//! Compares two runs of an experiment, number by number: what changed, and whether by more than
+//! noise.
 //!
-//! Nothing pairs the repetitions of two runs, so intervals are wider than within a run; and what
-//! ran at another time or on another host moved for reasons of its own. Both are said.
+//! Nothing pairs the repetitions of two runs, so intervals are wider than within a run; and another
+//! time or another host changes figures too. The output says both.
 
 use std::fmt;
 
@@ -103,7 +104,7 @@ fn rows(first: &Figures<'_>, second: &Figures<'_>) -> Vec<Row> {
     rows
 }
 
-/// What differs besides what the runs were to tell.
+/// What differs between the runs besides their results.
 fn differences(first: &Run, second: &Run) -> Vec<String> {
     let mut differences = Vec::new();
     let mut differ = |what: &str, first: &str, second: &str| {
@@ -179,7 +180,7 @@ impl fmt::Display for RunComparison {
                 cases.push(&row.case);
             }
         }
-        // That there are too few repetitions stands above.
+        // "Too few repetitions" is printed above.
         let is_told = |it: &Row| matches!(it.judgement, Judgement::Told { .. });
         let columns = if self.rows.iter().any(is_told) { HEADS.len() } else { HEADS.len() - 2 };
         for case in cases {

@@ -1,4 +1,4 @@
-//! Histograms small enough to keep: a run has hundreds of them, of thousands of steps each.
+//! Makes histograms small enough to keep: a run has hundreds of them, each with thousands of steps.
 
 use super::record::Run;
 
@@ -6,8 +6,8 @@ use super::record::Run;
 const STEP_MAX: f64 = 1.01;
 
 impl Run {
-    /// Joins steps of histograms that lie within one percent. The percentiles beside them, of which
-    /// every table is made, stay as they were measured; curves cannot show the difference.
+    /// Joins steps of histograms that lie within one percent. The percentiles beside them, the
+    /// source of every table, stay as measured; curves cannot show the difference.
     pub fn condense(&mut self) {
         for measurement in &mut self.measurements {
             let load = &mut measurement.load;

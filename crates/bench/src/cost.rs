@@ -1,7 +1,7 @@
-//! What one request costs the node proxies, for those who plan with it.
+//! What one request costs the node proxies, for `ambit plan`.
 //!
-//! Nothing here may take a number for what it is not: sidecars are no node proxies, a stream has
-//! no requests, and without a measurement there is an error.
+//! Nothing here may misread a number: sidecars are not node proxies, a stream has no requests, and
+//! a missing measurement is an error.
 
 use ambit_load::Protocol;
 

@@ -1,8 +1,8 @@
-//! `ambit demo`: the example on two nodes, driven with the mesh off and on, and proven.
+//! `ambit demo`: runs the example on two nodes, with the mesh off and on, and proves its claims.
 //!
-//! It uses the commands that a user has, and nothing that a user could not do by hand: every claim
-//! it prints was measured in this run. It always takes its machine down, and it fails when any of
-//! its claims does not hold.
+//! It uses only the user's commands, and does nothing that a user could not do by hand: every claim
+//! it prints was measured in this run. It always takes its machine down, and it fails if any claim
+//! does not hold.
 
 mod certificates;
 mod policies;
@@ -19,7 +19,7 @@ pub use report::DemoReport;
 use stage::Stage;
 pub(crate) use stage::move_directory;
 
-/// How the demonstration is to be.
+/// The settings of the demonstration.
 #[derive(Clone, Debug)]
 pub struct DemoConfig {
     /// The shipped binary.
@@ -32,7 +32,7 @@ pub struct DemoConfig {
     pub rate: u32,
 }
 
-/// Runs the demonstration; `tell` hears what is going on.
+/// Runs the demonstration; `tell` gets its progress.
 pub async fn run(config: &DemoConfig, tell: impl Fn(&str)) -> Result<DemoReport> {
     let start = Instant::now();
     tell("starting two nodes, an application of three tiers, and the mesh");

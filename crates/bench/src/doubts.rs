@@ -1,8 +1,8 @@
-//! Why not to trust a measurement or a run, told from its record alone.
+//! Reasons not to trust a measurement or a run, from its record alone.
 //!
-//! Every doubt is a sentence with the number behind it. What takes the measurements asks
-//! [`of_measurement`] and [`of_run`] and keeps the sentences; what shows a run gathers them by kind
-//! ([`gathered`]), because a hundred lines are read by nobody.
+//! Every doubt is a sentence with the number behind it. Code that measures calls [`of_measurement`]
+//! and [`of_run`] and keeps the sentences; code that shows a run groups them by kind
+//! ([`gathered`]), because nobody reads a hundred lines.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -273,7 +273,7 @@ fn missing(run: &Run) -> Option<String> {
     })
 }
 
-/// Everything there is to doubt, each kind once: with its worst, and how often it came.
+/// All doubts, each kind once: with its worst case, and how often it occurred.
 pub(crate) fn gathered(figures: &Figures<'_>) -> Vec<String> {
     let run = figures.run;
     let mut lines = run.warnings.clone();

@@ -1,8 +1,8 @@
 //! The run: every size, every repetition, every case, every mode, in an order that is shuffled
-//! anew.
+//! each time.
 //!
-//! A mode that fails takes no part from then on, and is a row with its reason; the others go on.
-//! Whatever ends the run, what was measured until then is kept and every machine is taken down.
+//! A mode that fails is left out from then on, and its row gives the reason; the others continue.
+//! Whatever ends the run, all measurements so far are kept and every machine is taken down.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ const COUNT_PREPARED: f64 = 0.1;
 const COUNT_FROM: f64 = 0.25;
 const COUNT_UNTIL: f64 = 0.75;
 
-/// How it is to be done.
+/// The settings of a run.
 pub(super) struct Settings {
     pub(super) place: Place,
     pub(super) repetitions: usize,
@@ -52,7 +52,7 @@ pub(super) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// A run of which only the description is there.
+    /// A run that has only its description yet.
     pub(super) fn new(
         settings: &'a Settings,
         run: Run,
@@ -178,7 +178,7 @@ impl<'a> Engine<'a> {
             processes: own.processes + generators.len(),
             ..*own
         };
-        // What was counted in the middle stands for the whole.
+        // The count in the middle is scaled to the whole.
         let share = 1.0 / (COUNT_UNTIL - COUNT_FROM);
         let calls = calls.into_iter().map(|(role, calls)| (role, calls.times(share)));
         let mut measurement = Measurement {
@@ -208,8 +208,8 @@ impl<'a> Engine<'a> {
         let run = self.run.modes.iter_mut().find(|it| it.name == name);
         run.context("every mode is in the record")?.outcome =
             ModeOutcome::Failed(format!("{error:#}"));
-        // In the list until it is down: whoever is interrupted meanwhile, or cannot take it down
-        // now, goes on with it.
+        // It stays in the list until it is down: an interrupted or failed attempt is repeated
+        // later.
         let down = bed.down().await.with_context(|| taking_down(name));
         if down.is_ok() {
             let bed = self.beds.remove(position);

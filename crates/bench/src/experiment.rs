@@ -1,4 +1,4 @@
-//! The experiments: what is brought up, and which loads every mode gets.
+//! The experiments: what they bring up, and which loads every mode gets.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -168,7 +168,7 @@ impl Experiment {
         self.sizes.iter().all(|size| size.policies.contains("AuthorizationPolicy"))
     }
 
-    /// What the modes are said to do and is not proven, in words.
+    /// Claims about the modes that are not proven, in words.
     pub(super) fn unproven(&self, modes: &[Mode]) -> Option<String> {
         let unproven = self.sizes.iter().any(|size| size.stranger.is_none());
         (unproven && modes.iter().any(|mode| mode.has_policies)).then(|| {
@@ -225,7 +225,7 @@ impl Size {
         }
     }
 
-    /// Whether the mode can have it: what is beside the application, a sidecar is not told of.
+    /// Whether the mode can have it: a sidecar does not know what is beside the application.
     pub(super) fn is_for(&self, mode: &Mode) -> bool {
         self.beside.is_none() || !matches!(mode.carrier, Carrier::Sidecar(_))
     }

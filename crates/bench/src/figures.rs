@@ -1,5 +1,5 @@
-//! A run, sorted out once for everything that shows it: for each case each mode's measurements,
-//! for each metric the medians with their spread, and what they are judged against.
+//! The figures of a run, calculated once for everything that shows it: for each case each mode's
+//! measurements, for each metric the medians with their spread, and what they are compared with.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub(crate) struct CaseFigures<'a> {
     pub(crate) shape: Shape,
     /// In the order of the run, those without a measurement included.
     pub(crate) modes: Vec<ModeFigures<'a>>,
-    /// Those of which any mode has a value, in the order in which they are shown.
+    /// The metrics for which any mode has a value, in the order in which they are shown.
     pub(crate) lines: Vec<Line>,
 }
 
@@ -144,7 +144,7 @@ impl<'a> CaseFigures<'a> {
         self.line(metric)?.cells.get(mode)?.as_ref()
     }
 
-    /// What is shown first, as far as it is there.
+    /// What is shown first, as far as it was measured.
     pub(crate) fn main(&self) -> Vec<Metric> {
         let mut main = self.shape.main();
         main.retain(|metric| match self.line(*metric) {

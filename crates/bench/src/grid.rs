@@ -1,5 +1,5 @@
-//! A table for a terminal: columns as wide as their widest cell, in as many blocks as it takes to
-//! stay within a width.
+//! A table for a terminal: columns as wide as their widest cell, in as many blocks as a maximum
+//! width needs.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! The pods of `path` on a cluster, as Kubernetes JSON without a namespace: each mode has its own.
 //!
-//! They ask for nothing that a namespace under the pod security level `restricted` forbids, and
-//! name their node by affinity, so that the scheduler still says whether they fit.
+//! They need nothing that the pod security level `restricted` forbids, and select their node by
+//! affinity, so the scheduler still checks whether they fit.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const USER: u32 = 65532;
 /// HTTP, and a sink for streams.
 const PORTS: [(&str, u16); 2] = [("echo", 8080), ("sink", 9000)];
 
-/// What is made in the namespace of every mode. The client is on the first node, and so is one
+/// The objects in the namespace of every mode. The client is on the first node, and so is one
 /// server; the other one is on the second node, if there is one.
 pub(super) fn objects(image: &str, nodes: &[String]) -> Vec<Value> {
     let Some(here) = nodes.first() else { return Vec::new() };

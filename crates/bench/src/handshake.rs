@@ -1,8 +1,9 @@
-//! `ambit lab-handshake`: knocks at a workload's HBONE port with given credentials.
+//! `ambit lab-handshake`: tries a handshake at a workload's HBONE port with given credentials.
 //!
-//! The demonstration runs it in a pod outside the mesh, with certificates made to be refused, and
-//! one that must be let in as the control. It reads [`Knock`]s as JSON from its standard input and
-//! prints an [`Answer`] for each. It sends no request: whether the server speaks is the answer.
+//! The demonstration runs it in a pod outside the mesh, with certificates that must be refused, and
+//! one that must be accepted as the control. It reads [`Knock`]s as JSON from its standard input
+//! and prints an [`Answer`] for each. It sends no request: the answer is whether the server sends
+//! anything.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One attempt to be let in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Knock {
-    /// What is tried, for the reader.
+    /// What the attempt is, for the reader.
     pub name: String,
     /// The HBONE address of a workload.
     pub target: SocketAddr,
@@ -73,7 +74,8 @@ async fn attempt(knock: &Knock) -> Result<(), String> {
     let tcp =
         TcpStream::connect(knock.target).await.map_err(|error| format!("connect: {error}"))?;
     let mut stream = secure(knock, tcp).await?;
-    // TLS 1.3: the server judges the client after the client is done, so the first read tells.
+    // TLS 1.3: the server judges the client after the client is done, so the first read shows the
+    // verdict.
     let mut first = [0; 1];
     match stream.read(&mut first).await {
         Ok(1) => Ok(()),

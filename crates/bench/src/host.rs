@@ -1,4 +1,4 @@
-//! The host of a run: what it is, and what else it does meanwhile.
+//! The host of a run: what it is, and what else it does during the run.
 
 use std::fs;
 
@@ -51,7 +51,7 @@ pub(super) fn available_bytes() -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// Entries that the kernel's table of neighbours takes, where the host tells.
+/// The size of the kernel's neighbour table, if the host reports it.
 pub(super) fn neighbours_max() -> Option<usize> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/neigh/default/gc_thresh3").ok()?;
     text.trim().parse().ok()
@@ -99,7 +99,7 @@ pub(super) fn load_average() -> Result<f64> {
     load.context("/proc/loadavg begins with a number")
 }
 
-/// Of all processors; 0 where the host does not tell.
+/// Mean of all processors; 0 if the host does not report it.
 fn mean_mhz() -> f64 {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let of_line = |line: &str| line.strip_prefix("cpu MHz")?.split(':').nth(1)?.trim().parse().ok();

@@ -1,5 +1,4 @@
-//! A run as one page that needs nothing beside it: in words, as charts, as tables, and the raw
-//! record itself.
+//! A run as one self-contained page: text, charts, tables, and the raw record itself.
 //!
 //! It reads the same without JavaScript, which only saves the raw record to a file. Modes' names,
 //! errors and commands are foreign text: nothing of a record enters the page unescaped.
@@ -57,7 +56,7 @@ pub(crate) fn page(figures: &Figures<'_>) -> String {
     body += &figure_grid(of_run);
     body += &method(run);
     let raw = keep::json(run);
-    // Within a script only `<` could end it or begin a comment; in JSON it stands in text alone.
+    // Within a script only `<` could end it or begin a comment; in JSON it occurs only in strings.
     let raw = raw.replace('<', "\\u003c");
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -1,7 +1,8 @@
-//! A run as files: `run.json` and everything that is made from it, in one directory; and back.
+//! Writes a run as files in one directory, `run.json` and everything made from it, and reads it
+//! back.
 //!
-//! Each file is written beside its place and moved there whole, so that a full disk leaves none
-//! that is half written. `run.json` comes first: all else can be made from it again.
+//! Each file is written beside its place and then moved there, so a full disk leaves no
+//! half-written file. `run.json` comes first: the others can be made from it again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -103,7 +104,7 @@ pub enum KeepError {
     },
 }
 
-/// What every version's JSON says of itself.
+/// The version field, which every version of the JSON has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u64,
@@ -184,7 +185,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let write = || {
         let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
-        // A disk may tell only now that it is full.
+        // A full disk may show only now.
         file.sync_all()?;
         fs::rename(&beside, path)
     };

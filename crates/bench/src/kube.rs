@@ -1,6 +1,6 @@
-//! A run on a cluster: what is refused beforehand, which nodes it is for, and what is said of them.
+//! A run on a cluster: what is refused beforehand, which nodes it uses, and their description.
 //!
-//! Nothing is made here; everything that can be wrong is found before anything is.
+//! Nothing is created here; all problems are found before anything is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ const SHARED: &str = "what else the nodes did meanwhile is not seen from here, a
 pub(super) async fn order(args: &RunArgs, cluster: Cluster) -> Result<Order> {
     refuse(args)?;
     let modes = modes::on_cluster(&args.modes)?;
-    // What is wrong with the words is said before anything is asked.
+    // Errors in the arguments are reported before any request.
     Experiment::on_cluster(args, NODES_MAX, Vec::new(), &Value::Null)?;
     let mut warnings = vec![SHARED.to_owned()];
     warnings.extend(ensure_rights(&cluster, &modes).await?);
@@ -72,7 +72,7 @@ pub(super) async fn order(args: &RunArgs, cluster: Cluster) -> Result<Order> {
     })
 }
 
-/// What cannot be had on a cluster, each with what to do.
+/// What is impossible on a cluster, each with its remedy.
 fn refuse(args: &RunArgs) -> Result<()> {
     let name = &args.experiment;
     if name != EXPERIMENT {
@@ -170,7 +170,7 @@ fn of_nodes(proxies: &[Proxy], nodes: &[ReadyNode]) -> Vec<PodName> {
     proxies.iter().filter(is_meant).map(|proxy| proxy.pod.clone()).collect()
 }
 
-/// What the proxies' program says of itself, and its image.
+/// The version that the proxies' program reports, and its image.
 async fn version(cluster: &Cluster, proxies: &[PodName], image: &str) -> Result<String> {
     let proxy = proxies.first().context("there is a node with a proxy")?;
     let words = ["/ambit", "--version"].map(str::to_owned);

@@ -1,26 +1,26 @@
 //! `ambit bench`: the published experiments, side by side in one run; and `ambit demo`.
 //!
 //! A run ([`Run`]) brings up one machine for each mode, or on a cluster one namespace, loads them
-//! in turn in an order that is shuffled anew, and keeps everything it measured as JSON; every
-//! table, chart and verdict is made from that JSON alone, so that it can be made again, and
-//! compared with another run's.
+//! in turn in an order that is shuffled each time, and keeps everything it measured as JSON. Every
+//! table, chart and verdict is made from that JSON alone, so it can be made again, and compared
+//! with another run's.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `modes`, [`peer`] | who carries the traffic: one table, and other meshes' programs |
-//! | `experiment`, [`manifest`], [`published`] | what is brought up, loads, figures of others |
+//! | `modes`, [`peer`] | what carries the traffic: one table, and other meshes' programs |
+//! | `experiment`, [`manifest`], [`published`] | applications, loads, figures of others |
 //! | `engine`, `bed` | the run, and the machine or the namespace of one mode |
-//! | `kube`, `guests` | a run on a cluster: what it is checked against, and its pods |
-//! | `roles`, `calls`, `host` | processor and memory by role, system calls, the host meanwhile |
+//! | `kube`, `guests` | a run on a cluster: its checks, and its pods |
+//! | `roles`, `calls`, `host` | processor and memory by role, system calls, the host |
 //! | `record` | the JSON |
 //! | `metrics` | the numbers of one measurement |
-//! | `statistics`, `verdict` | medians, bootstrap intervals, and what they allow to say |
-//! | `doubts` | why not to trust a measurement or a run |
-//! | `figures` | all of these, once for everything that shows a run |
+//! | `statistics`, `verdict` | medians, bootstrap intervals, and the verdicts they allow |
+//! | `doubts` | reasons not to trust a measurement or a run |
+//! | `figures` | all of these, calculated once for everything that shows a run |
 //! | `table`, `chart`, `html` | a run for a terminal, as SVG, as a page |
 //! | `compare` | two runs |
 //! | `condense`, `keep` | histograms small enough to keep; the files of a run, written and read |
-//! | `cost` | what a request costs the node proxies, to plan with |
+//! | `cost` | what a request costs the node proxies, for `ambit plan` |
 //! | [`demo`], [`handshake`] | `ambit demo`, and certificates that must be refused |
 //! | `scale` | a cluster of a thousand nodes and their proxies, for `cargo xtask e2e kubernetes` |
 
@@ -83,7 +83,7 @@ pub use record::{
 
 use figures::Figures;
 
-/// What was built; where it is not what is shipped, it says which profile compiled it.
+/// The version of this build; unless it is a shipped one, with the profile that compiled it.
 pub const VERSION: &str = env!("AMBIT_VERSION");
 
 /// Runs the hidden subcommand `word`; `None` where it is none of this crate's.

@@ -1,9 +1,9 @@
 //! The manifests of the experiments, rendered: pure functions from a size and a mode to YAML.
 //!
-//! Every application is described once, in the files of `manifests/`, and only the namespaces'
-//! label tells a mesh from no mesh, so that modes differ in nothing else. What an experiment needs
-//! of a machine are two nodes: the client is on `node-1`, what it calls is on `node-2`, as far as
-//! the published experiment kept them apart.
+//! Every application is described once, in the files of `manifests/`. Mesh and no mesh differ only
+//! in the namespaces' label, so modes differ in nothing else. An experiment needs a machine with
+//! two nodes: the client is on `node-1`, what it calls is on `node-2`, where the published
+//! experiment separated them.
 //!
 //! | function | client pod | what it calls |
 //! |---|---|---|

@@ -1,5 +1,4 @@
-//! The numbers that one measurement yields: what each is called, where it comes from, and whether
-//! more of it is better.
+//! The numbers of one measurement: their names, where they come from, and whether more is better.
 //!
 //! A metric has no value where a case's protocol has none (a stream has no requests) or where it
 //! was not measured; nothing here fills such a gap with a zero.
@@ -189,7 +188,7 @@ impl Metric {
         }
     }
 
-    /// Empty for what is counted.
+    /// Empty for counts.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Throughput => "requests/s",
@@ -312,7 +311,7 @@ fn usage(of: &Measurement, role: Role) -> Option<Usage> {
     is_whole.then(|| of.usage.values().fold(Usage::default(), sum))
 }
 
-/// The same, if user, kernel and wake-ups were told apart.
+/// The same, if user, kernel and wake-ups were measured separately.
 fn split(of: &Measurement, role: Role) -> Option<Usage> {
     usage(of, role).filter(|usage| usage.unsplit_seconds.is_none())
 }

@@ -1,4 +1,4 @@
-//! Who carries the traffic: one table. A new mode is one more entry.
+//! What carries the traffic: one table. A new mode is one more entry.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,7 +110,7 @@ impl Mode {
 }
 
 impl Peer {
-    /// What it is in a pod.
+    /// The sidecar that it puts into a pod, if any.
     pub(super) fn sidecar(self) -> Option<SidecarKind> {
         match self {
             Self::Ztunnel => None,

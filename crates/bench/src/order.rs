@@ -1,4 +1,4 @@
-//! What the words of `ambit bench` ask for, once they are checked.
+//! The arguments of `ambit bench`, checked.
 
 use std::collections::BTreeMap;
 

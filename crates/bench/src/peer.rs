@@ -3,21 +3,21 @@
 //! [`Sidecars::start`] puts one proxy into the network namespace of each pod, waits until all of
 //! them are ready, and only then redirects the pods' TCP through them; [`Sidecars::stop`], or
 //! dropping them, takes the redirection back and kills them. Each proxy runs as the user that its
-//! mesh gives it, by which its own traffic is told from the pod's, and belongs to the machine's PID
-//! namespace, so that it cannot outlive the machine whatever becomes of this process.
+//! mesh gives it, which distinguishes its own traffic from the pod's. It belongs to the machine's
+//! PID namespace, so it cannot outlive the machine, whatever happens to this process.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `topology` | pods, services and endpoints, as every sidecar must know them |
+//! | `topology` | the pods, services and endpoints that every sidecar must know |
 //! | `authority` | a certificate authority in memory, for one run and nothing else |
 //! | `envoy` | Envoy, configured as Istio configures a sidecar |
-//! | `linkerd` | linkerd2-proxy, and the control plane that it asks |
+//! | `linkerd` | linkerd2-proxy, and the control plane that it queries |
 //! | `redirect` | the nftables rules in the pods |
 //! | `program` | starting, watching and ending one proxy |
 //!
-//! What they must never do is flatter Ambit: a proxy gets what its own mesh would give it, and
-//! where that cannot be, the module says so and errs in the proxy's favour. Pods that start after
-//! the sidecars have none; pods on their node's own network never get one.
+//! They must never flatter Ambit: a proxy gets what its own mesh would give it; where that is
+//! impossible, the module says so and errs in the proxy's favour. Pods that start after the
+//! sidecars have none; pods on their node's own network never get one.
 
 mod authority;
 mod envoy;
@@ -172,14 +172,14 @@ pub enum SidecarError {
 pub struct Sidecars {
     running: Vec<Running>,
     redirected: Vec<usize>,
-    /// Collects logs, reaps and serves control planes, apart from whoever measures. Taken when all
-    /// is over.
+    /// Collects logs, reaps and serves control planes, apart from the measuring thread. Taken at
+    /// the end.
     runtime: Option<Runtime>,
 }
 
 impl Sidecars {
     /// Puts a proxy beside every pod, whose logs go to `directory/NAMESPACE.POD.log`. All pods must
-    /// run; they notice nothing but that new connections go through the proxies from then on.
+    /// run. From then on their new connections go through the proxies; nothing else changes.
     pub async fn start(
         kind: SidecarKind,
         program: &Path,

@@ -1,4 +1,4 @@
-//! A cluster that a test plays: an API server that answers what the test says.
+//! A simulated cluster for tests: an API server that answers what the test says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 /// What is answered to a method, a path with its query, and an object.
 type Answer = Arc<dyn Fn(&Method, &str, &Value) -> (u16, Value) + Send + Sync>;
 
-/// Tells the kubeconfigs of one process apart.
+/// Distinguishes the kubeconfigs of one process.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The cluster of an API server that lives as long as the test's runtime.

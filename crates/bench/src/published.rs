@@ -1,8 +1,8 @@
-//! What others measured and published, as data, so that it can stand beside what a run measures.
+//! What others measured and published, as data, to show it beside a run's own figures.
 //!
-//! All of it is of other machines, other networks and other load generators than a run's own: a
-//! ratio between two modes of one source can be compared with a run's ratio, a figure in
-//! milliseconds cannot. Nothing here is rounded further than its source did.
+//! All of it comes from other machines, networks and load generators than a run's own: a ratio
+//! between two modes of one source can be compared with a run's ratio, a figure in milliseconds
+//! cannot. Nothing here is rounded further than in its source.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct Published {
 /// | `tiered` | `50`: namespaces, 450 requests per second in each |
 /// | `details-old`, `details-close`, `details-new` | any: only one was measured |
 /// | `bookinfo` | `old-1000`, `new-1000`, `new-4000`: release, requests per second |
-/// | `ratings` | `kube-cni`; what Cilium made of it is told with its source |
+/// | `ratings` | `kube-cni`; Cilium's result is with its source |
 pub fn published(experiment: &str, case: &str) -> Option<Published> {
     let is_meant = |table: &&Table| {
         table.experiment == experiment && (table.case == case || table.case == ANY)
@@ -36,7 +36,7 @@ pub fn published(experiment: &str, case: &str) -> Option<Published> {
     Some(Published { source: table.source, figures: table.rows.iter().map(row).collect() })
 }
 
-/// A case of which there is only one.
+/// The name of an experiment's only case.
 const ANY: &str = "";
 
 /// One published table: a row per mode.

@@ -29,10 +29,10 @@ pub struct Run {
     pub repetitions: usize,
     /// How long each measurement was to last, without its warm-up.
     pub seconds_each: f64,
-    /// What it ran on.
+    /// The host that it ran on.
     pub host: Host,
     /// Programs that took part by name (`ambit`, `ztunnel`, `envoy`): their versions, sizes and
-    /// digests, as far as they tell them.
+    /// digests, as far as they report them.
     pub programs: BTreeMap<String, String>,
     /// Commands that do the same by hand.
     pub commands: Vec<String>,
@@ -172,8 +172,8 @@ pub struct Usage {
     pub user_seconds: f64,
     /// In the kernel.
     pub system_seconds: f64,
-    /// Either, where only their sum is known: of proxies on a cluster. Then what stands beside it
-    /// was not measured, except for the processes.
+    /// Either, where only their sum is known: of proxies on a cluster. Then the other fields were
+    /// not measured, except the processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsplit_seconds: Option<f64>,
     /// Context switches because a thread waited: as many wake-ups.
@@ -224,7 +224,7 @@ pub struct Meanwhile {
     pub busy: f64,
     /// Share that another guest of the same hardware took.
     pub stolen: f64,
-    /// Mean frequency of the processors in MHz, before; 0 where the host does not tell.
+    /// Mean frequency of the processors in MHz, before; 0 if the host does not report it.
     pub mhz_before: f64,
     /// The same, after.
     pub mhz_after: f64,

@@ -96,7 +96,7 @@ impl Roles {
 
 impl Reading {
     /// What was used since an earlier reading. A thread that ended meanwhile counts for nothing;
-    /// whoever asks makes sure that no process of a proxy ended.
+    /// the caller makes sure that no process of a proxy ended.
     pub(super) fn since(&self, earlier: &Self) -> BTreeMap<String, Usage> {
         let of_role = |(role, now): (&&'static str, &Threads)| {
             let before = earlier.0.get(role);

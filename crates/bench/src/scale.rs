@@ -1,10 +1,10 @@
-//! `ambit lab-scale`: a cluster of a thousand nodes, of which only the proxies' end is played.
+//! `ambit lab-scale`: simulates the node proxies of a cluster of a thousand nodes.
 //!
-//! `populate` writes nodes, namespaces, services and pods to a real API server, where kwok plays
-//! their kubelets. `fleet` is as many node proxies as there are nodes, as far as a control plane
-//! can tell: each proves itself with a token of its own, follows everything over a connection of
-//! its own, keeps names and versions, and comes back with them when the connection ends. It takes
-//! one command a line and answers each with a line of JSON ([`fleet`]).
+//! `populate` writes nodes, namespaces, services and pods to a real API server, where kwok
+//! simulates their kubelets. `fleet` is one node proxy for each node, as far as a control plane can
+//! tell: each authenticates with its own token, follows everything over its own connection, keeps
+//! names and versions, and reconnects with them when the connection ends. It takes one command a
+//! line and answers each with a line of JSON ([`fleet`]).
 //!
 //! Nothing here judges what it measures.
 

@@ -1,4 +1,4 @@
-//! Medians, how far repetitions lie apart, and how sure a ratio of medians is: the bootstrap.
+//! Medians, the spread of repetitions, and the confidence of a ratio of medians: the bootstrap.
 //!
 //! Everything here is deterministic: the same record yields the same interval on every reading.
 
@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// The middle of what was measured, and its ends.
+/// The median of the measured values, with minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) least: f64,
@@ -157,7 +157,7 @@ impl Picks {
     }
 }
 
-/// How often two sides that are the same get a verdict all the same.
+/// How often two equal sides still get a verdict.
 ///
 /// With few repetitions the interval ends at the least and the most of them, so it is how often all
 /// fall on one side; with more it is what the interval leaves out. A test holds it against

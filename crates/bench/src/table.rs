@@ -1,5 +1,5 @@
 //! A run for a terminal: for each case the modes' medians with their spread and what they are
-//! judged against, then what to doubt, and what it ran on.
+//! compared with, then the doubts and the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,10 @@ const NAME_WIDTH: usize = 20;
 const REASON_WIDTH: usize = 96;
 /// In place of a word in every cell.
 const NO_VERDICTS: &str = "No verdicts: there are too few repetitions to tell a ratio from noise.";
-/// What is said of resident memory, wherever it is shown.
+/// The note about resident memory, wherever it is shown.
 pub(crate) const RSS: &str =
     "RSS counts pages that several processes share in each of them; private pages are one's own.";
-/// What is said of figures of other machines, wherever they stand beside ours.
+/// The note about figures of other machines, wherever they are shown beside ours.
 pub(crate) const ELSEWHERE: &str =
     "The published figures are those of other machines: only ratios between modes compare.";
 
@@ -196,7 +196,7 @@ fn judgements(
     format!("\n{}", grid.text())
 }
 
-/// `1.54 (1.45-1.61) worse`. That there are too few is said only where others are enough.
+/// `1.54 (1.45-1.61) worse`. "Too few" is shown only where other cells have enough repetitions.
 fn short(judgement: &Judgement, is_any_told: bool) -> String {
     match judgement {
         Judgement::Told { ratio, verdict } => format!(
@@ -299,7 +299,7 @@ pub(crate) fn beside(case: &CaseFigures<'_>) -> Vec<Beside> {
     rows
 }
 
-/// What was measured here, and what was published: their sizes may not be the same.
+/// The heading of our case, and the source of the published figures: their sizes may differ.
 pub(crate) fn whose(case: &CaseFigures<'_>) -> [String; 2] {
     let source = match case.case.published_source.as_str() {
         "" => "the record does not say by whom",

@@ -1,5 +1,4 @@
-//! Runs that were never taken, for tests: several modes and cases, one mode that failed, one that
-//! lost requests.
+//! Invented runs for tests: several modes and cases, one mode that failed, one that lost requests.
 
 use ambit_load::{Latencies, Protocol, REPORT_VERSION, Report};
 
@@ -58,7 +57,7 @@ pub(super) fn measurement(case: &str, mode: &str, repetition: usize) -> Measurem
     }
 }
 
-/// The micro cases in six modes, of which one did not start.
+/// The micro cases in six modes, one of which did not start.
 pub(super) fn run() -> Run {
     let words = |text: &str| vec![text.split(' ').map(Into::into).collect()];
     let case = |name: &str, title: &str, load: &str| Case {

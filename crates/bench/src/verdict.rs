@@ -37,7 +37,7 @@ impl Verdict {
 /// What two sides' repetitions say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Judgement {
-    /// Enough to tell.
+    /// Enough repetitions for a verdict.
     Told { ratio: Ratio, verdict: Verdict },
     /// Fewer than [`REPETITIONS_MIN`]; the ratio is all there is.
     TooFew { ratio: f64 },

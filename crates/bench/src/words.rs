@@ -1,4 +1,4 @@
-//! Numbers and judgements as a person reads them.
+//! Formats numbers and verdicts for people.
 
 use super::metrics::Metric;
 use super::statistics::{Ratio, Spread};

@@ -1,6 +1,6 @@
-//! The words of the user: every command, flag and its help.
+//! The command line: every command, every flag and its help.
 //!
-//! Parsing only; what a command does stands in [`crate::commands`].
+//! Parsing only; [`crate::commands`] has what a command does.
 
 mod bench;
 mod kube;
@@ -38,10 +38,10 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// The command, with the state directory wherever it was written: after the command, before it,
-    /// or in the environment. Refused where it was written and would be ignored.
+    /// or in the environment. Refused if it was given and would be ignored.
     ///
-    /// The environment's is not the parser's: it concerns some commands only, and an empty one
-    /// stands for none, as everywhere in a shell.
+    /// The environment's is not the parser's: it concerns only some commands, and an empty one
+    /// counts as unset, as everywhere in a shell.
     pub(crate) fn into_command(
         self,
         environment: Option<OsString>,
@@ -476,7 +476,7 @@ pub(crate) struct ManArgs {
 mod tests {
     use super::*;
 
-    /// The state directory that counts for these words, or what is said of them.
+    /// The state directory that applies to these arguments, or the error for them.
     fn state(words: &[&str], environment: Option<&str>) -> Result<Option<PathBuf>, String> {
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         let command = cli.into_command(environment.map(OsString::from));

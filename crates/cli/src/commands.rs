@@ -1,4 +1,4 @@
-//! What each command of the user does: ask the crate that knows, print what it says.
+//! What each command does: it calls the crate that knows, and prints the result.
 
 mod ask;
 mod bench;

@@ -1,4 +1,4 @@
-//! The `ambit` command: parses the words of the user and calls the crates that do the work.
+//! The `ambit` command: parses the command line and calls the crates that do the work.
 //!
 //! The hidden subcommands of the machine come first, because some of them enter namespaces, which a
 //! process with threads cannot. Nothing here decides anything about traffic.

@@ -1,5 +1,5 @@
 //! Columns for a terminal: as wide as their widest cell, two spaces apart. Cells hold names that
-//! others chose, so nothing in one commands the terminal or breaks a row.
+//! others chose, so control characters and line breaks in them are made harmless.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! What a user, or a service account, may do on a cluster, as its API server judges it.
+//! What a user, or a service account, may do on a cluster, according to its API server.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl crate::Cluster {
         Ok(lacking)
     }
 
-    /// Whether a user may; without one, whoever asks.
+    /// Whether a user may do it; without a user, the caller.
     pub(crate) async fn may(
         &self,
         user: Option<String>,

@@ -1,8 +1,8 @@
-//! Questions to the API server: single objects and whole lists, as JSON; and changes: of a field,
-//! of an object that is made or deleted.
+//! Requests to the API server as JSON: reading single objects and whole lists, patching a field,
+//! creating and deleting an object.
 //!
-//! Lists are read in pages, and every question ends in time. A list that is longer than it may be
-//! is an error, because half of one would make healthy what is not.
+//! Lists are read in pages, and every request has a timeout. A list that is too long is an error,
+//! because half of it would make a broken cluster look healthy.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ pub enum ClusterError {
     /// There is something of that name already.
     #[error("the cluster has {0} already")]
     Exists(String),
-    /// A namespace's name is somebody else's.
+    /// The namespace exists and belongs to someone else.
     #[error("the cluster has a namespace {name} already, {whose}")]
     Taken {
         /// Its name.
@@ -144,7 +144,7 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Whether what was asked may be done all the same, or later: nobody has said that it was not.
+    /// Whether the request may have been carried out, or may be later: no answer denies it.
     pub(crate) fn leaves_open(&self) -> bool {
         matches!(self, Self::Answer { .. } | Self::Unreachable(..) | Self::Timeout(..))
     }
@@ -202,7 +202,7 @@ impl crate::Cluster {
         self.exchange(Method::PATCH, path, Form::Whole, body).await.map(|_| ())
     }
 
-    /// A whole list. Each object is handed to `trim` as it comes, so that what is not needed is
+    /// A whole list. Each object goes through `trim` as it arrives, so that unneeded fields are
     /// never held for all of them.
     pub(crate) async fn list(
         &self,
@@ -260,7 +260,7 @@ pub(crate) fn told(what: String, error: kube::Error) -> ClusterError {
     match error {
         kube::Error::Api(status) if status.reason == "AlreadyExists" => ClusterError::Exists(what),
         kube::Error::Api(status) => answered(what, status.code, status.message),
-        // Of what goes on as a WebSocket the server's words are lost.
+        // The server's message is lost for a connection that becomes a WebSocket.
         kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
             answered(what, status.as_u16(), status.to_string())
         }
@@ -288,7 +288,7 @@ fn page_path(path: &str, next: &str) -> String {
     page
 }
 
-/// A word as it stands in a query.
+/// Escapes a text for a query.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

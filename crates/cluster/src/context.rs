@@ -12,7 +12,7 @@ use crate::api::ClusterError;
 /// What stands for a context's name in a pod of the cluster itself.
 const IN_CLUSTER: &str = "in-cluster";
 
-/// What the user said of a cluster.
+/// The user's choice of a cluster.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// The context; without one, the kubeconfig's current one.

@@ -1,7 +1,7 @@
-//! Questions to the control plane, whose replicas all have the same view but not the same proxies.
+//! Requests to the control plane, whose replicas have the same view but different proxies.
 //!
-//! A proxy is connected to one replica. What a replica says of its connections is therefore put
-//! together from all of them; everything else any replica can answer.
+//! A proxy is connected to one replica, so the lists of connections are merged from all replicas;
+//! any replica can answer everything else.
 
 use ambit_wire::admin::{Explanation, List, Node, Status, control};
 use ambit_words::ports;

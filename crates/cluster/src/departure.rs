@@ -1,13 +1,13 @@
-//! The mesh leaves a cluster before its parts are deleted: every agent is ordered to release its
-//! pods, and answers.
+//! Takes the mesh out of a cluster before its parts are deleted: orders every agent to release its
+//! pods, and reads their answers.
 //!
-//! The order is an annotation of the agents' DaemonSet, each answer one of an agent's pod. First
-//! every pod is opened to plain connections, then all leave: so whoever leaves first still reaches
-//! those who leave last, whatever the policies say. Open connections go on until they end or the
-//! time is over. If an agent does not answer, or who orders is told to stop, the order is withdrawn
-//! and all stays as it was. Who orders may die before: the order to open names its own end, after
-//! which agents judge again. This module alone changes something in a cluster, and that one
-//! annotation is all that it changes.
+//! The order is an annotation of the agents' DaemonSet, each answer an annotation of an agent's
+//! pod. First every pod is opened to plain connections, then all leave: so the pods that leave
+//! first still reach those that leave last, whatever the policies say. Open connections continue
+//! until they end or the time is over. If an agent does not answer, or this process is asked to
+//! stop, the order is withdrawn and everything stays as before. If this process dies, the order to
+//! open names its own end, after which agents apply the policies again. That one annotation is all
+//! that this module changes in a cluster.
 
 use std::time::{Duration, SystemTime};
 
@@ -50,10 +50,10 @@ pub struct Departure {
 /// Why the mesh did not leave.
 #[derive(Debug, thiserror::Error)]
 pub enum DepartureError {
-    /// The cluster cannot be asked or told.
+    /// The cluster cannot be read or changed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// Agents did not do what they were told in time.
+    /// Agents did not carry out the order in time.
     #[error(
         "the agents of these nodes have not answered within {within:?}: {nodes}; their pods stay \
          in the mesh, and so do all others; see `ambit logs --kube node/NODE` and whether their \
@@ -148,7 +148,7 @@ impl Departure {
         let mut said_at = start;
         loop {
             let answers = match cluster.answers(order).await {
-                // The API server restarts, say: the agents go on meanwhile.
+                // The API server restarts, for example: the agents continue meanwhile.
                 Err(error) if may_pass(&error) && start.elapsed() < limit => {
                     if said_at.elapsed() >= SAY_AGAIN {
                         said_at = Instant::now();
@@ -339,8 +339,8 @@ mod tests {
         play_out(played, is_forced, stop).await
     }
 
-    /// Plays a departure that is told to stop after that time; answers its outcome, the beginnings
-    /// of all orders, and what was said.
+    /// Runs a departure that is asked to stop after that time; returns its outcome, the start of
+    /// each order, and its messages.
     async fn play_out(
         played: Played,
         is_forced: bool,

@@ -1,4 +1,4 @@
-//! Commands in pods, run to their end as `kubectl exec` runs them.
+//! Runs commands in pods to their end, like `kubectl exec`.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -19,9 +19,9 @@ const OUTPUT_SIZE_MAX_BYTES: u64 = 64 << 20;
 const BUFFER_SIZE_BYTES: usize = 64 << 10;
 
 impl crate::Cluster {
-    /// Runs a command in a container of a pod to its end, and says what it printed. The container
-    /// is named, because the first one of a pod may be one that an admission webhook has put there.
-    /// The API has no way to end it: when nobody waits for it any more, it goes on in its pod.
+    /// Runs a command in a container of a pod to its end, and returns its output. The container is
+    /// named, because an admission webhook may have added the first one of a pod. The API has no
+    /// way to end a command: when nobody waits for it any more, it keeps running in its pod.
     pub async fn exec(
         &self,
         pod: &PodName,
@@ -71,8 +71,8 @@ async fn ended(
     // Both at once: who prints much to one of them would else wait for ever.
     let mut printed = pin!(async { tokio::try_join!(whole(out), whole(err)) });
     let mut status = pin!(status);
-    // Streams that are not told to end stay open when the connection breaks: only that there will
-    // be no status says so.
+    // Streams stay open when the connection breaks without a close: only the missing status shows
+    // it.
     let (status, (out, err)) = tokio::select! {
         status = &mut status => match status {
             Some(status) => (status, printed.await?),

@@ -1,8 +1,8 @@
-//! What `ambit check` knows of a cluster before it judges: objects as JSON, read by a bounded
-//! number of questions.
+//! What `ambit check` knows about a cluster before it judges: objects as JSON, read with a bounded
+//! number of requests.
 //!
-//! A list that cannot be read is unknown, which is told, and never taken for an empty one. What no
-//! rule looks at is dropped as it comes, so that a cluster of many pods fits into memory.
+//! A list that cannot be read is reported as unknown, and never treated as empty. Fields that no
+//! rule reads are dropped on arrival, so a cluster of many pods fits into memory.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -22,7 +22,7 @@ use crate::parts::{AGENT, is_ours, proxies};
 
 /// Lists that are read at the same time.
 const READ_AT_ONCE: usize = 6;
-/// Most proxies that are asked for their certificates; a sample tells whether renewal works.
+/// Most proxies that are asked for their certificates; a sample shows whether renewal works.
 const PROXIES_ASKED_MAX: usize = 64;
 
 /// The definitions that the chart brings.
@@ -37,7 +37,7 @@ const VERSION: &str = "v1";
 const SECURITY: &str = "security.istio.io";
 const NETWORKING: &str = "networking.istio.io";
 
-/// When a cluster is looked at.
+/// When a cluster is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Before Ambit is installed: can the cluster run it?
@@ -130,7 +130,7 @@ impl List {
         }
     }
 
-    /// What is said of it when it cannot be read.
+    /// Its name in the finding when it cannot be read.
     fn name(self) -> &'static str {
         match self {
             Self::Nodes => "nodes",
@@ -180,7 +180,7 @@ impl List {
 /// Something that somebody must be allowed: the chart's installer, or one of the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// The part's service account; empty for whoever asks.
+    /// The part's service account; empty for the calling user.
     pub(crate) account: &'static str,
     pub(crate) group: &'static str,
     pub(crate) resource: &'static str,
@@ -232,7 +232,7 @@ const NEEDED: [(&str, &str, &str, &str, bool); 19] = [
     (AGENT_ACCOUNT, "", "nodes", "patch", false),
 ];
 
-/// What is known of a cluster.
+/// What is known about a cluster.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub(crate) stage: Stage,
@@ -248,7 +248,7 @@ pub struct Facts {
     pub(crate) access: Vec<Access>,
     /// Cilium's settings, if it has any.
     pub(crate) cilium: Option<Value>,
-    /// What control says of itself, or why it does not.
+    /// Control's status, or why it could not be read.
     pub(crate) control: Option<Result<Status, String>>,
     /// The certificates that proxies hold, by node.
     pub(crate) certificates: Vec<(String, Result<Vec<HeldCertificate>, String>)>,
@@ -277,7 +277,7 @@ impl Facts {
         self.lists.get(&list).map(Vec::as_slice)
     }
 
-    /// The objects of a list as far as they are known, for rules that only look at what is there.
+    /// The objects of a list as far as they are known, for rules that need not know the whole list.
     pub(crate) fn known(&self, list: List) -> &[Value] {
         self.list(list).unwrap_or_default()
     }
@@ -477,7 +477,7 @@ fn trim(list: List, object: &mut Value) {
     }
 }
 
-/// What rules look at of a pod, of which a cluster may have many thousands.
+/// The fields of a pod that rules read; a cluster may have many thousands of pods.
 fn pod(object: &Value) -> Value {
     let metadata = [
         "namespace",

@@ -1,7 +1,7 @@
 //! What is wrong with a cluster: rules over [`Facts`], each a pure function.
 //!
-//! A rule names the object, says what is wrong with it and what to do. What it does not know it
-//! does not judge; what could not be read is a finding of its own.
+//! A rule names the object, says what is wrong with it and what to do. It does not judge what it
+//! does not know; what could not be read is a separate finding.
 
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
 

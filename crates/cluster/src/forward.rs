@@ -1,8 +1,8 @@
-//! The administration of Ambit's parts, which listen on their pod's loopback only, and what a node
-//! proxy counts.
+//! The administration of Ambit's parts, which listens only on their pod's loopback, and a node
+//! proxy's metrics.
 //!
-//! One port-forward and one HTTP/1.1 request a question, bounded in size and time. The user's own
-//! permission to `pods/portforward` is what protects it.
+//! One port-forward and one HTTP/1.1 request each, bounded in size and time. The user's own
+//! permission for `pods/portforward` protects it.
 
 use std::time::Duration;
 

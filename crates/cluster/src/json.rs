@@ -1,4 +1,4 @@
-//! Short words for looking fields of objects up.
+//! Short functions that look up fields of objects.
 
 use serde_json::Value;
 

@@ -1,11 +1,10 @@
 //! A Kubernetes cluster as a user's command sees it.
 //!
-//! Which context is meant, where Ambit's parts run, how their administration is reached (by
+//! Which context is meant, where Ambit's parts run, how to reach their administration (by
 //! port-forward, as `kubectl port-forward` does), what is wrong with the cluster, how the mesh
-//! leaves it, and what it takes to measure there: rights, a namespace for a while, commands in its
-//! pods. Objects are read as JSON and the few fields that are needed are looked up in it. Nothing
-//! here decides anything about traffic, and only [`Departure`] and [`TemporaryNamespace`] change
-//! anything.
+//! leaves it, and what a measurement needs: rights, a temporary namespace, commands in its pods.
+//! Objects are read as JSON, and the few needed fields are looked up in it. Nothing here decides
+//! anything about traffic, and only [`Departure`] and [`TemporaryNamespace`] change anything.
 
 mod access;
 mod api;

@@ -1,4 +1,4 @@
-//! Where Ambit's parts run in a cluster, and what they have logged.
+//! Where Ambit's parts run in a cluster, and their logs.
 
 use std::fmt;
 

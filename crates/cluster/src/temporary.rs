@@ -1,7 +1,7 @@
-//! A namespace of one's own for a while: made with a mark, looked at, and taken away again.
+//! A temporary namespace: created with a mark, checked, and deleted again.
 //!
-//! Nothing is taken over: a namespace of that name that is there already is an error, and only what
-//! bears this run's mark is deleted.
+//! Nothing is taken over: an existing namespace of that name is an error, and only a namespace with
+//! this run's mark is deleted.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::parts::PodName;
 
 /// The mark: whose value is the run's alone.
 const MARK: &str = "ambit.io/bench-run";
-/// For how long an API server goes on with a request whose answer nobody waits for any more: its
+/// For how long an API server continues a request whose answer nobody waits for any more: its
 /// `--request-timeout`, unless that is set to something else.
 const LANDING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a namespace may take to go, its pods included.
@@ -68,7 +68,7 @@ pub struct LivePod {
 }
 
 impl TemporaryNamespace {
-    /// One that is not made yet. `run` tells this run from every other.
+    /// One that is not created yet. `run` distinguishes this run from every other.
     pub fn new(cluster: Cluster, name: &str, run: &str) -> Self {
         Self { cluster, name: name.to_owned(), run: run.to_owned(), making: Making::NotBegun }
     }
@@ -106,7 +106,7 @@ impl TemporaryNamespace {
             "metadata": { "name": self.name, "labels": labels }
         });
         let cluster = self.cluster.clone();
-        // A task of its own: when nobody waits for it any more, it may be made all the same.
+        // A separate task: when nobody waits for it any more, the namespace may still be created.
         let task = tokio::spawn(async move { cluster.create(NAMESPACES, &object).await });
         self.making = Making::UnderWay(task);
         match self.made().await {
@@ -158,8 +158,9 @@ impl TemporaryNamespace {
         Ok(pods.iter().map(LivePod::of).collect())
     }
 
-    /// Deletes it, if it was made, and waits until it is gone. What the API server cannot answer
-    /// now it may answer later, so that only a refusal ends it early: nobody else takes it away.
+    /// Deletes it, if it was created, and waits until it is gone. The API server may answer later
+    /// what it cannot answer now, so only a refusal ends the wait early: nothing else would delete
+    /// it.
     pub async fn delete(&mut self) -> Result<(), ClusterError> {
         // What came of it is in its state.
         let _made = self.made().await;
@@ -339,7 +340,7 @@ mod tests {
             if *method == Method::POST {
                 return made.clone();
             }
-            // The last answer stands.
+            // The last answer is repeated.
             let at = next.fetch_add(1, Ordering::SeqCst).min(count - 1);
             assert_eq!(*method, steps[at].0, "question {at}");
             steps[at].1.clone()

@@ -1,4 +1,4 @@
-//! What runs in a cluster, as the manifests that a planner reads.
+//! What runs in a cluster, as manifests for `ambit plan`.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 //! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET
 //! /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
-//! [`ambit_wire::admin`] has the form of every answer. Nothing here may show a key or a token.
+//! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
 mod authority;
 mod findings;

@@ -1,7 +1,7 @@
-//! Whether a call comes from a node's proxy.
+//! Authentication: whether a call comes from a node's proxy.
 //!
-//! It is settled before anything of the call is read, and nothing is served to anybody else. The
-//! first such call proves the connection: see [`crate::listener`].
+//! The token is checked before the body of a call is read, and no other caller is served. The first
+//! such call proves the connection: see [`crate::listener`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub(crate) enum Refusal {
     /// Nobody can say whose it is.
     #[error(transparent)]
     Caller(#[from] CallerError),
-    /// It is somebody else's.
+    /// The token belongs to another account.
     #[error("{0} is not the account of a node proxy; see --trusted-node-accounts")]
     Untrusted(String),
 }
 
 impl Refusal {
-    /// What the caller is told.
+    /// The status that the caller gets.
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Caller(error) => error.status(),
@@ -68,7 +68,7 @@ impl Authentication {
         let caller = self.judge(metadata, remote.map(|remote| remote.address)).await;
         match (&caller, remote) {
             (Ok(caller), Some(remote)) => remote.prove(&caller.node),
-            // Nobody could tell: that is no fault of the client's.
+            // The token could not be verified: that is not the client's fault.
             (Err(Refusal::Caller(CallerError::Unknown(_))), _) | (_, None) => {}
             (Err(_), Some(remote)) => remote.refuse(),
         }

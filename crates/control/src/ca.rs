@@ -1,9 +1,9 @@
 //! The certificate authority's state: keys, ledger, revocations, rotation.
 //!
-//! Everything it must know after a restart is in one private directory: `root-cert.pem
-//! root-key.pem` (its own root), `next-*` and `earlier-*` (while a root is rotated),
-//! `rotation.json`, `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay
-//! where the operator put them. A certificate is written down before it is handed out. Keys never
+//! Everything it needs after a restart is in one private directory: `root-cert.pem root-key.pem`
+//! (its own root), `next-*` and `earlier-*` (while a root is rotated), `rotation.json`,
+//! `issued.jsonl revoked.json crl.pem`. With a plugged-in authority the keys stay where the
+//! operator put them. A certificate is recorded in the ledger before it is returned. Keys never
 //! leave this directory and this process.
 
 mod bodies;
@@ -47,7 +47,7 @@ const FORCED: &str = "every holder trusts the retired root until it renews, at h
                       certificate's life, and then refuses those that have not renewed; open \
                       connections are not cut: revoke what must not go on before a root is retired";
 
-/// Why the authority cannot do what it was asked.
+/// Why the authority cannot carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
     /// A file of the authority.
@@ -85,7 +85,7 @@ pub enum CaError {
     /// What was signed cannot be read back.
     #[error("cannot read what was signed")]
     Signed(#[source] Box<CertificateError>),
-    /// The rotation cannot go on.
+    /// The rotation cannot continue.
     #[error("{0}")]
     Rotation(&'static str),
     /// Holders have not fetched the new roots yet.
@@ -134,7 +134,7 @@ struct Rotation {
     since: u64,
 }
 
-/// One who holds certificates: an identity on a node.
+/// A holder of certificates: an identity on a node.
 pub(crate) type Holder = (Identity, String);
 
 /// Where the authority's keys are.
@@ -244,7 +244,7 @@ impl CertificateAuthority {
         self.inner.lock().expect("no holder of the lock panics")
     }
 
-    /// What is wrong with what replicas share, for the status.
+    /// The problem with what replicas share, for the status.
     pub(crate) fn problem(&self) -> Option<String> {
         self.problem.lock().expect("no holder of the lock panics").clone()
     }
@@ -333,9 +333,9 @@ impl CertificateAuthority {
         Ok(absorbed)
     }
 
-    /// Makes the own list one that may follow `published`, which some replica wrote: it names all
-    /// that has not ended, and its number is larger. What was not signed by an authority that is
-    /// trusted here is nobody's list.
+    /// Makes our list a valid successor of `published`, which some replica wrote: it names all its
+    /// unexpired entries, and its number is larger. A list that no trusted authority signed is
+    /// ignored.
     pub(crate) fn succeed(&self, published: &str, now: SystemTime) -> Result<(), CaError> {
         let Keys::Cluster(ttl_max) = self.keys else { return Ok(()) };
         let mut inner = self.inner();
@@ -389,8 +389,8 @@ impl CertificateAuthority {
         Ok(())
     }
 
-    /// What must be done as time passes: a list is signed anew, a rotation goes on once all holders
-    /// know the new root.
+    /// The periodic work: signs the list again, and continues a rotation once all holders know the
+    /// new root.
     pub(crate) fn maintain(&self, holders: &[Holder], now: SystemTime) -> Result<(), CaError> {
         let mut inner = self.inner();
         let shorter = inner.ledger.forget_expired(now);
@@ -463,9 +463,9 @@ impl CertificateAuthority {
         Ok(inner.status(holders))
     }
 
-    /// Ends the rotation: the old root is no longer handed out as trusted. With `force` that is so
-    /// although holders have not renewed: whoever renews refuses them, and no open connection is
-    /// cut.
+    /// Ends the rotation: the old root is no longer handed out as trusted. With `force` this
+    /// happens although some holders have not renewed: holders that renew refuse them, and no open
+    /// connection is cut.
     pub(crate) fn finish_rotation(
         &self,
         holders: &[Holder],

@@ -1,12 +1,11 @@
-//! Who calls: the bearer token of a node's proxy, verified.
+//! Callers: verifies the bearer token of a node's proxy.
 //!
-//! On one machine control signs the tokens itself, and believes one only from an address of its
-//! node: what a token was copied to elsewhere gains nothing. In a cluster the API server signs
-//! them, and only it can tell whether one is good: the pod that it was given to must still exist.
-//! It is asked about no token that it has not signed, see [`crate::issuer`]. Its positive answers
-//! are remembered for a minute, by the token's hash; a token itself is never kept and never part of
-//! an error. An API server that is away is no reason to call a proxy unknown: it is told to come
-//! again.
+//! On one machine control signs the tokens itself, and accepts one only from an address of its
+//! node: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
+//! it can say whether one is valid: the pod that it was issued to must still exist. It is never
+//! asked about a token that it has not signed, see [`crate::issuer`]. Its positive answers are
+//! remembered for a minute, by the token's hash; a token itself is never kept and never part of an
+//! error. While the API server is away, a proxy is not refused as unknown: it is asked to retry.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -45,14 +44,14 @@ const REMEMBERED_MAX: usize = 20_000;
 /// How long a pod may be known to the API server and not yet to us.
 const POD_WAIT: Duration = Duration::from_secs(1);
 
-/// Who calls.
+/// The caller that a token proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// Namespace of its service account.
     pub(crate) namespace: String,
     /// Name of its service account.
     pub(crate) service_account: String,
-    /// The node it is bound to; empty when nothing tells.
+    /// The node it is bound to; empty if unknown.
     pub(crate) node: String,
     /// When its token ends.
     pub(crate) expires_at: SystemTime,
@@ -94,13 +93,13 @@ pub(crate) enum CallerError {
     /// The token's pod is gone, or was replaced.
     #[error("the token is of pod {0}, which does not exist any more")]
     PodGone(String),
-    /// Nobody can tell at the moment.
+    /// It cannot be verified at the moment.
     #[error("the token cannot be verified now, try again")]
     Unknown(#[source] ApiError),
 }
 
 impl CallerError {
-    /// What the caller is told.
+    /// The status that the caller gets.
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Unknown(_) => Status::unavailable(error_chain(self)),
@@ -119,7 +118,7 @@ pub(crate) enum Callers {
 }
 
 impl Callers {
-    /// Who calls from `remote`, proven by the bearer token among `metadata`.
+    /// The caller at `remote`, proven by the bearer token in `metadata`.
     pub(crate) async fn caller(
         &self,
         metadata: &MetadataMap,
@@ -133,7 +132,7 @@ impl Callers {
                 let claims = verifier.verify(token, TOKEN_AUDIENCE, now)?;
                 let from = remote.map(|remote| remote.ip().to_canonical());
                 let is_there = from.is_some_and(|ip| world.is_address_of(&claims.node, ip));
-                // A token without a node is one for nothing; whoever needs the node says so.
+                // A token without a node gives no access; the code that needs the node refuses it.
                 if !is_there && !claims.node.is_empty() {
                     return Err(CallerError::Elsewhere { node: claims.node, from });
                 }
@@ -158,8 +157,8 @@ fn bearer(metadata: &MetadataMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
-/// Compares the token's pod with the world: it must be there, the same incarnation, and it tells
-/// the node where the token does not.
+/// Compares the token's pod with the world: it must exist with the same uid, and it names the node
+/// if the token does not.
 async fn located(mut caller: Caller, world: &World) -> Result<Caller, CallerError> {
     let Some((name, uid)) = &caller.pod else { return Ok(caller) };
     let object = ObjectName::new(&caller.namespace, name);
@@ -241,7 +240,7 @@ impl Reviews {
         }
         let busy = |_| CallerError::Unknown(ApiError::Away("it is asked about others".to_owned()));
         let _turn = timeout(ANSWER_TIMEOUT, self.turns.of(source)).await.map_err(busy)?;
-        // Whoever was faster may have asked about the same token.
+        // A faster call may have asked about the same token.
         if let Some(known) = self.known(&hash, now) {
             return Ok(known);
         }

@@ -1,9 +1,8 @@
 //! The control plane's flags as written by the user, and the settings as it uses them.
 //!
 //! Environment names are istiod's where they mean the same thing. [`Args`] may hold anything that
-//! clap accepts; `Config` holds only what has been checked. A setting that is given twice, as a
-//! flag and in the mesh configuration, must agree. Nothing but this file reads the mesh
-//! configuration.
+//! clap accepts; `Config` holds only what has been checked. A setting that is given both as a flag
+//! and in the mesh configuration must agree. Nothing but this file reads the mesh configuration.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -121,7 +120,7 @@ pub struct Args {
     pub mesh_config: Option<PathBuf>,
 }
 
-/// What is wrong with the settings, and what would be right.
+/// A problem with the settings, and its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// `--registry` names no source that this build knows.

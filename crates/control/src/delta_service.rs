@@ -1,5 +1,5 @@
-//! The gRPC of delta discovery, message by message: see [`ambit_net::grpc::messages`] for why it is
-//! not tonic's. Nothing here knows what is sent.
+//! The gRPC service of delta discovery, message by message: [`ambit_net::grpc::messages`] says why
+//! it is not tonic's. Nothing here knows what is sent.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};

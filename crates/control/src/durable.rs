@@ -1,7 +1,7 @@
-//! Files that are whole or not there: written beside, then renamed.
+//! Files that are whole or absent: written beside their place, then renamed.
 //!
 //! Keys and tokens are readable by their owner only, from their first byte on. Nothing here may
-//! leave a file half written under its own name.
+//! leave a half-written file under its final name.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};

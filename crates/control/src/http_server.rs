@@ -1,7 +1,7 @@
-//! HTTP/1.1 for administration and monitoring: small questions, whole answers.
+//! HTTP/1.1 for administration and monitoring: small requests, whole responses.
 //!
-//! Bodies are bounded; connections and their time are by [`ambit_net::http_port`]. Nothing here
-//! knows what is asked.
+//! Bodies are bounded here; [`ambit_net::http_port`] bounds connections and their time. Nothing
+//! here knows the requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

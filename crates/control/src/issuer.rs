@@ -1,11 +1,11 @@
-//! What keeps forged tokens from costing the API server a question.
+//! Keeps forged tokens from costing the API server a request.
 //!
 //! The API server publishes the keys that sign its tokens; by default every service account may
-//! read them. A token that none of them has signed is refused here, by a signature's check and
-//! nothing else. Where the keys are not to be had, questions are asked in turn: a source has a
-//! share of them, some are kept for sources whose tokens were good before, and what was refused is
-//! not asked again at once. That a token is signed proves nothing else: only the API server's
-//! answer makes a caller known.
+//! read them. A token that none of them has signed is refused here, after a signature check and
+//! nothing else. If the keys cannot be read, requests to the API server are rationed: a source has
+//! a share of them, some are reserved for sources whose tokens were valid before, and a refused
+//! token is not asked about again at once. A good signature alone proves nothing: only the API
+//! server's answer authenticates a caller.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ pub(crate) enum Signature {
     Good,
     /// None has.
     Forged(Forgery),
-    /// The keys are not to be had.
+    /// The keys are not available.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ struct Known {
     keys: Option<Arc<KeySet>>,
     /// When they were asked for.
     asked_at: Option<Instant>,
-    /// Why they are not to be had, as it was said in the log.
+    /// Why they are not available, as in the log.
     problem: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl Source {
     }
 }
 
-/// Whose turn it is to have a question asked.
+/// Whose token the API server is asked about next.
 pub(crate) struct Turns {
     open: Semaphore,
     reserved: Semaphore,

@@ -1,4 +1,4 @@
-//! The Kubernetes API server as the control plane speaks to it.
+//! The control plane's access to the Kubernetes API server.
 //!
 //! A limit on how long any single answer may take, and one way to tell an API server that is away
 //! (go on with what is known, try again) from one that says no (tell the operator). Nothing here

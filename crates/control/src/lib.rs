@@ -1,8 +1,8 @@
 //! Role: the control plane: registry, view, delta xDS and certificate authority.
 //!
-//! It reads objects, makes the view of them, tells proxies about it, signs their pods' certificates
-//! and answers administrators. It never touches a pod's traffic, and a mesh goes on without it
-//! until certificates end.
+//! It reads objects, builds the view from them, sends it to proxies, signs their pods' certificates
+//! and answers administrators. It never touches a pod's traffic, and a mesh works without it until
+//! certificates expire.
 //!
 //! | module | does |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | `registry` | where objects come from, as a stream of events |
 //! | `view_builder` | objects to the workloads, services and policies of the view |
 //! | `kubernetes` | the API server: client, and what only a cluster needs |
-//! | `world` | what is known at this moment, shared |
+//! | `world` | the current state, shared |
 //! | `xds_server`, `listener` | delta discovery, and TLS below it |
-//! | `callers`, `authentication` | whose token a proxy's is, and whether that is a node proxy |
+//! | `callers`, `authentication` | who a token belongs to, and whether that is a node proxy |
 //! | `ca` | the certificate authority |
 //! | `node_credentials` | tokens, roots and revocation lists for nodes |
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |

@@ -1,9 +1,9 @@
 //! TCP and TLS below discovery and certificates.
 //!
-//! Every pod reaches this port, so a connection has to prove itself: by a TLS handshake, and by a
-//! call of a node's proxy soon after it. Until then it is one of a bounded number; how they are
-//! bounded, and who goes first, see [`ambit_net::admission`]. Handshakes run beside one another,
-//! so many of one source at a time, so that a flood of them from one place does not take the
+//! Every pod can reach this port, so a connection has to prove itself: by a TLS handshake, and by a
+//! call of a node's proxy soon after it. Until then it is one of a bounded number;
+//! [`ambit_net::admission`] says how they are bounded, and which is closed first. Handshakes run in
+//! parallel, a limited number for each source, so a flood from one place does not take the
 //! processor from the others. The server certificate can be replaced while connections live.
 //! Nothing here knows what is served.
 
@@ -159,12 +159,12 @@ enum Refused {
 pub(crate) enum Security {
     /// TLS with whatever certificate is current.
     Tls(Arc<ArcSwap<ServiceAcceptor>>),
-    /// None; for loopback. Whoever is there has proven enough.
+    /// None; for loopback. A client there has proven enough.
     Plain,
 }
 
 impl Security {
-    /// What this port bears in a process that may have so many descriptors.
+    /// The bounds of this port in a process that may have so many descriptors.
     fn bounds(&self, descriptors: usize) -> Bounds {
         let total = SILENT_MAX.min(descriptors / SILENT_SHARE);
         let silent = Bound { total, each: SILENT_OF_SOURCE_MAX.min(total.div_ceil(2)) };
@@ -202,8 +202,8 @@ pub(crate) fn accept(
             drain.spawn(async move {
                 match establish(admitted, &security, &handshakes, &remote).await {
                     Ok(transport) => {
-                        // The server is gone when nobody takes it; then the client is told by the
-                        // close.
+                        // If nothing takes it, the server is gone; then the close informs the
+                        // client.
                         let _ = sender.send(Ok(Connection { transport, remote })).await;
                     }
                     Err(error) => {

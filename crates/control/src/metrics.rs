@@ -1,6 +1,6 @@
 //! What the control plane counts, under istiod's names where istiod counts the same.
 //!
-//! Nothing here may decide anything or keep a label without a bound: nodes and identities are not
+//! Nothing here may decide anything or keep an unbounded label: nodes and identities are not
 //! labels.
 
 use std::time::Duration;

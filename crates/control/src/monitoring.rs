@@ -15,15 +15,15 @@ use crate::ca::CertificateAuthority;
 use crate::http_server::{Answer, Question};
 use crate::metrics::Metrics;
 
-/// That something is wrong with what replicas share; what it is, administrators are told.
+/// The metric for a problem in what replicas share; the administration API says which.
 const SHARED_PROBLEM: &str = "what replicas share of the authority; see the log, or GET /status";
 
-/// Answers whoever watches the control plane.
+/// Answers the monitoring of the control plane.
 pub(crate) struct Monitoring {
     /// Not there before the control plane serves.
     pub(crate) authority: Arc<OnceLock<Arc<CertificateAuthority>>>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Whether the control plane serves proxies, and goes on to.
+    /// Whether the control plane serves proxies, and will continue to.
     pub(crate) serves: watch::Receiver<bool>,
 }
 

@@ -1,8 +1,8 @@
 //! What each node's proxy needs to join: a token, the roots, the revocation list.
 //!
-//! Written for every Node object into a directory of its own: `token` (private, bound to the node,
+//! Written for every Node object into its own directory: `token` (private, bound to the node,
 //! replaced at half its life), `root-cert.pem`, and `ca-crl.pem` once anything was revoked. The
-//! token of a node that is gone is removed. Nothing here may write outside of the node's directory.
+//! token of a deleted node is removed. Nothing here may write outside the node's directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::world::World;
 
 /// How long a token is valid.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
-/// How often tokens are looked at, when nothing else gives a reason.
+/// How often tokens are checked when nothing changes.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why a node's credentials cannot be written.

@@ -1,7 +1,7 @@
-//! Where objects come from: one source at a time gives a stream of typed events.
+//! Where objects come from: one source at a time yields a stream of typed events.
 //!
 //! The rest of the control plane sees [`Event`]s and cannot tell a directory from a Kubernetes API
-//! server. A source must never invent an object, nor keep one that is gone.
+//! server. A source must never invent an object, nor keep a deleted one.
 
 mod files;
 pub(crate) mod kubernetes;
@@ -60,7 +60,7 @@ impl Registry {
         matches!(self, Self::Files(..))
     }
 
-    /// Gives all that there is to `take`, in one piece or in several.
+    /// Passes all objects to `take`, in one piece or in several.
     pub(crate) async fn load(
         &mut self,
         mut take: impl FnMut(Vec<Event>),
@@ -92,7 +92,7 @@ impl Registry {
 pub(crate) struct Batch {
     /// The changes, in an order that does not matter.
     pub(crate) events: Vec<Event>,
-    /// Everything that was there when this mark was set has been told by now.
+    /// Everything that existed when this mark was set has been sent by now.
     pub(crate) mark: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) enum Event {
     Put(Typed),
     /// An object is gone.
     Delete(ObjectKey),
-    /// What the node says of a pod; `None` when it says nothing any more.
+    /// What the node reports about a pod; `None` when it no longer reports it.
     PodStatus {
         /// Namespace of the pod.
         namespace: Text,
@@ -128,7 +128,7 @@ pub(crate) enum Event {
         name: Text,
         /// The uid of the captured pod; `None` when it is not captured.
         uid: Option<Text>,
-        /// What else the agent says of it.
+        /// The agent's notes about it.
         notes: CaptureNotes,
     },
     /// Why the node agent could not capture a pod, and which incarnation of it.
@@ -142,24 +142,24 @@ pub(crate) enum Event {
     },
 }
 
-/// What an agent says of a captured pod, beside that it is one.
+/// What an agent reports about a captured pod, besides its capture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CaptureNotes {
-    /// Open connections that are older than the capture and go on in plain text.
+    /// Open connections that are older than the capture and continue in plain text.
     pub(crate) older: u32,
     /// The kernel parameter that capture has to do without; empty: none.
     pub(crate) lacks: Text,
 }
 
 impl CaptureNotes {
-    /// As an agent writes them; what is no number counts as none.
+    /// Parses an agent's values; what is not a number counts as none.
     pub(crate) fn read(older: Option<&str>, lacks: Option<&str>) -> Self {
         let older = older.and_then(|number| number.parse().ok()).unwrap_or_default();
         Self { older, lacks: lacks.unwrap_or_default().into() }
     }
 }
 
-/// What the node says of a pod.
+/// What the node reports about a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodStatus {

@@ -1,9 +1,9 @@
 //! The life of the control plane: set up, serve, end in good order.
 //!
 //! Nothing is served before the registry was read, and every task ends before the process does.
-//! What this file and `cluster` start is all there is. It ends in two steps: first no new proxies
-//! and certificates, while the streams of connected proxies end one after another, so that the
-//! other replicas are not stormed; then everything else.
+//! This file and `cluster` start every task. The end has two steps. First, new proxies and
+//! certificates are refused, and the streams of connected proxies end one after another, so they do
+//! not all reconnect to the other replicas at once; then everything else ends.
 
 mod cluster;
 mod renewal;

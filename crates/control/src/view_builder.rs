@@ -1,10 +1,10 @@
 //! From objects to the view that proxies get, one change at a time.
 //!
-//! [`Builder::apply`] takes events of the registry and answers with the changes of the view, and
-//! with nothing for whatever came out the same. It keeps indexes by namespace, label, node, owner
-//! and listed address, so that a changed object costs what depends on it and not the mesh. Names
-//! and meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
-//! reads a file or a clock, or speaks to anybody.
+//! [`Builder::apply`] takes events of the registry and returns the changes of the view, and nothing
+//! for resources that stay the same. It keeps indexes by namespace, label, node, owner and listed
+//! address, so a changed object costs only what depends on it and not the whole mesh. Names and
+//! meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
+//! reads a file or a clock, or uses the network.
 
 mod entries;
 mod known;
@@ -75,7 +75,7 @@ struct Dirty {
     listings: BTreeSet<Listing>,
 }
 
-/// What lists endpoints by their addresses, each of which may be a workload of its own.
+/// Objects that list endpoints by address; each address may be its own workload.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Listing {
     /// A ServiceEntry.
@@ -137,7 +137,7 @@ impl Builder {
         self.vips.take_changed().then_some(&self.vips)
     }
 
-    /// What is to be said of an AuthorizationPolicy.
+    /// The condition to report for an AuthorizationPolicy.
     pub(crate) fn condition(&self, policy: &ObjectName) -> Option<&StatusCondition> {
         self.conditions.get(policy)
     }

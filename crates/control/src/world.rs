@@ -1,8 +1,8 @@
-//! What the control plane knows at this moment, shared by everything that answers questions.
+//! The current state of the control plane, shared by everything that answers requests.
 //!
 //! One task feeds it with the registry's events; discovery streams wait for its resources, the
-//! authority and the administration read its objects. It is complete before anybody is served: a
-//! proxy must never take a registry that is still being read for a mesh without workloads.
+//! authority and the administration read its objects. It is complete before any client is served:
+//! to a proxy, a registry that is still being read must never look like a mesh without workloads.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ impl World {
         mark
     }
 
-    /// The marks as they are set, for whoever reads the registry.
+    /// The marks as they are set, for the reader of the registry.
     pub(crate) fn marks(&self) -> watch::Receiver<u64> {
         self.marks.subscribe()
     }

@@ -1,10 +1,9 @@
 //! Delta discovery: one task for each connected proxy.
 //!
-//! What to send is the business of the stream's state machine; this file feeds it with requests and
-//! with the newest resources, and carries what it answers. A change is sent as soon as the client
-//! can take it: there is no timer that churn could extend, and whatever changed while the client
-//! was busy goes out in the next response. Nothing here may serve a client that has not proven to
-//! be a node's proxy.
+//! The stream's state machine decides what to send; this file feeds it requests and the newest
+//! resources, and sends its responses. A change is sent as soon as the client can take it: there is
+//! no timer that churn could extend, and changes that arrive while the client is busy go into the
+//! next response. Nothing here may serve a client that has not proven to be a node's proxy.
 
 mod streams;
 
@@ -53,7 +52,7 @@ const TURN_BYTES_PER_SECOND: u32 = 2 << 20;
 /// How long a client may leave a response untaken before it is given up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What one client is to be sent.
+/// The responses for one client.
 type Responses = mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>;
 
 /// Discovery for node proxies.
@@ -88,7 +87,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn; whoever asked first gets one first.
+    /// Waits for a turn; first come, first served.
     async fn take(&self) -> Turn {
         let permit = self.0.clone().acquire_owned().await.expect("nobody closes it");
         Turn { _permit: permit, over_at: Instant::now() + TURN }
@@ -108,7 +107,7 @@ async fn turn_over(turn: Option<Instant>) {
     }
 }
 
-/// Who is connected, for people to look at.
+/// The connected clients, for the status.
 #[derive(Default)]
 pub(crate) struct Clients {
     next: AtomicU64,
@@ -125,7 +124,7 @@ struct Client {
 }
 
 impl Client {
-    /// A client that has asked for something; whoever looks sees that it has not got it.
+    /// A client that has subscribed and, to `/debug/syncz`, has received nothing yet.
     fn new(remote: Option<SocketAddr>, node: String, stream: &Stream) -> Self {
         let id = stream.node().map(|told| told.id.to_string()).unwrap_or_default();
         let (since, progress) = (SystemTime::now(), Mutex::new(stream.progress()));
@@ -213,8 +212,8 @@ fn type_name(resource_type: ResourceType) -> &'static str {
 }
 
 impl Discovery {
-    /// Serves one client for as long as it stays; answers what it is to be sent, and what to hold
-    /// for as long as something of it may wait for the client.
+    /// Serves one client for as long as it stays. Returns the responses to send, and a guard to
+    /// hold for as long as any of them may wait for the client.
     pub(crate) async fn follow(
         &self,
         headers: HeaderMap,
@@ -292,7 +291,7 @@ impl StreamTask {
     async fn run(mut self, requests: Messages) {
         self.discovery.metrics.stream(1);
         let end = self.serve(requests).await;
-        // It has no more answers to give, and who is told why may never listen.
+        // It sends no more responses, and the client may never read the reason.
         self.turn = None;
         self.discovery.metrics.stream(-1);
         self.discovery.clients.remove(self.key);
@@ -301,7 +300,7 @@ impl StreamTask {
             End::Left => tracing::info!(remote, node, "discovery client left"),
             End::Told(status) => {
                 tracing::info!(remote, node, reason = status.message(), "discovery stream ended");
-                // The client may be gone already; then there is nobody to tell.
+                // The client may be gone already; then nobody receives it.
                 let _ = self.responses.send_timeout(Err(status), SEND_TIMEOUT).await;
             }
         }

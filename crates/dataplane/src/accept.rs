@@ -1,9 +1,9 @@
 //! The accept loops: one for each socket of a pod on each thread.
 //!
-//! A loop accepts as long as its pod may have one more connection; what is beyond waits in the
-//! kernel, and existing connections go on. Where the pod is connected to, a client beyond its own
-//! part is reset at once instead of being waited for, so that it never keeps others from being
-//! accepted. A listener is never closed for want of resources.
+//! A loop accepts as long as its pod may have one more connection; further connections wait in the
+//! kernel, and existing ones continue. On inbound sockets a client beyond its own part is reset at
+//! once and does not wait, so it never keeps others from being accepted. A listener is never closed
+//! for lack of resources.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use crate::descriptors::{Crowded, Permit, Share, Source};
 
 /// First and last pause of an accept loop that cannot accept.
 const ACCEPT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// How often a loop looks whether there is room again. Room comes from any connection of the
-/// worker, on any thread: to be told of it would cost every connection something at its end.
+/// How often a loop checks whether there is room again. Any connection of the worker, on any
+/// thread, can make room: a notification would cost every connection something at its end.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// Says whose connection it is that came from an address.
@@ -33,10 +33,10 @@ pub struct Entrance {
     pub share: Arc<Share>,
     /// Descriptors of a connection: 2 where another one is dialled for it.
     pub count: usize,
-    /// Where the pod is connected to: by whom. `None` where it connects itself.
+    /// For inbound connections: finds the source. `None` for the pod's own connections.
     pub(crate) source_of: Option<SourceOf>,
-    /// Probes of the accepted, if any. A client whose kernel has given up what it had to send says
-    /// nothing: nobody would learn that it is gone while what it sent before waits.
+    /// TCP keepalive of accepted connections, if any. A client whose kernel has given up sends
+    /// nothing: without probes nobody would notice that it is gone while its earlier bytes wait.
     pub keepalive: Option<Keepalive>,
 }
 
@@ -49,8 +49,8 @@ impl Entrance {
         }
     }
 
-    /// Descriptors for a connection that was accepted. The pod's own waits for them, as the ones
-    /// behind it do; whoever else has no more is refused.
+    /// Descriptors for a connection that was accepted. The pod's own connection waits for them, and
+    /// so do those behind it; any other source without room is refused.
     async fn admit(&self, peer: SocketAddr) -> Result<Permit, Box<Crowded>> {
         if self.source_of.is_some() {
             return self.take(peer);
@@ -71,8 +71,8 @@ impl Entrance {
 
 /// Accepts connections until the guard drains, as many at a time as the share allows.
 ///
-/// What waits by then is accepted too: its clients were told that they are connected, and when the
-/// listener is closed the kernel resets them, unless `net.ipv4.tcp_migrate_req` is on.
+/// What waits by then is accepted too: its clients are already connected, and when the listener is
+/// closed the kernel resets them, unless `net.ipv4.tcp_migrate_req` is on.
 pub async fn accept_loop(
     listener: std::net::TcpListener,
     mut guard: Guard,
@@ -198,7 +198,7 @@ mod tests {
         std::net::TcpStream::connect(address).expect("queued by the kernel")
     }
 
-    /// Lets `waiting` connections wait at a listener that is to be closed, with room for `room`.
+    /// Lets `waiting` connections wait at a listener that will be closed, with room for `room`.
     async fn check(waiting: usize, room: usize, expected: usize) {
         let (listener, address) = listening();
         let mut clients: Vec<_> = (0..waiting).map(|_| connect(address)).collect();

@@ -1,8 +1,8 @@
 //! Certificates of the enrolled pods: obtained, cached, refreshed, and checked against revocation.
 //!
-//! Reading is lock-free, so that the data path may ask at every connection; all writing is done by
-//! one task on the control thread, the [`Keeper`]. It never logs a key, never hands out a
-//! certificate that has expired, and asks for none that no pod of this node needs.
+//! Reading is lock-free, so the data path may look a certificate up at every connection. Only one
+//! task writes, the [`Keeper`] on the control thread. It never logs a key, never returns an expired
+//! certificate, and requests none that no pod of this node needs.
 
 mod authority;
 mod keeper;
@@ -27,7 +27,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Requests of the worker that may wait for the keeper.
 const ASKS: usize = 1 << 14;
 
-/// One certificate with what is made of it once.
+/// One certificate, with the objects that are built from it once.
 pub struct Credentials {
     /// Key, chain and roots.
     pub certificate: Arc<WorkloadCertificate>,
@@ -35,7 +35,7 @@ pub struct Credentials {
     pub acceptor: Acceptor,
     /// Opens HBONE in its name.
     pub connector: Connector,
-    /// The list in force names it, or an authority of its chain: nobody accepts it any more.
+    /// The list in force names it, or an authority of its chain: no peer accepts it any more.
     pub is_revoked: bool,
     /// No other credentials of this process have it.
     number: u64,
@@ -74,7 +74,7 @@ pub enum CertificateError {
     },
 }
 
-/// Tells the time; another in tests.
+/// The clock; another one in tests.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
@@ -184,8 +184,8 @@ impl Certificates {
         }
     }
 
-    /// Numbers what an HBONE connection is proven with: the certificate, and what was trusted and
-    /// revoked at the time. Connections of another number get no new tunnels.
+    /// A number for the proof of an HBONE connection: the certificate, and the trust and
+    /// revocations at the time. Connections with another number get no new tunnels.
     pub(crate) fn generation(&self, credentials: &Credentials) -> u128 {
         let trust = *self.inner.trust_changed.borrow();
         u128::from(credentials.number) << u64::BITS | u128::from(trust)
@@ -204,7 +204,8 @@ impl Certificates {
         (in_date && !credentials.is_revoked).then(|| credentials.clone())
     }
 
-    /// What is revoked. Live connections are judged again whenever [`Self::trust_changed`] fires.
+    /// The revocations in force. Live connections are judged again whenever [`Self::trust_changed`]
+    /// fires.
     pub fn revocations(&self) -> Arc<RevocationList> {
         self.inner.revocations.load_full()
     }

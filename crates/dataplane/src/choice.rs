@@ -1,7 +1,7 @@
 //! What one data-plane thread knows of its surroundings when it plans a connection.
 //!
 //! How busy endpoints are, which of them refused connections lately, which pods are served here,
-//! and a source of chance. Each thread has its own, so that nothing is shared on the hot path; it
+//! and a source of randomness. Each thread has its own, so nothing is shared on the hot path; it
 //! only answers the questions of [`ambit_model::choice`] and decides nothing itself.
 
 use std::cell::RefCell;
@@ -113,7 +113,7 @@ impl Drop for OpenConnection {
 pub struct Around<'a> {
     /// Open connections and failures.
     pub balance: &'a Balance,
-    /// The mesh as it is known now.
+    /// The current view of the mesh.
     pub view: &'a View,
     /// The identity of a pod that this proxy serves, by its name.
     pub enrolled: &'a dyn Fn(&WorkloadName) -> Option<&'a Identity>,

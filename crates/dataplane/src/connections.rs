@@ -1,9 +1,9 @@
 //! The live connections of one data-plane thread, and what ends them before their time.
 //!
-//! A connection is entered before its destination is dialled and leaves with its last byte. While
-//! it is in the table it is judged again whenever the view changes in a way that matters to
-//! authorization, and whenever a certificate is revoked. What is no longer allowed is cut within a
-//! second; nothing is cut for a policy that has not arrived yet.
+//! A connection enters the table before its destination is dialled and leaves with its last byte.
+//! While it is in the table it is judged again whenever the view changes in a way that matters to
+//! authorization, and whenever a certificate is revoked. A connection that is no longer allowed is
+//! cut within a second; none is cut for a policy that has not arrived yet.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -93,8 +93,8 @@ pub struct Connection {
     cut_for: RefCell<Option<CutReason>>,
 }
 
-/// What there is to tell of a connection once it stands: the record of each pod of this proxy that
-/// it belongs to, the client's first.
+/// What is reported about an established connection: the record of each pod of this proxy that it
+/// belongs to, the client's first.
 struct Details {
     records: Vec<(Record, Arc<Traffic>)>,
     counted: Cell<Bytes>,
@@ -156,7 +156,7 @@ impl Connections {
         }
     }
 
-    /// What there is to tell of every connection that stands.
+    /// A description of every established connection.
     pub fn list(&self) -> Vec<admin::Connection> {
         self.0.live.borrow().iter().filter_map(|(_, connection)| connection.info()).collect()
     }
@@ -323,7 +323,7 @@ impl Entered {
             (record, traffic)
         });
         self.stands(opened.collect());
-        // A revocation since the tunnel was proven was not seen by whoever judges the table.
+        // The table's judge has not seen a revocation since the tunnel was proven.
         if self.connection.judge_peer(&self.table.0.mesh.certificates.revocations()) {
             tally.metrics().revocation_rejection();
         }

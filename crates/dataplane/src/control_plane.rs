@@ -1,6 +1,6 @@
-//! How this proxy shows itself to the control plane: roots, token, headers.
+//! How this proxy authenticates to the control plane: roots, token, headers.
 //!
-//! Files are read again at each connection, because Kubernetes and control rotate them. A token is
+//! Files are read again for each connection, because Kubernetes and control rotate them. A token is
 //! never sent in plain text to another machine, and never logged.
 
 use std::io;
@@ -82,7 +82,7 @@ impl Serialize for Token {
 pub struct Access {
     /// Where it is and what proves it.
     pub service: ControlPlane,
-    /// What it is shown.
+    /// The token that proves this proxy.
     pub token: Token,
     /// The cluster that this proxy belongs to.
     pub cluster_id: Text,
@@ -91,7 +91,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Where to connect, and how to prove who answers.
+    /// Where to connect, and how to verify the server.
     pub fn target(&self) -> Result<Target, ControlPlaneError> {
         target(&self.service, self.mark)
     }

@@ -1,7 +1,7 @@
-//! What connections need of the view and the view does not hold yet.
+//! What connections need that the view does not hold yet.
 //!
-//! Where the view is fetched piece by piece, a connection asks here and waits; the client of the
-//! control plane takes what is asked for. A connection never waits for ever.
+//! Where the view is fetched on demand, a connection asks here and waits; the client of the control
+//! plane fetches what is asked for. A connection never waits for ever.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Demands that may wait to be sent.
 pub(crate) const DEMANDS: usize = 1024;
-/// How long a connection waits for what it demanded.
+/// How long a connection waits for its demand.
 pub(crate) const DEMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One name that a connection needs.
 pub(crate) struct Demanded {
     /// Which.
     pub name: String,
-    /// Told when the view says what there is to say.
+    /// Completed when the view has the answer.
     pub answered: oneshot::Sender<()>,
 }
 
@@ -35,8 +35,8 @@ impl Demand {
         self.0.is_some()
     }
 
-    /// Waits until the view says what there is to say about an address (`network/ip`) or a service
-    /// (`namespace/hostname`), but not for ever: then the view is taken as it is.
+    /// Waits until the view has the answer about an address (`network/ip`) or a service
+    /// (`namespace/hostname`). The wait is bounded: afterwards the view is used as it is.
     pub async fn address(&self, name: String) {
         let Some(demands) = &self.0 else { return };
         let asking = async {

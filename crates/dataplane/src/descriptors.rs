@@ -1,14 +1,14 @@
-//! The worker's account of file descriptors: who may have how many, and who has them.
+//! The worker's account of file descriptors: who may have how many, and who has how many.
 //!
 //! The threads of a worker share one limit (`RLIMIT_NOFILE`), and so this account. Every descriptor
 //! of a connection is taken here before it is opened and given back when it is closed: 1 for an
-//! accepted connection, 1 for one that is dialled, 1 for an HBONE connection, 1 for the
-//! application's end of a tunnel. A pod has a share for each direction, so that strangers who fill
-//! its inbound never stall its outbound; of a share each source has a part, so that no client keeps
-//! its neighbours out. `bounds` says how much each is.
+//! accepted connection, 1 for a dialled one, 1 for an HBONE connection, 1 for the application's end
+//! of a tunnel. A pod has a share for each direction, so strangers who fill its inbound share never
+//! stall its outbound. Each source has a part of a share, so no client keeps its neighbours out.
+//! `bounds` says how much each is.
 //!
-//! Nothing here runs while bytes move, nothing waits, and nothing is ever taken back: connections
-//! that are there go on.
+//! Nothing here runs while bytes move, nothing waits, and nothing is ever taken back: existing
+//! connections continue.
 
 mod bounds;
 mod told;
@@ -40,8 +40,8 @@ const GUARANTEE_OF_A_SOURCE: usize = 4;
 const MAX_IDLE_OF_A_SOURCE: usize = 128;
 /// How often a share that is used up is written to the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
-/// An IPv6 address of somebody unknown counts with all of its network of this length, because
-/// whoever has one has all.
+/// An unknown client's IPv6 address counts with its whole network of this prefix length, because
+/// the owner of one address usually has them all.
 const IPV6_NETWORK_BITS: u32 = 64;
 /// A site has networks of this length in common (RFC 6177), and may use any of the 65,536 in it.
 const IPV6_SITE_BITS: u32 = 48;
@@ -91,7 +91,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Whoever connects to a pod, as far as that is known.
+/// The client that connects to a pod, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// Its address, or the first of its network.
@@ -102,7 +102,7 @@ pub struct Source {
     site: Option<Ipv6Addr>,
 }
 
-/// Whoever may connect from a great many addresses.
+/// A client that may connect from a great many addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     /// Has proven to be this.
@@ -157,7 +157,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is used up.
+/// Which limit is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UsedUp {
     /// All that there is for connections.
@@ -274,8 +274,8 @@ impl Descriptors {
         Direction::ALL.into_iter().map(move |it| (it.as_str(), count(it)))
     }
 
-    /// Numbers that others change meanwhile: threads that take at the same time may each take one
-    /// more than there is, which what is set aside for the process bears.
+    /// Other threads change these numbers meanwhile: threads that take at the same time may each
+    /// take one too many, which the reserve of the process covers.
     fn room(&self) -> Room {
         let pods = self.pods.load(Ordering::Relaxed);
         Room {
@@ -348,7 +348,7 @@ enum Kind {
     Lent,
 }
 
-/// Who has what of a share. Whoever has nothing is not in it.
+/// How much each source has of a share. Sources that have nothing are not listed.
 #[derive(Debug, Default)]
 struct Uses {
     all: Count,

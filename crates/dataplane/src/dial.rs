@@ -1,6 +1,6 @@
-//! Dialling: a TCP connection from inside a workload's namespace, and why it or a tunnel fails.
+//! Dials TCP from inside a workload's namespace, and classifies why that or a tunnel fails.
 //!
-//! Every socket is made in the namespace of the workload it belongs to, with the proxy's mark.
+//! Every socket is created in the namespace of the workload it belongs to, with the proxy's mark.
 
 use std::io;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ pub enum DialError {
         /// Who.
         address: SocketAddr,
     },
-    /// The client's identity does not fit what the application wants to be told.
+    /// The client's identity does not fit into the PROXY header that the application wants.
     #[error("cannot write the PROXY header for the application")]
     ProxyProtocol(#[from] IdentityTooLong),
     /// The pod may have no more descriptors.

@@ -1,7 +1,7 @@
-//! Why a connection failed, as operators know it: Istio's letters and one word.
+//! Why a connection failed, in the form operators know: Istio's letters and one word.
 //!
-//! Every direction has errors of its own; what they have in common is here, below all of them, so
-//! that whoever counts and logs failures need not know who failed. Nothing here counts or logs.
+//! Every direction has its own errors; what they share is here, below all of them, so code that
+//! counts and logs failures need not know the directions. Nothing here counts or logs.
 
 use std::error::Error;
 

@@ -1,10 +1,11 @@
-//! How many TLS handshakes with one pod may be under way on one thread, and which goes when there
-//! are too many.
+//! How many TLS handshakes with one pod may be under way on one thread, and which is ended when
+//! there are too many.
 //!
-//! A handshake costs a descriptor and, once the client speaks, a signature. Nobody is refused for
-//! those who stay silent: the oldest handshake of whoever has most goes, strangers before clients
-//! that have proven themselves at this pod. A client that speaks is done before its turn comes. To
-//! refuse at a bound would let whoever has a few addresses keep everybody out.
+//! A handshake costs a descriptor and, once the client sends its hello, a signature. Silent clients
+//! never make others be refused: the oldest handshake of the source that has most is ended,
+//! strangers before clients that have proven themselves at this pod. A client that sends is done
+//! before its turn comes. If a bound refused newcomers, an attacker with a few addresses could keep
+//! everybody out.
 
 use std::sync::Arc;
 use std::time::Duration;

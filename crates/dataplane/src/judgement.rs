@@ -1,7 +1,7 @@
 //! Whether a connection to a pod of this proxy may come in.
 //!
-//! Asks the view, and waits for it where that can help: a workload or a policy that the view does
-//! not hold yet may be on its way. When the wait is over the answer is a refusal, never a gap.
+//! Asks the view, and waits where that can help: a workload or a policy that the view does not hold
+//! yet may be on its way. When the wait is over the connection is refused, never let through.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What a proxy learns while it runs, and whoever should know it when another takes its place.
+//! What a proxy learns while it runs, and how it passes that to its successor.
 //!
-//! The parts that learn something (views, certificates, revocations) say so here and do not know
-//! who listens. Where nobody does, it is said to nobody: no proxy stops for want of a successor.
+//! The parts that learn something (views, certificates, revocations) report it here and do not know
+//! who listens. If nobody listens, the report is dropped: no proxy stops for lack of a successor.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ambit_tls::WorkloadCertificate;
 use ambit_wire::proto::ambit::snapshot::Delta;
 use tokio::sync::mpsc;
 
-/// What may wait to be taken. Whoever listens takes it at once and keeps it elsewhere.
+/// The bound on items that wait to be taken. A listener takes each at once and keeps it elsewhere.
 const LEARNED: usize = 64;
 
 /// What a proxy has learned.
@@ -31,18 +31,18 @@ pub enum Learned {
     Forgotten(Identity),
 }
 
-/// Who is told what a proxy learns. Clones tell the same.
+/// The receiver of what a proxy learns. Clones share one receiver.
 #[derive(Clone, Debug)]
 pub struct Successor(mpsc::Sender<Learned>);
 
 impl Successor {
-    /// A successor, and what it is told.
+    /// A successor, and the receiver of what it gets.
     pub fn new() -> (Self, mpsc::Receiver<Learned>) {
         let (sender, receiver) = mpsc::channel(LEARNED);
         (Self(sender), receiver)
     }
 
-    /// Says what was learned.
+    /// Sends what was learned to the successor.
     pub async fn tell(&self, learned: Learned) {
         // Where nobody listens there is nobody to keep it for.
         drop(self.0.send(learned).await);

@@ -1,20 +1,20 @@
-//! What every proxy is made of, below the roles and above `ambit_net`.
+//! The parts of every proxy, below the roles and above `ambit_net`.
 //!
-//! A role brings its configuration, its listeners and its directions: what it does with a
-//! connection from accept to record. Here is what all of them use for it.
+//! A role has its own configuration, listeners and directions (a direction serves a connection from
+//! accept to record). This crate is what all roles use for that.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`settings`], [`mesh`] | what a role sets, and what all of its threads read |
-//! | [`views`], [`demand`], [`control_plane`] | discovery, and what connections ask of it |
-//! | [`certificates`] | those of the workloads that a proxy acts for, and what is revoked |
-//! | [`learned`] | what a proxy learns, for whoever takes its place |
+//! | [`views`], [`demand`], [`control_plane`] | discovery, and what connections demand from it |
+//! | [`certificates`] | certificates of the proxy's workloads, and revocations |
+//! | [`learned`] | what a proxy learns, for its successor |
 //! | [`own`], [`handshakes`] | the workloads that a proxy acts for |
-//! | [`plane`] | what a thread has for itself |
+//! | [`plane`] | the state of one thread |
 //! | [`accept`], [`descriptors`], [`memory`] | who may have how much, from accept on |
-//! | [`choice`], [`judgement`] | what the decisions of `ambit_model` are asked with |
+//! | [`choice`], [`judgement`] | the inputs to the decisions of `ambit_model` |
 //! | [`dial`], [`tunnel`] | connections to applications and to other proxies |
-//! | [`connections`], [`record`], [`failure`] | what lives, and what is told of it |
+//! | [`connections`], [`record`], [`failure`] | live connections, and how they end |
 //! | [`metrics`], [`logging`] | what an operator sees |
 //!
 //! Nothing here knows a role, a pod's listeners, or the process that started this one.

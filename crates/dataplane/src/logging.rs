@@ -1,8 +1,8 @@
 //! Log lines in Istio's forms, at levels that change at run time.
 //!
-//! Lines are handed to a thread that writes them in batches, so that a slow reader of the log never
-//! holds up traffic: when too many wait, further ones are dropped and the gap is logged. Nothing
-//! secret is ever formatted here, because nothing secret has a `Display`.
+//! A thread writes the lines in batches, so a slow reader of the log never delays traffic: when too
+//! many lines wait, further ones are dropped and the gap is logged. Nothing secret is ever
+//! formatted here, because nothing secret has a `Display`.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -60,10 +60,10 @@ pub struct Levels {
     lines: SyncSender<Line>,
 }
 
-/// What the writing thread is told.
+/// A message to the writing thread.
 enum Line {
     Text(Vec<u8>),
-    /// Everything before this is to be written, and then said so.
+    /// Write everything before this, then acknowledge.
     Flush(SyncSender<()>),
 }
 
@@ -86,7 +86,7 @@ impl Levels {
         Ok(Self { handle, initial: filter.to_owned(), lines })
     }
 
-    /// Levels that no subscriber obeys, for whoever shows them; they live as long as the process.
+    /// Levels that no subscriber uses, only to show them; they live as long as the process.
     pub fn detached(filter: &str) -> Self {
         let (layer, handle) = reload::Layer::new(parse(filter).expect("a filter"));
         std::mem::forget(layer);
@@ -101,8 +101,8 @@ impl Levels {
 
     /// Puts another filter in force.
     pub fn set(&self, filter: &str) -> Result<(), LevelError> {
-        // The parser takes a misspelt level for a target, of which it would log everything, and of
-        // all else nothing. At the start that is left to `RUST_LOG`'s own rules.
+        // The parser takes a misspelt level for a target: it would log everything of that target,
+        // and nothing else. At the start `RUST_LOG`'s own rules apply.
         let is_word = |clause: &&str| !clause.contains(['=', ':', '[', ']', '{', '}']);
         let mut words = filter.split(',').map(str::trim).filter(is_word);
         let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
@@ -181,7 +181,7 @@ fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
     while let Ok(first) = waiting.recv() {
         let mut next = Some(first);
         let mut written = None;
-        // While this thread sleeps, whoever logs need not wake it.
+        // While this thread sleeps, threads that log need not wake it.
         std::thread::sleep(BATCH_INTERVAL);
         loop {
             match next {

@@ -1,10 +1,10 @@
 //! Whose memory a connection uses, and how much each owner may use.
 //!
-//! What waits on a connection is on the account of whoever opened it, as far as that is proven: the
-//! client's identity and address, or the pod of this node. Beyond these it is on the accounts of
-//! the served pod and of the whole worker. A client's part of a pod's share is never the whole, nor
-//! is a pod's of the worker's unless the settings say so: the others go on. Accounts are of all
-//! threads, because the kernel decides which thread a connection comes to.
+//! Bytes that wait on a connection are on the account of the party that opened it, as far as that
+//! is proven: the client's identity and address, or the pod of this node. They are also on the
+//! accounts of the served pod and of the whole worker. A client never gets all of a pod's share,
+//! nor a pod all of the worker's unless the settings say so: the others continue. Threads share the
+//! accounts, because the kernel decides which thread gets a connection.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,9 +17,9 @@ use serde::Serialize;
 
 /// The part of a pod's share that one client may use.
 const CLIENT_PART_OF_POD: usize = 2;
-/// A share of which no more than this part is free is used up: windows are at their narrowest.
+/// A share is used up when no more than this part of it is free: windows are at their narrowest.
 const FREE_PART_WHEN_USED_UP: usize = 8;
-/// Shares that an operator is told of.
+/// Most shares in a report to operators.
 const MAX_TOLD: usize = 32;
 /// Accounts beyond which those are forgotten that nothing uses any more.
 const SWEEP_ACCOUNTS: usize = 256;
@@ -66,7 +66,7 @@ impl Memory {
         Self { budget, worker, others: Mutex::new(others) }
     }
 
-    /// What is held, or may come at any moment.
+    /// Bytes that are held, or that may arrive at any moment.
     pub fn reserved_bytes(&self) -> usize {
         self.worker.reserved_bytes()
     }

@@ -1,4 +1,5 @@
-//! What every thread of a proxy reads: the mesh as it is known now, and what is left of each share.
+//! What every thread of a proxy reads: the current view of the mesh, and what is left of each
+//! share.
 //!
 //! All of it is immutable or behind an atomic pointer: a data-plane thread never waits for the
 //! control thread. Nothing here decides anything.
@@ -25,13 +26,13 @@ pub struct Mesh {
     pub view: ArcSwap<View>,
     /// Bumped after each publication of a view.
     pub(crate) view_changed: watch::Sender<u64>,
-    /// Whether the view was ever received as a whole. Nobody is served before.
+    /// Whether the view was ever received completely. No pod is served before.
     pub view_complete: watch::Sender<bool>,
     /// Why the control plane does not answer; nothing while it does, and before the first attempt.
     pub control_plane_away: ArcSwapOption<Text>,
     /// Asks the control plane for an address before a plan is made, where not all are known.
     pub demand: Demand,
-    /// Certificates of those that this proxy acts for, and what is revoked.
+    /// Certificates of the workloads that this proxy acts for, and revocations.
     pub certificates: Certificates,
     /// Who may hold how much.
     pub memory: Memory,
@@ -58,7 +59,7 @@ impl Mesh {
         }
     }
 
-    /// Publishes a view and wakes whoever waits for one.
+    /// Publishes a view and wakes all tasks that wait for one.
     pub fn publish(&self, view: View) {
         self.view.store(Arc::new(view));
         self.view_changed.send_modify(|version| *version += 1);

@@ -1,7 +1,7 @@
 //! Counters with Istio's names and labels.
 //!
-//! A connection holds one `Traffic`, which is found once by its labels and then counted without
-//! looking anything up. Nothing here logs, and nothing here decides.
+//! A connection holds one `Traffic`, which is looked up once by its labels and then counts without
+//! a look-up. Nothing here logs, and nothing here decides.
 
 mod process;
 mod traffic;
@@ -197,7 +197,7 @@ impl Metrics {
         self.0.counters.discovery_ends.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// A discovery response came, of which so many resources were not taken as they came.
+    /// A discovery response came; so many of its resources were not accepted unchanged.
     pub(crate) fn discovery_message(&self, type_url: &str, resources: usize, refused: usize) {
         let labels = MessageLabels { url: type_url.to_owned() };
         let counters = &self.0.counters;

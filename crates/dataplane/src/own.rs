@@ -1,7 +1,8 @@
-//! Those that a proxy acts for: a node proxy for each pod of its node, another for itself.
+//! The workloads that a proxy acts for: for a node proxy each pod of its node, for any other proxy
+//! itself.
 //!
-//! An identity is what the one said who enrolled the workload, never what the view says: the view
-//! may be stale, whoever enrols holds the workload's very namespace. Nothing here decides anything.
+//! An identity comes from the agent that enrolled the workload, never from the view: the view may
+//! be stale, while the agent holds the workload's very namespace. Nothing here decides anything.
 
 use std::io;
 use std::sync::Arc;
@@ -28,14 +29,14 @@ pub struct OwnWorkload {
     pub netns: Option<NetNs>,
     /// The identity it acts under.
     pub identity: Identity,
-    /// What it may have of the process' descriptors.
+    /// Its shares of the process' descriptors.
     pub shares: Shares,
 }
 
 impl OwnWorkload {
-    /// What the view says of this workload. A description under its name but of another service
-    /// account is that of an earlier pod, and one without a node was written by somebody for
-    /// something else: nothing of it, its policies least of all, holds for this one.
+    /// The view's description of this workload. A description with its name but another service
+    /// account is an earlier pod's, and one without a node was written by a user for something
+    /// else: nothing of it applies to this one, least of all its policies.
     pub fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
         let described = view.workload_named(&self.name);
         described.filter(|it| it.is_pod() && it.service_account == self.identity.service_account)

@@ -1,7 +1,7 @@
-//! What all connections of a data-plane thread use, whatever their direction.
+//! What the connections of a data-plane thread share, whatever their direction.
 //!
-//! A connection lives and dies on the thread that accepted it; what is here is that thread's alone,
-//! but for the [`Mesh`]. Nothing here knows what is done with a connection.
+//! A connection stays on the thread that accepted it; everything here belongs to that thread alone,
+//! except the [`Mesh`]. Nothing here knows what is done with a connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const MAX_POOL_WAITERS: usize = 4096;
 
 /// What all connections of a thread use.
 pub struct Plane {
-    /// The mesh as it is known now.
+    /// The current view of the mesh.
     pub mesh: Arc<Mesh>,
     /// Those that live.
     pub connections: Connections,
@@ -45,7 +45,7 @@ pub struct Plane {
     pub tally: Tally,
 }
 
-/// Who connects to whom: what two connections must agree in to share an HBONE connection.
+/// Source and destination: two connections share an HBONE connection only if these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolKey {
     /// The workload, and so its namespace.
@@ -54,7 +54,7 @@ pub struct PoolKey {
     pub source: Identity,
     /// The address it connects from.
     pub source_ip: IpAddr,
-    /// The identities of which the destination must prove one.
+    /// The destination must prove one of these identities.
     pub(crate) destinations: Vec<Identity>,
     /// Where the tunnel ends.
     pub hbone: SocketAddr,
@@ -112,7 +112,7 @@ impl Plane {
     /// What an accept loop of a workload needs of its shares.
     pub fn entrance(&self, own: &OwnWorkload, direction: Direction) -> Entrance {
         let share = own.shares.of(direction).clone();
-        // What another proxy brings has one descriptor until it is told which tunnels.
+        // A connection of another proxy has one descriptor until its tunnels are known.
         let count = if direction == Direction::Handshakes { 1 } else { 2 };
         let keepalive = self.mesh.settings.sockets.keepalive;
         if direction == Direction::Outbound {

@@ -1,4 +1,4 @@
-//! What is known of one connection, and how it ends: one log line, its metrics, nothing else.
+//! The facts about one connection, and its end: one log line, its metrics, nothing else.
 //!
 //! Facts are gathered while a connection is set up and are written once. A record never influences
 //! what happens to its connection.
@@ -63,12 +63,12 @@ pub struct Party {
     pub workload: Option<Arc<Workload>>,
     /// Who it is, as proven.
     pub identity: Option<Identity>,
-    /// What it said of itself, where the view knows nothing.
+    /// What it claimed about itself, where the view knows nothing.
     pub baggage: Option<Box<Baggage>>,
 }
 
 impl Party {
-    /// An end of which only the address is known.
+    /// An end with only its address known.
     pub fn at(address: SocketAddr) -> Self {
         Self { address, workload: None, identity: None, baggage: None }
     }
@@ -122,10 +122,10 @@ impl Party {
     }
 }
 
-/// What is known of one connection.
+/// The facts about one connection.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Whose proxy tells.
+    /// Which end's proxy reports.
     pub reporter: Reporter,
     /// How it went.
     pub way: Way,
@@ -135,7 +135,7 @@ pub struct Record {
     pub destination: Party,
     /// The service through which the server was chosen.
     pub service: Option<Arc<Service>>,
-    /// What was asked of the tunnel; the destination's address is then that of the tunnel.
+    /// The `:authority` of the tunnel; the destination's address is then that of the tunnel.
     pub authority: Option<SocketAddr>,
     /// The proxy at the other end of the tunnel.
     pub peer: Option<Arc<Peer>>,
@@ -146,7 +146,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A connection between two addresses of which nothing else is known yet.
+    /// A connection between two addresses, with nothing else known yet.
     pub fn new(reporter: Reporter, source: SocketAddr, destination: SocketAddr) -> Self {
         Self {
             reporter,
@@ -161,7 +161,7 @@ impl Record {
         }
     }
 
-    /// The connection stands: counts it and says so to whoever debugs.
+    /// The connection is established: counts it and writes a debug line.
     pub(crate) fn opened(&self, tally: &Tally) -> Arc<Traffic> {
         let traffic = tally.traffic(self, ResponseFlags::None);
         traffic.opened();
@@ -299,8 +299,8 @@ pub struct Bytes {
     pub(crate) to_client: u64,
 }
 
-/// Finds the counters of connections. A thread remembers them by who takes part, so that the
-/// usual connection compares a few pointers instead of twenty texts.
+/// Finds the counters of connections. A thread caches them by source and destination, so the usual
+/// connection compares a few pointers instead of twenty texts.
 pub struct Tally {
     metrics: Metrics,
     remembered: RefCell<FxHashMap<Remembered, Arc<Traffic>>>,

@@ -1,7 +1,7 @@
-//! What a role sets of its data plane.
+//! The settings of a data plane, as its role sets them.
 //!
-//! Each role reads and validates its own configuration; this is the part of it that moving bytes
-//! needs, the same for every proxy. Nothing here has a default and nothing is unset.
+//! Each role reads and validates its own configuration; this is the part that moving bytes needs,
+//! the same for every proxy. Nothing here has a default and nothing is unset.
 
 use std::time::Duration;
 

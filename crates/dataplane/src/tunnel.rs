@@ -1,7 +1,7 @@
-//! Tunnels: HBONE to another proxy, in a connection that is there or a new one.
+//! Tunnels: HBONE to another proxy, in an existing connection or a new one.
 //!
-//! Nothing is sent to a peer before its certificate proves an identity that was expected, and no
-//! connection is shared between identities, namespaces or destinations.
+//! Nothing is sent to a peer before its certificate proves an expected identity, and no connection
+//! is shared between identities, namespaces or destinations.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use crate::plane::{PeerConnection, Plane, PoolKey, TunnelPeer, put};
 /// Connections that a tunnel is asked of before the destination is given up.
 const MAX_TUNNEL_ATTEMPTS: usize = 3;
 
-/// What the other proxy is told of a connection.
+/// What the request tells the other proxy about a connection.
 pub struct Ask<'a> {
     /// The pod that connects.
     pub source: &'a Workload,
@@ -39,7 +39,7 @@ pub struct Ask<'a> {
     pub service: Option<&'a Service>,
 }
 
-/// A tunnel that stands.
+/// An established tunnel.
 pub struct Opened {
     /// Its stream.
     pub tunnel: Tunnel,
@@ -81,7 +81,7 @@ pub async fn open(
             connection => connection?,
         };
         if connection.peer.not_after <= SystemTime::now() && attempts < MAX_TUNNEL_ATTEMPTS {
-            // What proved the other end has expired: it must prove itself anew.
+            // The other end's certificate has expired: it must prove itself again.
             plane.pool.forget(|other| *other == key);
             attempts += 1;
             continue;

@@ -1,8 +1,8 @@
-//! The view of the mesh, as the control plane tells it (delta xDS).
+//! The view of the mesh, as the control plane sends it (delta xDS).
 //!
-//! One stream at a time, resumed with the versions already held; what is received is applied to a
-//! copy of the view, published, told to a successor, and only then acknowledged. While the
-//! control plane is away the last view stays in force. Nothing here decides about a connection.
+//! One stream at a time, resumed with the versions already held. A response is applied to a copy of
+//! the view, published, sent to the successor, and only then acknowledged. While the control plane
+//! is away the last view stays in force. Nothing here decides about a connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,9 +33,9 @@ use crate::mesh::Mesh;
 
 /// Requests on their way to the control plane.
 const REQUESTS: usize = 256;
-/// While connected, how often a successor is told that the view is still in force.
+/// While connected, how often a successor is sent a confirmation that the view is in force.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is said that the control plane is away, however often it is asked.
+/// How often at most the log reports that the control plane is away.
 const AWAY_INTERVAL: Duration = Duration::from_secs(15);
 /// Refused resources that are logged one by one.
 const MAX_LOGGED_REFUSALS: usize = 5;
@@ -62,7 +62,7 @@ impl StreamError {
     }
 }
 
-/// What the control plane is told about this proxy.
+/// What this proxy tells the control plane about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeMetadata {
     /// `ztunnel~<ip>~<pod>.<namespace>~<namespace>.svc.cluster.local`.
@@ -160,8 +160,8 @@ impl Views {
             requests.try_send(request).map_err(|_| StreamError::Stuck)?;
         }
         let (headers, mut responses) = self.open(outgoing).await?;
-        // Until it answers: one that cannot make sense of the digests ends the stream, and is told
-        // names the next time.
+        // Until it answers: a server that cannot read the digests ends the stream, and gets names
+        // the next time.
         let told_digests = std::mem::take(&mut self.server_compares);
         let compares = digest::is_announced(&headers);
         if told_digests && !compares {

@@ -1,4 +1,4 @@
-//! The flags of `ambit load`, and the plan that they make.
+//! The flags of `ambit load`, and the plan made from them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

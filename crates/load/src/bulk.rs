@@ -1,7 +1,7 @@
-//! Bulk transfer through an echo server: what comes back must hash to what was sent.
+//! Bulk transfer through an echo server: the echoed bytes must have the hash of the sent bytes.
 //!
 //! The stream is half-closed when everything is sent, so the run also proves that the end of one
-//! direction travels without cutting the other.
+//! direction arrives without cutting the other.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// The longest a direction may stand still.
+/// The longest that a direction may stall.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What to transfer.

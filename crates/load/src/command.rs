@@ -1,4 +1,4 @@
-//! `ambit load`: makes the run, shows how it does, prints or saves what came of it.
+//! `ambit load`: runs the plan, shows its progress, prints or saves the report.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,7 @@ use super::{output, progress, serve};
 
 /// What a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-/// What is said twice within it is said once.
+/// A second signal within this time counts as the first again.
 const SECOND_THOUGHT: Duration = Duration::from_millis(500);
 
 /// Runs what the words ask for.
@@ -104,7 +104,7 @@ pub(super) async fn measure(plan: Plan, quiet: bool) -> Result<Report> {
     Ok(report?)
 }
 
-/// Names the flag that goes on though nobody can be reached.
+/// Adds the name of the flag that lets a run continue although the target cannot be reached.
 pub(super) fn or_keep_going(error: anyhow::Error, flag: &str) -> anyhow::Error {
     match error.downcast_ref() {
         Some(LoadError::Unreachable { .. }) => {
@@ -126,7 +126,7 @@ fn end_wished() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Says on standard error what is doubtful, where the result's format has no place for it.
+/// Prints doubts to standard error if the result's format has no place for them.
 pub(super) fn tell_doubts(report: &Report) {
     for (name, value) in output::text::doubts(report) {
         eprintln!("{name}: {value}");

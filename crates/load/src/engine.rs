@@ -1,7 +1,7 @@
 //! Runs a plan: threads with a runtime each, their workers, one start for all, one report.
 //!
-//! A connection never leaves its thread, and threads share nothing while they run but the second's
-//! snapshot for who watches.
+//! A connection never leaves its thread. While they run, threads share only a snapshot each second,
+//! for the progress line.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -188,7 +188,7 @@ impl Run {
         let mut ending: FuturesUnordered<_> = self.threads.iter_mut().collect();
         while let Some(thread) = ending.next().await {
             let tally = thread.map_err(|_| LoadError::Lost).and_then(|tally| tally);
-            // One that failed leaves the others nothing to go on for.
+            // If one failed, the others need not continue.
             sum.add(&tally.inspect_err(|_| self.stop.now())?);
         }
         let start = *self.start.get().ok_or(LoadError::Lost)?;
@@ -199,7 +199,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// Load that nobody waits for must not go on.
+    /// Load that nobody waits for must not continue.
     fn drop(&mut self) {
         self.stop.now();
     }

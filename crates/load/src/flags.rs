@@ -1,4 +1,4 @@
-//! What the values of flags may be, and where an address leads.
+//! Parses the values of flags, and resolves addresses.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! HTTP/2 without TLS, with prior knowledge: several workers share a connection, each with a stream
-//! at a time.
+//! HTTP/2 without TLS, with prior knowledge: several workers share a connection, each with one
+//! stream at a time.
 
 use std::cell::RefCell;
 use std::rc::Rc;

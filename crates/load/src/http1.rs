@@ -1,7 +1,7 @@
-//! HTTP/1.1 over a socket of its own: one write of prepared bytes, reads until the answer is whole.
+//! HTTP/1.1 over its own socket: one write of prepared bytes, reads until the response is complete.
 //!
-//! By hand, because no library says how many reads an answer took, and because a request must cost
-//! the generator as little as possible.
+//! Written by hand, because no library reports how many reads a response took, and because a
+//! request must cost the generator as little as possible.
 
 use std::fmt::Write;
 use std::rc::Rc;

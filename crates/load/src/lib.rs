@@ -1,12 +1,13 @@
-//! Load, what it measures, and the sample applications that take it.
+//! The load generator, its reports, and the sample applications that it loads.
 //!
-//! `ambit load` (`command.rs`) makes a [`Plan`] of its flags, runs it ([`Run`]) and writes the
+//! `ambit load` (`command.rs`) makes a [`Plan`] from its flags, runs it ([`Run`]) and writes the
 //! [`Report`]; `vegeta` and `fortio`, when the binary is called by these names, do the same with
 //! their flags. Latency counts from the moment a request was due (`turns.rs`), so a stalled server
 //! cannot hide.
 //!
-//! `ambit lab-load` has what experiments need besides: long-lived connections that ping and count
-//! how many are cut, and bulk transfer with checksums. Every run is bounded in time and count.
+//! `ambit lab-load` has the other loads of the experiments: long-lived connections that ping and
+//! count how many are cut, and bulk transfer with checksums. Every run is bounded in time and
+//! count.
 
 mod args;
 mod bulk;

@@ -1,4 +1,4 @@
-//! Long-lived connections to an echo server: each pings now and then, and a cut is counted.
+//! Long-lived connections to an echo server: each pings at intervals, and cuts are counted.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

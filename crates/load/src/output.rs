@@ -1,4 +1,4 @@
-//! How a report is written: for a person, as JSON, as an HDR log, as Vegeta or Fortio write theirs.
+//! Writes a report: as text, as JSON, as an HDR log, or in the formats of Vegeta and Fortio.
 
 pub(super) mod fortio;
 mod hdr;
@@ -25,7 +25,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// Whether what is doubtful about a report can be read in it.
+    /// Whether the format shows the doubts about a report.
     pub(super) fn tells_doubts(self) -> bool {
         match self {
             Self::Text | Self::Json => true,

@@ -1,4 +1,4 @@
-//! What a run is to do, validated: where to, how fast, for how long, over how much.
+//! The validated plan of a run: its target, rate, duration and connections.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The line on a terminal that says how a run is doing.
+//! The line on a terminal that shows the progress of a run.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) async fn show(run: &Watch) {
     }
 }
 
-/// Takes the line away, so that the result stands alone.
+/// Clears the line, so that only the result remains.
 pub(super) fn clear() {
     let _closed = write!(std::io::stderr(), "\r\x1b[K");
 }

@@ -47,7 +47,7 @@ pub struct Report {
     pub threads: usize,
     /// What came before and is not counted.
     pub warm_up_seconds: f64,
-    /// It was ended before its time, and this is what it had measured by then.
+    /// The run was ended early, and this is what it had measured by then.
     pub interrupted: bool,
     /// Requests that were sent, or should have been.
     pub requests: u64,
@@ -71,7 +71,7 @@ pub struct Report {
     pub gigabits_per_second_out: f64,
     /// From the moment each request was due: of all that were answered, timed out or never left.
     pub latency: Latencies,
-    /// From the moment each request left: what hides a server that stands still.
+    /// From the moment each request was sent: this figure hides a stalled server.
     pub service_time: Latencies,
     /// Answers by HTTP's status.
     pub status_codes: BTreeMap<u16, u64>,

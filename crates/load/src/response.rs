@@ -1,8 +1,8 @@
-//! HTTP/1.1 responses, read piece by piece as the socket gives them.
+//! HTTP/1.1 responses, parsed piece by piece as the socket delivers them.
 //!
-//! Only what a load generator must know: the status, where the response ends, and whether the
+//! It reads only what a load generator needs: the status, where the response ends, and whether the
 //! connection may be used again. Bodies are counted, never kept. It must accept the same responses
-//! however their bytes were split, and never take bytes for an answer that nobody asked for.
+//! however their bytes are split, and never count bytes that no request asked for as a response.
 
 /// The largest head and trailer that are accepted, and the longest line of a chunked body.
 const HEAD_MAX_BYTES: usize = 64 << 10;
@@ -49,10 +49,10 @@ pub(super) enum ResponseError {
     Truncated,
 }
 
-/// Where in a response the reader stands.
+/// The reader's position in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In the head; what there is of it stands in [`Reader::partial`].
+    /// In the head; the bytes so far are in [`Reader::partial`].
     Head,
     /// So much of the body is still to come.
     Body { left: u64 },
@@ -64,7 +64,7 @@ enum State {
     Chunk { left: u64 },
     /// Before the line end of a chunk.
     ChunkEnd,
-    /// In the lines after the last chunk, of which so many bytes have ended.
+    /// In the lines after the last chunk; so many bytes of complete lines so far.
     Trailer { bytes: usize },
 }
 

@@ -1,6 +1,6 @@
 //! `ambit sample`: the applications of the experiments and of the examples.
 //!
-//! Each is small, single-threaded and cheap, so that what is measured is the mesh and not the
+//! Each is small, single-threaded and cheap, so that a run measures the mesh and not the
 //! application. They know nothing of the mesh, and must never do anything that an ordinary
 //! application would not do.
 

@@ -1,8 +1,8 @@
-//! Fortio's REST calls: run, status, stop, and the results that were saved.
+//! Fortio's REST calls: run, status, stop, and the saved results.
 //!
-//! Whoever reaches it can make this machine send load, so it listens on the loopback interface
-//! unless it is told otherwise, makes only a few runs at once, and refuses what another site's page
-//! lets a browser call.
+//! Any client that reaches it can make this machine send load. So by default it listens on loopback
+//! only, it bounds the runs at the same time, and it refuses requests that another site's page
+//! makes a browser send.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The binary under another name: `vegeta` and `fortio`, with the flags that manifests use.
 //!
-//! Flags are Go's. A flag that would change what is measured and is not offered is refused; it is
-//! never silently ignored.
+//! Flags are Go's. An unsupported flag that would change the measurement is refused, never silently
+//! ignored.
 
 mod fortio;
 mod go_flags;

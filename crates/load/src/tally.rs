@@ -1,4 +1,4 @@
-//! What a thread counts while it runs. Nothing here may allocate for a request that goes well.
+//! What a thread counts while it runs. Nothing here may allocate for a successful request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use super::transport::{Answer, Failure};
 use super::turns::Turn;
 
-/// The longest latency that is told apart: longer than any run, in nanoseconds.
+/// The longest latency that is recorded: longer than any run, in nanoseconds.
 const MAX_LATENCY_NS: u64 = 2 * 86_400 * 1_000_000_000;
 /// A send that leaves so much after a worker was there for it is the generator's own fault.
 pub(super) const LATE: Duration = Duration::from_millis(1);
 /// As many failures keep their moment.
 pub(super) const MAX_FAILED_AT: usize = 1000;
-/// As many different reasons of failure are told apart.
+/// Most different reasons of failure that are counted separately.
 const MAX_REASONS: usize = 100;
 const MAX_STATUS: usize = 1000;
 
@@ -159,7 +159,7 @@ impl Tally {
         *self.reasons.entry(reason).or_default() += count;
     }
 
-    /// Counts a request that was due and never left. It is as slow as it is late by now.
+    /// Counts a request that was due and never sent. Its latency is its delay so far.
     pub(super) fn count_unsent(&mut self, due: Instant, now: Instant, start: Instant) {
         self.requests += 1;
         self.unsent += 1;

@@ -1,4 +1,4 @@
-//! Bare TCP: so many bytes there and so many back, or one way to a sink.
+//! Bare TCP: a number of bytes to the server and a number back, or one way to a sink.
 
 use std::rc::Rc;
 

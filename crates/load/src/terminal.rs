@@ -1,4 +1,4 @@
-//! What a command reads of its words, and how it speaks to a terminal that may be gone.
+//! How a command reads its arguments, and how it writes to a terminal that may be gone.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,7 +12,7 @@ use clap::Parser;
 const UNPRINTABLE: &str =
     "the result cannot be printed; make room where it goes to, or name a file with --save";
 
-/// Prints a result. Who stops reading, as `head` does, has read enough.
+/// Prints a result. A reader that closes the pipe, as `head` does, is not an error.
 pub fn print(text: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
@@ -21,8 +21,8 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Tells the user a line. That nobody hears it is no reason to stop half way: the terminal may be
-/// gone, or what read from a pipe, and `eprintln` would panic before what was started is ended.
+/// Prints a line for the user. A failed write is no reason to stop half way: the terminal or the
+/// reader of a pipe may be gone, and `eprintln` would panic before started work is ended.
 pub fn tell(line: fmt::Arguments<'_>) {
     let _unheard = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! What every way of speaking to a server has in common: an exchange, its failure, its sockets.
+//! What all protocols have in common: an exchange, its failure, its sockets.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -88,7 +88,7 @@ const TOO_MANY_FILES: i32 = 24;
 #[derive(Debug)]
 pub(super) struct Sockets {
     address: SocketAddr,
-    /// Bytes are looked at as soon as they are read, so that one buffer does for all.
+    /// Bytes are parsed as soon as they are read, so one buffer is enough for all.
     buffer: RefCell<Vec<u8>>,
     pub(super) opened: Cell<u64>,
     /// Connections that the server had closed when they were wanted again.
@@ -108,7 +108,7 @@ impl Sockets {
         Ok(stream)
     }
 
-    /// Whether the server has not closed it, as far as the runtime has been told: no system call.
+    /// Whether the server has not closed it, as far as the runtime knows: no system call.
     pub(super) fn is_open(&self, stream: &TcpStream) -> bool {
         let lost = !matches!(
             stream.try_read(&mut [0]),

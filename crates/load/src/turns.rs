@@ -1,10 +1,9 @@
-//! Whose turn it is, and when: the schedule of a run.
+//! The schedule of a run: which request is due when.
 //!
-//! Open loop: the n-th request is due at the start plus n intervals, whatever the answers do. A
-//! worker that has nothing to do takes the next turn and waits for its moment; a turn whose moment
-//! comes while every worker is busy waits for one, and its latency counts from its moment all the
-//! same. That is the whole defence against coordinated omission, so nothing here may ever skip or
-//! move a turn.
+//! Open loop: the n-th request is due at the start plus n intervals, whatever the responses do. An
+//! idle worker takes the next turn and waits for its due time. If every worker is busy at that
+//! time, the turn waits for one, but its latency still counts from its due time. That is the whole
+//! defence against coordinated omission, so nothing here may ever skip or move a turn.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -158,7 +157,7 @@ impl<A: Alarm> Turns<A> {
         self.start + Duration::from_nanos((number as f64 * interval_ns) as u64)
     }
 
-    /// The moments of the turns that nobody took though they were due; for the end of a run.
+    /// The due times of turns that no worker took; for the end of a run.
     pub(super) fn unsent(&self) -> impl Iterator<Item = Instant> {
         let left = self.limit.zip(self.interval_ns).map(|(limit, interval_ns)| {
             let numbers = (self.taken.get()..limit).map(|taken| self.number(taken));

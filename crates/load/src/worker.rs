@@ -1,4 +1,4 @@
-//! One worker: takes a turn, makes the exchange, counts it, until there is no turn left.
+//! One worker: takes a turn, makes the exchange, counts it, until no turn is left.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -106,8 +106,8 @@ mod tests {
         }
     }
 
-    /// A server that answers after a millisecond, except that it stands still for the first
-    /// `stall` of every second.
+    /// A server that answers after a millisecond, except that it stalls for the first `stall` of
+    /// every second.
     struct Stalling {
         start: Instant,
         stall: Duration,
@@ -171,9 +171,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stall_shows_in_all_that_it_delays() {
-        // One of five requests is due while the server stands still for 200 ms, on one connection:
-        // from its due time a request waits 100 ms in the middle of a stall, and the backlog of
-        // twenty is worked off at a millisecond each.
+        // One of five requests is due while the server stalls for 200 ms, on one connection: from
+        // its due time a request waits 100 ms in the middle of a stall, and the backlog of twenty
+        // is worked off at a millisecond each.
         let mut plan = plan("http://a/");
         plan.extent = Extent::Time(Duration::from_secs(10));
         let stalled = drive(&plan, Duration::from_millis(200)).await;

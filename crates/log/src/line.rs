@@ -61,7 +61,7 @@ where
     }
 }
 
-/// A text as JSON. What a terminal should not be shown stands there as its number.
+/// A text as JSON. Characters that must not reach a terminal are written as their number.
 fn json(text: &str) -> String {
     let quoted = serde_json::to_string(text).expect("a text is valid JSON");
     printable_json(&quoted).into_owned()

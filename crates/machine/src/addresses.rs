@@ -1,7 +1,7 @@
 //! The machine's address plan: pure arithmetic from a node's number to its networks.
 //!
-//! Every program of the machine derives the same addresses, so that none has to ask another. It
-//! must never look at the host: the machine's networks exist in its own namespaces only.
+//! Every program of the machine derives the same addresses, so none has to ask another. It must
+//! never look at the host: the machine's networks exist only in its own namespaces.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

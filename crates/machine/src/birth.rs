@@ -1,8 +1,8 @@
-//! How a machine comes into the world: from the user's command through new namespaces to process 1.
+//! Starts a machine: from the user's command through new namespaces to process 1.
 //!
-//! The command starts the shipped binary in new namespaces (a user namespace too, without root);
-//! that starts it once more as process 1 of the new PID namespace and ends. What process 1 is
-//! waiting for comes back over a pipe.
+//! The command starts the shipped binary in new namespaces (without root, also in a user
+//! namespace). That process starts the binary again as process 1 of the new PID namespace and ends.
+//! A pipe reports what process 1 is waiting for.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -67,7 +67,7 @@ pub enum UpError {
         /// Its path.
         state: PathBuf,
     },
-    /// The directory cannot be looked at.
+    /// The directory cannot be read.
     #[error("cannot look at the state directory {state}")]
     State {
         /// Its path.
@@ -109,14 +109,14 @@ pub enum UpError {
 pub struct Born {
     /// Where it keeps its state.
     pub layout: Layout,
-    /// What it is.
+    /// The machine's record.
     pub record: Record,
 }
 
 /// Starts a machine and returns when control plane, agents and proxies answer. Nothing is applied
 /// yet.
 ///
-/// It goes on after the caller has ended; [`super::down`] ends it.
+/// It keeps running after the caller has ended; [`super::down`] ends it.
 pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result<Born, UpError> {
     check(config)?;
     let layout = Layout::new(&config.state);

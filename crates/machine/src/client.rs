@@ -1,7 +1,6 @@
 //! The user's commands to a running machine, as functions.
 //!
-//! Each is one HTTP request over `machine.sock`. What comes back is plain data for whoever prints
-//! it.
+//! Each is one HTTP request over `machine.sock`. It returns plain data, which the caller prints.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -275,8 +274,8 @@ impl Client {
         self.order("/down", &()).await
     }
 
-    /// Waits until every pod is ready or has done its work, telling what is missing as that
-    /// changes. Pods that no node takes are not waited for.
+    /// Waits until every pod is ready or has completed, and reports what is missing when that
+    /// changes. It does not wait for pods that no node takes.
     pub async fn wait_until_ready(
         &self,
         limit: Duration,

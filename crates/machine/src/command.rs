@@ -1,7 +1,7 @@
-//! The forms of `machine.sock`: what the user's commands send, and what the machine answers.
+//! The messages on `machine.sock`: what the user's commands send, and what the machine answers.
 //!
 //! The machine and its commands are one program, mostly of one build. A field that the machine does
-//! not know is an error: what was meant by it would not happen.
+//! not know is an error: otherwise it would be silently ignored.
 
 use std::path::PathBuf;
 

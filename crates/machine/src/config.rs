@@ -1,4 +1,4 @@
-//! How a machine is to be, and how far its start is.
+//! The configuration of a machine, and the progress of its start.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::ImageMap;
 
-/// How a machine is to be.
+/// The configuration of a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UpConfig {
     /// The state directory; absolute.

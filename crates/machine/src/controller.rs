@@ -1,9 +1,9 @@
 //! The machine's controllers: from Deployments to pods, from pods to nodes.
 //!
-//! [`step`] looks at the objects and at what the nodes report, and makes the changes that bring
-//! them together. What to change is decided by pure functions in [`rollout`] and [`schedule`]; this
-//! file only reads and writes objects. It never waits: it is called again whenever an object or a
-//! status changes.
+//! [`step`] compares the objects with what the nodes report, and makes the changes that bring the
+//! two closer. Pure functions in [`rollout`] and [`schedule`] decide what to change; this file only
+//! reads and writes objects. It never waits: it is called again whenever an object or a status
+//! changes.
 
 pub(crate) mod rollout;
 pub(crate) mod schedule;

@@ -1,8 +1,8 @@
-//! The end of a machine, whatever state it is in: process 1 is killed, the rest is looked after,
-//! the remains removed.
+//! Ends a machine, whatever state it is in: kills process 1, waits until the rest is gone, removes
+//! its files.
 //!
-//! The kernel ends what was inside. This file makes sure of it before it says so, and removes files
-//! only: logs stay.
+//! The kernel ends everything inside. This file checks that before it reports success. It removes
+//! only files; logs stay.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +68,7 @@ pub enum DownError {
         /// Why.
         source: io::Error,
     },
-    /// Something of it goes on.
+    /// Some of its processes keep running.
     #[error(
         "after {} s there is still {}; run `ambit down` again",
         END_TIMEOUT.as_secs(), left.join(", ")
@@ -77,7 +77,7 @@ pub enum DownError {
         /// What, in words.
         left: Vec<String>,
     },
-    /// Its files cannot be looked at or removed.
+    /// Its files cannot be read or removed.
     #[error("cannot remove {path}")]
     Remove {
         /// Which.
@@ -87,7 +87,7 @@ pub enum DownError {
     },
 }
 
-/// Ends a machine and removes everything of it but its logs. Works on what is left of one, too.
+/// Ends a machine and removes everything of it except its logs. Also works on the remains of one.
 pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
     let start = Instant::now();
     check_state_directory(layout.root())?;
@@ -179,8 +179,8 @@ fn descendants(root: i32) -> Vec<Member> {
     parents.keys().filter(|pid| is_below(pid)).filter_map(member).collect()
 }
 
-/// What is still there of a machine: its process 1, without which the kernel lets none of its
-/// others live, and mounts below its state directory.
+/// The remains of a machine: its process 1, with which the kernel ends all its others, and mounts
+/// below its state directory.
 pub fn left(record: &Record, layout: &Layout) -> Vec<String> {
     let mut left = Vec::new();
     if lives(record.pid, record.start_ticks) {
@@ -199,8 +199,8 @@ pub fn left(record: &Record, layout: &Layout) -> Vec<String> {
 const STATE: usize = 0;
 const PARENT: usize = 1;
 
-/// Whether this very process lives. One that is dead and that its parent, the host's init, has not
-/// looked at yet holds nothing any more.
+/// Whether this very process lives. A zombie that the host's init has not reaped yet counts as
+/// dead: it holds nothing any more.
 fn lives(pid: i32, started: u64) -> bool {
     let dead = stat_field(pid, STATE).is_none_or(|state| state == "Z" || state == "X");
     !dead && start_ticks(pid).ok() == Some(started)

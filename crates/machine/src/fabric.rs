@@ -1,7 +1,7 @@
 //! The fabric: the machine's own network, a bridge that joins control plane and nodes.
 //!
-//! Each of them has a namespace with one interface, and routes to the pods of every node. Nothing
-//! leads out.
+//! Each of them has a namespace with one interface, and routes to the pods of every node. There is
+//! no route out of the machine.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,8 +1,8 @@
 //! What a container image means on a machine that has no images.
 //!
 //! An image becomes an entry point: a program of the host's file tree, or a part of the shipped
-//! binary. What has no meaning is refused when it is applied, with the ways to give it one; it
-//! never silently becomes something else.
+//! binary. An unknown image is refused when it is applied, and the error lists the ways to give it
+//! a meaning; it never silently becomes something else.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub enum ImageError {
         /// Without registry and tag.
         name: String,
     },
-    /// The sample application needs to be told which.
+    /// The image of the samples needs the name of a sample.
     #[error("image {image:?} needs args: the name of a sample, such as [\"echo\"]")]
     SampleWithoutName {
         /// As written.
@@ -198,7 +198,7 @@ fn words(text: &str) -> Option<Vec<String>> {
 
 /// Replaces `$(NAME)` by the value of `NAME`, as Kubernetes does in command, args and env.
 ///
-/// `$$(NAME)` is the text `$(NAME)`; a name that is not known stays as it is.
+/// `$$(NAME)` is the text `$(NAME)`; an unknown name stays unchanged.
 pub(crate) fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;

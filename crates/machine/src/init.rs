@@ -1,8 +1,8 @@
 //! Process 1 of a machine: makes the networks, starts the programs, serves the commands, reaps the
 //! dead.
 //!
-//! When it ends, however it ends, the kernel ends everything else. So there is nothing to clean up
-//! here, and nothing here may live outside of this process tree.
+//! When it ends, in whatever way, the kernel ends everything else. So nothing needs to be cleaned
+//! up here, and nothing here may live outside this process tree.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -57,7 +57,7 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-/// Tells the command that waits for the machine, if it still does.
+/// Reports to the command that waits for the machine, if it still waits.
 fn tell(progress: &Progress) {
     let mut line = serde_json::to_vec(progress).expect("progress can be written as JSON");
     line.push(b'\n');
@@ -236,7 +236,7 @@ fn why_it_ended(log: &str) -> String {
     let Some(at) = lines.iter().rposition(is_error) else {
         return lines.last().copied().unwrap_or_default().to_owned();
     };
-    // What follows a colon, such as a flag that is missing, stands on the next line.
+    // What follows a colon, such as a missing flag, is on the next line.
     let more = lines.get(at + 1).filter(|_| lines[at].ends_with(':'));
     more.map_or_else(|| lines[at].to_owned(), |more| format!("{} {}", lines[at], more.trim()))
 }

@@ -1,7 +1,7 @@
-//! Where everything lies in a machine's state directory.
+//! The paths in a machine's state directory.
 //!
-//! One place that knows the names, because five programs and the command line share the directory.
-//! It never touches the file system.
+//! The names are in one place because five programs and the command line share the directory. It
+//! never touches the file system.
 
 use std::path::{Path, PathBuf};
 

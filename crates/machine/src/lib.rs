@@ -1,21 +1,20 @@
 //! The machine: nodes and pods as Linux namespaces, everything inside one process tree.
 //!
-//! `ambit lab-machine` is process 1 of a PID namespace of its own, so that its end is the end of
-//! every process, mount and network of the machine, by the kernel's doing. The user's commands
-//! reach it by [`Client`], and [`exec`] runs commands in pods. [`up`] and [`down`] work whatever
-//! died before.
+//! `ambit lab-machine` is process 1 of its own PID namespace: when it ends, the kernel ends every
+//! process, mount and network of the machine. The user's commands reach it through [`Client`], and
+//! [`exec`] runs commands in pods. [`up`] and [`down`] work whatever has died before.
 //!
-//! This crate is what Kubernetes would bring, on one machine: an object store, a Deployment
-//! controller, a scheduler, a pod runner, service addresses and cluster DNS. The mesh itself
-//! (control plane, agent, proxy) is the shipped binary, which it starts as processes of their own;
-//! it never links them.
+//! This crate replaces Kubernetes on one machine: an object store, a Deployment controller, a
+//! scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane,
+//! agent, proxy) is the shipped binary: this crate starts its roles as separate processes and never
+//! links them.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
-//! | `client`, `exec`, `processes`, `record` | what a user's command asks of it |
-//! | [`layout`], [`ownership`] | where everything lies in the state directory, and whose it is |
-//! | [`objects`], `registry`, `controller` | the API server's part, and what makes pods of it |
+//! | `client`, `exec`, `processes`, `record` | what the user's commands need |
+//! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
+//! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `unknown_images` | what a container image means on a machine without images |
 //! | [`logs`] | reading and following logs that are rotated |

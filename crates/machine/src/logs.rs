@@ -1,5 +1,4 @@
-//! Logs of bounded size: written by whoever started a process, read and followed by the command
-//! line.
+//! Logs of bounded size: written by the parent of a process, read and followed by the command line.
 //!
 //! A log is a file and the one before it (`.1`). The writer renames when the file is full; a reader
 //! that follows notices the new file by its number. A log never grows past twice
@@ -130,7 +129,8 @@ pub fn copy(path: &Path, output: &mut impl Write) -> io::Result<()> {
     io::copy(&mut File::open(path)?, output).map(drop)
 }
 
-/// Writes a log and goes on as it grows. Ends only by an error; drop the future to stop.
+/// Writes a log to `output`, and follows it as it grows. Ends only with an error; drop the future
+/// to stop.
 pub async fn follow(path: &Path, output: &mut impl Write) -> io::Result<()> {
     let mut file = File::open(path)?;
     let mut position = 0;

@@ -1,8 +1,8 @@
-//! `ambit lab-node`: what runs on a node of a cluster besides the mesh. Pods, service addresses,
-//! cluster DNS.
+//! `ambit lab-node`: what a cluster's node runs besides the mesh: pods, service addresses, cluster
+//! DNS.
 //!
 //! One process per node, in the node's network namespace. It reads the registry and reports the
-//! state of its pods there; it may die and come back at any time without a pod noticing. It never
+//! state of its pods there. It may die and restart at any time without effect on a pod. It never
 //! decides where a pod runs.
 
 mod addresses_in_use;

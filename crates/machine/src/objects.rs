@@ -1,4 +1,4 @@
-//! The machine's objects: what was applied, completed as an API server would complete it.
+//! The machine's objects: what was applied, completed as an API server would.
 //!
 //! `Store` is the only writer of `registry/objects`. A change is drafted in memory, admitted as a
 //! whole, staged on disk and then moved into place, so that an error anywhere leaves everything as

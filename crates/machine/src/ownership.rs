@@ -1,9 +1,9 @@
-//! To whom the files of a machine belong, and whether anybody else can replace them.
+//! Who owns the files of a machine, and whether another user can replace them.
 //!
-//! A machine listens, writes and obeys in its state directory. If another user can rename what lies
-//! there, or has put a symbolic link there before, root's commands and files go where that user
-//! wants. So the directory must be ours, and every directory on the way to it must be safe. Nothing
-//! here changes the mode or the owner of anything: what is wrong is refused, and named.
+//! A machine listens, writes and takes commands in its state directory. If another user can rename
+//! entries there, or has put a symbolic link there before, root's commands and files go where that
+//! user wants. So the directory must be ours, and every directory on the path to it must be safe.
+//! Nothing here changes the mode or the owner of anything: an unsafe path is refused, and named.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -71,7 +71,7 @@ pub enum OwnershipError {
         /// As given.
         path: PathBuf,
     },
-    /// It cannot be looked at, made or opened.
+    /// It cannot be read, created or opened.
     #[error("cannot {operation} {path}")]
     Io {
         /// What was tried.
@@ -98,8 +98,8 @@ pub fn take_state_directory(root: &Path) -> Result<(), OwnershipError> {
     check_directory(root, &found, effective_uid())
 }
 
-/// Whether commands may be sent to, and files believed from, the state directory: it is ours or
-/// root's, and nobody else can replace what lies there. One that does not exist is fine.
+/// Checks that the state directory is safe for commands and files: it is ours or root's, and no
+/// other user can replace its entries. A missing one is fine.
 pub fn check_state_directory(root: &Path) -> Result<(), OwnershipError> {
     match check_way(root)? {
         None => Ok(()),
@@ -108,8 +108,8 @@ pub fn check_state_directory(root: &Path) -> Result<(), OwnershipError> {
     }
 }
 
-/// Makes a directory below the state directory, with what is missing above it. What is there
-/// already must be directories of ours; no link is followed.
+/// Creates a directory below the state directory, with missing parents. Existing entries must be
+/// directories of ours; no link is followed.
 pub(crate) fn create_below(root: &Path, directory: &Path) -> Result<(), OwnershipError> {
     let below = directory.strip_prefix(root).expect("the layout's paths lie below its root");
     let mut path = root.to_owned();
@@ -239,7 +239,7 @@ fn check_step(path: &Path, found: &Metadata) -> Result<(), OwnershipError> {
     Ok(())
 }
 
-/// A directory whose every entry we rely on.
+/// Checks a directory in which we rely on every entry.
 fn check_directory(path: &Path, found: &Metadata, owner: u32) -> Result<(), OwnershipError> {
     if found.is_symlink() {
         return Err(OwnershipError::Link { path: path.to_owned() });

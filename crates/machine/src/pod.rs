@@ -1,8 +1,7 @@
 //! A pod's own processes: its init, and the step that turns a child of it into a container.
 //!
-//! `ambit lab-pod-init` is process 1 of a pod. It outlives the pod runner that started it, so that
-//! a crash of the runner disturbs no pod: everything that a pod is lives in this one process and
-//! what it starts.
+//! `ambit lab-pod-init` is process 1 of a pod. It outlives the pod runner that started it, so a
+//! crash of the runner disturbs no pod: a pod consists only of this process and its descendants.
 
 mod container;
 mod exec;

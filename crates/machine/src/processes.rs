@@ -1,7 +1,7 @@
-//! The processes of a machine as the host sees them: numbers for `ps`, `perf` and `kill`, memory
-//! and CPU.
+//! The processes of a machine as the host sees them: PIDs for `ps`, `perf` and `kill`, memory and
+//! CPU.
 //!
-//! Read from the host's `/proc`: a process inside cannot know its number outside.
+//! Read from the host's `/proc`: a process inside cannot know its PID outside.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,7 @@ fn name(all: &BTreeMap<i32, ProcessInfo>, pid: i32, record: &Record, pods: &[Pod
             // By its own words: a worker outlives its supervisor.
             ("proxy", Some(node)) if is_worker => return format!("worker/{node}"),
             ("node" | "proxy" | "lab-node", Some(node)) => return format!("{role}/{node}"),
-            // Another mesh's program is told in its environment; it is in its node's network.
+            // Another mesh's program shows in its environment; it is in its node's network.
             ("proxy", None) => {
                 if let Some(node) = node_of(record, process.host_pid) {
                     return format!("proxy/{node}");

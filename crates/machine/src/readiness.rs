@@ -1,4 +1,4 @@
-//! Whether a program does its work: asked from outside, by what it serves.
+//! Whether a program works: checked from outside, through what it serves.
 
 use std::io;
 use std::net::SocketAddr;

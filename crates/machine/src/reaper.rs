@@ -1,7 +1,7 @@
-//! Waits for children, also those inherited from processes that died.
+//! Waits for children, including those inherited from processes that died.
 //!
-//! The machine's process 1, the pod runner and a pod's init have children of two sorts: those they
-//! started and want to hear of, and orphans that only must not stay zombies. One loop collects
+//! The machine's process 1, the pod runner and a pod's init have two kinds of children: those they
+//! started, whose exit they need, and orphans, which must only not stay zombies. One loop reaps
 //! both; nothing else in these programs may wait for a process.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,8 +12,7 @@ use ambit_net::sys::process::{self, Exit, Pid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Ends of children that nobody has asked for yet: a child may end before its starter has told its
-/// id.
+/// Most unclaimed exits of children: a child may end before its parent code has registered its id.
 const UNCLAIMED_MAX: usize = 256;
 
 /// Hands out the ends of children. Clones share one loop.
@@ -64,7 +63,7 @@ fn collect(state: &Mutex<State>) {
     loop {
         match process::wait_any() {
             Ok(Some(reaped)) => match state.waiting.remove(&reaped.pid) {
-                // Whoever waited may have gone away.
+                // The waiting task may be gone.
                 Some(waiting) => drop(waiting.send(reaped.exit)),
                 None => {
                     state.unclaimed.push_back((reaped.pid, reaped.exit));

@@ -1,8 +1,8 @@
-//! What is written down about a machine, and whether it lives.
+//! The stored record of a machine, and whether the machine is running.
 //!
-//! A machine holds a lock for as long as it lives, which the kernel gives back however it dies.
-//! Process ids are only ever used together with the start time of the process: they are given out
-//! again.
+//! A machine holds a lock for as long as it lives; the kernel releases it however the machine dies.
+//! Process ids are used only together with the start time of the process, because the kernel reuses
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};

@@ -1,6 +1,7 @@
-//! The registry directory as its readers see it: objects, pod statuses, and word of their changes.
+//! The registry directory as its readers see it: objects, pod statuses, and notice of their
+//! changes.
 //!
-//! The machine writes objects, nodes write statuses, everybody else reads. A [`Mirror`] keeps what
+//! The machine writes objects, nodes write statuses, all other parts read. A [`Mirror`] keeps what
 //! was read and re-reads only what a [`Watch`] names. It never writes an object.
 
 mod mirror;
@@ -68,7 +69,7 @@ pub struct ContainerStatus {
 }
 
 impl ContainerStatus {
-    /// What is said of a container that ends again and again, in Kubernetes' word for it.
+    /// Kubernetes' word for the state of a container that ends again and again.
     pub(crate) fn loop_reason(&self) -> Option<String> {
         let exit = self.last_exit.filter(|_| self.crash_looping)?;
         Some(format!("CrashLoopBackOff: container {} exited with {exit}", self.name))

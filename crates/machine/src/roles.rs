@@ -1,9 +1,7 @@
-//! The programs of the mesh and of the nodes: what they are started with, and that they are started
-//! again.
+//! The programs of the mesh and of the nodes: starts them with their flags, and restarts them.
 //!
-//! Each is a process of its own in the network namespace of its node. One that dies comes back at
-//! once, and with back-off when it dies again and again. What it says goes to a log of bounded
-//! size.
+//! Each is a separate process in the network namespace of its node. One that dies is restarted at
+//! once, and with back-off when it dies again and again. Its output goes to a log of bounded size.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -265,7 +263,7 @@ impl Roles {
         Some(process::kill(pid, Signal::Number(signal)))
     }
 
-    /// What is known of a program. Whether it does its work is for its [`Check`] to say.
+    /// What is known about a program. Its [`Check`] says whether it works.
     pub(super) fn info(&self, role: &Role) -> RoleInfo {
         let states = self.states.lock().expect("nothing panics while it holds the lock");
         let state = states.get(&role.name).cloned().unwrap_or_default();

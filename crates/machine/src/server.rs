@@ -1,6 +1,6 @@
 //! `machine.sock`: the user's commands, as HTTP/1.1 with JSON.
 //!
-//! One user's socket, mode 0600. A command that is refused changed nothing; its answer says why.
+//! One user's socket, mode 0600. A refused command changes nothing; its response gives the reason.
 
 use std::error::Error;
 use std::fs;
@@ -248,7 +248,7 @@ async fn status(machine: &Machine) -> MachineStatus {
     }
 }
 
-/// What the mesh does not carry, for whoever believes that it carries everything.
+/// What the mesh does not carry, for users who expect it to carry everything.
 fn left_alone(machine: &Machine) -> Vec<String> {
     if !machine.record.mesh {
         return vec!["everything: the machine was started without the mesh".to_owned()];

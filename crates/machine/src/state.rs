@@ -1,7 +1,7 @@
-//! What process 1 of a machine knows: its objects, what the nodes report, its programs.
+//! The state of process 1 of a machine: its objects, the nodes' reports, its programs.
 //!
-//! Commands change objects here, and the controllers follow up; both under one lock that is never
-//! held across a wait.
+//! Commands change objects here, and the controllers react; both hold one lock, never across an
+//! `.await`.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -73,7 +73,7 @@ impl Objects {
         refused.map(|(pod, value)| (pod.clone(), text(value, WHY_NOT).to_owned())).collect()
     }
 
-    /// Every pod with what is known of it.
+    /// Every pod with what is known about it.
     pub(super) fn pods(&self, layout: &Layout) -> Vec<PodInfo> {
         let info = |(object, value): (&ObjectRef, &serde_json::Value)| {
             let namespace = object.namespace.clone().unwrap_or_default();

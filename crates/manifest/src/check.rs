@@ -1,10 +1,10 @@
-//! How objects refer to one another and to what is already there: checked before anything is
-//! applied.
+//! Checks how objects refer to one another and to existing objects, before anything is applied.
 //!
-//! A reference that a cluster would refuse or wait for for ever (a namespace, a service account) is
-//! an error; what works differently from what its author may expect is a warning: a policy that
-//! only layer 7 could enforce, with whom it cuts off; a Service that selects nothing; a slice that
-//! nobody follows. Nothing here may look at a single object's own syntax.
+//! A reference that a cluster would refuse, or would wait for without end (a namespace, a service
+//! account), is an error. What works differently from what its author may expect is a warning: a
+//! policy that only layer 7 could enforce, with the clients that it cuts off; a Service that
+//! selects nothing; a slice that no Service uses. Nothing here may look at a single object's own
+//! syntax.
 
 mod policies;
 
@@ -29,9 +29,8 @@ pub const BUILT_IN_NAMESPACES: [&str; 4] =
 const NAMES_MAX: usize = 5;
 
 impl Manifests {
-    /// Checks the objects against one another and against `existing` ones, of which those with the
-    /// same key are about to be replaced. Answers with what may surprise, beside the warnings that
-    /// loading gave.
+    /// Checks the objects against one another and against `existing` ones; existing objects with
+    /// the same key count as replaced. Returns warnings, in addition to those from loading.
     ///
     /// # Errors
     /// References to namespaces and service accounts that neither the input nor `existing` holds.
@@ -122,7 +121,7 @@ impl<'a> All<'a> {
         }
     }
 
-    /// Where pods are to run: what the mesh, or the machine, will not do.
+    /// The placement of pods: what the mesh, or the machine, will not do.
     fn placement(&self, object: &Object, warnings: &mut Vec<Finding>) {
         let Some(pods) = pods(&object.key, &object.typed) else { return };
         if pods.spec.host_network == Some(true) {

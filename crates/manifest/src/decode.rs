@@ -1,7 +1,7 @@
 //! Values to typed objects, strictly: an unknown field or a wrong type is an error at that field.
 //!
-//! Strict because the alternative is what users of Kubernetes know: a misspelt `matchLables` that
-//! selects everything. Nothing here may judge a value that has the right type; that is `validate`.
+//! Strict, because otherwise a misspelt `matchLables` selects everything, as users of Kubernetes
+//! know. Nothing here may judge a value that has the right type; `validate` does.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::finding::{Issues, Path};
 use super::object::{Kind, Typed};
 
-/// Decodes `value` as `kind`; what is wrong is added to `issues`.
+/// Decodes `value` as `kind`; adds problems to `issues`.
 pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<Typed> {
     if !is_base64(kind, value, issues) {
         return None;
@@ -80,7 +80,7 @@ fn to_value<T: Serialize>(object: &Arc<T>) -> Value {
     serde_json::to_value(&**object).expect("API objects have string keys and finite numbers")
 }
 
-/// Decodes `value` as `T`; what is wrong is added to `issues`.
+/// Decodes `value` as `T`; adds problems to `issues`.
 pub(super) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
@@ -109,7 +109,7 @@ pub(super) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) ->
     }
 }
 
-/// What to do about a type error, told from serde's message, which is all that it gives.
+/// The remedy for a type error, derived from serde's message, which is all that serde gives.
 fn remedy(what: &str) -> &'static str {
     let is_scalar = ["integer", "boolean", "floating point"].iter().any(|kind| what.contains(kind));
     if what.contains("unknown variant") {

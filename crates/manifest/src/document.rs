@@ -1,9 +1,9 @@
 //! YAML and JSON text to values that remember their lines.
 //!
 //! Every later step (typed decoding, validation, references) names a field by its path; the line
-//! comes from here, once, so that no step has to carry positions around. JSON is read by the same
-//! parser: it is a subset of YAML, and duplicate keys are errors in both. This file must never
-//! interpret a value: what a field means is for `decode` and `validate`.
+//! comes from here, once, so no step has to carry positions. The same parser reads JSON: it is a
+//! subset of YAML, and duplicate keys are errors in both. This file must never interpret a value:
+//! `decode` and `validate` do.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ pub(crate) const INPUT_SIZE_MAX_BYTES: u64 = 256 << 20;
 pub(crate) struct Document {
     /// The document as JSON, nothing interpreted.
     pub(crate) value: Value,
-    /// Where its fields stand.
+    /// The lines of its fields.
     pub(crate) lines: FieldLines,
 }
 

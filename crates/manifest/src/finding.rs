@@ -1,8 +1,8 @@
 //! What is wrong (or doubtful) with an input: file, line, object, field, problem, remedy.
 //!
-//! One shape for errors and warnings, because both are read by the same person at the same moment.
-//! A finding must never exist without a remedy: whoever cannot say what to do instead has not
-//! understood the rule being checked.
+//! Errors and warnings have one form, because the same person reads both at the same moment. A
+//! finding must never exist without a remedy: a rule whose remedy nobody can name is not
+//! understood.
 
 use std::fmt;
 
@@ -100,7 +100,7 @@ impl Path {
     }
 }
 
-/// A problem of one object, before it is known where the object stands in the input.
+/// A problem of one object, before the object's place in the input is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Issue {
     /// The field.

@@ -3,8 +3,8 @@
 //!
 //! The structs follow the CRDs field by field, L7 fields included, because a policy that cannot be
 //! enforced must still be understood well enough to say so. Lists are `Option<Vec<_>>` where Istio
-//! tells an absent list from an empty one: an absent `from` matches every source, and an empty one
-//! must never be taken for that. Nothing here may change a value while reading it.
+//! distinguishes an absent list from an empty one: an absent `from` matches every source, and an
+//! empty one must never be mistaken for that. Nothing here may change a value while reading it.
 
 use std::collections::BTreeMap;
 

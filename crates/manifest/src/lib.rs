@@ -1,10 +1,10 @@
 //! Manifests: the YAML and JSON that users write, read strictly.
 //!
-//! [`load`] turns files, directories and streams into typed objects, or into a list of all that is
-//! wrong with file, line, field and remedy: nothing is returned to be applied when anything is
-//! wrong. [`Manifests::check`] then looks at how the objects refer to one another and to what is
-//! already there. Nothing here may drop an object silently: a kind that Ambit does not read is
-//! named in a warning.
+//! [`load`] turns files, directories and streams into typed objects, or into a list of all
+//! problems, each with file, line, field and remedy: if anything is wrong it returns nothing to
+//! apply. [`Manifests::check`] then checks how the objects refer to one another and to existing
+//! objects. Nothing here may drop an object silently: a kind that Ambit does not read is named in a
+//! warning.
 
 pub(crate) mod check;
 mod decode;
@@ -76,7 +76,7 @@ pub struct Manifests {
     pub warnings: Vec<Finding>,
 }
 
-/// What an input names, for whoever wants to delete it.
+/// The objects that an input names, to delete them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// The objects in the order of the input, each once.
@@ -90,7 +90,8 @@ pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
     load_as(inputs, Unenforced::Refused)
 }
 
-/// Reads `inputs`, all or nothing, and does with what would enforce something as is said.
+/// Reads `inputs`, all or nothing; `unenforced` says what happens to kinds that would enforce
+/// something elsewhere.
 pub fn load_as(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests, Errors> {
     let mut loader = Loader { unenforced, ..Loader::default() };
     loader.inputs(inputs, Loader::document);
@@ -98,7 +99,7 @@ pub fn load_as(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests, Er
 }
 
 /// Reads which objects `inputs` name, all or nothing. As for kubectl, apiVersion, kind, name and
-/// namespace are enough, and the rest is not looked at.
+/// namespace are enough, and the rest is ignored.
 pub fn load_names(inputs: &[Input]) -> Result<Names, Errors> {
     let unenforced = Unenforced::LeftOut;
     let mut loader = Loader { unenforced, ..Loader::default() };
@@ -236,7 +237,7 @@ impl Loader {
     }
 }
 
-/// `Kind namespace/name` as far as it can be told.
+/// `Kind namespace/name`, as far as they are known.
 fn subject(value: &Value) -> String {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("object");

@@ -1,7 +1,7 @@
 //! The objects Ambit reads: kinds, keys and typed contents.
 //!
-//! One table (`KINDS`) says how each kind is called in its API, in paths and in URLs; everything
-//! that must tell kinds apart goes through it. Nothing here may know how an object is used.
+//! One table (`KINDS`) holds the names of each kind in its API, in paths and in URLs; all code that
+//! distinguishes kinds uses it. Nothing here may know how an object is used.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! AuthorizationPolicy to what a layer-4 proxy can enforce, and never less than it says.
+//! Translates an AuthorizationPolicy to what a layer-4 proxy can enforce, never less than it says.
 //!
-//! A condition on layer 7 cannot be judged by a node proxy. It gets its strictest reading: in an
-//! ALLOW it never matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be
-//! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so that
-//! nobody takes a closed door for a working one. Rules keep their index, so that a verdict names
-//! the rule that the user wrote. A policy that is attached to a Service binds a waypoint, and there
-//! is none: at those of the Service's endpoints that are captured pods of its namespace a DENY
-//! holds for every connection, to whatever address and port, for those that it names are the
-//! Service's; an ALLOW holds for none. One that is attached to anything else holds for nobody here;
-//! what names a waypoint is refused.
-//! Nothing here may ever make a policy match less of what it denies or more of what it allows.
+//! A node proxy cannot judge a condition on layer 7. The condition gets its strictest reading: in
+//! an ALLOW it never matches, in a DENY it always does; a CUSTOM policy, whose authoriser cannot be
+//! asked, refuses what it matches. The policy is then `Accepted=False` with the reason, so its
+//! author sees why connections are refused. Rules keep their index, so a verdict names the rule
+//! that the user wrote. A policy that is attached to a Service needs a waypoint, and there is none.
+//! At the Service's endpoints that are captured pods of its namespace, a DENY then holds for every
+//! connection, to any address and port, because the addresses and ports that it names are the
+//! Service's; an ALLOW holds for none. A policy that is attached to anything else has no effect
+//! here: connections to whatever names a waypoint are refused. Nothing here may ever make a policy
+//! match less of what it denies or more of what it allows.
 
 mod sources;
 
@@ -36,7 +36,7 @@ const DRY_RUN: &str = "istio.io/dry-run";
 /// A condition of an object's status, as Kubernetes writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StatusCondition {
-    /// What is stated, as in `Accepted`.
+    /// The type of the condition, such as `Accepted`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// `True` or `False`.
@@ -52,7 +52,7 @@ pub struct StatusCondition {
 pub struct Converted {
     /// What the proxies are sent, if anything.
     pub policy: Option<Policy>,
-    /// What the user is told.
+    /// The condition for the user.
     pub condition: StatusCondition,
 }
 
@@ -142,7 +142,7 @@ fn without_waypoint(reading: Reading) -> &'static str {
     }
 }
 
-/// What is said of a PeerAuthentication.
+/// The condition of a PeerAuthentication.
 pub fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
     match &policy.unreadable {
         None => verdict(Vec::new(), Reading::AlwaysMatches),
@@ -153,7 +153,7 @@ pub fn peer_authentication(policy: &PeerAuthentication) -> StatusCondition {
     }
 }
 
-/// Whether proxies are sent anything for this policy; workloads may only name what is sent.
+/// Whether this policy is sent to proxies; workloads may name only policies that are sent.
 pub fn is_sent(policy: &AuthorizationPolicy) -> bool {
     holds_for_somebody(policy) && policy.spec.action != istio::Action::Audit
 }
@@ -326,7 +326,7 @@ fn convert_rule(rule: &istio::Rule, namespace: &str, reading: Reading) -> Rule {
     Rule { clauses: clauses.into_iter().flatten().collect() }
 }
 
-/// Takes the destination out of a DENY's rule: a match of which nothing is left holds always.
+/// Removes the destination from a DENY's rule: an empty match always holds.
 fn hold_at_every_destination(rule: &mut Rule) {
     for one in rule.clauses.iter_mut().flat_map(|clause| &mut clause.matches) {
         one.destination_ips.clear();

@@ -1,6 +1,6 @@
-//! Files, directories and standard input to text.
+//! Reads files, directories and standard input as text.
 //!
-//! The order is that of the names, so that a run can be repeated. Nothing here may look into the
+//! Files come in the order of their names, so a run can be repeated. Nothing here may interpret the
 //! text.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Slips of the pen: which known word a user may have meant.
+//! Typos: which known word a user may have meant.
 //!
 //! Nothing here changes what a user wrote; callers say which word they suspect.
 

@@ -1,7 +1,7 @@
-//! Kinds that Ambit does not read: which are left out, and which must not be passed over.
+//! Kinds that Ambit does not read: which of them are left out, and which are errors.
 //!
-//! A slip in `kind` must not drop a policy in silence, and what would enforce something elsewhere
-//! is not left out unless the user says so. All else is left out and counted.
+//! A typo in `kind` must not drop a policy in silence, and a kind that would enforce something
+//! elsewhere is not left out unless the user asks for it. All others are left out and counted.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ pub(crate) enum Unread {
     Misspelt { nearest: Option<String> },
 }
 
-/// Kinds of the groups that Ambit reads, of which it reads others. The core group has no name.
+/// Kinds that Ambit does not read, in groups from which it reads others. The core group has no
+/// name.
 const KNOWN: [(&str, &[&str]); 5] = [
     (
         "",

@@ -1,7 +1,7 @@
 //! Whether a typed object makes sense, as Kubernetes' and Istio's API servers judge it.
 //!
-//! Only what one object says about itself is looked at here; what objects say about one another is
-//! in `manifest::references`. Nothing here may change an object.
+//! Each object is checked alone here; `manifest::check` checks references between objects. Nothing
+//! here may change an object.
 
 pub(crate) mod core;
 pub mod names;
@@ -95,7 +95,7 @@ pub(crate) fn labels<'a>(
     }
 }
 
-/// Warns of keys that are a letter off: they have no effect, and nobody else says so.
+/// Warns about misspelt keys: they have no effect, and nothing else reports them.
 pub(crate) fn slips<'a>(
     labels: impl IntoIterator<Item = (&'a String, &'a String)>,
     at: &Path,
@@ -129,7 +129,7 @@ fn annotations(metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
     }
 }
 
-/// A misspelt mode would leave workloads outside of the mesh without a word.
+/// A misspelt mode would silently leave workloads outside the mesh.
 fn dataplane_mode(kind: Kind, metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
     let Some(mode) = metadata.labels.as_ref().and_then(|labels| labels.get(DATAPLANE_MODE)) else {
         return;

@@ -1,8 +1,8 @@
-//! Manifests read for planning: whatever runs pods, and nothing else.
+//! Reads manifests for planning: the objects that run pods, and nothing else.
 //!
 //! A planner counts more kinds than Ambit runs itself (StatefulSets, DaemonSets, ReplicaSets) and
-//! has no use for the rest: what reserves nothing is passed over, what may run pods and is not
-//! understood is named in a warning. Nothing here may judge how much a pod asks for.
+//! does not need the rest. Kinds that reserve nothing are skipped; a kind that may run pods and is
+//! not understood is named in a warning. Nothing here may judge how much a pod requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -152,7 +152,7 @@ impl Loader {
     }
 }
 
-/// What a document is to a planner.
+/// How a planner reads a document.
 enum Read {
     Service(String),
     Pods(Box<PodsOf>),

@@ -1,9 +1,9 @@
 //! Addresses: one form for each, and how far one reaches.
 //!
 //! An IPv4 address can also be written as IPv6, `::ffff:10.0.0.1`. Connections never show that
-//! form, so what is compared with them must not keep it: whatever comes in is made canonical first.
-//! An address that means something else in every namespace, as loopback does, is never the address
-//! of a workload, whoever says so.
+//! form, so every address is made canonical before it is compared with one of a connection. An
+//! address that means something else in every namespace, as loopback does, is never accepted as the
+//! address of a workload.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,8 +16,8 @@ const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 
 /// A block as connections are compared with it: `::ffff:10.0.0.0/104` is `10.0.0.0/8`.
 ///
-/// `None` for a block that holds IPv4 beside IPv6 and so cannot be read: `::fffe:0:0/95` says
-/// nothing that its author can have meant. `::/0` is how one writes every IPv6 address, and is it.
+/// `None` for a block that holds IPv4 beside IPv6 and so cannot be read: `::fffe:0:0/95` has no
+/// meaning that its author can have intended. `::/0` is every IPv6 address.
 pub fn canonical_block(block: IpNet) -> Option<IpNet> {
     let block = block.trunc();
     let IpNet::V6(v6) = block else { return Some(block) };
@@ -31,7 +31,7 @@ pub fn canonical_block(block: IpNet) -> Option<IpNet> {
 /// How far an address reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Whoever asks: loopback, and the unspecified address, which means it too.
+    /// The host that sends: loopback, and the unspecified address, which means the same.
     Host,
     /// The asker's link.
     Link,

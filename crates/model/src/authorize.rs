@@ -1,9 +1,9 @@
 //! Inbound: whether a connection may come in, and why.
 //!
-//! [`View::authorize`] is a pure function of the view and the flow. It fails closed: a policy that
-//! the workload names and the view does not hold is a denial, not a gap. The order is Istio's:
-//! a DENY that matches denies; without any ALLOW everything else is allowed; with one, only what
-//! an ALLOW matches.
+//! [`View::authorize`] is a pure function of the view and the flow. It fails closed: if the
+//! workload names a policy that the view does not hold, the connection is denied. The order is
+//! Istio's: a DENY that matches denies; without any ALLOW everything else is allowed; with one,
+//! only what an ALLOW matches.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::policy::{Action, Match, Policy, Rule, ServiceAccountMatch};
 use crate::view::View;
 use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
-/// Who connects, as far as it is proven.
+/// The client, as far as it is proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     identity: Option<Identity>,
@@ -52,7 +52,7 @@ impl Source {
     }
 }
 
-/// What was decided, and what the policies on trial would have decided.
+/// The decision, and what the policies on trial would have decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// What holds.

@@ -1,8 +1,8 @@
 //! Which endpoint of a service takes a connection.
 //!
 //! Inside the best locality rank two endpoints are drawn at random by weight and the less busy one
-//! is taken (power of two choices). An endpoint that lately refused connections is passed over
-//! while there is another. With client affinity the client's address decides instead. Nothing here
+//! is taken (power of two choices). An endpoint that refused connections lately is skipped while
+//! there is another. With client affinity the client's address decides instead. Nothing here
 //! allocates; a service without locality is sampled, not scanned.
 
 use std::hash::{Hash, Hasher};

@@ -1,13 +1,13 @@
 //! Indexes whose keys nearly always lead to one thing: workloads by address, resources by alias.
 //!
 //! A set with one element takes a whole node of its tree, several hundred bytes for each of 100,000
-//! workloads. Persistent like the maps it lives in. Never empty.
+//! workloads. So one element is kept inline. Persistent like the maps it lives in, and never empty.
 
 use std::borrow::Borrow;
 
 use imbl::{OrdMap, OrdSet};
 
-/// What is found by one key: nearly always one thing, for which a set would be too much memory.
+/// The values of one key: nearly always one, for which a set would take too much memory.
 #[derive(Clone, Debug)]
 pub enum Few<T: Ord> {
     /// Only this.
@@ -61,13 +61,13 @@ impl<T: Clone + Ord> Few<T> {
     }
 }
 
-/// Adds `value` to what is found by `key`.
+/// Adds `value` to the values of `key`.
 pub fn add<K, T>(map: &mut OrdMap<K, Few<T>>, key: K, value: T)
 where
     K: Clone + Ord,
     T: Clone + Ord,
 {
-    // Looked for first: what is to be changed is copied on the way, also when it is not there.
+    // Looked up first: a mutable look-up copies the path, even if the key is missing.
     if !map.contains_key(&key) {
         drop(map.insert(key, Few::One(value)));
     } else if let Some(few) = map.get_mut(&key) {
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Removes `value` from what is found by `key`, and the key with the last of them.
+/// Removes `value` from the values of `key`, and the key with the last of them.
 pub fn remove<K, Q, T>(map: &mut OrdMap<K, Few<T>>, key: &Q, value: &T)
 where
     K: Clone + Ord + Borrow<Q>,

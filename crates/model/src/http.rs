@@ -2,7 +2,7 @@
 //!
 //! Which rule of a route answers a request ([`table::RouteTable::find`]) and which of its backends
 //! takes it ([`rule::draw`]) are pure functions, like those about connections. Nothing here
-//! parses a head, knows a protocol version or reads a body: whoever asks hands in a
+//! parses a head, knows a protocol version or reads a body: the caller passes in a
 //! [`head::RequestHead`] whose path is normalised.
 //!
 //! | module | holds |

@@ -1,7 +1,7 @@
 //! Workload identity as SPIFFE writes it.
 //!
-//! An identity is a trust domain, a namespace and a service account. It never comes from the words
-//! of a client: it is known from the namespace a socket lives in, or proven by a certificate.
+//! An identity is a trust domain, a namespace and a service account. It never comes from what a
+//! client claims: the namespace of a socket shows it, or a certificate proves it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
-//! The indexes of a view: what is found by the hash of a name, an address or a hostname.
+//! The indexes of a view: lookup by the hash of a name, an address or a hostname.
 //!
-//! A tree of hashes and no hash map: the nodes of a persistent hash map have room for sixteen, and
-//! with 50,000 workloads they hold two. What is found has its name in itself, and others of the
-//! same hash may be found with it: whoever asks compares.
+//! A tree of hashes, not a hash map: the nodes of a persistent hash map have room for sixteen, and
+//! with 50,000 workloads they hold two. A lookup may also find items with the same hash. Each item
+//! holds its own name, so the caller compares.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Texts that repeat, kept once.
 //!
-//! The pods of a Deployment share namespace, account, labels and services, and each came off the
-//! wire with copies of its own. Whoever fills a view hands every workload through an [`Interner`]
-//! first. It holds nothing alive for long: what only it still knows is dropped whenever it has
-//! doubled.
+//! The pods of a Deployment share namespace, account, labels and services, but each comes off the
+//! wire with its own copies. Code that fills a view passes every workload through an [`Interner`]
+//! first. It keeps nothing alive for long: each time it has doubled, it drops the texts that
+//! nothing else uses.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
@@ -26,8 +26,8 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// Shares what this workload has in common with others; its uid, name and addresses are its
-    /// own. The workload is equal to what it was.
+    /// Shares what this workload has in common with others; its uid, name and addresses stay its
+    /// own. The workload stays equal to the original.
     pub fn workload(&mut self, workload: &mut Workload) {
         self.localities.share(&mut workload.locality);
         self.texts.share(&mut workload.node);

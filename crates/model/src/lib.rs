@@ -3,7 +3,7 @@
 //! This crate knows identities, workloads, services and policies, and answers two questions about
 //! a connection: where it goes ([`view::View::plan`]) and whether it may come in
 //! ([`view::View::authorize`]). It never opens a socket, reads a clock, spawns a task or draws a
-//! random number that it was not handed.
+//! random number: callers pass in the time and the randomness.
 //!
 //! | module | holds |
 //! |---|---|

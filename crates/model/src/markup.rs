@@ -1,4 +1,4 @@
-//! Foreign text within markup.
+//! Escapes foreign text for SVG and HTML.
 
 /// Foreign text within SVG or HTML, also within an attribute.
 pub fn escaped(text: &str) -> String {

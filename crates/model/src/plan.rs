@@ -1,9 +1,9 @@
 //! Outbound: where a connection goes.
 //!
 //! [`View::plan`] turns the original destination of a captured connection into a [`Plan`]. It is a
-//! pure function: what it needs to know of its surroundings (which pods this proxy serves, how
-//! busy endpoints are, randomness) it is handed. It never sends traffic around a waypoint that is
-//! named: a waypoint that cannot be found is a refusal.
+//! pure function: the caller passes in what it needs from its surroundings (which pods this proxy
+//! serves, how busy endpoints are, randomness). It never sends traffic around a waypoint that a
+//! service or workload names: if the waypoint cannot be found, the connection is refused.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -43,7 +43,7 @@ pub enum Plan {
     Waypoint {
         /// The waypoint's workload and address.
         waypoint: Target,
-        /// Where the client wanted to go; the waypoint is told.
+        /// The client's original destination, for the waypoint.
         destination: SocketAddr,
     },
     /// As plain TCP: the destination is not in the mesh.
@@ -63,7 +63,7 @@ pub struct Target {
     pub address: SocketAddr,
     /// The address of the tunnel.
     pub hbone: SocketAddr,
-    /// The identities of which the destination must prove one.
+    /// The destination must prove one of these identities.
     pub identities: Vec<Identity>,
 }
 
@@ -223,8 +223,9 @@ impl View {
         Ok(if is_local { Plan::Local(target) } else { Plan::Tunnel(target) })
     }
 
-    /// The pod at an address that another workload only borrows, as an endpoint that a ServiceEntry
-    /// lists: whoever leads there, a pod of the mesh is reached through its tunnel.
+    /// The pod at an address that another workload only borrows, such as an endpoint that a
+    /// ServiceEntry lists: whichever object leads there, a pod of the mesh is reached through its
+    /// tunnel.
     fn enrolled_at(&self, workload: Arc<Workload>, ip: IpAddr) -> Arc<Workload> {
         if workload.tunnel == Tunnel::Hbone {
             return workload;

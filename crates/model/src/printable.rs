@@ -1,6 +1,6 @@
-//! Which characters of a foreign text a terminal may be shown.
+//! Which characters of a foreign text may be printed to a terminal.
 //!
-//! Names come from peers and from objects that others wrote. A control character in one can rewrite
+//! Names come from peers and from other people's objects. A control character in one can rewrite
 //! what a terminal shows; a bidi override or an invisible one makes a name look like another.
 
 use std::borrow::Cow;
@@ -54,8 +54,8 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(pieces.collect())
 }
 
-/// The same for JSON, which stays JSON with the same meaning: what is not printable lies between
-/// quotes and has an escape of its own there. Line feeds between values stay.
+/// The same for JSON, which stays JSON with the same meaning: unprintable characters are inside
+/// quotes, where JSON has escapes for them. Line feeds between values stay.
 pub fn printable_json(json: &str) -> Cow<'_, str> {
     if json.chars().all(|it| it == '\n' || is_printable(it)) {
         return Cow::Borrowed(json);

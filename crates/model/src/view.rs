@@ -2,8 +2,8 @@
 //!
 //! A view is made of persistent maps: a clone is a handful of reference counts, and one changed
 //! workload among 100,000 costs the path to it. A reader holds its own view and never waits; a
-//! writer clones, applies [`Change`]s and publishes. A view never decides anything by itself: the
-//! questions are asked in [`crate::plan`] and [`crate::authorize`].
+//! writer clones, applies [`Change`]s and publishes. A view decides nothing itself: [`crate::plan`]
+//! and [`crate::authorize`] do.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -66,7 +66,7 @@ pub struct Endpoints {
 enum Members {
     /// At most [`FEW`], as most services have: a persistent vector takes room for 64.
     Few(Arc<[Arc<Workload>]>),
-    /// More, of which a change copies no more than a part.
+    /// More; a change copies only a part of them.
     Many(Vector<Arc<Workload>>),
 }
 
@@ -253,7 +253,7 @@ impl View {
     }
 
     /// The policies that hold for a workload: mesh-wide, of its namespace, and those it names.
-    /// A name it bears of which the view knows nothing comes as an error.
+    /// A name that the view does not know is returned as an error.
     pub fn policies_of<'a>(
         &'a self,
         workload: &'a Workload,

@@ -1,4 +1,4 @@
-//! Workloads: pods, and what stands for a pod outside Kubernetes.
+//! Workloads: pods, and their equivalents outside Kubernetes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::Text;
 use crate::identity::Identity;
 use crate::names::{NetworkAddress, PolicyName, ServiceName};
 
-/// One workload as the control plane describes it (istio.workload.Workload): what is its own, and
+/// One workload as the control plane describes it (istio.workload.Workload): its own fields, and
 /// its [`Template`], whose fields read and write as if they were its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -23,12 +23,12 @@ pub struct Workload {
     pub workload_name: Text,
     /// The node it runs on.
     pub node: Text,
-    /// Where it stands, which all workloads of its node share.
+    /// Its region, zone and subzone, which all workloads of its node share.
     pub locality: Arc<Locality>,
     /// Whether it is ready for traffic.
     pub healthy: bool,
-    /// What it shares with the other replicas of its owner. Of 100,000 pods this is most of what
-    /// there is to say, and there are as many of it as there are Deployments.
+    /// What it shares with the other replicas of its owner. It holds most of a pod's data, and
+    /// 100,000 pods have only as many templates as they have Deployments.
     pub template: Arc<Template>,
 }
 
@@ -59,10 +59,10 @@ pub struct Template {
     pub kind: WorkloadKind,
     /// It speaks HBONE itself; the proxy neither wraps nor unwraps.
     pub native_tunnel: bool,
-    /// How the proxy hands it what it received through the tunnel, if not as plain TCP.
+    /// How the proxy passes tunnelled bytes to it, if not as plain TCP.
     pub application_tunnel: Option<ApplicationTunnel>,
-    /// The services it is an endpoint of and the ports it serves them on; shared, because several
-    /// owners may stand behind the same.
+    /// The services that have it as an endpoint, and the ports on which it serves them; shared,
+    /// because several owners may serve the same.
     pub services: Arc<BTreeMap<ServiceName, Vec<PortMapping>>>,
     /// The policies that select it.
     pub policies: Vec<PolicyName>,
@@ -199,7 +199,7 @@ pub struct PortMapping {
     pub service_port: u16,
     /// The workload's port; on a service 0 means "as the workload says".
     pub target_port: u16,
-    /// What is spoken there, as far as it is declared.
+    /// The declared application protocol.
     pub app_protocol: AppProtocol,
 }
 
@@ -216,7 +216,7 @@ pub enum AppProtocol {
     Tls,
 }
 
-/// Where a workload stands, in Istio's terms.
+/// Where a workload runs, in Istio's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "topology labels carry these very names")]
 pub struct Locality {

@@ -1,7 +1,8 @@
 //! Accepting connections that have a place in an [`Admission`].
 //!
-//! What is accepted reads and writes like a socket until it must go: then both fail, and the client
-//! sees a reset. Whoever serves it needs to know nothing of bounds, whatever layers lie between.
+//! An accepted connection reads and writes like a socket until it must close: then both fail, and
+//! the client sees a reset. So the code that serves it need not know the bounds, whatever layers
+//! lie between.
 
 use std::io;
 use std::net::SocketAddr;
@@ -82,7 +83,7 @@ impl Admitted {
         self.place.proof().clone()
     }
 
-    /// Ends the connection when what was sent stays unacknowledged for so long, also after it was
+    /// Ends the connection when sent bytes stay unacknowledged for so long, even after it was
     /// closed here.
     pub fn limit_unread(&self, time: Duration) {
         if let Stream::Tcp(stream) = &self.stream {

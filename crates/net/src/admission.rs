@@ -1,16 +1,15 @@
 //! Who may be connected to a port that strangers reach.
 //!
-//! A connection is *silent* until its client has proven itself, whatever that means there: a whole
-//! head of a request, a call with a good token. Silent connections are bounded in total and for
-//! each source, and so are proven ones for each owner. Nobody is turned away at a bound: the oldest
-//! connection of whoever has most goes. So a flood costs the flood its own connections, and a
-//! client that comes meanwhile has the time to prove itself. Sources that have proven themselves
-//! before go last.
+//! A connection is *silent* until its client has proven itself, as the port defines it: by a whole
+//! request head, or by a call with a valid token. Silent connections are bounded in total and for
+//! each source, and proven ones for each owner. At a bound nobody is refused: the oldest connection
+//! of the source that has most is closed. So a flood loses its own connections, and a client that
+//! connects meanwhile has time to prove itself. Sources that have proven themselves before are
+//! closed last.
 //!
-//! The accept loop waits for nothing that a client does. It waits at most for connections that were
-//! told to go and are still being closed, which bounds the descriptors. What is done with a
-//! connection is decided elsewhere: it reads an error from [`super::accept::Admitted`] when it must
-//! go.
+//! The accept loop never waits for a client. It waits at most for connections that must close and
+//! are still being closed, which bounds the descriptors. Other code serves the connection; it reads
+//! an error from [`super::accept::Admitted`] when the connection must close.
 
 mod crowd;
 
@@ -27,15 +26,15 @@ use tokio::time::{Instant, Sleep};
 pub use crowd::Bound;
 use crowd::Crowd;
 
-/// Connections that were told to go and are still open. Each needs one turn of its task, and
-/// nothing of its client.
+/// Most connections that must close and are still open. Each needs one turn of its task, and
+/// nothing from its client.
 const LEAVING_MAX: usize = 64;
 /// Sources that have proven themselves and are remembered: more than a large mesh has nodes.
 const KNOWN_MAX: usize = 16_384;
 /// How often a log line says that connections have to go.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where a connection comes from, as far as one client can be told from another.
+/// Where a connection comes from, as far as clients can be distinguished.
 ///
 /// An IPv6 client has as many addresses as its network prefix, /64, gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +61,7 @@ impl From<IpAddr> for Source {
 pub enum Owner {
     /// Nobody gave a name: its source's.
     Source(Source),
-    /// Whoever proved to have this name. Its source is remembered as one of good clients.
+    /// A client that proved to have this name. Its source is remembered as a good one.
     Named(Arc<str>),
 }
 
@@ -103,7 +102,7 @@ struct State {
     /// Told to go, and still open.
     leaving: usize,
     known: Known,
-    /// Sent away since the log was told, and when that was.
+    /// Closed since the last log line, and when that was.
     sent_away: u64,
     told: Option<Instant>,
 }
@@ -218,7 +217,7 @@ impl Admission {
         self.state.lock().expect("no holder of the lock panics")
     }
 
-    /// Tells the log now and then whose connections have to go.
+    /// Logs at intervals whose connections are closed.
     fn tell(&self, state: &mut State, whose: &dyn std::fmt::Debug) {
         state.sent_away += 1;
         if state.told.is_some_and(|told| told.elapsed() < TELL_INTERVAL) {

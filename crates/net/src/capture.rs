@@ -1,4 +1,4 @@
-//! Packet captures as evidence: what really went over a wire between two nodes.
+//! Packet captures as evidence: what was really sent between two nodes.
 //!
 //! [`Capture`] writes a classic pcap file that any tool reads; [`Trace`] reads it back, puts the
 //! TCP streams together and says which bytes were TLS. It decrypts nothing and changes nothing.

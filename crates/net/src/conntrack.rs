@@ -1,4 +1,4 @@
-//! Connection tracking entries: what became of a translated packet, and forgetting it.
+//! Connection tracking entries: reads how a packet was translated, and deletes entries.
 //!
 //! Entries outlive the rules that made them: a UDP exchange that was redirected stays redirected
 //! until its entry is gone. Un-enrolment therefore deletes the entries of captured DNS.

@@ -1,12 +1,12 @@
 //! Moves bytes both ways between the two ends of a connection.
 //!
 //! An end is a TCP socket or a tunnel (one HTTP/2 stream). [`copy`] keeps the two directions
-//! apart: each is closed on its own (FIN and END_STREAM become one another), and an end that
-//! breaks breaks the other too (RST and RST_STREAM become one another).
+//! apart. Each closes on its own: FIN becomes END_STREAM, and the reverse. If one end is reset, so
+//! is the other: RST becomes RST_STREAM, and the reverse.
 //!
-//! Memory is lent while bytes are in flight and not before: a direction waits until its source has
-//! something, then asks its sink for room, then reads no more than that. A sink that is slow holds
-//! up its own direction and nothing else. It never spawns a task and never looks at the bytes.
+//! Memory is lent only while bytes are in flight: a direction waits until its source has bytes,
+//! then asks its sink for room, then reads no more than that. A slow sink delays only its own
+//! direction. It never spawns a task and never looks at the bytes.
 
 mod arena;
 mod batch;
@@ -42,7 +42,7 @@ pub const MAX_STANDSTILL: Duration = Duration::from_secs(300);
 ///
 /// Every method works on one of its two directions; none of them blocks.
 pub trait End {
-    /// Ready when [`Self::poll_take`] has something to tell.
+    /// Ready when [`Self::poll_take`] has a result.
     fn poll_takeable(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
 
     /// Takes at most `limit` bytes, at least one unless this is the end.
@@ -59,8 +59,8 @@ pub trait End {
     /// How much can be given now; at least one byte.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>>;
 
-    /// Gives what is in the batch, or its beginning. `is_last`: nothing follows the batch, which
-    /// may be told along with it; [`Self::poll_finish`] comes all the same.
+    /// Gives what is in the batch, or its beginning. `is_last`: nothing follows the batch, and the
+    /// end may be sent with it; [`Self::poll_finish`] is still called.
     fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
@@ -78,13 +78,13 @@ pub trait End {
     /// end of what it says is no failure. A socket does not wake for it: [`copy`] looks again.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<EndError>;
 
-    /// Tells the end that nothing more will be given.
+    /// Signals the end that nothing more will be given.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>>;
 
     /// Whether memory is short for those this end belongs to: what waits is packed then.
     fn is_short(&self) -> bool;
 
-    /// Breaks the end, so that whoever is behind it sees an error and not an orderly close.
+    /// Resets the end, so that its peer sees an error and not an orderly close.
     fn reset(&mut self);
 
     /// Whether what is left inside this end costs its neighbours: then it is taken out even while

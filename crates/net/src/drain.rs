@@ -1,8 +1,8 @@
-//! Ending in good order: whoever starts tasks owns a [`Drain`], every task holds a [`Guard`].
+//! Ending in good order: the owner of tasks holds a [`Drain`], every task holds a [`Guard`].
 //!
-//! A guard tells its task when to finish what it does and start nothing new, and by when; the
-//! owner learns when the last task is gone. Nothing here ends a task by force: a task that knows
-//! its deadline ends itself, and says why in its own record.
+//! A guard signals its task to finish its work by a deadline and start nothing new; the owner
+//! learns when the last task has ended. Nothing here ends a task by force: a task that knows its
+//! deadline ends itself, and gives the reason in its own record.
 
 use std::future::Future;
 
@@ -68,7 +68,7 @@ impl Drain {
 }
 
 impl Guard {
-    /// Waits until the task is asked to finish; tells by when, if there is a limit.
+    /// Waits until the task is asked to finish; returns the deadline, if there is one.
     pub async fn draining(&mut self) -> Option<Instant> {
         let asked = self.phase.wait_for(|phase| *phase != Phase::Running).await;
         match asked.as_deref() {

@@ -1,8 +1,8 @@
 //! gRPC channels to the control plane: TLS verified by name, keepalives, bounded waits.
 //!
-//! A channel stands for one connection, made at once in the calling thread's network namespace; who
-//! holds it decides what to do when it breaks. Credentials travel as metadata, which is the
-//! caller's business. Nothing here retries and nothing here falls back to plain text.
+//! A channel is one connection, opened at once in the calling thread's network namespace; its owner
+//! decides what to do when it breaks. Credentials are metadata, which the caller adds. Nothing here
+//! retries, and nothing here falls back to plain text.
 
 pub mod messages;
 
@@ -95,7 +95,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the last of its addresses was reached, and nobody listens there.
+    /// Whether the last of its addresses was reached, but nothing listens there.
     pub fn is_refused(&self) -> bool {
         let Self::Connect { source, .. } = self else { return false };
         source.kind() == io::ErrorKind::ConnectionRefused
@@ -128,7 +128,7 @@ fn endpoint(uri: &Uri) -> Endpoint {
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// Connects, for who speaks HTTP/2 himself.
+/// Connects, for a caller with its own HTTP/2.
 pub async fn open(target: &Target) -> Result<Box<dyn Transport>, ConnectError> {
     let opened = tokio::time::timeout(CONNECT_TIMEOUT, transport(target)).await;
     opened.map_err(|_| ConnectError::Timeout(target.uri.clone()))?

@@ -1,8 +1,8 @@
 //! HBONE: TCP connections as HTTP/2 CONNECT streams inside mutual TLS.
 //!
 //! A [`Client`] opens tunnels over one TLS stream, [`serve`] accepts them; both run on the thread
-//! they were started on and are kept alive by PING. What the headers mean is the business of
-//! `ambit_wire`, who may connect that of the roles: here are only streams, windows and limits.
+//! they were started on and are kept alive by PING. `ambit_wire` knows what the headers mean, the
+//! roles decide who may connect: here are only streams, windows and limits.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub struct Settings {
     pub connection_window_bytes: u32,
     /// The largest frame that is accepted. A frame is received whole before it is passed on.
     pub frame_size_bytes: u32,
-    /// Whose memory the connection uses; the windows follow what is left of it.
+    /// The accounts of the connection's owners; its windows follow what is left of them.
     pub accounts: Accounts,
 }
 
@@ -65,7 +65,7 @@ impl Default for Settings {
     }
 }
 
-/// Why an HBONE connection or a tunnel in it could not be had.
+/// Why an HBONE connection or a tunnel in it could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HboneError {
     /// The peer speaks TLS but no HTTP/2.

@@ -1,9 +1,9 @@
-//! HTTP/1.1 on a port that strangers may reach: small questions, whole answers.
+//! HTTP/1.1 on a port that strangers may reach: small requests, whole responses.
 //!
-//! One question a connection, its head within two seconds, the whole of it in a bounded time.
-//! Connections that have sent no head yet and those that are being answered are bounded apart from
-//! each other, in total and for each source; see [`crate::admission`] for who goes at a bound.
-//! Nothing here knows what is asked.
+//! One request a connection, its head within two seconds, all of it within a bounded time.
+//! Connections that have sent no head yet and connections that are being answered have separate
+//! bounds, in total and for each source; [`crate::admission`] says which connection is closed at a
+//! bound. Nothing here knows the requests.
 
 mod pages;
 
@@ -40,9 +40,9 @@ pub const PUBLIC: Limits = Limits {
     refuses_pages: false,
 };
 
-/// A port for those who administer this machine, over loopback or a private socket. All of them are
-/// one source. What they ask may be large, and take its time. Their browsers may not ask over TCP
-/// what somebody else's page wants.
+/// A port for the administrators of this machine, over loopback or a private socket. All of them
+/// are one source. Their requests may be large and slow. Their browsers must not send requests of
+/// other people's pages over TCP.
 pub const PRIVATE: Limits = Limits {
     name: "private",
     waiting: Bound { total: 64, each: 64 },
@@ -51,7 +51,7 @@ pub const PRIVATE: Limits = Limits {
     refuses_pages: true,
 };
 
-/// What a port bears.
+/// The limits of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The port's name, for the log.

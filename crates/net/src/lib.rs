@@ -1,33 +1,33 @@
 //! Moves bytes: sockets, namespaces, netlink, HBONE, drain and gRPC transport.
 //!
-//! The roles say *what* is to be moved, this crate knows *how* Linux does it. It never decides
-//! whether a flow is allowed and never talks to Kubernetes. All `unsafe` of the whole project lives
-//! in [`sys`].
+//! The roles say *what* to move, this crate knows *how* Linux does it. It never decides whether a
+//! flow is allowed and never talks to Kubernetes. All `unsafe` of the whole project lives in
+//! [`sys`].
 //!
-//! What others call:
+//! What other crates call:
 //! * [`namespace`]: `NetNs::{create, current, open, from_fd, of_pid, run, enter, pin, inode}`,
 //!   `unpin`, `set_sysctl`, `open_sysctl`
 //! * [`socket`]: `tcp_listener`, `udp_bind`, `tcp_dial`, `tcp_connect`, `original_destination`,
 //!   `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials`
 //! * [`seqpacket`]: `Listener`, `Connection`, `BlockingConnection`: descriptors with packets
-//! * [`memory`]: `Account`, `Accounts`: what connections may hold together
+//! * [`memory`]: `Account`, `Accounts`: how many bytes connections may hold together
 //! * [`local_http`]: `request`, `get`: HTTP/1.1 over a unix socket or loopback
 //! * [`admission`]: `Admission`, `Bounds`, `Place`, `Proof`: who may be connected to a port that
 //!   strangers reach
-//! * [`accept`]: `Listener`, `next`, `Admitted`: connections that have such a place
+//! * [`accept`]: `Listener`, `next`, `Admitted`: connections with such a place
 //! * [`http_port`]: `serve`: small HTTP/1.1 on such a port
 //! * [`memfd`]: `Sealed::{create, from_fd, read}`
 //! * [`netlink`]: `RouteSocket`: links, addresses, routes, rules, neighbours
 //! * [`nftables`]: `Table`, `Chain`, `Rule`, `Set`; `Nftables::{replace, delete, verify}`, `Watch`
 //! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
-//! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: what went over a wire
+//! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: packets on a wire
 //! * [`procnet`] has `established_by_local_port`
 //! * [`tcp_table`]: `connections`, `destroy`: the TCP connections of a namespace
 //! * [`drain`]: `Drain`, `Guard`: ending in good order
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
 //! * [`grpc`]: `connect`: a channel to the control plane
 //! * [`hbone`]: `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings`
-//! * [`pool`]: `Pool` of whatever is a `Connection`, shared by the users of one thread
+//! * [`pool`]: `Pool` of any `Connection`, shared by the users of one thread
 //! * [`sys`]: `process`, `mount`, `capability`: what a pod's init needs
 
 pub mod accept;

@@ -1,8 +1,8 @@
-//! HTTP/1.1 over unix sockets and loopback: how commands on one machine ask a role's
-//! administration.
+//! HTTP/1.1 over unix sockets and loopback: how commands query the administration of a role on the
+//! same machine.
 //!
 //! One request a connection, bodies bounded, no keep-alive. Never used between machines, and never
-//! says a word to a socket of another user than its own and root.
+//! sends anything to a socket of another user, except root's.
 
 mod server;
 

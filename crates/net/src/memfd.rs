@@ -1,8 +1,8 @@
 //! Sealed files in memory: how secrets and views pass between supervisor and workers.
 //!
 //! Sealed means that neither side can change the content afterwards, so a reader may check it once
-//! and trust it. Nothing of it ever reaches a disk. Readers get the bytes in a buffer that is wiped
-//! when dropped.
+//! and trust it. It never reaches a disk. Readers get the bytes in a buffer that is wiped when
+//! dropped.
 
 use std::ffi::CString;
 use std::fmt;

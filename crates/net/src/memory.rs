@@ -1,13 +1,13 @@
-//! What connections may hold in memory together: bytes that came and cannot go on yet.
+//! How much connections may hold in memory together: received bytes that cannot be sent on yet.
 //!
-//! An [`Account`] is one owner's share of it: the whole worker, a pod, a client. Everything that
-//! holds bytes does so on the [`Accounts`] of its owners, and the smallest of them counts. Two
-//! bounds work together. The *window* says how much one more connection may hold. For the party
-//! that opens the connections it follows from how many hold bytes already, so that ten thousand
-//! slow readers fit into the share that ten could fill. For those who serve many such parties it
-//! follows from what is free, so that one of them does not narrow the others' windows.
-//! The *reservation* is what a peer was allowed to send; it never exceeds the share, whatever the
-//! peer makes of its windows. Accounts belong to all threads; nothing here waits.
+//! An [`Account`] is one owner's share: the whole worker's, a pod's, a client's. Held bytes are on
+//! the [`Accounts`] of all their owners, and the smallest share limits them. Two bounds work
+//! together. The *window* is how much one more connection may hold. For a party that opens
+//! connections it follows from how many of them hold bytes already, so ten thousand slow readers
+//! fit into the share that ten could fill. For a party that serves many others it follows from what
+//! is free, so one of them does not narrow the others' windows. The *reservation* is what a peer
+//! may still send; it never exceeds the share, however the peer uses its windows. All threads share
+//! the accounts; nothing here waits.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,11 +27,12 @@ const MAX_WINDOW_BYTES: u32 = 16 << 20;
 /// Below this window memory is short, and what waits is packed.
 const AMPLE_WINDOW_BYTES: u32 = 1 << 20;
 
-/// How much one more may hold, of a share that `holders` hold already.
+/// How much one more connection may hold, of a share that `holders` hold already.
 ///
-/// Whoever holds more than a window was given it while so few held bytes that it was larger, and
-/// they hold them still. So the `n`-th largest of them is at most the window beside `n - 1`
-/// others, however they come and go, and the sum of all is bounded by the sum of these.
+/// A connection that holds more than a window got it while so few held bytes that the window was
+/// larger, and those few still hold theirs. So the `n`-th largest of them is at most the window
+/// beside `n - 1` others, however they come and go, and the sum of all is bounded by the sum of
+/// these.
 pub fn window(share_bytes: usize, holders: usize, most: u32) -> u32 {
     rounded(share_bytes / WINDOW_PART / (holders + 1), most)
 }
@@ -78,7 +79,7 @@ impl Account {
         }
     }
 
-    /// What is held, or may come at any moment.
+    /// Bytes that are held, or that may arrive at any moment.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes.load(Relaxed)
     }
@@ -138,14 +139,14 @@ impl Accounts {
         refused.is_none()
     }
 
-    /// Reserves what is held already, also beyond the share.
+    /// Reserves bytes that are held already, even beyond the share.
     pub fn charge(&self, bytes: usize) {
         for account in self.0.iter() {
             account.reserved_bytes.fetch_add(bytes, Relaxed);
         }
     }
 
-    /// Gives back what was reserved.
+    /// Releases reserved bytes.
     pub fn release(&self, bytes: usize) {
         self.0.iter().for_each(|account| account.release(bytes));
     }

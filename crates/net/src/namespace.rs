@@ -1,8 +1,8 @@
-//! Network namespaces: making, opening, entering and keeping them.
+//! Network namespaces: creating, opening, entering and keeping them.
 //!
-//! A [`NetNs`] is a descriptor, so it stays what it is while paths and process ids are reused.
-//! Sockets belong to the namespace in which they were made, so that [`NetNs::run`] is needed for
-//! making them only, never for using them. It must never leave a thread in the wrong namespace: see
+//! A [`NetNs`] is a descriptor, so it stays the same namespace while paths and process ids are
+//! reused. A socket belongs to the namespace in which it was created, so [`NetNs::run`] is needed
+//! only to create one, never to use it. It must never leave a thread in the wrong namespace: see
 //! [`NetNs::run`].
 
 use std::cell::Cell;
@@ -41,7 +41,7 @@ impl NetNs {
         Self::open(OWN)
     }
 
-    /// The namespace that a path such as `/proc/1/ns/net` or a pinned file stands for.
+    /// Opens the namespace at a path, such as `/proc/1/ns/net` or a pinned file.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::from_fd(File::open(path)?.into())
     }
@@ -52,7 +52,7 @@ impl NetNs {
         Self::open(format!("/proc/{pid}/ns/net"))
     }
 
-    /// Takes over a descriptor, which must stand for a network namespace.
+    /// Takes over a descriptor, which must be a network namespace.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let other_kind = || io::Error::new(io::ErrorKind::InvalidInput, "not a network namespace");
         let kind = socket_option::namespace_kind(&fd).map_err(|_| other_kind())?;
@@ -67,7 +67,7 @@ impl NetNs {
     /// Runs `work` on this thread inside the namespace, and brings the thread back also when `work`
     /// panics.
     ///
-    /// `work` must not await, nor spawn a thread that is to run outside: threads inherit the
+    /// `work` must not await, nor spawn a thread that must run outside: threads inherit the
     /// namespace. A thread that cannot come back would act for the wrong pod, so the whole process
     /// aborts then.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
@@ -87,7 +87,7 @@ impl NetNs {
     /// Keeps the namespace alive at `path`, without any process, until [`unpin`] or the end of the
     /// mount namespace.
     ///
-    /// Replaces what was pinned there before.
+    /// Replaces a namespace that was pinned there before.
     pub fn pin(&self, path: &Path) -> io::Result<()> {
         unpin(path)?;
         File::create(path)?;
@@ -185,7 +185,7 @@ pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
 /// Opens a kernel parameter for [`set_sysctl`]; an error says that it cannot be set.
 ///
 /// A container sees `/proc/sys` read-only, whatever its rights are. With `SYS_ADMIN` over the PID
-/// namespace the parameter is reached all the same, on a mount that only this call sees.
+/// namespace it can still be opened, on a mount that only this call sees.
 pub fn open_sysctl(name: &str) -> io::Result<File> {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let plain = Path::new(&relative).components().all(|part| matches!(part, Component::Normal(_)));

@@ -2,8 +2,8 @@
 //!
 //! A [`RouteSocket`] belongs to the namespace it was opened in, whatever thread uses it later.
 //! Calls are synchronous and short; each takes the kernel microseconds. Every `ensure_*` and
-//! `delete_*` is idempotent, so that whoever restarts half-way simply does it all again. Nothing
-//! here touches what it was not named.
+//! `delete_*` is idempotent, so a caller that restarts half-way simply does it all again. Nothing
+//! here touches an object that the caller did not name.
 
 pub(crate) mod message;
 pub(crate) mod socket;

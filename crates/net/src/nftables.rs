@@ -1,8 +1,8 @@
 //! nftables without the `nft` program: tables as values, applied atomically over netlink.
 //!
 //! A [`Table`] describes everything Ambit wants in one table of its own; [`Nftables::replace`]
-//! swaps it in as one transaction, so that no packet ever meets half of it. Tables of others are
-//! not touched, but for chains that are named to [`Nftables::delete_chains`].
+//! swaps it in as one transaction, so no packet ever meets half of it. Other programs' tables are
+//! not touched, except for chains that the caller passes to [`Nftables::delete_chains`].
 //!
 //! ```no_run
 //! use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
@@ -111,7 +111,7 @@ impl Nftables {
         namespace.run(Self::open).map_err(NetlinkError::Open)?
     }
 
-    /// Makes each table exactly what is given, all in one transaction: old content goes, new comes.
+    /// Makes each table equal to the given one, all in one transaction: old content is removed.
     pub fn replace(&mut self, tables: &[Table]) -> Result<(), NetlinkError> {
         let mut encoded = Encoded::default();
         for table in tables {
@@ -226,7 +226,7 @@ impl Nftables {
         Ok(rules)
     }
 
-    /// Compares the kernel's table with the wanted one. Empty: nobody has tampered with it.
+    /// Compares the kernel's table with the wanted one. Empty if nothing has changed it.
     pub fn verify(&mut self, table: &Table) -> Result<Vec<Difference>, NetlinkError> {
         let request = encode::table_message(message::GET_TABLE, table.family, &table.name);
         let operation = format!("look up nftables table {}", table.name);
@@ -336,7 +336,7 @@ fn expected(table: &Table) -> Result<Listing, NetlinkError> {
     })
 }
 
-/// Tells when any nftables content of a namespace changes, whoever changes it.
+/// Reports when any nftables content of a namespace changes, whichever process changes it.
 #[derive(Debug)]
 pub struct Watch(Subscription);
 

@@ -1,13 +1,13 @@
 //! Connections that are shared by the users of one thread.
 //!
-//! Connections are found by a key that says who connects to whom, so that nothing is ever sent
-//! under another identity's certificate. A key's first user opens the connection while the others
-//! wait for it; a further one is opened when all are full. What is out of date (closing, made with
-//! an older certificate) gets no new user and ends with its last one.
+//! Connections are found by a key with both ends' identities, so nothing is ever sent under another
+//! identity's certificate. A key's first user opens the connection while the others wait for it;
+//! another one is opened when all are full. A stale connection (closing, or made with an older
+//! certificate) gets no new user and ends with its last one.
 //!
-//! The pool never looks inside: a [`Connection`] says whether it has room, and who opens it says
-//! how. One that carries a single exchange at a time is pooled with a limit of one user. The pool
-//! bounds who waits; what is open is bounded by the descriptors that opening takes.
+//! The pool never looks inside: a [`Connection`] says whether it has room, and the caller says how
+//! to open one. A connection that carries one exchange at a time is pooled with a limit of one
+//! user. The pool bounds how many users wait; descriptors bound how many connections are open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -53,10 +53,10 @@ impl Default for Limits {
     }
 }
 
-/// Why no connection can be had.
+/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError<E> {
-    /// The connection could not be opened; all that waited for it are told the same.
+    /// The connection could not be opened; all waiting users get the same error.
     #[error(transparent)]
     Connect(Arc<E>),
     /// More connections wait for this destination than are allowed to.
@@ -120,7 +120,7 @@ impl<C, E> Drop for Waiter<C, E> {
     }
 }
 
-/// How a connection is to be had.
+/// How to get a connection.
 enum Source<C, E> {
     Ready(Rc<C>),
     Opening(Rc<Opening<C, E>>),
@@ -174,8 +174,8 @@ where
     /// A connection with room for one more user; `connect` opens one when it is needed.
     ///
     /// `generation` numbers the certificate that `connect` would use: connections made with
-    /// another one are not used. The connection's tasks run under `guard`; what is opened while it
-    /// drains is not kept.
+    /// another one are not used. The connection's tasks run under `guard`; a connection that is
+    /// opened while it drains is not kept.
     pub async fn connection<F>(
         &self,
         key: &K,

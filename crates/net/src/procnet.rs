@@ -1,7 +1,7 @@
-//! What `/proc/net` tells about the sockets of a namespace.
+//! The sockets of a namespace, as `/proc/net` lists them.
 //!
 //! Un-enrolment waits until the proxy has no connection left in a pod; sockets of other processes
-//! count as well, so the answer can only be too careful. A proxy that is to end looks whether
+//! count as well, so the answer can only be too careful. A proxy that must end checks whether
 //! another one listens in its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::nftables::Connection;
 use crate::tcp_table::{OPEN_STATES, TcpConnection};
 
-/// States of `/proc/net/tcp` in which bytes may flow whoever holds the socket: established, and the
-/// handshake's end.
+/// States of `/proc/net/tcp` in which bytes may flow, whichever process holds the socket:
+/// established, and the handshake's end.
 const OPEN: [&str; 2] = ["01", "03"];
 
 /// The state of a listener.

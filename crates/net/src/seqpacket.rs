@@ -31,7 +31,7 @@ pub enum PacketError {
         /// Size of the receiver's buffer.
         limit_bytes: usize,
     },
-    /// An empty packet cannot be told from a closed socket.
+    /// An empty packet looks like a closed socket.
     #[error("an empty packet cannot be sent")]
     Empty,
     /// Sending failed.

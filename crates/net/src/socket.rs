@@ -1,7 +1,6 @@
-//! Sockets as a transparent proxy needs them: marked, redirected, bound to addresses that are not
-//! its own.
+//! Sockets for a transparent proxy: marked, redirected, bound to addresses that are not its own.
 //!
-//! Everything is made in the calling thread's network namespace (see
+//! Every socket is created in the calling thread's network namespace (see
 //! [`crate::namespace::NetNs::run`]) and works anywhere afterwards. Nothing here blocks on the
 //! network, and nothing here decides who may talk to whom.
 
@@ -21,8 +20,8 @@ use crate::sys::{process, socket_option};
 /// How long the queue of connections not yet accepted may get.
 pub const DEFAULT_BACKLOG: i32 = 4096;
 
-/// The first of the odd ports among those that Linux takes source ports from, unless told
-/// otherwise: `ip_local_port_range` and `ip_local_reserved_ports` are not looked at.
+/// The first odd port of Linux' default range of source ports: `ip_local_port_range` and
+/// `ip_local_reserved_ports` are not read.
 const ODD_PORTS_START: u16 = 32769;
 /// How many there are.
 const ODD_PORTS: u32 = 14_116;
@@ -81,7 +80,7 @@ pub struct DialOptions {
     /// `SO_MARK` (needs `NET_ADMIN`).
     pub mark: Option<u32>,
     /// Connect from this address even if it is not local (`IP_TRANSPARENT`; needs `NET_ADMIN`).
-    /// Port 0 is any port, one that whoever has the address is not likely to use meanwhile.
+    /// Port 0 is any port that the owner of the address is not likely to use meanwhile.
     pub source: Option<SocketAddr>,
     /// Probes of an idle connection; `None` for none.
     pub keepalive: Option<Keepalive>,
@@ -146,7 +145,7 @@ fn bind(
 pub struct Dialing(io::Result<Socket>);
 
 impl Dialing {
-    /// Waits until it stands, or cannot.
+    /// Waits until it is connected, or has failed.
     pub async fn connected(self) -> io::Result<TcpStream> {
         let stream = TcpStream::from_std(self.0?.into())?;
         stream.writable().await?;
@@ -161,9 +160,9 @@ impl Dialing {
 
 /// Begins to connect to `destination`, to be called inside the namespace; wait for it anywhere.
 ///
-/// Whoever has the source address connects from even ports, as long as Linux has some left. From
-/// odd ones, no connection of theirs meets one of ours that they know nothing of: it would stand in
-/// their way, unanswered, when they do not pass through the proxy any more.
+/// The owner of the source address connects from even ports, as long as Linux has some left. We use
+/// odd ones, so no connection of the owner meets one of ours that it knows nothing about: ours
+/// would block it, unanswered, once the owner no longer connects through the proxy.
 pub fn tcp_dial(destination: SocketAddr, options: &DialOptions) -> io::Result<Dialing> {
     if let Some(source) = options.source.filter(|source| source.port() == 0) {
         let first = NEXT_ODD_PORT.fetch_add(1, Ordering::Relaxed);
@@ -263,7 +262,7 @@ pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
     SockRef::from(socket).set_mark(mark)
 }
 
-/// Ends a connection when what was sent stays unacknowledged for so long.
+/// Ends a connection when sent bytes stay unacknowledged for so long.
 pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
@@ -344,7 +343,7 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     })
 }
 
-/// Who is at the other end of a Unix socket.
+/// The process at the other end of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process id at the time of the connect; 0 when it is outside of this PID namespace.
@@ -356,8 +355,8 @@ pub struct PeerCredentials {
 }
 
 impl PeerCredentials {
-    /// Whether it is this process' own user, or root, who could do anything in its name. Whoever
-    /// else listens at a path that a command asks has put itself there.
+    /// Whether it is this process' own user, or root, which could act as that user anyway. Any
+    /// other user that listens at a command's path is an impostor.
     pub fn is_own_or_root(&self) -> bool {
         self.uid == 0 || self.uid == process::effective_uid()
     }

@@ -2,8 +2,8 @@
 //! socket2 lack.
 //!
 //! Each wrapper takes and returns owned or borrowed descriptors and plain values, so that nothing
-//! outside this directory has to reason about raw pointers. It must hold no policy: what is called
-//! when is decided by the callers.
+//! outside this directory has to reason about raw pointers. It must hold no policy: the callers
+//! decide what is called when.
 #![allow(unsafe_code)]
 
 pub mod capability;

@@ -1,9 +1,9 @@
-//! The TCP connections of a namespace, and ending one from outside of its process.
+//! The TCP connections of a namespace, and closing one from outside its process.
 //!
-//! By socket diagnosis, which also knows each socket's mark; where the kernel has none, by
-//! `/proc/net/tcp`. The kernel lists a connection in one place from its first SYN on, so that one
-//! that is open throughout the listing is listed. What the kernel merely winds down (`TIME_WAIT`)
-//! is not. This module never chooses which connection ends.
+//! It uses socket diagnosis, which also knows each socket's mark; where the kernel lacks it,
+//! `/proc/net/tcp`. The kernel lists a connection in one place from its first SYN on, so a
+//! connection that is open throughout the listing is listed. One in `TIME_WAIT` is not. This module
+//! never chooses which connection to close.
 
 mod connection;
 
@@ -27,7 +27,7 @@ const DESTROY: u16 = 21;
 const ID_AT: usize = 4;
 /// Size of `inet_diag_msg`.
 const SOCKET_BYTES: usize = 72;
-/// `INET_DIAG_MARK`; told to whoever has `NET_ADMIN` in the namespace.
+/// `INET_DIAG_MARK`; the kernel reports it to processes with `NET_ADMIN` in the namespace.
 const MARK: u16 = 15;
 
 /// The open connections of the calling thread's namespace, those in their handshake included.

@@ -1,4 +1,4 @@
-//! What a pod's init does, step by step, in a process of its own with one thread.
+//! What a pod's init does, step by step, in a separate process with one thread.
 //!
 //! Without the test harness, whose threads would be in the way of `fork`. The program starts itself
 //! again: as the machine (in new namespaces), which forks the init (process 1 of them).

@@ -1,7 +1,7 @@
-//! The agent: one task that knows every pod of the node and sees to it that each gets where the
-//! plan wants it.
+//! The agent: one task that knows every pod of the node and brings each to the state that the plan
+//! wants.
 //!
-//! It decides nothing itself: [`crate::plan`] says what is wished, [`crate::enrolment`] what comes
+//! It decides nothing itself: [`crate::plan`] says what is wanted, [`crate::enrolment`] what comes
 //! next, and [`crate::work`] does it on other threads. It never waits for a proxy, a pod or the
 //! kernel, so that one stuck pod delays no other.
 
@@ -30,9 +30,9 @@ use crate::registry::RegistryHandle;
 use crate::work::{Done, Job, Workshop};
 use crate::zds_server::{Announcement, Standing, ZdsServer, now};
 
-/// How long the CNI plugin waits for a pod to be captured before it is told to fail.
+/// How long the CNI plugin waits for a pod to be captured before it gets a failure.
 const CNI_DEADLINE: Duration = Duration::from_secs(10);
-/// How long looking at the pods found at start may take before proxies are let in all the same.
+/// How long checking the pods found at start may take before proxies are let in anyway.
 const STARTUP_LIMIT: Duration = Duration::from_secs(10);
 /// How often a namespace that could not be opened is tried again.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ struct Tracked {
     netns: Arc<NetNs>,
     ips: Vec<IpAddr>,
     enrolment: Enrolment,
-    /// Tells results for this namespace from those for one that the pod had before.
+    /// Distinguishes results for this namespace from those for an earlier one of the pod.
     generation: u64,
     waiting: Vec<Waiting>,
     /// What kept it from being captured when that was last tried.
@@ -82,7 +82,7 @@ pub(crate) struct Agent {
     zds_changes: watch::Receiver<()>,
     pods: BTreeMap<PodUid, Tracked>,
     announced: BTreeMap<PodUid, NewPod>,
-    /// Ending pods of which only the uid is known.
+    /// Ending pods with only their uid known.
     kept: BTreeMap<PodUid, PodName>,
     /// Pods that an earlier agent reported as captured.
     reported: BTreeSet<PodUid>,
@@ -90,7 +90,7 @@ pub(crate) struct Agent {
     generations: u64,
     reopen_at: Option<Instant>,
     node_side_at: Option<Instant>,
-    /// What is to become of the mesh on this node, and its next change.
+    /// The course of the mesh on this node, and its next change.
     course: Course,
     courses: watch::Receiver<Course>,
     /// How far that is, for the one who ordered it.
@@ -106,14 +106,14 @@ pub(crate) struct Parts {
     pub(crate) zds: Arc<ZdsServer>,
     pub(crate) workshop: Workshop,
     pub(crate) health: Arc<Health>,
-    /// What is to become of the mesh on this node.
+    /// The course of the mesh on this node.
     pub(crate) course: watch::Receiver<Course>,
     /// Takes how far that is.
     pub(crate) tell: watch::Sender<String>,
 }
 
 impl Agent {
-    /// An agent that has looked at nothing yet.
+    /// An agent that has checked nothing yet.
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
             settings: parts.settings,
@@ -172,8 +172,8 @@ impl Agent {
         self.node_side_at = Some(now());
     }
 
-    /// Keeps every pod where the plan wants it, until the agent is to end with the mesh: then until
-    /// nothing is left, or until the moment given.
+    /// Keeps every pod in the state that the plan wants, until the mesh leaves the node: then until
+    /// nothing is left, or until the given moment.
     pub(crate) async fn run(mut self, mut announced: mpsc::Receiver<Announced>) {
         loop {
             let is_ordered = self.courses.has_changed().unwrap_or(false);
@@ -218,7 +218,7 @@ impl Agent {
         }
     }
 
-    /// Stays after all if pods are to let plain connections in and the time for that is over.
+    /// Stays after all if the time is over in which pods let plain connections in.
     fn close_when_over(&mut self) -> bool {
         let is_over = matches!(self.course, Course::Open { until, .. } if until <= now());
         if is_over {
@@ -235,7 +235,7 @@ impl Agent {
         self.pods.values().all(|pod| pod.enrolment.is_out())
     }
 
-    /// Removes what has not left by itself, and looks at it anew.
+    /// Removes what has not left by itself, and checks it again.
     async fn cut_off(&mut self) {
         self.jobs.shutdown().await;
         let mut left = Vec::new();
@@ -405,7 +405,7 @@ impl Agent {
                 Ok(watch) => {
                     let watch = Job::Watch { uid: uid.clone(), generation, watch };
                     pod.watching = Some(self.jobs.spawn(self.workshop.start(watch)));
-                    // What was altered before it was open, it does not tell.
+                    // It does not report changes from before it was open.
                     pod.enrolment.tampered();
                 }
                 // The periodic comparison has to do.
@@ -438,7 +438,7 @@ impl Agent {
         }
     }
 
-    /// What keeps a pod out was found and told, which may have taken longer than it held.
+    /// The reason that keeps a pod out was found and reported, perhaps after it stopped being true.
     fn on_explained(&mut self, uid: PodUid, generation: u64, name: PodName, obstacle: Obstacle) {
         match self.pods.get_mut(&uid) {
             Some(pod) if pod.generation == generation && pod.enrolment.is_wanted() => {

@@ -18,7 +18,7 @@ use crate::install::conflist;
 use crate::pod::PodName;
 use crate::registry::processes::Sources;
 
-/// Longest time that a pod's capture rules may stay altered before they are looked at again.
+/// Longest time that a pod's capture rules may stay altered before they are checked again.
 pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two looks, so that a typing error does not burn a core.
@@ -149,7 +149,7 @@ pub(crate) enum Source {
     Kubernetes { kubeconfig: Option<PathBuf>, sources: Sources },
 }
 
-/// The flags after checking; every field is usable as it is.
+/// The flags after checking; every field can be used directly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) node_name: String,

@@ -1,12 +1,12 @@
-//! Frames from one pod to another on the same bridge that claim to be probes of the node.
+//! Drops frames from one pod to another on the same bridge that claim to be probes of the node.
 //!
-//! The tables of IP never see them. They are dropped in the bridges, by nftables for bridges; on a
-//! kernel without it, where they come in: at every port of a bridge (any device that belongs to
+//! IP tables never see them. They are dropped in the bridges, by nftables for bridges. On a kernel
+//! without that, they are dropped on ingress at every port of a bridge (any device that belongs to
 //! another), before the bridge takes them. The node's own frames come in by no port. On a kernel
 //! with neither, a bridge cannot be guarded, and the node is not ready.
 //!
-//! A frame may hide IP in priority tags, one within another: each host takes off as many as there
-//! are. The kernel has taken off one when it asks us, so a second is never let through.
+//! A frame may hide IP in nested priority tags, which a host removes whatever their number. The
+//! kernel has removed one when our rules run, so a frame with a second tag is always dropped.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::capture::rules::IpVersion;
 pub(crate) const TABLE: &str = "ambit-node";
 /// The VLAN of a tag that gives a priority alone (IEEE 802.1Q, section 9.6).
 const NO_VLAN: u16 = 0;
-/// How often the ports are listed anew because one left while they were written.
+/// How often the ports are listed again because one left while they were written.
 const ATTEMPTS_MAX: usize = 5;
 
 /// How forged probes are kept off.
@@ -43,7 +43,7 @@ impl Guard {
         *self == Self::Nothing { has_ports: true }
     }
 
-    /// Compares the kernel with what should be there and puts it right; says what was altered.
+    /// Compares the kernel's rules with the wanted ones and repairs them; returns what was altered.
     pub(crate) fn mend(&mut self, kernel: &mut Nftables) -> Result<Vec<Difference>, NetlinkError> {
         if *self == Self::Bridges {
             match mend(kernel, bridge_table()) {

@@ -1,10 +1,10 @@
-//! Capture in a pod's network namespace: brings the rules of [`rules`] into place, finds out
-//! whether they still are, and takes them away in two steps.
+//! Capture in a pod's network namespace: installs the rules of [`rules`], checks whether they are
+//! still in place, and removes them in two steps.
 //!
-//! Every function is idempotent and blocks for the few netlink exchanges it makes; call it off the
+//! Every function is idempotent and blocks for a few netlink exchanges; never call one on the
 //! runtime's threads. Rules are swapped in one transaction, so no packet meets half of them.
-//! Nothing here changes a table, rule or route that is not the agent's own, but for those of an
-//! istio-cni whose place it has taken ([`istio`]).
+//! Nothing here changes a table, rule or route that is not the agent's own, except those of an
+//! istio-cni that this agent replaced ([`istio`]).
 
 mod istio;
 mod older;
@@ -38,16 +38,17 @@ const REMAINS: CaptureOptions =
 /// Why capture is brought into place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occasion {
-    /// The pod is enrolled: what is open and was never captured is older, and goes on.
+    /// The pod is enrolled: connections that are open and were never captured are older, and
+    /// continue.
     Enrolment,
     /// Capture is in place, or was altered: what is open now is not older for that.
     Repair,
 }
 
-/// How capture stands.
+/// The state of capture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// What was not as it should be, and was put right.
+    /// What had changed and was repaired.
     pub(crate) drifts: Vec<Drift>,
     /// Open connections that are older than the capture and go by in plain text.
     pub(crate) older: usize,
@@ -110,7 +111,7 @@ impl fmt::Display for Drift {
     }
 }
 
-/// Brings everything into place and says what was not.
+/// Puts everything in place and returns what was not.
 pub(crate) fn program(
     netns: &NetNs,
     options: CaptureOptions,
@@ -121,7 +122,7 @@ pub(crate) fn program(
     netns.run(bring).map_err(CaptureError::Enter)?
 }
 
-/// Says what is not in place, and changes nothing.
+/// Returns what is not in place, and changes nothing.
 #[cfg(test)]
 pub(crate) fn verify(
     netns: &NetNs,
@@ -133,7 +134,7 @@ pub(crate) fn verify(
         .map_err(CaptureError::Enter)?
 }
 
-/// Stops capturing new connections; those captured before go on. Says what it found altered.
+/// Stops capturing new connections; those captured before continue. Returns what it found altered.
 pub(crate) fn remove_redirects(netns: &NetNs) -> Result<Vec<Drift>, CaptureError> {
     program(netns, REMAINS, Extent::Remains, Occasion::Repair).map(|standing| standing.drifts)
 }
@@ -226,7 +227,7 @@ impl Pod {
         if options.ipv6 {
             extents.push((IpVersion::V6, extent));
         } else if has_table(&mut nftables, IpVersion::V6)? {
-            // Captured by an agent that ran with IPv6: those connections go on.
+            // Captured by an agent that ran with IPv6: those connections continue.
             extents.push((IpVersion::V6, Extent::Remains));
         }
         let routed = extents.iter().map(|(version, _)| *version);
@@ -238,7 +239,7 @@ impl Pod {
         Ok(Self { nftables, routing, options, extent, routes, extents, routed, record })
     }
 
-    /// What the kernel is to have.
+    /// The tables that the kernel should have.
     fn tables(&self, filter: &Filter) -> BTreeMap<IpVersion, Table> {
         let table = |(version, extent): &(IpVersion, Extent)| {
             let uplink = uplink(&self.routes, *version);
@@ -289,7 +290,7 @@ impl Pod {
             }
             self.write(&self.filter())?;
         }
-        // Ours stand: between the two no connection goes by unseen.
+        // Ours are in place: between the two no connection passes unseen.
         if istio::remove(&mut self.nftables).map_err(kernel("remove istio-cni's rules"))? {
             drifts.push(Drift::Istio);
         }
@@ -324,8 +325,8 @@ impl Pod {
         Ok(())
     }
 
-    /// Takes off the record what has ended, or is to end, so that nobody can use it again. Says how
-    /// many are left.
+    /// Removes from the record what has ended, or must end, so that nobody can use it again.
+    /// Returns how many are left.
     fn forget_ended(&mut self) -> Result<usize, CaptureError> {
         let Some(record) = self.record.as_ref().filter(|record| !record.is_empty()) else {
             return Ok(0);
@@ -350,8 +351,9 @@ impl Pod {
     }
 }
 
-/// The connections on record, if they were noted for all that is to be captured: an older agent
-/// noted none, and none were noted of connections to a pod that took them as they came.
+/// The recorded connections, if they were recorded for everything that must be captured: an older
+/// agent recorded none, and none were recorded for a pod whose inbound connections were not
+/// captured.
 fn record(
     nftables: &mut Nftables,
     options: CaptureOptions,

@@ -1,5 +1,5 @@
-//! What the agent does to its own cluster beside reporting pods: it opens the node for pods when it
-//! is ready, and finds out whether it is stopped for good.
+//! What the agent does in its cluster besides reporting pods: it opens the node for pods when it is
+//! ready, and finds out whether it is stopped for good.
 //!
 //! It changes one taint of its own node and nothing else.
 
@@ -52,7 +52,7 @@ async fn try_remove_taint(client: &Client, node: &str, key: &str) -> kube::Resul
     Ok(())
 }
 
-/// What the server says of the agent's DaemonSet.
+/// The state of the agent's DaemonSet, according to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     /// It is there, and so is the agent's permission to ask.
@@ -68,8 +68,8 @@ pub(crate) enum State {
     Unknown,
 }
 
-/// Asks for the agent's DaemonSet: whether the agent is stopped because the mesh is removed, and
-/// not for an upgrade or a restart, and what it is ordered.
+/// Reads the agent's DaemonSet: whether the agent is stopped because the mesh is removed, and not
+/// for an upgrade or a restart, and its order.
 pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> State {
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
     match tokio::time::timeout(ANSWER_TIMEOUT, sets.get_metadata(&daemon_set.name)).await {
@@ -77,7 +77,7 @@ pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> Sta
             State::There { order: found.annotations_mut().remove(DEPARTURE) }
         }
         Ok(Ok(_)) => State::Gone,
-        // Said by the server; 404 alone may be what stands before it.
+        // The server says so; a bare 404 may come from a proxy before it.
         Ok(Err(kube::Error::Api(status))) if status.reason == "NotFound" => State::Gone,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => State::Refused,
         Ok(Err(error)) => {

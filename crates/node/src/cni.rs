@@ -1,9 +1,9 @@
-//! The CNI plugin's door: `POST /cmdadd` announces a pod before its first process starts.
+//! The CNI plugin's endpoint: `POST /cmdadd` announces a pod before its first process starts.
 //!
-//! The answer comes when the pod is captured, or at once when it is not to be: only then may its
-//! processes run, so that none of their connections escapes. The message is istio-cni's, so that
-//! its plugin works with this agent. This module decides nothing about the pod; it never answers
-//! success for a pod that should be captured and is not.
+//! The response is sent when the pod is captured, or at once if it does not belong in the mesh:
+//! only then may its processes run, so none of their connections bypasses the mesh. The message is
+//! istio-cni's, so that its plugin works with this agent. This module decides nothing about the
+//! pod; it never reports success for a pod that should be captured and is not.
 
 use std::fs;
 use std::io;
@@ -128,7 +128,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, CniError> {
     listen().map_err(|source| CniError { path: path.to_owned(), source })
 }
 
-/// Serves announcements until nobody takes them any more.
+/// Serves announcements until their receiver is gone.
 pub(crate) async fn serve(listener: UnixListener, announced: mpsc::Sender<Announced>) {
     let taker = announced.clone();
     let serving = local_http::serve(

@@ -1,8 +1,8 @@
 //! Whether the mesh stays on this node: the order that `ambit uninstall` writes on the agent's own
 //! DaemonSet, the end of that DaemonSet, and the answer that the agent writes on its own pod.
 //!
-//! An order that cannot be read changes nothing, nor does losing sight of the server. Only words
-//! are exchanged here; what becomes of pods is the agent's doing.
+//! An order that cannot be read changes nothing, nor does a lost connection to the API server. This
+//! module only reads orders and writes answers; the agent acts on pods.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl Course {
         })
     }
 
-    /// Whether pods are to leave.
+    /// Whether pods must leave.
     pub(crate) fn is_away(&self) -> bool {
         matches!(self, Self::Leave { .. } | Self::End { .. })
     }
@@ -97,8 +97,8 @@ pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
     });
 }
 
-/// Takes note of what the watch of the DaemonSet tells: what it orders, and whether it is deleted,
-/// or is being deleted. `is_listed`: the list under way has it.
+/// Records an event of the DaemonSet's watch: what it orders, and whether it is deleted, or is
+/// being deleted. `is_listed`: the list under way has it.
 fn hear(
     event: Event<PartialObjectMeta<DaemonSet>>,
     is_listed: &mut bool,
@@ -234,7 +234,7 @@ mod tests {
         check([listed(), vec![Event::Init, Event::Init]].concat(), false);
         check([listed(), vec![Event::Init, Event::InitDone]].concat(), true);
         check([listed(), listed()].concat(), false);
-        // Made anew.
+        // Created again.
         check([then(Event::Delete(there())), vec![Event::Apply(there())]].concat(), false);
         check([then(Event::Delete(there())), listed()].concat(), false);
     }

@@ -1,10 +1,11 @@
-//! How the mesh comes to a node and leaves it, beside its pods: the CNI plugin, the node's taint,
-//! and what a stop of the agent means.
+//! How the mesh comes to a node and leaves it, apart from its pods: the CNI plugin, the node's
+//! taint, and what a stop of the agent means.
 //!
-//! An agent that is stopped for an upgrade or a restart of the node leaves everything as it is.
-//! Only if its own DaemonSet orders it ([`course`]), or is gone, or on its way, the mesh leaves the
-//! node. Nothing is removed on a guess: a refusal to say is no word that it is gone. The token of a
-//! pod that was deleted by force is refused too, and so is every agent when its Role is broken.
+//! An agent that is stopped for an upgrade or a restart of the node leaves everything in place. The
+//! mesh leaves the node only if its own DaemonSet orders it ([`course`]), is gone, or is being
+//! deleted. Nothing is removed on a guess: if the API server refuses the request, that does not
+//! mean that the DaemonSet is gone. It also refuses the token of a pod that was deleted by force,
+//! and every agent when its Role is broken.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ use crate::monitor::Health;
 const READY_POLL: Duration = Duration::from_millis(100);
 /// What the agent may take beyond the grace for connections.
 const REMOVAL_MARGIN: Duration = Duration::from_secs(5);
-/// How long the watch has to tell that the DaemonSet is deleted, when the server does not let the
-/// agent ask. Helm deletes the DaemonSet before its permissions, and its pods are told to stop only
-/// when it is gone, so that the event is there already, or on its way.
+/// How long to wait for the watch to report that the DaemonSet is deleted, when the server refuses
+/// the agent's request. Helm deletes the DaemonSet before its permissions, and its pods get a
+/// signal to stop only when it is gone, so the event has arrived already, or is on its way.
 const WATCH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What has been put on the node, and has to leave it.
@@ -37,9 +38,9 @@ pub(crate) struct Departure {
     node: String,
     taint: Option<String>,
     daemon_set: Option<DaemonSetName>,
-    /// Whether the DaemonSet is deleted or on its way, as far as its watch has told.
+    /// Whether the DaemonSet is deleted or being deleted, as far as its watch has reported.
     deleted: watch::Sender<bool>,
-    /// What is to become of the mesh on the node, as far as it was ordered.
+    /// The ordered course of the mesh on the node.
     wanted: watch::Sender<Course>,
     grace: Duration,
 }
@@ -74,8 +75,8 @@ impl Departure {
         })
     }
 
-    /// Asks what is ordered, before anything is put on the node that an agent before this one was
-    /// told to remove. Says what course the agent begins with.
+    /// Reads the order, before it installs anything on the node that an earlier agent was ordered
+    /// to remove. Returns the course with which the agent begins.
     pub(crate) async fn ask(&self) -> Course {
         if let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref())
             && let State::There { order } = cluster::state_of(client, daemon_set).await
@@ -89,9 +90,9 @@ impl Departure {
         }
     }
 
-    /// Keeps the plugin in its place and opens the node; when the mesh is to leave, takes the
-    /// plugin away and then tells the agent. Comes back when it is to stay after all: then the
-    /// agent starts over.
+    /// Keeps the plugin installed and opens the node; when the mesh must leave, removes the plugin
+    /// and then notifies the agent. Returns when the mesh stays after all: then the agent starts
+    /// over.
     pub(crate) async fn keep(&self, health: &Arc<Health>, course: &watch::Sender<Course>) {
         let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref()) else {
             return self.stay_or_leave(health, course).await;
@@ -130,7 +131,7 @@ impl Departure {
             }
         };
         tokio::select! {
-            // First: what is to be removed is not installed before.
+            // First: what must be removed is not installed before.
             biased;
             () = until_away => {}
             () = install => {}
@@ -150,7 +151,7 @@ impl Departure {
         }
     }
 
-    /// The agent was told to stop. Comes back when it may, with everything left as it is.
+    /// The agent was asked to stop. Returns when it may, with everything left in place.
     pub(crate) async fn stopped(&self) {
         let Some((client, daemon_set)) = self.client.as_ref().zip(self.daemon_set.as_ref()) else {
             return;
@@ -167,7 +168,7 @@ impl Departure {
         }
     }
 
-    /// Whether the watch has told that the DaemonSet is deleted, or does so in time.
+    /// Whether the watch has reported that the DaemonSet is deleted, or does so in time.
     async fn hears_of_deletion(&self) -> bool {
         let mut deleted = self.deleted.subscribe();
         let told = deleted.wait_for(|is_deleted| *is_deleted);
@@ -186,9 +187,9 @@ impl Departure {
     }
 }
 
-/// Whether an agent that is told to stop takes the mesh off its node: `state` is what the server
-/// says of its DaemonSet, `is_deleted` what the watch told, and `is_ordered` that the last order
-/// was to leave.
+/// Whether an agent that is asked to stop removes the mesh from its node: `state` is the server's
+/// answer about its DaemonSet, `is_deleted` the watch's report, and `is_ordered` that the last
+/// order was to leave.
 fn is_removed(state: &State, is_deleted: bool, is_ordered: bool) -> bool {
     match state {
         State::There { .. } => false,
@@ -199,7 +200,7 @@ fn is_removed(state: &State, is_deleted: bool, is_ordered: bool) -> bool {
     }
 }
 
-/// Removes the sockets that nobody serves any more.
+/// Removes the sockets that no process serves any more.
 pub(crate) fn remove_sockets(paths: [&Path; 2]) {
     for path in paths {
         if let Err(error) = std::fs::remove_file(path) {
@@ -243,8 +244,8 @@ mod tests {
         Client::new(service, "default")
     }
 
-    /// What an agent does that is stopped while the server answers with `code`: whether it takes
-    /// the mesh off its node. `told`: when its watch tells that the DaemonSet is deleted.
+    /// Whether an agent that is stopped while the server answers with `code` removes the mesh from
+    /// its node. `told`: when its watch reports that the DaemonSet is deleted.
     async fn leaves(
         (code, reason): (u16, &'static str),
         told: Option<Duration>,

@@ -1,9 +1,9 @@
 //! One pod's way into the mesh and out of it, as a state machine without I/O.
 //!
 //! In: announced to the proxy, acknowledged, captured. Out: redirects removed, the last captured
-//! connection ended, withdrawn from the proxy, cleared. The machine is told what is wished and how
-//! the last action went, and names the next action; at most one is under way at a time. It never
-//! performs one, and never reads a clock: `now` is passed in.
+//! connection ended, withdrawn from the proxy, cleared. The caller passes in what is wanted and how
+//! the last action went, and gets the next action; at most one is under way at a time. The machine
+//! never performs one, and never reads a clock: `now` is passed in.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 pub(crate) enum Wish {
     /// Capture its new connections, with these options.
     Capture(CaptureOptions),
-    /// Let it go on without the mesh, its captured connections undisturbed.
+    /// Let it continue without the mesh, its captured connections undisturbed.
     Release,
     /// The pod has ended: leave nothing that names it.
     Forget,
@@ -45,7 +45,7 @@ pub(crate) enum Action {
     RemoveRedirects,
     /// Count the proxy's connections in the pod's namespace.
     CountConnections,
-    /// Take the pod off the roster and tell every proxy.
+    /// Remove the pod from the roster and notify every proxy.
     Withdraw,
     /// Remove what is left in the pod's namespace.
     RemoveAll,
@@ -75,7 +75,7 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// Where the pod stands. A resting phase waits for a wish or a moment; a busy one for its action.
+/// The phase of the pod. A resting phase waits for a new wish or a time; a busy one for its action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Resting: what is in the namespace is not known.
@@ -98,7 +98,7 @@ enum Phase {
     Verifying(CaptureOptions),
     /// Busy with [`Action::RemoveRedirects`].
     Releasing,
-    /// Resting: no new connection is captured, the old ones go on.
+    /// Resting: no new connection is captured, the old ones continue.
     Draining,
     /// Busy with [`Action::CountConnections`].
     Counting,
@@ -142,7 +142,7 @@ impl Enrolment {
         }
     }
 
-    /// Takes note of what is wished now.
+    /// Records the current wish.
     pub(crate) fn wish(&mut self, wish: Wish) {
         if self.wish != wish {
             self.wish = wish;
@@ -216,7 +216,7 @@ impl Enrolment {
         matches!(self.phase, Phase::Unseen | Phase::Inspecting)
     }
 
-    /// Whether the pod is to be captured.
+    /// Whether the pod should be captured.
     pub(crate) fn is_wanted(&self) -> bool {
         matches!(self.wish, Wish::Capture(_))
     }

@@ -1,8 +1,9 @@
-//! The CNI plugin on its node: the executable, and its place in the configuration of the network.
+//! Installs the CNI plugin on its node: the executable, and its entry in the network's
+//! configuration.
 //!
-//! Others own that configuration and write it anew when they like: it is watched and put right, but
-//! never in a race with whoever keeps writing. What was there before is kept beside it, so that it
-//! comes back byte for byte when the plugin leaves. A configuration that is not understood is not
+//! Other programs own that configuration and rewrite it at any time: it is watched and repaired,
+//! but never in a race with a program that keeps writing. The original is kept beside it and is
+//! restored byte for byte when the plugin is removed. A configuration that is not understood is not
 //! touched, and no file is ever seen half written.
 
 pub(crate) mod conflist;
@@ -32,9 +33,9 @@ const SAVED: (&str, &str) = (".ambit-original-", ".saved");
 const ASIDE: (&str, &str) = (".ambit-", ".tmp");
 /// Largest configuration that is read.
 const CONFIGURATION_MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// Silence after a change before the configuration is looked at.
+/// Quiet time after a change before the configuration is read.
 const QUIET: Duration = Duration::from_millis(50);
-/// The directory is looked at this often though nothing was notified.
+/// The directory is read this often even without a notification.
 const LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// Wait after a repair before the next look; doubles while somebody keeps undoing repairs.
 const REPAIR_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -100,7 +101,7 @@ impl Installer {
         let names = self.configurations()?;
         let first = match &self.conf_name {
             Some(wanted) => {
-                // A single plugin has become a list of another name, unless its owner wrote anew.
+                // A single plugin has become a list of another name, unless its owner rewrote it.
                 let list = conflist::list_name(wanted);
                 names.iter().find(|name| *name == wanted).or(names.iter().find(|n| **n == list))
             }
@@ -263,7 +264,7 @@ pub(crate) async fn keep(installer: Installer, health: Arc<Health>) {
     }
 }
 
-/// The changes in a directory. `None`: it is only looked at now and then.
+/// The changes in a directory. `None`: it is only read at intervals.
 fn watch(directory: &Path) -> Option<inotify::EventStream<Vec<u8>>> {
     let watch = || {
         let inotify = Inotify::init()?;

@@ -1,19 +1,19 @@
-//! Role: the node agent, in istio-cni's place: decides which pods of its node are in the mesh,
-//! programs capture in their network namespaces and hands them to the node proxy over ZDS.
+//! Role: the node agent, which replaces istio-cni: it decides which pods of its node are in the
+//! mesh, programs capture in their network namespaces and hands them to the node proxy over ZDS.
 //!
-//! The agent holds nothing that is needed to move traffic: rules live in the kernel, connections
-//! in the proxy. Killing it disturbs nothing, and a new one picks up where the old one stopped. It
-//! never reads or forwards a byte of the pods' traffic, and never touches a namespace that no pod
-//! of this node owns, except for its own table in the node's.
+//! The agent holds nothing that traffic needs: rules are in the kernel, connections in the proxy.
+//! Killing it disturbs nothing, and a new one continues where the old one stopped. It never reads
+//! or forwards a byte of the pods' traffic, and never touches a namespace that no pod of this node
+//! owns, except for its own table in the node's.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `args` | flags and settings |
-//! | `registry` | pods, namespaces, statuses: as files or of a cluster; reports of captured pods |
+//! | `registry` | pods, namespaces, statuses: from files or a cluster; reports of captured pods |
 //! | `place` | where a pod's network namespace is |
-//! | `pod`, `plan` | who belongs in the mesh, and what is wished for each pod: pure |
+//! | `pod`, `plan` | which pods belong in the mesh, and what is wanted for each: pure |
 //! | `enrolment` | one pod's way in and out: a state machine without I/O |
-//! | `agent`, `work` | the task that runs the machines, and what it has done on other threads |
+//! | `agent`, `work` | the task that runs the state machines, and its jobs on other threads |
 //! | `capture` | rules, routes and parameters in a pod's namespace |
 //! | `bridges` | forged probes between pods on one bridge, with or without nftables for bridges |
 //! | `node_side` | probes of the node: source address and the set of captured pods |
@@ -113,7 +113,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     run_until(args.try_into()?, stop).await
 }
 
-/// Serves until it is told to stop, and then for as long as the mesh takes to leave the node.
+/// Serves until it is asked to stop, and then for as long as the mesh takes to leave the node.
 async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let health = Arc::new(Health::default());
     let monitored = monitor::listen(settings.readiness_address).await;

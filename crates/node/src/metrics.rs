@@ -1,7 +1,6 @@
 //! What the agent counts about itself, in the text format of Prometheus.
 //!
-//! Plain atomics: counting never waits. Nothing here names a pod, so that the number of series is
-//! fixed.
+//! Plain atomics: counting never waits. No label names a pod, so the number of series is fixed.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +12,7 @@ pub(crate) struct Metrics {
     pub(crate) enrolled: AtomicU64,
     /// Pods that should be captured and are not yet.
     pub(crate) pending: AtomicU64,
-    /// Times that altered capture rules were put right.
+    /// How often altered capture rules were repaired.
     pub(crate) repairs: AtomicU64,
     /// Proxies connected now.
     pub(crate) zds_connections: AtomicU64,

@@ -1,6 +1,6 @@
 //! `/readyz`, `/healthz` and `/metrics` of the agent, over HTTP on the readiness address.
 //!
-//! It reports; it takes no orders and shows nothing of any pod.
+//! It only reports: it takes no orders and shows nothing about any pod.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(crate) struct MonitorError {
     source: io::Error,
 }
 
-/// What there is to report.
+/// The state that the agent reports.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The pods of this node are known and both sockets are served.

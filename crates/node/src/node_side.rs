@@ -1,10 +1,10 @@
 //! The node's own side of capture: connections of the node's processes to captured pods (kubelet
-//! probes) take the probe address as source, by which the pods' rules know them.
+//! probes) get the probe address as source, by which the pods' rules recognise them.
 //!
-//! The table lives in the namespace the agent runs in and is the agent's own. Only sockets of root
-//! take the address: another process on the node's network is traffic like any other. What comes to
-//! the node *from* the probe address is forged and dropped; what only crosses a bridge is for
-//! `bridges`. It never masks a connection that is only forwarded.
+//! The table is the agent's own, in the agent's namespace. Only sockets of root get the address:
+//! any other process on the node's network is ordinary traffic. Packets that arrive at the node
+//! *from* the probe address are forged and dropped; `bridges` handles what only crosses a bridge.
+//! It never changes the source of a connection that is only forwarded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -79,7 +79,7 @@ impl NodeSide {
         })
     }
 
-    /// Compares the table with what it should be and puts it right; says what differed.
+    /// Compares the table with the wanted one and repairs it; returns what differed.
     pub(crate) fn mend(&self) -> Result<Vec<Difference>, NodeSideError> {
         let mut pods = self.lock();
         if pods.erased {
@@ -325,7 +325,7 @@ mod tests {
         print!("{}", String::from_utf8_lossy(&greeting[..length]));
     }
 
-    /// Two pods on one bridge, the first of which has the probe address, too.
+    /// Two pods on one bridge; the first also has the probe address.
     struct Bridged {
         node: NetNs,
         pods: [NetNs; 2],

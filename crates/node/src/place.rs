@@ -13,7 +13,7 @@ use ambit_net::namespace::NetNs;
 /// A pod's network namespace.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// A path that stands for it; the pod may be given another namespace at the same path.
+    /// A path to it; the pod may get another namespace at the same path.
     At(PathBuf),
     /// The namespace itself. It stays what it is while the processes by which it was found end.
     Open(Arc<NetNs>),
@@ -50,7 +50,7 @@ impl PartialEq for Place {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::At(this), Self::At(that)) => this == that,
-            // Both are held open, so that neither number can have been given anew.
+            // Both are held open, so neither number can have been reused.
             (Self::Open(this), Self::Open(that)) => this.inode() == that.inode(),
             _ => false,
         }

@@ -1,8 +1,9 @@
-//! From the registry's view to what is wished for each pod of this node. Pure.
+//! From the registry's view to what is wanted for each pod of this node. Pure.
 //!
-//! A pod is known by its uid: one that is deleted and made again under the same name is another.
-//! While its status lasts, a pod whose object is gone is ending, not gone: what holds for it goes
-//! on. Pods on the node's own network are never planned for, so nothing is done in its namespace.
+//! A pod is identified by its uid: a pod that is created again under the same name is another one.
+//! While its status exists, a pod whose object is gone is ending, not gone: its plan stays in
+//! force. Pods on the node's own network are never planned for, so nothing is done in the node's
+//! namespace.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use crate::pod::{
     membership,
 };
 
-/// What is wished for one pod.
+/// What is wanted for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) name: PodName,

@@ -1,12 +1,12 @@
 //! The CNI plugin: announces each new pod to the agent of its node and lets it start only when the
-//! agent says so.
+//! agent agrees.
 //!
 //! It runs at the end of the chain of plugins, once per pod, started by the container runtime; it
 //! has no runtime of its own, reads its configuration from standard input and answers on standard
-//! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: the
-//! result of the plugin before it is passed on. A pod never starts because the agent is away, but
-//! for the mesh's own, without which a node would never come back, nor the mesh leave it: pods of
-//! its namespace with the names of its parts.
+//! output, as the CNI specification says (versions 0.3.0 to 1.1.0). It changes nothing itself: it
+//! passes on the result of the plugin before it. While the agent is away no pod starts, except the
+//! mesh's own (pods of its namespace with the names of its parts): without them a node would never
+//! come back, nor the mesh leave it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -133,7 +133,7 @@ impl Configuration {
     }
 }
 
-/// What the agent says of a pod.
+/// The agent's answer about a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answer {
     /// It may start.
@@ -251,7 +251,7 @@ fn add(
         });
         let body = announcement.to_string();
         if configuration.is_own(namespace, name) {
-            // The agent is told, but the pod does not wait for it.
+            // The agent is notified, but the pod does not wait for it.
             surroundings.announce(configuration.socket(), &body, OWN_PATIENCE);
         } else {
             insist(&configuration, &body, surroundings)?;

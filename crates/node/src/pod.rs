@@ -1,4 +1,4 @@
-//! What the agent knows of a pod, and the pure decision whether that pod belongs in the mesh.
+//! What the agent knows about a pod, and the pure decision whether that pod belongs in the mesh.
 //!
 //! The facts come from the registry and from the CNI plugin; this module reads neither. It never
 //! decides what happens to traffic: only which pods are captured, and with which options.
@@ -51,7 +51,7 @@ impl fmt::Debug for PodUid {
     }
 }
 
-/// Namespace and name; another pod may bear them later.
+/// Namespace and name; another pod may have them later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PodName {
     pub(crate) namespace: String,

@@ -1,8 +1,8 @@
-//! Where the agent learns of pods and namespaces, and where it reports which pods are captured.
+//! How the agent learns about pods and namespaces, and reports which pods are captured.
 //!
 //! `files` reads the directory that `ambit up` writes, `kubernetes` watches the API server
-//! by way of `mirror`; `processes` finds the network namespaces of a cluster's pods; `reports`
-//! says which pods are captured. Nothing here decides about a pod.
+//! through `mirror`; `processes` finds the network namespaces of a cluster's pods; `reports`
+//! reports which pods are captured. Nothing here decides about a pod.
 
 #[cfg(test)]
 mod fake_api;
@@ -37,8 +37,8 @@ struct Refresh {
 }
 
 impl RegistryHandle {
-    /// A view that knows what there is to know of an announced pod; or why there is none, and the
-    /// pod must not start.
+    /// A view that is up to date about an announced pod; or why there is none, and the pod must not
+    /// start.
     pub(crate) async fn refresh(&self, new_pod: &NewPod) -> Result<Arc<RegistryView>, String> {
         let ended = || "the registry is not followed any more".to_owned();
         let (answer, fresh) = oneshot::channel();

@@ -5,7 +5,7 @@
 //!   pod: eth0 10.244.1.5, fd00:10:244:1::5    node: veth0 10.244.1.1, fd00:10:244:1::1
 //!        eth1 10.245.1.5, fd00:10:245:1::5          veth1 10.245.1.1, fd00:10:245:1::1
 //! ```
-//! The node also bears the addresses of a remote server and of a DNS server, on loopback.
+//! The node also has the addresses of a remote server and of a DNS server, on loopback.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -132,8 +132,8 @@ impl Testbed {
         Self { node: Arc::new(node), pod: Arc::new(pod), listeners: JoinSet::new() }
     }
 
-    /// Listens on TCP in the pod (with the proxy's mark, or without); each connection is told
-    /// `tag original-destination peer` and then echoed to.
+    /// Listens on TCP in the pod (with the proxy's mark, or without); each connection gets `tag
+    /// original-destination peer` and then an echo.
     pub(crate) fn pod_listens(&mut self, tag: &'static str, port: u16, mark: Option<u32>) {
         let pod = self.pod.clone();
         for addresses in both() {
@@ -142,7 +142,7 @@ impl Testbed {
         }
     }
 
-    /// Listens on every port that the proxy has in a pod, each named after what it is for.
+    /// Listens on every port that the proxy has in a pod, each tagged with its purpose.
     pub(crate) fn proxy_listens(&mut self) {
         let listeners = [
             ("outbound", ports::OUTBOUND),
@@ -307,7 +307,7 @@ pub(crate) async fn who_answers_datagram(udp: &UdpSocket, destination: SocketAdd
     }
 }
 
-/// A node proxy that does as it is told, step by step.
+/// A scripted node proxy, driven step by step.
 pub(crate) struct FakeProxy {
     connection: Connection,
     enrolment: Enrolment,
@@ -323,7 +323,7 @@ impl FakeProxy {
         Self { connection, enrolment, namespaces: BTreeMap::new() }
     }
 
-    /// Connects again and goes on with the pods that it serves.
+    /// Reconnects and continues with the pods that it serves.
     pub(crate) async fn reconnect(&mut self, path: &Path) {
         self.connection = Self::greet(path, &mut self.enrolment).await;
     }
@@ -405,7 +405,7 @@ pub(crate) fn write_atomically(path: &Path, content: &str) {
 pub(crate) struct Directory(std::path::PathBuf);
 
 impl Directory {
-    /// An empty directory; the name tells tests apart.
+    /// An empty directory; the name distinguishes tests.
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ambit-node-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("make a directory");

@@ -1,4 +1,4 @@
-//! The agent as a process in a node's namespace, with a registry, a pod and a scripted proxy.
+//! Runs the agent as a process in a node's namespace, with a registry, a pod and a scripted proxy.
 //!
 //! The process is this test binary again, started at [`child_agent`], so that it can be killed.
 
@@ -228,7 +228,7 @@ impl Drop for World {
     }
 }
 
-/// Waits for something that no event tells this test of.
+/// Polls for something that sends this test no event.
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -348,7 +348,7 @@ async fn ordered_to_leave_it_lets_plain_connections_in_first_and_says_how_far_it
     agent.says("open/2999-01-01T00:00:00Z open").await;
     assert!(world.is_reported(), "it is still in the mesh");
     world.check_new("outbound", "app").await;
-    // Whoever ordered it is never heard of again.
+    // The process that ordered it never comes back.
     let end = Timestamp::now() + Duration::from_secs(1);
     agent.order(&format!("open/{end}"));
     let (pod, began) = (SocketAddr::new(both()[0].pod_second, APP), Instant::now());

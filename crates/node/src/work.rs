@@ -1,7 +1,7 @@
-//! What the agent has done on other threads: kernel work, reports, withdrawals.
+//! The agent's jobs on other threads: kernel work, reports, withdrawals.
 //!
-//! Every job ends; those of the kernel share a bounded number of threads. A job never changes the
-//! agent's state: it answers with what happened.
+//! Every job ends; kernel jobs share a bounded number of threads. A job never changes the agent's
+//! state: it returns what happened.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -33,8 +33,8 @@ const KERNEL_JOBS_MAX: u32 = 8;
 const CLEAR_TRIES: u32 = 8;
 /// Wait before the second try; doubles with each further one.
 const CLEAR_RETRY_MIN: Duration = Duration::from_millis(200);
-/// Pause between two notifications of altered rules: whoever alters them all the time gets no more
-/// of the agent's time than this.
+/// Pause between two notifications of altered rules: a program that alters them all the time gets
+/// no more of the agent's time than this.
 const TAMPER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The same between two looks at new interfaces; a pod takes longer to start.
@@ -70,7 +70,7 @@ pub(crate) enum Job {
     ClearReport { name: PodName, uid: PodUid },
     /// Finds out what keeps a pod from being captured, and says so.
     Explain { uid: PodUid, generation: u64, name: PodName, netns: Arc<NetNs>, obstacle: Obstacle },
-    /// Reads the registry anew for a pod that the CNI plugin announced.
+    /// Reads the registry again for a pod that the CNI plugin announced.
     Refresh {
         registry: RegistryHandle,
         new_pod: NewPod,
@@ -116,7 +116,7 @@ struct Tools {
     node_side: NodeSide,
     zds: Arc<ZdsServer>,
     health: Arc<Health>,
-    /// The mesh leaves the node: whoever reads reports may be gone already.
+    /// The mesh leaves the node: the reader of reports may be gone already.
     leaving: AtomicBool,
 }
 
@@ -139,7 +139,7 @@ impl Workshop {
         listed(self.tools.reports.all())
     }
 
-    /// The pods of which an earlier agent said why they are not captured.
+    /// The pods that an earlier agent reported as not captured, with a reason.
     pub(crate) fn explained(&self) -> Vec<(PodName, PodUid)> {
         listed(self.tools.reports.explained())
     }
@@ -158,7 +158,7 @@ impl Workshop {
         self.tools.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Removes what is left in these namespaces, and the node's own table; says how many open
+    /// Removes what is left in these namespaces, and the node's own table; returns how many open
     /// connections that cut.
     pub(crate) async fn erase(&self, left: Vec<(PodName, Arc<NetNs>)>) -> usize {
         // All of them: what another job has begun must not come after.
@@ -182,8 +182,8 @@ impl Workshop {
         .await
     }
 
-    /// Guards every port of a bridge as soon as it is there; for ever. When the notifications
-    /// break, the periodic comparison has to do.
+    /// Guards every port of a bridge as soon as it exists; never returns. If the notifications
+    /// break, the periodic comparison must suffice.
     pub(crate) async fn guard_new_ports(&self) {
         let watched = async {
             let mut links = LinkWatch::open()?;
@@ -256,7 +256,7 @@ impl Workshop {
         Done::Acted { uid, generation, action, outcome, problem }
     }
 
-    /// First the kernel, then the report: whoever writes reports may be away, and must not keep the
+    /// First the kernel, then the report: the API server may be away, and must not keep the
     /// kernel's threads waiting.
     async fn work_and_report(&self, action: Action, work: Work) -> Result<Outcome, WorkError> {
         let (name, uid) = (work.name.clone(), work.uid.clone());
@@ -353,7 +353,7 @@ struct Work {
 }
 
 impl Tools {
-    /// Does it, and says what there is to report of a captured pod.
+    /// Does it, and returns what to report about a captured pod.
     fn act(&self, action: Action, work: &Work) -> Result<(Outcome, Report), WorkError> {
         let occasion = match action {
             Action::Verify(_) => Occasion::Repair,

@@ -1,9 +1,9 @@
-//! The socket on which node proxies are told of pods, and the driver of ZDS on it.
+//! The socket on which node proxies get their pods, and the driver of ZDS on it.
 //!
 //! [`ambit_wire::zds::agent`] says what is sent to whom; this module has the sockets, the
-//! namespaces' descriptors and the clock. Whoever connects is handed the network namespace of every
-//! pod, so that only root and the agent's own user may. A proxy that refuses, stalls or vanishes
-//! costs nobody else anything.
+//! namespaces' descriptors and the clock. A client gets the network namespace of every pod, so only
+//! root and the agent's own user may connect. A proxy that refuses, stalls or vanishes affects no
+//! other proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,7 +34,7 @@ const OUTBOX: usize = 4;
 const REFUSAL_RETRY_MIN: Duration = Duration::from_millis(500);
 /// Longest wait between two offers.
 const REFUSAL_RETRY_MAX: Duration = Duration::from_secs(15);
-/// How long the proxies may take to let a pod go before the agent goes on without their answer.
+/// How long the proxies may take to release a pod before the agent continues without their answer.
 const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why the socket cannot be served.
@@ -54,7 +54,7 @@ pub(crate) struct Announcement {
     pub(crate) netns: Arc<NetNs>,
 }
 
-/// How the proxies stand to a pod on the roster.
+/// What the proxies have done with a pod on the roster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// No proxy has answered yet.
@@ -70,7 +70,7 @@ pub(crate) enum Standing {
     },
 }
 
-/// Everything the proxies are to know, and the proxies.
+/// Everything that the proxies must know, and the proxies.
 #[derive(Debug)]
 pub(crate) struct ZdsServer {
     state: Mutex<State>,
@@ -90,7 +90,7 @@ struct State {
     /// Which proxy serves a pod, and said so.
     acknowledged: BTreeMap<Text, ConnectionId>,
     refusals: BTreeMap<Text, Refusal>,
-    /// Pods of which some proxy is still to be told that they are withdrawn.
+    /// Withdrawn pods that some proxy must still be notified about.
     withdrawing: BTreeSet<Text>,
 }
 
@@ -124,7 +124,8 @@ impl ZdsServer {
         Self { state: Mutex::default(), changed, rescheduled: Notify::new(), health }
     }
 
-    /// Tells when [`ZdsServer::standing`] or [`ZdsServer::has_proxy`] may answer otherwise.
+    /// Notifies when the answer of [`ZdsServer::standing`] or [`ZdsServer::has_proxy`] may have
+    /// changed.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -161,7 +162,7 @@ impl ZdsServer {
         });
     }
 
-    /// Has the proxies go on with a pod of which this agent knows only the uid.
+    /// Makes the proxies continue with a pod of which this agent knows only the uid.
     pub(crate) fn keep(&self, uid: &PodUid) {
         let uid: Text = uid.as_str().into();
         let unknown = Text::default();
@@ -171,11 +172,11 @@ impl ZdsServer {
             namespace: unknown.clone(),
             service_account: unknown,
         };
-        // An error: a uid too long for a packet, which no proxy can have been told of.
+        // An error: a uid too long for a packet, which no proxy can have received.
         self.change(|state| state.machine.add(pod, false, now()).unwrap_or_default());
     }
 
-    /// Takes a pod off the roster and begins to tell the proxies.
+    /// Removes a pod from the roster and begins to notify the proxies.
     pub(crate) fn withdraw(&self, uid: &PodUid) {
         let uid: Text = uid.as_str().into();
         self.change(|state| state.remove(&uid, now()));
@@ -195,7 +196,7 @@ impl ZdsServer {
         }
     }
 
-    /// How the proxies stand to a pod.
+    /// What the proxies have done with a pod.
     pub(crate) fn standing(&self, uid: &PodUid) -> Standing {
         let state = self.lock();
         if state.acknowledged.contains_key(uid.as_str()) {
@@ -313,7 +314,7 @@ impl ZdsServer {
         }
     }
 
-    /// Changes the state, does what follows from it, and tells who waits.
+    /// Changes the state, does the resulting actions, and notifies waiting tasks.
     fn change(&self, edit: impl FnOnce(&mut State) -> Vec<Action>) {
         let mut state = self.lock();
         let actions = edit(&mut state);
@@ -328,7 +329,8 @@ impl ZdsServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Better to go on with what a panicking thread left than to strand every pod of the node.
+        // Better to continue with what a panicking thread left than to strand every pod of the
+        // node.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! How full each node is, for a terminal: a bar for each node, nodes that are alike on one line.
+//! How full each node is, for a terminal: a bar for each node, identical nodes on one line.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const BAR_WIDTH: u64 = 40;
 /// Lines of one mode; the rest is counted.
 const LINES_MAX: usize = 24;
 
-/// The resource that is drawn: the one of which more is used.
+/// The resource that is drawn: the one that is used more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
     Cpu,
@@ -56,7 +56,7 @@ pub(crate) struct Alike<'a> {
     pub(crate) node: &'a PlacedNode,
 }
 
-/// The nodes of a mode by what is on them, in the order of the first of each kind.
+/// The nodes of a mode grouped by their content, in the order of the first of each group.
 pub(crate) fn alike(mode: &ModePlan) -> Vec<Alike<'_>> {
     let mut kinds: Vec<Alike<'_>> = Vec::new();
     for node in &mode.nodes {

@@ -1,8 +1,8 @@
-//! The three estimates beside each other: ideal division, division by allocatable, placed.
+//! The three estimates: ideal division, division by allocatable, placement.
 //!
-//! Both divisions treat all pods as one liquid and ask how many nodes hold it; they know neither
-//! whole pods nor the limit of pods nor who may be where. Whatever runs on every node is taken off
-//! each node first. The arithmetic is on integers.
+//! Both divisions treat all pods as one liquid and ask how many nodes hold it; they ignore whole
+//! pods, the limit of pods and placement rules. What runs on every node is first subtracted from
+//! each node. The arithmetic is on integers.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub const PODS_MAX: u64 = 20_000;
 /// How many nodes, and what they cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Estimate {
-    /// What is requested of all nodes together.
+    /// The requests to all nodes together.
     pub requested: Resources,
     /// How many nodes.
     pub nodes: u32,
@@ -175,7 +175,7 @@ impl Liquid {
     /// The fewest nodes of `node` that hold it.
     fn estimate(&self, node: Resources, node_type: &NodeType) -> Estimate {
         let left = node.less(self.per_node);
-        // A resource of which nothing is left is not asked for either, or nothing was placeable.
+        // If nothing of a resource is left, nothing requests it either, or nothing was placeable.
         let divided = |total: u64, left: u64| total.div_ceil(left.max(1));
         let by_cpu = divided(self.total.cpu_millicores, left.cpu_millicores);
         let by_memory = divided(self.total.memory_bytes, left.memory_bytes);

@@ -1,4 +1,4 @@
-//! Why the three estimates differ, in words made of the plan's own figures.
+//! Why the three estimates differ, in sentences with the plan's own figures.
 
 use std::collections::BTreeMap;
 

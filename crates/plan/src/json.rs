@@ -1,4 +1,4 @@
-//! A plan for a machine to read.
+//! A plan as JSON.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! What each mode of the mesh reserves, how many nodes that takes, and what they cost.
 //!
-//! [`plan`] is a pure function of [`Inputs`]: it reads no file and asks no cluster. Every mode gets
-//! three estimates, two by division and one by placing whole pods; [`explain`] says in words why
-//! they differ, [`chart`] and [`svg`] draw how full each node is.
+//! [`plan`] is a pure function of [`Inputs`]: it reads no file and queries no cluster. Every mode
+//! gets three estimates, two by division and one by placing whole pods; [`explain`] says why they
+//! differ, [`chart`] and [`svg`] draw how full each node is.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `placement` | the scheduler |
 //! | `estimate` | the three estimates |
 //! | `published` | the tables of the published experiment, and where their arithmetic differs |
-//! | `repeat` | one namespace's application, again in others |
+//! | `repeat` | copies one namespace's application into others |
 //! | `quantity`, `measured` | exact amounts; CPU per request of a bench run |
 
 mod chart;

@@ -1,8 +1,8 @@
-//! The node proxies' CPU as a bench run measured it, in place of a guess.
+//! The node proxies' CPU as a bench run measured it, instead of a guess.
 //!
-//! A run of `ambit bench` says what one request costs all node proxies together. Times the requests
-//! a second that the whole mesh is expected to carry, that is the CPU of all of them. Reading the
-//! run is for the caller: here is arithmetic.
+//! A run of `ambit bench` says what one request costs all node proxies together. Multiplied by the
+//! expected requests a second of the whole mesh, that is the CPU of all of them. The caller reads
+//! the run: here is only arithmetic.
 
 use std::fmt;
 

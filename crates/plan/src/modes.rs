@@ -96,7 +96,7 @@ pub struct Reservations {
     pub istiod_replicas: u32,
     /// Replicas of each namespace's waypoint.
     pub waypoint_replicas: u32,
-    /// The node proxies' CPU as measured, instead of what is reserved for them.
+    /// The node proxies' measured CPU, instead of their reservation.
     pub measured: Option<Measured>,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct Demand {
 }
 
 impl Mode {
-    /// What there is to place: the control plane, the application, then waypoints.
+    /// What must be placed: the control plane, the application, then waypoints.
     pub(crate) fn demand(&self, application: &Application, reserved: &Reservations) -> Demand {
         let replicas = |component| match component {
             Istiod => reserved.istiod_replicas,

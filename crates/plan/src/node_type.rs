@@ -1,8 +1,8 @@
-//! Node types: what a node has, what of it pods may use, what it costs.
+//! Node types: what a node has, how much of it pods may use, what it costs.
 //!
-//! The table holds only what its provider documents. A price stands there only where a published
-//! calculation gives it; everybody else's prices are the user's to give. Nothing here may guess
-//! what a provider keeps back for types it has no documented formula for.
+//! The table holds only what the provider documents. It has a price only where a published
+//! calculation gives one; the user gives all other prices. Nothing here may guess what a provider
+//! reserves on types without a documented formula.
 
 use std::fmt;
 

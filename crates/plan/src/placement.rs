@@ -3,8 +3,9 @@
 //! Filters: requests against allocatable, the limit of pods, nodeName, nodeSelector and required
 //! nodeAffinity, required pod affinity and anti-affinity by node and by zone (both directions).
 //! Scores, with the scheduler's default weights: LeastAllocated and BalancedAllocation of CPU and
-//! memory, preferred pod affinity and anti-affinity. Of equal nodes the oldest is taken, where
-//! Kubernetes throws dice. A node comes when no node takes a pod, its DaemonSets' pods on it first.
+//! memory, preferred pod affinity and anti-affinity. Of equal nodes the oldest wins, where
+//! Kubernetes picks at random. A node is added when no node takes a pod; its DaemonSets' pods are
+//! placed first.
 //!
 //! Not modelled: spreading by topologySpreadConstraints, taints, volumes, host ports, images,
 //! priorities and preemption; preferred nodeAffinity, since planned nodes are alike.
@@ -28,7 +29,7 @@ const AFFINITY_WEIGHT: i64 = 2;
 pub struct Surroundings {
     /// Zones that nodes are spread over, in turn.
     pub zones: u32,
-    /// Labels of every node beside those that Kubernetes gives it.
+    /// Labels of every node besides those that Kubernetes gives it.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -49,7 +50,7 @@ pub struct PlacedNode {
     pub mesh: Resources,
     /// How many pods.
     pub pods: u32,
-    /// How many of which group: pods by their index, then those of every node.
+    /// How many pods of each group: groups by their index, then those of every node.
     pub(crate) groups: BTreeMap<usize, u32>,
     zone: u32,
     labels: BTreeMap<String, String>,
@@ -138,8 +139,8 @@ pub(crate) fn place(
     Ok(cluster.nodes)
 }
 
-/// What the pods that run on every node request of each. Those of some nodes only are left out: a
-/// division by what remains is then never more than what is needed.
+/// The requests on each node of the pods that run on every node. Pods for only some nodes are left
+/// out, so a division by the remainder never exceeds the need.
 pub(crate) fn per_node(
     demand: &Demand,
     node_type: &NodeType,
@@ -336,7 +337,7 @@ impl<'a> Cluster<'a> {
                 }
             }
         }
-        // A node that is there under the wanted name tells more than one that is not.
+        // An existing node with the wanted name explains more than a missing one.
         let wanted = self.groups[index].rules.node_names();
         let there = self.nodes.iter().find(|node| wanted.contains(&node.name.as_str()));
         let obstacle = there.and_then(|node| self.obstacle(index, node)).or(obstacle);

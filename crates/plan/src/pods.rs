@@ -1,8 +1,8 @@
 //! Pods as a scheduler sees them: what each asks for, and where it may go.
 //!
-//! A [`PodGroup`] is a number of pods that are alike. It is read from a pod's spec by the API
-//! server's and the scheduler's rules: a limit without a request is the request, containers run
-//! beside one another, init containers one after the other. Nothing here may place a pod.
+//! A [`PodGroup`] is a number of identical pods. It is read from a pod's spec by the rules of API
+//! server and scheduler: a limit without a request is the request, containers run in parallel, init
+//! containers one after the other. Nothing here may place a pod.
 
 use std::collections::BTreeMap;
 
@@ -235,7 +235,7 @@ fn missing_requests(requests: Needs, warnings: &mut Vec<FieldNote>) {
     });
 }
 
-/// Adds up what a spec asks for; `default` stands for what a container does not ask for.
+/// Adds up what a spec requests; `default` replaces what a container does not request.
 fn needs(spec: &PodSpec, default: Resources) -> Result<Needs, FieldNote> {
     let mut running = Resources::default();
     for (index, container) in spec.containers.iter().enumerate() {
@@ -424,7 +424,7 @@ impl Rules {
         named.chain(selected).chain(wanted).collect()
     }
 
-    /// Whether what it asks of nodes is the same for all planned ones.
+    /// Whether all planned nodes meet its rules alike.
     pub(crate) fn is_same_everywhere(&self) -> bool {
         let differs = |key: &String| [HOSTNAME, ZONE].contains(&key.as_str());
         let by_label = self.node_terms.iter().flat_map(|it| it.match_expressions.iter().flatten());
@@ -434,7 +434,7 @@ impl Rules {
             && self.node_terms.iter().all(|it| it.match_fields.is_none())
     }
 
-    /// Whether a node of this name and with these labels will do; if not, what it lacks.
+    /// Whether a node with this name and these labels is suitable; if not, what it lacks.
     pub(crate) fn admits(
         &self,
         name: &str,

@@ -21,7 +21,7 @@ const POD: Resources = Resources::of_mebibytes(700, 500);
 /// More nodes than any published price can mean.
 const NODES_MAX: u32 = 1000;
 
-/// What was published of one mode. Prices are in cents.
+/// The published figures of one mode. Prices are in cents.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedRow {
     cores: u64,
@@ -47,7 +47,7 @@ const fn row(
     PublishedRow { cores, gigabytes, ideal, allocatable }
 }
 
-/// The published tables beside what their inputs give.
+/// The published tables, compared with the results of their inputs.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// For each mode: its name, then published and computed vCPU, GB, nodes and price of the ideal
@@ -58,7 +58,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// What stands above the rows.
+    /// The header of the rows.
     pub const HEADER: [&'static str; 7] =
         ["PUBLISHED / COMPUTED", "vCPU", "GB", "NODES OF 8", "$/MONTH", "NODES OF 7.5", "$/MONTH"];
 }
@@ -92,7 +92,7 @@ pub fn is_published(application: &Application) -> bool {
         && application.service_namespaces.len() == NAMESPACES as usize
 }
 
-/// Puts a plan of [`published_inputs`] beside the tables.
+/// Compares a plan of [`published_inputs`] with the tables.
 pub fn compare(inputs: &Inputs, planned: &Plan) -> Result<Comparison, PlanError> {
     let mut remarks = vec![
         "GB are counted as 1000 Mi there: 200 pods of 500Mi are 97.66 GiB, published as 100. \

@@ -1,7 +1,7 @@
-//! Amounts, exactly: Kubernetes quantities as millicores and bytes, prices as millionths.
+//! Exact amounts: Kubernetes quantities as millicores and bytes, prices as millionths.
 //!
 //! Kubernetes rounds a request up to a whole millicore or byte, and so does this file. Nothing here
-//! may use floating point: a planner that is a cent off is not believed.
+//! may use floating point: nobody trusts a planner that is a cent off.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ const CPU_MILLICORES_MAX: u64 = 1_000_000_000;
 const MEMORY_BYTES_MAX: u64 = 1 << 46;
 /// Most millionths that one price may be: a hundred million.
 const PRICE_MAX: u64 = 100_000_000 * Price::UNIT;
-/// Longest text that is looked at.
+/// Longest text that is parsed.
 const TEXT_LEN_MAX: usize = 32;
 
 /// CPU and memory.
@@ -152,7 +152,7 @@ impl Resources {
         }
     }
 
-    /// What is left after taking `other` away, never below nothing.
+    /// The difference from `other`, never below zero.
     pub(crate) fn less(self, other: Self) -> Self {
         Self {
             cpu_millicores: self.cpu_millicores.saturating_sub(other.cpu_millicores),
@@ -239,7 +239,7 @@ impl Price {
         Self(thousandths * 1000)
     }
 
-    /// This price for each of `nodes`, and `fixed` beside it.
+    /// This price for each of `nodes`, plus `fixed`.
     pub(crate) fn for_nodes(self, nodes: u32, fixed: Self) -> Self {
         Self(self.0 * u64::from(nodes) + fixed.0)
     }

@@ -1,7 +1,7 @@
-//! One namespace's application, again in others: how the published experiment grows.
+//! Copies one namespace's application into others, as the published experiment grows.
 //!
-//! The namespace whose name ends in `-1` is the pattern; copies are called `-2`, `-3` and so on.
-//! What is in other namespaces is not part of the pattern and is left out.
+//! The namespace whose name ends in `-1` is the pattern; the names of copies end in `-2`, `-3` and
+//! so on. Objects in other namespaces are not part of the pattern and are left out.
 
 use std::collections::BTreeSet;
 

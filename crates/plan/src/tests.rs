@@ -1,4 +1,4 @@
-//! Plans whose figures were worked out by hand, and what must hold for every plan.
+//! Plans with figures calculated by hand, and properties of every plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,7 +158,7 @@ fn rules_decide_where_pods_go() {
     };
     let apart = required("podAntiAffinity", near("a", "kubernetes.io/hostname"));
     check(vec![spec("a", 3, "100m", apart)], &[("node-1", 1), ("node-2", 1), ("node-3", 1)]);
-    // Who is there already may not be joined either, whoever says so.
+    // Pods that are there already may not be joined either, whichever side says so.
     let alone = required("podAntiAffinity", near("b", "kubernetes.io/hostname"));
     check(
         vec![spec("a", 1, "100m", alone), spec("b", 1, "100m", json!({}))],

@@ -1,4 +1,4 @@
-//! What an operator asks a worker: the admin API, metrics, readiness.
+//! What a worker serves to operators: the admin API, metrics, readiness.
 //!
 //! The admin API listens on loopback and on a Unix socket of mode 0600 only, because it has no
 //! authentication of its own. Pods reach metrics and readiness; see [`ambit_net::http_port`] for
@@ -58,7 +58,7 @@ POST /worker/restart              a new worker beside this one, which finishes i
 POST /quitquitquit                finishes connections and ends the proxy
 ";
 
-/// What an operator can be told.
+/// The state that the admin API shows.
 pub(crate) struct Admin {
     /// What the threads share.
     pub(crate) shared: Arc<Shared>,
@@ -66,7 +66,7 @@ pub(crate) struct Admin {
     pub(crate) link: Link,
     /// The log levels.
     pub(crate) levels: Levels,
-    /// Tells of the live connections.
+    /// Lists the live connections.
     pub(crate) connections: LiveConnections,
     /// Whether the agent has named all pods.
     pub(crate) enrolled: Arc<AtomicBool>,
@@ -103,7 +103,7 @@ impl Service {
     }
 }
 
-/// Serves a socket for as long as `accepting` holds; what was accepted before is answered.
+/// Serves a socket for as long as `accepting` holds; connections accepted before are answered.
 pub(crate) async fn serve(
     admin: Arc<Admin>,
     socket: Socket,
@@ -133,7 +133,7 @@ pub(crate) async fn serve(
 
 impl Admin {
     async fn answer(&self, service: Service, request: Request<Incoming>) -> Answer {
-        // No request needs one, so none is read: whoever sends one is mistaken.
+        // No request needs one, so none is read: a client that sends one is mistaken.
         if request.body().size_hint().lower() > 0 {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "requests have no body\n");
         }

@@ -28,9 +28,9 @@ use serde::Serialize;
 
 /// Grace that remains to close connections properly before Kubernetes kills the process.
 const KILL_MARGIN: Duration = Duration::from_secs(5);
-/// How long connections go on after SIGTERM when nobody says otherwise.
+/// How long connections may continue after SIGTERM by default.
 const DEFAULT_TERMINATION_DEADLINE: Duration = Duration::from_secs(30 * 60);
-/// How long the connections of a deleted pod go on when nobody says otherwise.
+/// How long the connections of a deleted pod may continue by default.
 const DEFAULT_POD_DRAIN: Duration = Duration::from_secs(5);
 /// What may wait for slow readers when nothing says how much memory there is: what sixteen thousand
 /// of them take that come from four clients.
@@ -345,9 +345,9 @@ pub(crate) struct Config {
     pub(crate) original_source: bool,
     /// Sample allocations.
     pub(crate) heap_profiling: bool,
-    /// How long connections may go on after SIGTERM.
+    /// How long connections may continue after SIGTERM.
     pub(crate) termination_deadline: Duration,
-    /// How long connections may go on after their pod is deleted.
+    /// How long connections may continue after their pod is deleted.
     pub(crate) drain_deadline: Duration,
 }
 
@@ -365,7 +365,7 @@ pub(crate) struct Node {
     pub(crate) network: Text,
     /// The trust domain of its pods' identities.
     pub(crate) trust_domain: Text,
-    /// What the control plane is told.
+    /// The metadata for the control plane.
     pub(crate) metadata: NodeMetadata,
 }
 
@@ -408,7 +408,7 @@ pub(crate) struct Operator {
     pub(crate) readiness: SocketAddr,
 }
 
-/// What is wrong with the settings, and what would be right.
+/// A problem with the settings, and its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A variable of ztunnel's asks for something that Ambit does not do.
@@ -441,7 +441,7 @@ pub enum ConfigError {
     /// `PROXY_CONFIG` or the mesh configuration file is no YAML of the expected shape.
     #[error("{name} is not a valid proxy configuration")]
     ProxyConfig {
-        /// Where it stands.
+        /// The variable or file that holds it.
         name: String,
         /// Where it is wrong.
         #[source]
@@ -489,7 +489,7 @@ impl Config {
         }
     }
 
-    /// Validates what was written. `environment` holds what no flag stands for.
+    /// Validates what was written. `environment` holds the variables without a flag.
     pub(crate) fn new(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
         environment.refuse_unsupported()?;
         let proxy_config = ProxyConfig::read(environment)?;

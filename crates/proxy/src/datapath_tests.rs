@@ -33,7 +33,7 @@ mod greed;
 mod resolvers;
 mod slow_readers;
 
-/// How client and server stand to each other.
+/// Where client and server are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// On two nodes.
@@ -564,7 +564,7 @@ fn route_services(pod: &PodBox) {
     routes.ensure_route(&Route::on_link("10.96.0.0/16".parse().unwrap(), "eth0")).unwrap();
 }
 
-/// STRICT as istiod converts it: deny whoever proves nothing.
+/// STRICT as istiod converts it: deny clients without an identity.
 fn strict() -> Policy {
     use ambit_model::policy::{Clause, Match, PolicyScope, Rule, TextMatch};
     let anybody = Match { not_principals: vec![TextMatch::Presence], ..Match::default() };

@@ -1,7 +1,7 @@
 //! One data-plane thread: its pods, their listeners, and which direction serves what they accept.
 //!
-//! A connection lives and dies on the thread that accepted it. What is done with it is told in
-//! `outbound`, `inbound` and `plaintext`; what they use lies below them, in [`Thread`].
+//! A connection stays on the thread that accepted it. `outbound`, `inbound` and `plaintext` serve
+//! it; what they use lies below them, in [`Thread`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -34,7 +34,6 @@ const CUT_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) enum Command {
     /// Serve a pod.
     Add {
-        /// The pod.
         pod: Arc<Pod>,
         /// This thread's sockets in its namespace.
         listeners: Listeners,
@@ -43,12 +42,12 @@ pub(crate) enum Command {
     Remove {
         /// Which pod.
         uid: Text,
-        /// How long its connections may go on.
+        /// How long its connections may continue.
         deadline: Duration,
     },
-    /// Another worker takes the new connections; those that are here go on.
+    /// Another worker takes the new connections; existing ones continue.
     StopAccepting,
-    /// Tell of every connection.
+    /// List every connection.
     List(oneshot::Sender<Vec<Connection>>),
 }
 
@@ -116,7 +115,7 @@ impl Serving {
             Command::Remove { uid, deadline } => self.remove(&uid, deadline),
             Command::StopAccepting => {}
             Command::List(answer) => {
-                // Whoever asked may have gone.
+                // The caller may be gone.
                 let _unwanted = answer.send(self.thread.plane.connections.list());
             }
         }
@@ -136,7 +135,7 @@ impl Serving {
         self.listen(&served, Direction::Plaintext, listeners.plaintext, plaintext::serve);
     }
 
-    /// Lets a pod's connections go on without time limit, but takes no new ones.
+    /// Lets a pod's connections continue without time limit, but takes no new ones.
     fn retire(&self, served: Rc<Served>) {
         served.drain.start(None);
         self.everything.guard().spawn_local(async move { served.drain.finished().await });
@@ -180,13 +179,13 @@ impl Serving {
         plane.pool.forget(|key| key.own == served.own.uid);
         self.everything.guard().spawn_local(async move {
             let finished = tokio::time::timeout_at(until, served.drain.finished()).await.is_ok();
-            // Joined connections run for the pod of their client and end here all the same.
+            // Joined connections run for the pod of their client but end here too.
             if finished && plane.connections.hold(&served.own.uid) {
                 sleep_until(until).await;
             }
             loop {
                 plane.connections.cut_pod(&served.own.uid);
-                // One that was still dialling may stand now.
+                // One that was still dialling may be open now.
                 let rest = tokio::time::timeout(CUT_INTERVAL, served.drain.finished());
                 if rest.await.is_ok() {
                     return;

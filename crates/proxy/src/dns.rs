@@ -1,9 +1,9 @@
 //! Names of the mesh, answered inside the pods that ask (port 15053, UDP and TCP).
 //!
-//! One thread serves all pods. Who asks is known from the namespace that the socket lives in. Names
-//! of the view are answered from it; everything else goes, byte for byte, to the resolver that the
-//! pod wanted to ask. What is under way at the same time is bounded for each pod; beyond the bound
-//! queries are refused, never queued. Pods take turns, and each has its pace.
+//! One thread serves all pods. The namespace of the socket shows which pod asks. Names in the view
+//! are answered from it; everything else goes, byte for byte, to the resolver that the pod
+//! addressed. Each pod has a bound on its queries in flight; beyond it queries are refused, never
+//! queued. Pods take turns, and each has its pace.
 
 mod forward;
 mod message;
@@ -51,19 +51,19 @@ const MAX_DATAGRAM_BYTES: usize = 4096;
 const MAX_TCP_QUERY_BYTES: usize = 4096;
 /// Pause after a socket failed.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
-/// How long queries under way may take once the thread is to stop.
+/// How long queries in flight may take once the thread must stop.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// Datagrams that are read at a time of a socket that is to close: more than wait in it, unless
-/// they keep coming.
+/// Most datagrams that are read from a socket that must close: more than wait in it, unless they
+/// keep coming.
 const UNREAD_MAX: usize = 1024;
 
 /// What the control thread asks of the DNS thread.
 pub(crate) enum Command {
     /// Serve a pod.
     Add {
-        /// The pod.
+        /// The pod, which the thread knows by its uid.
         pod: Arc<Pod>,
-        /// Its sockets.
+        /// Its DNS listeners, UDP and TCP.
         sockets: Sockets,
     },
     /// A pod is gone.
@@ -92,7 +92,7 @@ struct Served {
     connections: Arc<Semaphore>,
     /// What the pod may have of the worker's descriptors.
     share: Arc<Share>,
-    /// When what it asks is looked at.
+    /// When its queries are served.
     turns: Turns,
     /// Where other names are looked up when that is unknown.
     fallback: Vec<SocketAddr>,
@@ -116,7 +116,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut commands: mpsc::Receiver<Comman
                     fallback: fallback.clone(),
                 });
                 serve(&served, sockets, &drain);
-                // What is under way for a pod of this name before goes on by itself.
+                // Queries in flight for an earlier pod with this uid continue by themselves.
                 if let Some(before) = pods.insert(pod.uid.clone(), drain) {
                     before.start(Some(Instant::now()));
                 }

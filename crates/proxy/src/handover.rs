@@ -1,9 +1,9 @@
-//! What supervisor and worker say to each other.
+//! The messages between supervisor and worker.
 //!
-//! Each message is one packet: a small JSON header and the descriptors that belong to it. Whatever
-//! is large or secret (views, certificates with their keys) rides in a sealed file in memory, so
-//! that a packet is always small and a secret is never in a socket's buffer. A header with other
-//! descriptors than it announces is an error, and the descriptors are closed.
+//! Each message is one packet: a small JSON header and the descriptors that belong to it. Large or
+//! secret data (views, certificates with their keys) travels in a sealed file in memory, so a
+//! packet is always small and a secret is never in a socket's buffer. If the descriptors do not
+//! match the header, that is an error, and they are closed.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -64,7 +64,7 @@ pub(crate) enum ToWorker {
     Enrolled,
     /// Accept nothing more; live until the last connection ends, or for so long.
     StopAccepting {
-        /// How long connections may go on; absent for as long as they want.
+        /// How long connections may continue; without a limit if absent.
         deadline_ms: Option<u64>,
     },
     /// Another worker wants to know of the live connections; one socket to write the list to.
@@ -193,7 +193,7 @@ pub(crate) enum OperatorSocket {
 /// A header with its descriptors. Cheap to clone: descriptors are shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Message<H> {
-    /// What is said.
+    /// The message's JSON header.
     pub(crate) header: H,
     /// What belongs to it.
     pub(crate) fds: Vec<Arc<OwnedFd>>,

@@ -1,8 +1,8 @@
-//! Inbound: what other proxies bring in tunnels, from accept to record.
+//! Inbound: connections that arrive in tunnels of other proxies, from accept to record.
 //!
 //! TLS proves the client, the view judges it, and only then is the application dialled: at its own
-//! address, from the client's. 200 is sent when the application has accepted, so that whoever
-//! speaks first may. A claim in a header never decides anything.
+//! address, from the client's. 200 is sent when the application has accepted, so either end may
+//! send first. A claim in a header never decides anything.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -41,13 +41,13 @@ use tokio::net::TcpStream;
 use crate::thread::Thread;
 
 /// How often the wall clock is compared with the end of a client's certificate, besides at every
-/// new tunnel: so soon after a suspend the client is asked to connect anew.
+/// new tunnel: so soon after a suspend the client is asked to reconnect.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why another proxy's connection was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// Others connect to the pod, and this one has taken longest of whoever has most.
+    /// Others connect to the pod, and this handshake was the oldest of the source that has most.
     #[error("too many TLS handshakes are under way with this pod, and this is the oldest of them")]
     Crowded(#[source] Leave),
     /// There is no descriptor for one more connection of this client.
@@ -292,8 +292,8 @@ async fn prove(
 }
 
 /// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's
-/// certificate has expired, which proves nothing from then on. Tunnels that are open go on. Ends
-/// with the session.
+/// certificate has expired, which proves nothing from then on. Open tunnels continue. Ends with the
+/// session.
 async fn leave(session: Drain, mut pod: Guard, expiry: impl Future<Output = ()>) {
     let mut late = pod.clone();
     let leaving = async {
@@ -312,8 +312,8 @@ async fn leave(session: Drain, mut pod: Guard, expiry: impl Future<Output = ()>)
     session.finished().await;
 }
 
-/// Waits until the wall clock says so. Timers stand still while a machine is suspended, so the
-/// clock is looked at again and again.
+/// Waits until the wall clock says so. Timers stop while a machine is suspended, so the clock is
+/// read at intervals.
 async fn expired(certificates: Certificates, not_after: SystemTime) {
     while let Ok(left) = not_after.duration_since(certificates.now()) {
         if left.is_zero() {
@@ -399,7 +399,7 @@ impl Session {
         Ok(Admitted { allowed, server, held })
     }
 
-    /// Connects to the application, and tells it of the client where it wants to be told.
+    /// Connects to the application, and sends it the PROXY header if it wants one.
     async fn dial(&self, workload: &Workload, target: &Target) -> Result<TcpStream, DialError> {
         let application = workload.application_tunnel;
         let (address, source) = match application {
@@ -468,7 +468,7 @@ impl Session {
 
 /// Where a CONNECT leads.
 struct Target {
-    /// What the client asked for; whoever judges layer 7 behind a PROXY header is told.
+    /// What the client asked for; the PROXY header passes it to a program that judges layer 7.
     asked: SocketAddr,
     /// What is judged and dialled: the address that the connection came to, never another.
     own: SocketAddr,
@@ -484,7 +484,7 @@ fn target(view: &View, workload: &Workload, asked: &Authority, own: SocketAddr) 
         }
     };
     let tunnel = workload.application_tunnel.as_ref();
-    // Whoever terminates the tunnel itself, or stands before others, judges the target itself.
+    // A workload that terminates the tunnel itself, or serves others, judges the target itself.
     let serves_others = || {
         let stands_before_it = || view.is_waypoint_of(workload, asked.ip());
         Reach::of(asked.ip()) == Reach::Far && (tunnel.is_some() || stands_before_it())

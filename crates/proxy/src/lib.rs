@@ -3,7 +3,8 @@
 //! `ambit proxy` is two processes. The *supervisor* talks to the node agent, opens listeners in the
 //! pods' network namespaces and keeps what must survive: listeners, the view as it came off the
 //! wire, certificates and keys. The *worker* moves the bytes: one control thread, one DNS thread
-//! and N data-plane threads. A dead worker is replaced in milliseconds and goes on where it was.
+//! and N data-plane threads. A dead worker is replaced in milliseconds; the new one continues with
+//! its listeners, view and keys.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,13 +12,13 @@
 //! | `supervisor`, `handover`, `snapshot` | the process that stays, and what it hands to workers |
 //! | `worker`, `link`, `shared` | the process that moves bytes, and what its threads share |
 //! | `dataplane`, `thread` | one thread: its pods, and what their connections use |
-//! | `outbound`, `inbound`, `plaintext`, `local` | connections, from accept to record |
+//! | `outbound`, `inbound`, `plaintext`, `local` | the directions, from accept to record |
 //! | `pods` | the pods that are served |
 //! | `dns` | names of the mesh, answered inside the pod |
 //! | `admin`, `metrics` | what an operator sees |
 //!
-//! What every proxy is made of is in `ambit_dataplane`.
-//! It never decides a plan or a permission (`ambit_model` does), and never talks to Kubernetes.
+//! The parts that every proxy has are in `ambit_dataplane`. This crate never decides a plan or a
+//! permission (`ambit_model` does), and never talks to Kubernetes.
 
 mod admin;
 pub mod config;

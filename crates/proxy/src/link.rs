@@ -1,8 +1,8 @@
-//! The worker's line to its supervisor.
+//! Connects the worker to its supervisor.
 //!
 //! What the worker learns (views, certificates, revocations) goes to the supervisor, which hands
-//! it to the next worker: [`Link::hand_on`]. A supervisor that is gone is no reason to stop:
-//! what is said to nobody is dropped, and the worker serves on.
+//! it to the next worker: [`Link::hand_on`]. If the supervisor is gone, messages to it are dropped,
+//! and the worker keeps serving.
 
 use ambit_dataplane::learned::Learned;
 use ambit_net::memfd::Sealed;

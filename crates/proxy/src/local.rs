@@ -1,9 +1,9 @@
-//! Local: a connection between two pods of this very proxy, joined without a tunnel.
+//! Local: a connection between two pods of the same proxy, joined without a tunnel.
 //!
-//! The client's identity is known from its namespace, which it cannot forge. The server's is
-//! checked three ways before a byte moves: the plan found the enrolled identity equal to the
-//! view's, the policies of the server allow the client, and the address exists in the server's
-//! namespace at the moment of dialling. When the last one fails there is no join.
+//! The client's identity comes from its namespace, which it cannot forge. The server is checked in
+//! three ways before a byte moves: the plan found the enrolled identity equal to the view's, the
+//! policies of the server allow the client, and the address exists in the server's namespace at the
+//! moment of dialling. If the last check fails, the connection is not joined.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Failure for LocalError {
     }
 }
 
-/// A connection to a pod of this proxy that stands.
+/// An established connection to a pod of this proxy.
 pub(crate) struct Joined {
     server: TcpStream,
     pod: Arc<Pod>,
@@ -119,7 +119,7 @@ async fn connect(
 }
 
 /// Connects in the server's namespace, unless the address is not there: without this check a
-/// stale view could lead out of that namespace, to whoever has the address now.
+/// stale view could lead out of that namespace, to the address's present owner.
 fn dial_at(
     thread: &Thread,
     pod: &Pod,
@@ -139,7 +139,7 @@ impl Joined {
         &self.pod.identity
     }
 
-    /// Moves the bytes; both pods' records tell of it.
+    /// Moves the bytes; both pods' records report it.
     pub(crate) async fn carry(
         self,
         client: SocketEnd,

@@ -1,4 +1,4 @@
-//! What a node proxy counts beside what every proxy does: its pods and their DNS queries.
+//! What a node proxy counts in addition to any proxy: its pods and their DNS queries.
 
 use std::time::Duration;
 

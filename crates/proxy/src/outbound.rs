@@ -1,8 +1,7 @@
-//! Outbound: what a pod of this proxy opened, from accept to record.
+//! Outbound: connections that a pod of this proxy opened, from accept to record.
 //!
-//! The pod is known from the socket that accepted, never from anything the client says. A
-//! connection goes where the plan says or nowhere: nothing here decides, and nothing falls back to
-//! plain text.
+//! The listening socket shows which pod it is, never anything the client says. A connection follows
+//! the plan or is refused: nothing here decides, and nothing falls back to plain text.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -56,7 +55,7 @@ pub(crate) enum OutboundError {
         patience_s = VIEW_PATIENCE.as_secs()
     )]
     Unknown(WorkloadName),
-    /// The plan is to refuse it.
+    /// The plan refuses it.
     #[error("{0}")]
     Refused(Refusal),
     /// It cannot be joined to a pod of this node.
@@ -112,7 +111,7 @@ impl Failure for OutboundError {
     }
 }
 
-/// The other half of a connection that stands.
+/// The other half of an established connection.
 enum Route {
     Local(local::Joined),
     Tunnel(Box<Tunnel>),
@@ -145,7 +144,7 @@ pub(crate) async fn serve(
     match connected {
         Ok(route) => carry(&thread, &served, client, route, record).await,
         Err(error) => {
-            // In this order, whoever sees the reset finds the reason in the log.
+            // In this order, a client that sees the reset finds the reason in the log.
             record.failed(&thread.plane.tally, &error);
             reset(client);
         }
@@ -187,7 +186,7 @@ async fn identify(
     Ok(Source { workload, is_known_address })
 }
 
-/// Where the view is fetched piece by piece: makes sure that it says what there is to say.
+/// If the view is fetched on demand: waits until it has the answer.
 async fn demand(thread: &Thread, source: &Workload, ip: IpAddr) {
     let shared = &thread.shared;
     let (network, namespace) = (&source.network, &source.namespace);
@@ -294,7 +293,7 @@ async fn follow(
                     record.destination.identity = Some(joined.identity().clone());
                     Ok(Route::Local(joined))
                 }
-                // The view is stale; whoever has the address now must prove who it is.
+                // The view is stale; the address's present owner must prove its identity.
                 None => {
                     *other = None;
                     through(thread, served, source, &target, target.address, record).await

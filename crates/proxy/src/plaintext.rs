@@ -1,12 +1,11 @@
-//! Plaintext: what reaches a pod of this proxy from outside the mesh, from accept to record.
+//! Plaintext: connections to a pod of this proxy from outside the mesh, from accept to record.
 //!
-//! Nobody proves anything here, so that the client has no identity: whatever policy demands one
-//! (STRICT) refuses. An application that is allowed to be reached is dialled from the client's own
+//! The client proves nothing here, so it has no identity: a policy that demands one (STRICT)
+//! refuses it. If the connection is allowed, the application is dialled from the client's own
 //! address.
 //!
-//! Where the connection was going is what its sender wrote into a packet, and a neighbour writes
-//! what it likes there. So only an address that the pod has, and that others can reach, is ever
-//! dialled.
+//! The sender of a packet writes its destination, and a neighbour can write anything there. So the
+//! only address that is ever dialled is one that the pod has and that others can reach.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The pods that this proxy serves, as the node agent enrolled them.
 //!
-//! A pod's identity is what the agent said ([`OwnWorkload`]). Maps are persistent, so that one more
-//! pod costs no copy.
+//! A pod's identity comes from the agent ([`OwnWorkload`]). Maps are persistent, so one more pod
+//! costs no copy.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What every thread of a worker reads.
 //!
-//! What any proxy reads is the [`Mesh`]; a node proxy adds its settings and its pods. A data-plane
-//! thread never waits for the control thread. Nothing here decides anything.
+//! Every proxy reads the [`Mesh`]; a node proxy adds its settings and its pods. A data-plane thread
+//! never waits for the control thread. Nothing here decides anything.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::pods::Pods;
 pub(crate) struct Shared {
     /// The validated settings.
     pub(crate) config: Config,
-    /// The mesh as it is known now.
+    /// The current view of the mesh.
     pub(crate) mesh: Arc<Mesh>,
     /// Counters of pods and of DNS; all others are the mesh's.
     pub(crate) metrics: NodeMetrics,

@@ -1,7 +1,7 @@
 //! The last view on disk, so that a proxy starts without the control plane.
 //!
-//! The file belongs to its owner alone (0600), is replaced as a whole, and is refused when it is
-//! too old: policies and revocations in it may have been overtaken. Keys are never in it.
+//! Only its owner may read the file (0600). It is replaced as a whole, and refused when it is too
+//! old: its policies and revocations may be outdated. It never holds keys.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

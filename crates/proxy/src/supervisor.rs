@@ -1,9 +1,8 @@
 //! The process that stays: it talks to the node agent and keeps what must outlive a worker.
 //!
 //! It opens the listeners in the pods' namespaces, hands them to a worker, keeps the view, the
-//! revocation list and the certificates the worker obtained, and puts a new worker in the place of
-//! a dead one at once. It never accepts a connection, never talks to the control plane and never
-//! reads a key.
+//! revocation list and the worker's certificates, and replaces a dead worker at once. It never
+//! accepts a connection, never talks to the control plane and never reads a key.
 
 mod agent;
 mod kept;
@@ -37,7 +36,7 @@ const SAID: usize = 1024;
 const WISHES: usize = 8;
 /// Workers that are asked for one list; each costs a descriptor in one packet.
 const MAX_ASKED_WORKERS: usize = 200;
-/// How often timers are looked at.
+/// How often timers are checked.
 const TICK: Duration = Duration::from_secs(1);
 /// How long before its deadline a proxy without a successor stops accepting, so that short
 /// connections end by themselves.
@@ -45,7 +44,7 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 /// How much longer than its deadline a worker may take to end itself.
 const END_MARGIN: Duration = Duration::from_secs(3);
 
-/// Runs the supervisor until it is told to end.
+/// Runs the supervisor until it is asked to end.
 pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -348,8 +347,7 @@ impl Supervisor {
         None
     }
 
-    /// Lets the other workers tell the one that asks of their connections. Nothing is waited for
-    /// here.
+    /// Makes the other workers list their connections for the worker that asks. Waits for nothing.
     fn ask_others(&mut self, id: u64, question: u64) {
         let mut answers = Vec::new();
         let mut left_out = 0;

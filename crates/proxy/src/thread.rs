@@ -1,6 +1,6 @@
 //! What all connections of a data-plane thread of a node proxy use.
 //!
-//! It lies below the directions, which read it, and above nothing that knows them.
+//! The directions import it; it imports nothing that knows them.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The process that moves bytes: one control thread, one DNS thread, N data-plane threads.
 //!
 //! The control thread takes what the supervisor hands over, follows the control plane and answers
-//! an operator; traffic never waits for it. No pod is served before the view is known as a whole:
-//! half a view would let through what the other half forbids. A worker whose supervisor has died
-//! serves on until another proxy has taken over.
+//! operators; traffic never waits for it. No pod is served before the view is complete: half a view
+//! would let through what the other half forbids. A worker whose supervisor has died keeps serving
+//! until another proxy has taken over.
 
 mod takeover;
 mod threads;
@@ -49,7 +49,7 @@ use crate::pods::Pod;
 use crate::shared::Shared;
 use threads::Threads;
 
-/// How long connections of this worker go on when it must end without a deadline being named.
+/// How long connections of this worker continue when it must end without a deadline.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// Runs a worker on the socket that its supervisor made its standard input.
@@ -198,7 +198,8 @@ impl Worker {
                     }
                 }
                 Ok(()) = view_complete.changed() => self.serve_waiting().await,
-                // Whoever ends a terminal's processes means the supervisor, which says so here.
+                // A signal to a terminal's processes is meant for the supervisor, which reports it
+                // here.
                 () = signals.end() => if !supervised {
                     self.stop(Some(self.shared.config.termination_deadline)).await;
                 },
@@ -431,7 +432,7 @@ impl Worker {
         self.link.say(FromWorker::Ready).await;
     }
 
-    /// Accepts nothing more. Connections go on, for so long if that is said.
+    /// Accepts nothing more. Connections continue, until the deadline if there is one.
     async fn stop(&mut self, deadline: Option<Duration>) {
         if !self.stopping {
             info!(?deadline, "accepting nothing more");

@@ -2,9 +2,9 @@
 //!
 //! An [`Authority`] is one signing certificate with its key: a self-made root, or an intermediate
 //! that an enterprise plugs in as Istio's `cacerts`. An [`AuthorityBundle`] is what a mesh signs
-//! with: the active authority, all roots that are trusted, and earlier authorities, which no longer
-//! issue but still revoke. It reads no file and decides nobody's identity: the caller says which
-//! identity a request may have, and a request for any other is refused.
+//! with: the active authority, all trusted roots, and earlier authorities, which no longer issue
+//! but still revoke. It reads no file and assigns no identity: the caller says which identity a
+//! request may have, and a request for any other is refused.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -235,8 +235,8 @@ impl Authority {
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = names;
         params.serial_number = Some(SerialNumber::from_slice(random_serial()?.as_bytes()));
-        // Half of a short life at most: whoever refreshes at half of what the certificate says (as
-        // ztunnel does) must not find that moment in the past.
+        // Half of a short life at most: for a client that refreshes at half the certificate's
+        // stated life (as ztunnel does), that moment must not be in the past.
         params.not_before = (now - CLOCK_SKEW.min(ttl / 2)).into();
         params.not_after =
             now.checked_add(ttl).unwrap_or(self.not_after).min(self.not_after).into();
@@ -379,7 +379,7 @@ impl AuthorityBundle {
     /// Writes the full list of revoked certificates, one CRL for each authority of the bundle.
     ///
     /// Workloads refuse an authority's certificates once its list is older than `valid_for`: sign
-    /// anew well before, also when nothing changed.
+    /// again well before, even if nothing changed.
     pub fn revoke(
         &self,
         serials: &[Serial],

@@ -1,8 +1,8 @@
 //! What the mesh reads from a certificate, and the PEM that carries it.
 //!
-//! Parsing is bounded and never trusts: what is read here says what a certificate claims, and only
-//! `verify` says whether it is true. Serial numbers and issuers are compared as bytes, so that no
-//! formatting rule can make two different certificates look alike.
+//! Parsing is bounded and trusts nothing: it shows what a certificate claims, and only `verify`
+//! decides whether that is true. Serial numbers and issuers are compared as bytes, so no formatting
+//! rule can make two different certificates look alike.
 
 use std::fmt;
 use std::str::FromStr;
@@ -98,7 +98,7 @@ impl FromStr for Serial {
 pub struct Issuer(Arc<[u8]>);
 
 impl Issuer {
-    /// Keeps the name's DER as it stands: RFC 5280's rules of comparison are never applied.
+    /// Keeps the name's DER unchanged: RFC 5280's rules of comparison are never applied.
     pub(crate) fn from_name(name: &X509Name<'_>) -> Self {
         Self(name.as_raw().into())
     }
@@ -275,7 +275,7 @@ pub(crate) fn identity_of(certificate: &X509Certificate<'_>) -> Result<Identity,
     one_identity(&names.value.general_names)
 }
 
-/// The one SPIFFE identity among alternative names; other kinds of names are not looked at.
+/// The one SPIFFE identity among alternative names; other kinds of names are ignored.
 pub(crate) fn one_identity(names: &[GeneralName<'_>]) -> Result<Identity, NotOneIdentity> {
     // A name that cannot be read may be a second URI: what is not understood is refused.
     if names.iter().any(|name| matches!(name, GeneralName::Invalid(..))) {
@@ -319,8 +319,8 @@ pub(crate) struct TrustRoots {
 }
 
 impl TrustRoots {
-    /// Trusts every one of `roots`; what they say about themselves but name, key and name
-    /// constraints is not looked at (RFC 5280 section 6.1.1).
+    /// Trusts every one of `roots`; of their contents only name, key and name constraints count
+    /// (RFC 5280 section 6.1.1).
     pub(crate) fn new(roots: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
         let anchor_of = |der| {
             webpki::anchor_from_trusted_cert(der)

@@ -1,7 +1,7 @@
-//! Why a handshake failed, in the words of an operator.
+//! Why a handshake failed, in terms for operators.
 //!
-//! Each variant is one thing that can be wrong at one end, because each has its own remedy. What
-//! the peer is told is a TLS alert, which names the kind of failure and never what was expected.
+//! Each variant is one thing that can be wrong at one end, because each has its own remedy. The
+//! peer gets a TLS alert, which names the kind of failure and never what was expected.
 
 use std::fmt;
 use std::io;
@@ -173,7 +173,8 @@ impl HandshakeError {
         Self::PeerAlert { alert, meaning }
     }
 
-    /// What rustls tells the peer: the kind of failure, nothing about what was expected.
+    /// The alert that rustls sends to the peer: the kind of failure, nothing about what was
+    /// expected.
     pub(crate) fn to_alert(&self) -> rustls::Error {
         let kind = match self {
             Self::Expired { .. } => TlsCertificateError::Expired,

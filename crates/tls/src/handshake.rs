@@ -1,12 +1,12 @@
 //! Mutual TLS between workloads: [`Acceptor`] and [`Connector`].
 //!
-//! Both prove one workload's identity and learn the other's. They know no names but SPIFFE
-//! identities, open no socket and keep no session: every connection is a full handshake, so that a
-//! revoked or expired certificate cannot come back by way of a ticket.
+//! Each proves one workload's identity and learns the peer's. They use only SPIFFE identities as
+//! names, open no socket and keep no session: every connection is a full handshake, so a revoked or
+//! expired certificate cannot come back with a ticket.
 //!
 //! In TLS 1.3 the client is done before the server has judged its certificate. A client that is
 //! refused sees [`Connector::connect`] succeed and its first read fail;
-//! [`HandshakeError::from_io`] tells that failure from others.
+//! [`HandshakeError::from_io`] distinguishes that failure from others.
 
 use std::future::poll_fn;
 use std::io;
@@ -35,7 +35,7 @@ use crate::workload::WorkloadCertificate;
 /// How long a peer may take for its part of the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who is at the other end, as proven by its certificate, and how the connection is protected.
+/// The peer's identity, as its certificate proves it, and how the connection is protected.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its identity.

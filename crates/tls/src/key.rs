@@ -1,7 +1,8 @@
-//! Private keys: of a workload, and of whoever signs certificates.
+//! Private keys of workloads and of certificate signers.
 //!
-//! A key is zeroized when it is dropped, never displayed, and leaves this crate only where a caller
-//! asks for it by name: as PKCS#8 for the sealed memory that hands it to another process.
+//! A key is zeroized when it is dropped, and never displayed. It leaves this crate only when a
+//! caller asks for it explicitly: as PKCS#8, for the sealed memory that hands it to another
+//! process.
 
 use std::fmt;
 

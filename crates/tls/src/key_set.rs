@@ -1,8 +1,8 @@
-//! The public keys of a token issuer, as RFC 7517 writes them, and whether one has signed a token.
+//! The public keys of a token issuer (RFC 7517), and whether one of them signed a token.
 //!
-//! It says nothing of what a token claims: whether it is in date, whose it is, or whether it was
-//! taken back. It serves to drop forgeries before anybody who knows more is asked. What a token's
-//! header asks for is compared with the key, never obeyed.
+//! It does not check the claims of a token: whether it has expired, whose it is, or whether it was
+//! revoked. It drops forgeries cheaply, before the API server is asked. The algorithm in a token's
+//! header is compared with the key, never obeyed.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,

@@ -8,9 +8,9 @@
 //! |---|---|
 //! | [`key`] | [`WorkloadKey`]: the private key of one workload, and its signing request |
 //! | [`workload`] | [`WorkloadCertificate`]: key, chain and roots of one identity |
-//! | [`revocation`] | [`RevocationList`]: which certificates no longer count |
+//! | [`revocation`] | [`RevocationList`]: which certificates are revoked |
 //! | [`handshake`] | [`Acceptor`], [`Connector`], [`Peer`]: mutual TLS between workloads |
-//! | [`probe`] | a client without a certificate, to see it refused |
+//! | [`probe`] | a client without a certificate, to check that it is refused |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
@@ -29,11 +29,11 @@
 //! let (stream, peer) = connector.connect(io, &expected).await?;
 //! ```
 //!
-//! What holds for every connection: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no
-//! resumption), both certificates chained to a root of the judging end's own certificate, exactly
-//! one SPIFFE URI in each. A server accepts its own trust domain; a client accepts the identities
-//! that it expected. Revocation is judged at the handshake, and by
-//! [`RevocationList::revokes`] for connections that live on.
+//! Every connection has: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no resumption),
+//! both certificates chained to a root that the verifying end trusts, exactly one SPIFFE URI in
+//! each. A server accepts its own trust domain; a client accepts the identities that it expects.
+//! Revocation is checked at the handshake, and later by [`RevocationList::revokes`] for connections
+//! that stay open.
 
 pub mod authority;
 pub mod certificate;

@@ -1,7 +1,7 @@
-//! A client that proves nothing, to see that it is refused.
+//! A client without a certificate, to check that it is refused.
 //!
-//! `ambit demo` and checks of a mesh knock at a workload's port without a certificate. A probe
-//! never carries traffic of an application.
+//! `ambit demo` and checks of a mesh connect to a workload's port without a certificate. A probe
+//! never carries an application's traffic.
 
 use std::sync::Arc;
 

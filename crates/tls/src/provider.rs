@@ -1,13 +1,13 @@
 //! The one choice of TLS version, cipher suites and key exchange groups.
 //!
-//! Every handshake of the mesh goes through this provider, so that what is negotiated is decided
-//! in one place. It must never offer TLS 1.2, a suite without AEAD, or session resumption.
+//! Every handshake of the mesh uses this provider, so one place decides what is negotiated. It must
+//! never offer TLS 1.2, a suite without AEAD, or session resumption.
 //!
-//! AES-128-GCM comes first and the server follows its own order: both suites are far beyond reach
-//! and the shorter key costs ten rounds a block instead of fourteen. AES-256-GCM stays for peers
-//! that offer nothing else. Groups: the hybrid first, plain X25519 for peers without it (rustls
-//! sends the X25519 share of the hybrid as a share of its own, so the fallback costs no round
-//! trip), P-256 for peers held to FIPS 140-2.
+//! AES-128-GCM comes first and the server follows its own order: neither suite can be broken in
+//! practice, and the shorter key costs ten rounds a block instead of fourteen. AES-256-GCM is for
+//! peers that offer nothing else. Groups: the hybrid first, plain X25519 for peers without it
+//! (rustls sends the X25519 share of the hybrid as a share of its own, so the fallback costs no
+//! round trip), P-256 for peers held to FIPS 140-2.
 
 use std::sync::{Arc, OnceLock};
 

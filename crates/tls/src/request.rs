@@ -1,8 +1,8 @@
 //! Certificate signing requests, judged before anything is signed.
 //!
-//! A request is a claim by somebody who may be an attacker with a valid node token. It is signed
-//! only if it proves possession of a sound key and asks for exactly the identity that the caller
-//! has authorised; everything else that it asks for is refused or ignored, never copied.
+//! A request may come from an attacker with a valid node token. It is signed only if it proves
+//! possession of a sound key and asks for exactly the identity that the caller has authorised.
+//! Anything else it asks for is refused or ignored, never copied.
 
 use ambit_model::identity::Identity;
 use rcgen::SubjectPublicKeyInfo;
@@ -118,7 +118,7 @@ fn check_key(request: &X509CertificationRequest<'_>) -> Result<(), RequestError>
                 _ => refused(format!("RSA of {} bits", modulus * 8)),
             }
         }
-        // The curve is checked with the signature and when the key is encoded anew.
+        // The curve is checked with the signature and when the key is encoded again.
         Ok(PublicKey::EC(_)) if key.algorithm.algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY => Ok(()),
         _ if key.algorithm.algorithm == OID_SIG_ED25519 => Ok(()),
         _ => refused(format!("of type {}", key.algorithm.algorithm.to_id_string())),

@@ -1,10 +1,9 @@
-//! Certificate revocation lists: which certificates no longer count.
+//! Certificate revocation lists.
 //!
-//! A list is believed only when a certificate that the caller trusts has signed it; one block that
-//! is not makes the whole text an error, so that a caller keeps what it has instead of a part.
-//! Once there is a list for an issuer, its certificates are accepted only while that list is in
-//! date: a status that cannot be known counts as revoked. Where no list exists for an issuer,
-//! nothing is asked.
+//! A list is accepted only if a certificate that the caller trusts has signed it. One bad block
+//! makes the whole text an error, so the caller keeps its old list instead of part of a new one.
+//! Once there is a list for an issuer, its certificates are accepted only until the list expires:
+//! an unknown status counts as revoked. If an issuer has no list, its certificates are not checked.
 
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
@@ -111,7 +110,7 @@ impl RevocationList {
     /// Reads one or more `X509 CRL` blocks, each signed by a certificate of `signers_pem`.
     ///
     /// The signers are the trusted roots and the intermediates of a chain that was verified (such
-    /// as the workload's own): whoever is named here can revoke.
+    /// as the workload's own): every signer that is named here can revoke.
     pub fn from_pem(crls_pem: &str, signers_pem: &str) -> Result<Self, RevocationError> {
         if crls_pem.len() > MAX_CRL_PEM_BYTES {
             return Err(RevocationError::TooLarge(crls_pem.len()));

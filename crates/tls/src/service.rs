@@ -1,8 +1,8 @@
 //! TLS of the control plane's own endpoint: a server with names, clients that verify by name.
 //!
-//! This is what xDS and the certificate authority are served over (15012). A client proves itself
-//! with a token inside; it may present a workload certificate, and one that is presented must be
-//! good. SPIFFE identities play no part in verifying the server.
+//! xDS and the certificate authority are served over it (port 15012). A client authenticates with a
+//! token inside. It may also present a workload certificate, which must then be valid. SPIFFE
+//! identities play no part in verifying the server.
 
 use std::sync::Arc;
 

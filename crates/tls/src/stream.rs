@@ -1,7 +1,7 @@
 //! An established TLS stream over any transport.
 //!
 //! rustls asks its transport for 4 KiB at a time, five reads for one full record. [`ReadAhead`]
-//! stands in between and reads 64 KiB at once into a buffer that belongs to the thread and is lent
+//! sits between them and reads 64 KiB at once into a buffer that belongs to the thread and is lent
 //! only while it holds bytes: an idle stream holds none.
 
 use std::cell::RefCell;
@@ -26,9 +26,9 @@ pub type ClientStream<IO> = Stream<tokio_rustls::client::TlsStream<ReadAhead<IO>
 
 /// One end of an established TLS connection.
 ///
-/// `poll_shutdown` sends close_notify and then closes the transport's writing side; reading goes on
-/// until the peer's close_notify. A transport that ends without one is an `UnexpectedEof` error,
-/// because a cut connection must not look like an ended one.
+/// `poll_shutdown` sends close_notify and then closes the transport's writing side; reading
+/// continues until the peer's close_notify. A transport that ends without one is an `UnexpectedEof`
+/// error, because a cut connection must not look like an ended one.
 #[derive(Debug)]
 pub struct Stream<T>(pub(crate) T);
 

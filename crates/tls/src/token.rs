@@ -1,9 +1,9 @@
 //! Node tokens: JWT ES256, shaped like a Kubernetes service account token.
 //!
 //! Control signs a token for each node and verifies what nodes present. There is one algorithm and
-//! one issuer: what the header asks for is compared, never obeyed. The claims are read only after
-//! the signature is known to be good, and a token without an end, for another audience or of
-//! another issuer is refused. A token is a secret: it is never part of an error.
+//! one issuer: the header is compared with them, never obeyed. Claims are read only after the
+//! signature is verified. A token without an expiry, for another audience or from another issuer is
+//! refused. A token is a secret: it is never part of an error.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -35,15 +35,15 @@ const HEADER: &str = r#"{"alg":"ES256","typ":"JWT"}"#;
 pub struct Claims {
     /// Who issued it: [`ISSUER`].
     pub issuer: String,
-    /// For whom it is meant, such as `istio-ca`.
+    /// Its audience, such as `istio-ca`.
     pub audience: Vec<String>,
     /// When it was issued.
     pub issued_at: SystemTime,
     /// When it ends.
     pub expires_at: SystemTime,
-    /// Namespace of the service account that it stands for.
+    /// Namespace of its service account.
     pub namespace: String,
-    /// Name of the service account that it stands for.
+    /// Name of its service account.
     pub service_account: String,
     /// The node that it is bound to.
     pub node: String,
@@ -176,7 +176,7 @@ impl TokenSigner {
         private_key_pem(&self.pkcs8)
     }
 
-    /// The verifier of what it signs.
+    /// The verifier of the tokens that it signs.
     pub fn verifier(&self) -> TokenVerifier {
         TokenVerifier { public_point: self.pair.public_key().as_ref().into() }
     }

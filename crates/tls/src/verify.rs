@@ -1,12 +1,12 @@
 //! The verdict on a peer's certificate, for both directions and for named servers.
 //!
-//! A chain is verified up to a trusted root, at the time that rustls hands over, for the use it is
-//! put to; then revocation; then the name. No name but the SPIFFE URI counts between workloads:
-//! SNI and DNS names are not looked at. Nothing here decides what a proven identity may do.
+//! The chain is verified up to a trusted root, at the time that rustls passes in and for the right
+//! key usage; then revocation; then the name. Between workloads only the SPIFFE URI counts: SNI and
+//! DNS names are ignored. Nothing here decides what a proven identity may do.
 //!
-//! rustls calls a verifier while a handshake is polled and keeps of its verdict only what becomes
-//! an alert. The whole verdict travels to the handshake's future by a thread-local slot instead,
-//! which is taken after every poll ([`take_verdict`]): the alternative, a configuration of its own
+//! rustls calls a verifier while a handshake is polled, and keeps only the part of its verdict that
+//! becomes an alert. So the whole verdict travels to the handshake's future in a thread-local slot,
+//! which is emptied after every poll ([`take_verdict`]). The alternative, a separate configuration
 //! for every accepted connection, costs a session cache each.
 
 use std::cell::RefCell;

@@ -1,9 +1,9 @@
-//! Key, chain and roots of one workload: what it proves itself with, and whom it believes.
+//! Key, chain and roots of one workload: its proof of identity, and whom it trusts.
 //!
-//! A [`WorkloadCertificate`] is whole or does not exist: its leaf names the workload that it was
-//! asked for, belongs to its key and chains to the roots that came with it. Whether it is in date
-//! is another question, asked with a clock in hand. The key never leaves but in
-//! [`WorkloadCertificate::to_bytes`], which is for sealed memory and never for a file.
+//! A [`WorkloadCertificate`] is complete or does not exist: its leaf names the requested workload,
+//! matches its key and chains to the roots that came with it. Whether it has expired is a separate
+//! check, which needs a clock. The key leaves only through [`WorkloadCertificate::to_bytes`], which
+//! is for sealed memory and never for a file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub struct WorkloadCertificate {
 impl WorkloadCertificate {
     /// Joins a key with the authority's answer: leaf first, the bundle of roots last.
     ///
-    /// `obtained_at` is when the answer came; half life counts from there, because authorities date
-    /// certificates back to bear with slow clocks.
+    /// `obtained_at` is when the answer came; half life counts from there, because authorities
+    /// backdate certificates to tolerate slow clocks.
     pub fn new(
         key: WorkloadKey,
         chain_pem: &[String],

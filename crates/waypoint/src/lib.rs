@@ -1,2 +1,2 @@
-//! Role: the layer-7 proxy. It comes with layer 7; a service that names a waypoint is refused until
-//! then
+//! Role: the layer-7 proxy. Empty until layer 7 exists; until then connections to a service that
+//! names a waypoint are refused.

@@ -7,17 +7,17 @@
 //!   are `{"error": "..."}` in every version ([`Refusal`]). `/config_dump` is ztunnel's and has no
 //!   version.
 //! * Within a version fields are only added. No field changes its name, type, unit or meaning, and
-//!   none goes away. What is not of that kind is a new version. The order of fields means nothing.
-//! * A reader ignores fields that it does not know: they are of a newer writer.
-//! * A reader refuses another version, and an answer without one of the fields below. A field that
-//!   is not there would be taken for good news: an empty list of what is wrong.
+//!   none goes away. Any other change needs a new version. The order of fields means nothing.
+//! * A reader ignores fields that it does not know: they come from a newer writer.
+//! * A reader refuses another version, and an answer without one of the fields below. A missing
+//!   field would look like good news: an empty list of problems.
 //! * A field that is added later is an [`Option`] at the reader. Where it says whether all is well,
 //!   a reader shows its absence as unknown.
-//! * A word of an open set ([`Word`]) may be one that the reader does not know. It shows it as it
-//!   is, and takes it for no good news.
+//! * A word of an open set ([`Word`]) may be one that the reader does not know. The reader shows it
+//!   unchanged, and does not treat it as good news.
 //!
-//! Names are camelCase and Kubernetes' where it has one. Times are RFC 3339 in UTC, durations say
-//! their unit in their name, sizes are bytes. Nothing here can hold a key or a token.
+//! Names are camelCase, and Kubernetes' own where it has one. Times are RFC 3339 in UTC, durations
+//! say their unit in their name, sizes are bytes. Nothing here can hold a key or a token.
 
 use std::borrow::Cow;
 
@@ -146,7 +146,7 @@ impl<T> FromIterator<T> for List<T> {
 /// Why a question has no other answer. It has no version: every reader understands it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What is wrong, and what to do: a sentence or two.
+    /// The problem and the remedy: a sentence or two.
     pub error: String,
 }
 
@@ -161,8 +161,8 @@ pub struct Mark {
     pub mark: u64,
 }
 
-/// Reads a field that may be null and must be there: without it good news could not be told from
-/// none.
+/// Reads a field that may be null and must be present: if it were missing, null could not be
+/// distinguished from no report.
 fn required<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

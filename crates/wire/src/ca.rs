@@ -1,7 +1,7 @@
 //! Requests to the certificate authority.
 //!
 //! A node proxy proves itself with its node's token and names the pod that the certificate is for.
-//! Reading a request decides nothing: whether the caller may have that identity is the CA's matter.
+//! Reading a request decides nothing: the CA decides whether the caller may have that identity.
 
 use ambit_words::names::IMPERSONATED_IDENTITY;
 use prost_types::value::Kind;

@@ -1,8 +1,8 @@
-//! Why a pod is not captured, as its agent writes it and everybody else reads it.
+//! Why a pod is not captured: its agent writes the reason, all other parts read it.
 //!
 //! One line in the pod's annotation on Kubernetes, in a file of the registry on one machine:
-//! `PortTaken 15006 nginx`. Whoever may write the object may write the line, so that what is read
-//! is shown and never acted upon.
+//! `PortTaken 15006 nginx`. Anyone who may write the object may write the line, so it is only
+//! shown, never acted upon.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// The obstacle as one line; what is long is cut, what is not printable is left out.
+    /// The obstacle as one line; long text is cut, unprintable characters are left out.
     pub fn line(&self) -> String {
         match self {
             Self::PortTaken { port, process: None } => format!("PortTaken {port}"),

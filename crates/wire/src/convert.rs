@@ -1,14 +1,14 @@
 //! Messages to model and back.
 //!
-//! What comes off the wire is believed only after it went through here. A conversion is strict: it
-//! either yields a whole value or a [`ConvertError`] that names the field. Two rules decide about
-//! what this version does not know:
+//! Nothing from the wire is used before it is converted here. A conversion is strict: it yields
+//! either a whole value or a [`ConvertError`] that names the field. Two rules cover what this
+//! version does not know:
 //!
 //! * An unknown enum value is an error, unless its meaning cannot widen what is allowed: unknown
 //!   workload types and application protocols only label telemetry, an unknown health is not
 //!   ready, an unknown visibility is the narrow one, unknown families are inferred from addresses.
-//! * A policy condition that cannot be read is given its strictest reading (see [`policy`]), since
-//!   refusing a policy would leave its workloads without it.
+//! * A policy condition that cannot be read gets its strictest reading (see [`policy`]), since
+//!   refusing the policy would leave its workloads without it.
 //!
 //! Equal values encode to equal bytes, on every replica: maps are sorted, defaults are elided.
 
@@ -34,7 +34,7 @@ pub use service::CLIENT_AFFINITY_EXTENSION;
 pub struct ConvertError {
     /// Path of the field inside the message, `ports[1].target_port`.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: Problem,
 }
 

@@ -1,7 +1,7 @@
-//! The headers of HBONE: what a CONNECT says besides its bytes.
+//! The headers of HBONE's CONNECT requests.
 //!
-//! Everything here is text to value and back, with a bound on every text. What a header says is a
-//! claim of the peer: good for telemetry and for finding the target, never for authorization.
+//! Everything here converts text to values and back, with a bound on every text. A header is a
+//! claim of the peer: use it for telemetry and to find the target, never for authorization.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ pub use trace::TraceParent;
 
 /// Describes the workload that sends the header.
 pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
-/// Who is behind the tunnel, and the service that was meant.
+/// The client behind the tunnel, and the service that it meant.
 pub const FORWARDED: HeaderName = http::header::FORWARDED;
 /// Trace context of the connection.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -34,7 +34,7 @@ const MAX_AUTHORITY_BYTES: usize = MAX_HOSTNAME_BYTES + 6;
 const MAX_FORWARDED_BYTES: usize = 1024;
 const MAX_NETWORK_BYTES: usize = 253;
 
-/// A header that does not say what it should.
+/// A malformed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// It is too long.
@@ -191,7 +191,7 @@ impl FromStr for Forwarded {
     }
 }
 
-/// The text within quotes, or all of it; none when only one quote stands.
+/// The text within quotes, or all of it; none if there is only one quote.
 fn unquote(text: &str) -> Option<&str> {
     match text.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),

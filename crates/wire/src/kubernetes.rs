@@ -1,9 +1,8 @@
 //! Lists of pods in the Kubernetes API server's own encoding.
 //!
-//! The API server writes and a client reads protobuf in a fraction of the time that JSON takes, and
-//! what nobody needs of a pod is skipped. A list may be as long as a cluster is large, so it is
-//! read as it comes, pod by pod. Reading judges nothing: whoever takes the pods treats them as the
-//! same in JSON.
+//! Writing and reading protobuf takes a fraction of the time of JSON, and fields of a pod that
+//! nobody needs are skipped. A list grows with the cluster, so it is read as it arrives, pod by
+//! pod. Reading judges nothing: callers treat these pods like the same pods in JSON.
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;

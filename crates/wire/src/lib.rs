@@ -1,10 +1,10 @@
 //! Wire formats: protobuf messages, conversions and protocol state machines without I/O.
 //!
-//! Between the model, which decides, and the roles, which have sockets, this crate translates:
-//! bytes to values and back, and the rules of each protocol as state machines that are handed
-//! messages (and, where it matters, the time) and hand back messages. It must never open a socket,
-//! spawn a task, read a clock or draw a random number, and it never lets a message through
-//! unchecked: what comes off the wire is converted or refused with the field's name.
+//! This crate translates between the model, which decides, and the roles, which have sockets. It
+//! converts bytes to values and back. Each protocol is a state machine that takes messages (and,
+//! where it matters, the time) and returns messages. It must never open a socket, spawn a task,
+//! read a clock or draw a random number, and it never lets a message through unchecked: a message
+//! is converted, or refused with the name of the field.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | [`xds::server`] | a control plane's end: `Stream`, one per client |
 //! | [`xds::resources`] | what is served: `Resources`, persistent, with a journal of changes |
 //! | [`xds::retained`] | what a proxy keeps across restarts: `Retained`, `Snapshot`, `Delta` |
-//! | [`xds::node`] | who asks: `ProxyNode` |
-//! | [`admin`] | what control and proxies answer their administrators, as JSON |
+//! | [`xds::node`] | the client's introduction: `ProxyNode` |
+//! | [`admin`] | the answers of control and proxies to their administrators, as JSON |
 //! | [`ca`] | certificate requests |
 //! | [`capture`] | why a pod is not captured |
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |

@@ -1,6 +1,6 @@
 //! The messages as generated from `proto/`, one module per package.
 //!
-//! Nothing here judges a value: [`crate::convert`] does. Never hand these types to a decision.
+//! Nothing here judges a value: [`crate::convert`] does. Never base a decision on these types.
 
 #![allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
 
@@ -72,7 +72,7 @@ pub mod google {
     }
 }
 
-/// What is read of the Kubernetes API server's own encoding.
+/// The parts of the Kubernetes API server's own encoding that are read.
 pub mod kubernetes {
     tonic::include_proto!("kubernetes");
 }

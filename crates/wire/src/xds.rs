@@ -1,9 +1,9 @@
-//! Delta discovery: how a control plane tells proxies what the mesh looks like.
+//! Delta discovery: how a control plane sends the state of the mesh to proxies.
 //!
-//! [`client`] and [`server`] are the two ends as state machines: they are handed messages and hand
-//! back messages, and never open a connection, wait or look at a clock. [`resources`] is what a
-//! server serves, [`retained`] what a client keeps across connections and restarts, [`digest`] how
-//! a stream resumes without naming it all.
+//! [`client`] and [`server`] are the two ends as state machines: they take messages and return
+//! messages, and never open a connection, wait or read a clock. [`resources`] is what a server
+//! serves, [`retained`] is what a client keeps across connections and restarts, and [`digest`] lets
+//! a stream resume without listing every name.
 //!
 //! | resource | name | aliases |
 //! |---|---|---|
@@ -33,12 +33,12 @@ pub use backoff::Backoff;
 
 /// Largest response, the view of half a million pods: the usual 4 MiB are exceeded by 10,000.
 pub const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
-/// Largest request: a proxy that starts anew names half a million resources with versions.
+/// Largest request: a proxy that restarts names half a million resources with versions.
 pub const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
-/// Most fields of a request, of which each may name a resource: names held, names asked for, and
-/// what there is beside them.
+/// Most fields of a request, each of which may name a resource: names held, names requested, and
+/// the few others.
 pub const MAX_REQUEST_FIELDS: usize = 1_000_016;
-/// The field of a request that is a message of several levels: who asks.
+/// The field of a request that is a message of several levels: the node.
 pub const NESTED_REQUEST_FIELDS: &[u32] = &[1];
 
 /// The gRPC service of discovery.

@@ -1,9 +1,10 @@
-//! Pod enrolment: how a node agent hands pods to a node proxy.
+//! Pod enrolment (ZDS): how a node agent hands pods to a node proxy.
 //!
 //! One protobuf message per SOCK_SEQPACKET packet. The proxy connects and says hello; the agent
 //! then sends one request at a time and waits for its answer: first a snapshot of all pods, then
-//! every change. A pod comes with one file descriptor, its network namespace, beside the packet.
-//! [`proxy`] and [`agent`] are the two ends; neither touches a socket, a descriptor or a clock.
+//! every change. A pod comes with one file descriptor, its network namespace, attached to the
+//! packet. [`proxy`] and [`agent`] are the two ends; neither touches a socket, a descriptor or a
+//! clock.
 
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ pub enum Request {
     SnapshotSent,
 }
 
-/// A packet that is not what it should be.
+/// A malformed or unexpected packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// It was cut off, or would be.

@@ -1,4 +1,4 @@
-//! How long each step took: said as it ends, in a table at the end, and as JSON.
+//! How long each step took: printed when it ends, in a table at the end, and as JSON.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The tests that need no cluster: built once, run by cargo, and added up.
+//! The tests that need no cluster: built once, run by cargo, results added up.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Add;
@@ -47,8 +47,8 @@ pub(super) fn run(depth: Depth, binary: &Path) -> Result<Counts> {
     run_tests(&mut cargo)
 }
 
-/// Runs tests, which must pass, and adds up their closing lines. What a binary says of its failures
-/// is printed in one piece, for another may speak at the same time.
+/// Runs tests, which must pass, and adds up their closing lines. A binary's failures are printed in
+/// one piece, because another may print at the same time.
 pub(crate) fn run_tests(cargo: &mut Command) -> Result<Counts> {
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let stdout = child.stdout.take().context("cargo test has a standard output")?;

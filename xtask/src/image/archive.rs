@@ -1,8 +1,7 @@
 //! An OCI image layout of one layer, in a tar archive.
 //!
 //! As in the OCI image specification 1.1: `oci-layout`, `index.json`, and blobs named by their
-//! digest. One layer, one platform; what reads archives (containerd, skopeo, podman, docker) reads
-//! this.
+//! digest. One layer, one platform; containerd, skopeo, podman and docker can read it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,7 +21,7 @@ pub(crate) struct Image {
     pub(crate) entry_point: String,
     /// The time of everything in it.
     pub(crate) created_unix: u64,
-    /// What it holds; the directories above are made.
+    /// Its entries; their parent directories are added.
     pub(crate) entries: Vec<Entry>,
     /// Of its layer.
     pub(crate) compression: Compression,

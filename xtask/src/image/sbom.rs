@@ -1,7 +1,7 @@
 //! What the binary is made of: a CycloneDX 1.6 bill of materials of cargo's dependency tree.
 //!
-//! Only what is linked: dependencies of build scripts and tests are not in the binary. It knows no
-//! time and no serial number, so that the same commit has the same bill.
+//! It lists only what is linked: dependencies of build scripts and tests are not in the binary. It
+//! has no time and no serial number, so the same commit has the same bill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! The cluster: one process that everything descends from, and the ways to reach it.
+//! The cluster: the one process that everything descends from, and access to it.
 //!
-//! `machine.sh` is process 1 of the cluster's PID, mount and network namespaces, so its end is the
-//! end of every process, mount and link, by the kernel's doing. Only cgroups and the state
-//! directory outlive it, and are removed here.
+//! `machine.sh` is process 1 of the cluster's PID, mount and network namespaces, so when it ends,
+//! the kernel ends every process, mount and link. Only cgroups and the state directory outlive it,
+//! and are removed here.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -48,8 +48,8 @@ impl Cluster {
         self.init().is_some()
     }
 
-    /// Starts it and waits until its nodes are ready. Unless it is to be kept, it dies with us. One
-    /// that is to hold a thousand nodes gives its API server more memory.
+    /// Starts it and waits until its nodes are ready. Unless `keep` is set, it dies with us. If
+    /// `is_large`, for a thousand nodes, its API server gets more memory.
     pub(super) fn up(&self, keep: bool, is_large: bool) -> Result<()> {
         self.clear(&[LOG])?;
         for directory in [LOG, "cfg"] {
@@ -104,7 +104,7 @@ impl Cluster {
         self.kubectl(&[&["-n", "kube-system"], &rollout[..]].concat()).map(|_| ())
     }
 
-    /// Gives running nodes the images of `state/img` anew.
+    /// Loads the images of `state/img` into running nodes again.
     pub(super) fn import_images(&self) -> Result<()> {
         let ctr =
             "ctr -a /run/containerd/containerd.sock -n k8s.io images import /mnt/img/ambit.tar";
@@ -115,8 +115,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Installs the chart, or brings what is installed up to date, and waits until all is ready.
-    /// The digest makes pods of an older image of the same name give way.
+    /// Installs or upgrades the chart, and waits until everything is ready. The digest makes
+    /// Kubernetes replace pods of an older image of the same name.
     pub(super) fn install_chart(&self, digest: &str) -> Result<()> {
         let words = "upgrade --install ambit deploy/chart --create-namespace --wait --timeout 180s \
                      --set image.repository=registry.local/ambit --set image.tag=test \
@@ -128,7 +128,7 @@ impl Cluster {
         run(helm.args(["--namespace", NAMESPACE]).stdout(Stdio::null()))
     }
 
-    /// Ends it and removes what is left, but for its logs and its pods'.
+    /// Ends it and removes the rest, except its logs and its pods' logs.
     pub(super) fn down(&self) -> Result<()> {
         if let Some(init) = self.init() {
             run(Command::new("kill").args(["-KILL", &init.to_string()]))?;

@@ -1,4 +1,4 @@
-//! What a cluster is made of: Debian's container runtime, and Kubernetes built from its modules.
+//! The programs of a cluster: Debian's container runtime, and Kubernetes built from its modules.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! What a cluster could leave behind on the machine, looked at before and after.
+//! What a cluster could leave behind on the machine, compared before and after.
 
 use std::collections::BTreeSet;
 use std::fs;

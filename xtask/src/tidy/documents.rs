@@ -1,7 +1,7 @@
 //! The documents' lines: their width, and how much a table's cell holds.
 //!
-//! A table's row cannot be broken, so it may be wider; its cells are short instead, because a table
-//! holds facts and not prose. What was measured is kept as it was written.
+//! A table's row cannot be broken, so it may be wider; its cells must be short instead, because a
+//! table holds facts and not prose. Generated reports of measurements are not checked.
 
 use std::fs;
 use std::process::Command;
@@ -57,7 +57,7 @@ fn faults(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What stands between a row's bars; one in code or after a backslash is no bar.
+/// The cells between a row's bars; a bar in code or after a backslash does not count.
 fn cells(row: &str) -> Vec<String> {
     let (mut cells, mut cell) = (Vec::new(), String::new());
     let (mut is_code, mut is_escaped) = (false, false);

@@ -15,7 +15,7 @@ pub(super) fn allows(key: &str, used: &mut Vec<&'static str>) -> bool {
 const PARTS: &str = "the module defines what its parts work on, and puts them together";
 
 /// A circle of files that use one another: the first of them, how many there are, and why it stays.
-/// One that grows or shrinks is looked at again.
+/// One that grows or shrinks must be reviewed.
 pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/bench/src/bed.rs", 3, PARTS),
     ("crates/bench/src/chart.rs", 4, PARTS),

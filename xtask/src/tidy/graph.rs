@@ -1,5 +1,5 @@
-//! Checks on the dependency graph: crate edges, licences, who may name rustls, and that whatever is
-//! named is used.
+//! Checks on the dependency graph: crate edges, licences, which crate may name rustls, and that
+//! every declared dependency is used.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Checks that look at lines: their width, unfinished work, and blocks that stand twice.
+//! Checks on lines: their width, unfinished work, and duplicated blocks.
 
 use std::collections::HashMap;
 

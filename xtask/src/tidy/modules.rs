@@ -1,8 +1,8 @@
-//! Which file of a crate uses which other.
+//! Which files of a crate use which others.
 //!
-//! A file that only passes a name on (`pub use`) does not use it: who takes the name from there
-//! uses the file that defines it. Test modules are left out. Names that macros make are unknown
-//! and count for the file in which they are looked for.
+//! A file that only re-exports a name (`pub use`) does not use it: a file that imports the name
+//! from there uses the file that defines it. Test modules are left out. Names that macros make are
+//! unknown and count for the file in which they are looked up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use syn::{Attribute, ImplItem, Item, UseTree, Visibility};
 /// A module's place in its crate; the root is empty.
 type Place = Vec<String>;
 
-/// Which files use which, and one name for the sake of which they do.
+/// Which files use which, and one name that they use.
 pub(super) type Edges = BTreeMap<(String, String), String>;
 
 /// Who re-exports re-exports is followed so far.
@@ -96,7 +96,7 @@ fn below(place: &Place, name: &str) -> Place {
     place.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// What one file says of itself.
+/// The definitions and uses of one file.
 #[derive(Default)]
 struct Module {
     file: String,
@@ -205,7 +205,7 @@ impl Module {
         }
     }
 
-    /// A path as the file sees it, not the inline module in which it stands.
+    /// A path as the file sees it, not as its inline module does.
     fn path(&mut self, mut parts: Vec<String>) {
         let supers = parts.iter().take_while(|part| *part == "super").count();
         parts.drain(..supers.min(self.depth));

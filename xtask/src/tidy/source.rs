@@ -34,7 +34,7 @@ pub(super) struct Constant {
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) lines: usize,
-    /// The trait that it implements gives the name; our own traits are looked at themselves.
+    /// The trait that it implements gives the name; our own traits are checked themselves.
     pub(super) implements: bool,
 }
 

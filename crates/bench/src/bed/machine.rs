@@ -1,4 +1,4 @@
-//! The machine of one mode: started, loaded and taken down by the user's own commands.
+//! The machine of one mode: started, loaded and taken down with the user's own commands.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -70,7 +70,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// What they had when it was looked at.
+    /// The memory that they had at the first reading.
     pub(super) fn memory_before(&self) -> BTreeMap<String, Memory> {
         self.memory.clone()
     }
@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Starts it, and proves that it is what it is called.
+    /// Starts it, and checks that it really runs its mode.
     pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         let start = Instant::now();
         let mut words: Vec<String> = ["up", "-", "--nodes", "2", "--detach"].map(Into::into).into();
@@ -210,7 +210,7 @@ impl Machine {
         Ok(Used { roles, memory, host, threads })
     }
 
-    /// What they have used since then, which is all only if none of them began anew.
+    /// What they have used since then; complete only if none of them restarted.
     pub(super) async fn used_since(
         &self,
         before: &Used,
@@ -260,7 +260,7 @@ impl Machine {
 
     async fn stop(&mut self) -> Result<()> {
         let stopped = self.sidecars.take().map_or(Ok(()), Sidecars::stop);
-        // There until it has ended: whoever is interrupted meanwhile waits for its end again.
+        // Kept until it has ended: an interrupted caller waits for its end again.
         if let Some(starting) = &mut self.starting {
             // It takes down what it has started.
             let _ended = process::kill(starting.pid, Signal::Term);
@@ -291,7 +291,7 @@ impl Machine {
         crate::demo::move_directory(&self.client.layout().logs(), &self.logs)
     }
 
-    /// Nobody needs the logs of sidecars that did what they should.
+    /// Drops the logs of sidecars that worked.
     pub(super) fn forget_logs(&self) {
         let _none_there = std::fs::remove_dir_all(&self.logs);
     }
@@ -322,7 +322,7 @@ impl Machine {
     }
 }
 
-/// Whether a machine of this size fits beside machines with so many pods.
+/// Fails unless a machine of this size fits beside machines with so many pods.
 pub(super) fn ensure_room(size: &Size, pods: usize) -> Result<()> {
     ensure_neighbours(pods + size.pods())?;
     let needed = size.pods() as u64 * POD_BYTES + MACHINE_BYTES;
@@ -387,7 +387,7 @@ fn last_words(log: &Path) -> String {
     if last.is_empty() { String::new() } else { format!(": {last}") }
 }
 
-/// The last line that says what went wrong; progress stands before it.
+/// The last line, which says what went wrong; progress comes before it.
 fn last_line(text: &str) -> &str {
     let lines = || text.lines().rev();
     lines().find(|line| line.contains("error")).or_else(|| lines().next()).unwrap_or(text)

@@ -1,8 +1,7 @@
-//! The namespace of one mode on a cluster: made, loaded and deleted by its API.
+//! The namespace of one mode on a cluster: created, loaded and deleted through its API.
 //!
-//! Only the namespace's label tells a mesh from no mesh. That the mesh carries what it is said to
-//! carry is read from what its proxies count, because a pod may be captured a moment before others
-//! are told of it.
+//! Mesh and no mesh differ only in the namespace's label. The proxies' counters show that the mesh
+//! really carries the traffic, because a pod may be captured a moment before others learn it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(60);
 const CPU_SECONDS: &str = "process_cpu_seconds_total";
 /// What they call the moment at which the process began that says so.
 const BEGAN: &str = "process_start_time_seconds";
-/// That moment is told in whole seconds, and found anew each time from two clocks.
+/// That moment is in whole seconds, and is calculated each time from two clocks.
 const BEGAN_TOLERANCE_SECONDS: f64 = 1.0;
 /// What the proxies call the connections that they have opened.
 const OPENED: &str = "istio_tcp_connections_opened_total";
@@ -47,7 +46,7 @@ const OPENED: &str = "istio_tcp_connections_opened_total";
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
-    /// Tells this run from every other.
+    /// Distinguishes this run from every other.
     pub(crate) run: String,
     /// The proxies of the nodes that the pods are on.
     pub(crate) proxies: Vec<PodName>,
@@ -63,7 +62,7 @@ pub(crate) struct Namespace {
     namespace: TemporaryNamespace,
 }
 
-/// What the process of each proxy that moves bytes says of itself.
+/// What each proxy's process that moves bytes reports about itself.
 pub(crate) struct Used(Vec<Process>);
 
 /// The process that a proxy serves its metrics from, which is the one that moves bytes.
@@ -80,8 +79,8 @@ impl Process {
         Self { cpu_seconds: cpu_seconds(metrics), began_seconds: value(metrics, BEGAN) }
     }
 
-    /// Whether it has taken the place of an earlier one. By its processor time alone that could not
-    /// be told: it soon has used more than one that was idle.
+    /// Whether it has replaced an earlier one. Its processor time alone does not show that: it has
+    /// soon used more than a process that was idle.
     fn succeeds(&self, earlier: &Self) -> bool {
         let is_later = |(now, then): (f64, f64)| now > then + BEGAN_TOLERANCE_SECONDS;
         let is_less = |(now, then): (f64, f64)| now < then;
@@ -124,7 +123,7 @@ impl Namespace {
         self.namespace.name()
     }
 
-    /// Makes it, waits for its pods, and proves that it is what it is called.
+    /// Creates it, waits for its pods, and checks that it really runs its mode.
     pub(super) async fn up(&mut self, size: &Size) -> Result<()> {
         let Manifests::Own(objects) = &size.manifests else {
             bail!("{} has no objects for a cluster", size.name());
@@ -276,7 +275,7 @@ impl Namespace {
         Ok(Used(counted.iter().map(|it| Process::of(it)).collect()))
     }
 
-    /// What they have used since then, if nothing began anew.
+    /// What they have used since then, if none restarted.
     pub(super) async fn used_since(&self, before: &Used) -> Result<BTreeMap<String, Usage>> {
         let after = self.used().await?;
         let mut seconds = 0.0;

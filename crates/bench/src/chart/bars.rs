@@ -15,7 +15,7 @@ use crate::words;
 const LEFT: f64 = 150.0;
 /// Characters of such a name.
 const NAME_WIDTH: usize = 18;
-/// What stands behind the bars.
+/// Width of the text to the right of the bars.
 const RIGHT: f64 = 132.0;
 /// The same, of four figures.
 const RIGHT_MEMORY: f64 = 270.0;
@@ -28,7 +28,6 @@ const TOP: f64 = 64.0;
 const LEGEND: f64 = 22.0;
 const BOTTOM: f64 = 34.0;
 
-/// A row.
 struct Row<'a> {
     name: &'a str,
     bars: Vec<Bar>,
@@ -154,7 +153,7 @@ impl Row<'_> {
     }
 }
 
-/// What stands in place of a bar.
+/// The text instead of a bar.
 fn absent(case: &CaseFigures<'_>, at: usize) -> &'static str {
     let mode = &case.modes[at];
     match (mode.failure(), mode.measurements.is_empty()) {
@@ -249,8 +248,8 @@ pub(super) fn simple(case: &CaseFigures<'_>, metric: Metric, word: &str) -> Opti
     Some(bars.chart(stem(&[&case.case.name, word])))
 }
 
-/// The proxies' memory before any load and after the last, on the largest machines: what is
-/// private, and pale what other processes may share.
+/// The proxies' memory before any load and after the last, on the largest machines: private memory,
+/// and in a pale colour what other processes may share.
 pub(super) fn memory(run: &Run) -> Option<Chart> {
     let namespaces = run.modes.iter().flat_map(|it| &it.machines).map(|it| it.namespaces).max()?;
     let rows = run.modes.iter().map(|mode| {

@@ -1,5 +1,5 @@
-//! How long answers took: percentiles along an axis on which each nine is as wide as the one
-//! before, because what users complain about lies at its end.
+//! Latency: percentiles along an axis on which each nine is as wide as the one before, because
+//! users complain about what is at its end.
 
 use super::scale::{Scale, label};
 use super::{Chart, WIDE, line, named, names, series, spread_out, stem, text};

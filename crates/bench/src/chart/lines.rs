@@ -1,4 +1,4 @@
-//! How modes fare as namespaces grow: a line for each mode, with least and most at each point.
+//! How modes scale with namespaces: a line for each mode, with minimum and maximum at each point.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! From values to places along an axis, and the round values that are written there.
+//! Maps values to positions on an axis, and chooses the round values that label it.
 
 /// A range at least so many times its least value is drawn by its logarithm.
 const LOGARITHMIC_FROM: f64 = 12.0;

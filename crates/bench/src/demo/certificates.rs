@@ -1,7 +1,7 @@
 //! Certificates that must be refused, and one that must not.
 //!
-//! They are made with the machine's own authority, whose key lies in the state directory with mode
-//! 0600: whoever may run the demonstration owns it anyway.
+//! They are made with the machine's own authority, whose key is in the state directory with mode
+//! 0600: the user who runs the demonstration owns it anyway.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};

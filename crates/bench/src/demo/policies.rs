@@ -93,7 +93,7 @@ pub(super) async fn strict(stage: &Stage) -> Result<Strict> {
     Ok(Strict { before, under_strict, meshed, holds })
 }
 
-/// One request from a pod to a service of ns-1, and what `ambit why` says of it.
+/// One request from a pod to a service of ns-1, and what `ambit why` says about it.
 async fn attempt(stage: &Stage, from: &str, service: &str) -> Result<Attempt> {
     let (port, path) = match service {
         "details-two-writes" => (9080, "/details/0"),

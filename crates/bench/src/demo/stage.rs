@@ -1,4 +1,4 @@
-//! The machine that a demonstration plays on, and the user's commands it plays with.
+//! The machine of a demonstration, and the user's commands that it runs.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ impl Stage {
         up.map(|_| stage)
     }
 
-    /// Takes it down; says what is left of it, which should be nothing.
+    /// Takes it down; returns what is left of it, which should be nothing.
     pub(super) async fn strike(&self) -> Result<Vec<String>> {
         let record = ambit_machine::Record::read(&self.layout)?;
         self.ambit(&["down"]).await?;

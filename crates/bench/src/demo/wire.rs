@@ -1,4 +1,4 @@
-//! Load between nodes, and what a listener on the wire sees of it.
+//! Load between nodes, and what a packet capture sees of it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

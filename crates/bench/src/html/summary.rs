@@ -1,5 +1,5 @@
-//! What a run says, in sentences: medians, how much more than the reference, and whether that is
-//! more than noise.
+//! The results of a run in sentences: medians, how much more than the reference, and whether that
+//! is more than noise.
 
 use ambit_model::markup::escaped;
 
@@ -42,7 +42,7 @@ pub(super) fn summary(figures: &Figures<'_>) -> String {
     text + "</section>\n"
 }
 
-/// What is told of a case in words.
+/// The metrics of a case that are described in words.
 fn told(shape: Shape) -> Vec<Metric> {
     match shape {
         Shape::AtARate => vec![Metric::P50, Metric::P99],
@@ -82,7 +82,7 @@ fn judged(judgement: &Judgement) -> String {
         Judgement::Told { ratio, verdict } => {
             format!("{}: {}", times(ratio), marked(verdict.name()))
         }
-        // Why there is no verdict is said above, once.
+        // The reason for no verdict is given above, once.
         Judgement::TooFew { ratio } => format!("{} times", words::times(*ratio)),
         Judgement::NoRatio => "which cannot be compared".to_owned(),
     }
@@ -97,7 +97,7 @@ fn marked(verdict: &str) -> String {
     format!("<span class=\"v\"><span class=\"{verdict}\">{verdict}</span></span>")
 }
 
-/// How each of the other modes stands beside Ambit's own; HTML.
+/// How each of the other modes compares with Ambit's own; HTML.
 fn peers(case: &CaseFigures<'_>) -> Vec<String> {
     let proxy = match case.shape {
         Shape::Stream => Metric::CpuPerGigabyte(Role::Proxy),

@@ -113,7 +113,7 @@ fn judgement(judgement: Option<Judgement>, reference: &str) -> String {
             let verdict = format!(" <span class=\"{verdict}\" title=\"{title}\">{verdict}</span>");
             (words::times(ratio.ratio), verdict)
         }
-        // Why there is no verdict is said once, above and below all tables.
+        // The reason for no verdict is given once, above and below all tables.
         Judgement::TooFew { ratio } => (words::times(*ratio), String::new()),
         Judgement::NoRatio => return String::new(),
     };

@@ -1,8 +1,8 @@
 //! A certificate authority for one run of a benchmark.
 //!
-//! Made in memory when sidecars start and gone when they end. It has nothing to do with the mesh's
-//! own authority, and nothing but these sidecars trusts it. Keys are ECDSA P-256: Istio's default
-//! is RSA with 2048 bits, whose handshakes cost more, so this errs in the sidecars' favour.
+//! It is created in memory when the sidecars start and ends with them. It is separate from the
+//! mesh's own authority, and only these sidecars trust it. Keys are ECDSA P-256: Istio's default is
+//! RSA with 2048 bits, whose handshakes cost more, so this errs in the sidecars' favour.
 
 use std::time::{Duration, SystemTime};
 

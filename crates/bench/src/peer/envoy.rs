@@ -3,15 +3,15 @@
 //!
 //! What istiod sends over xDS is written into a static bootstrap here, one for each pod: the same
 //! listeners, filter chains, routes and clusters, under Istio's names (as of Istio 1.32 and Envoy
-//! 1.40). Every sidecar knows every service, as Istio has it unless told otherwise. Mutual TLS is
-//! STRICT; one ALLOW policy names the identities of all pods, those of the pod's own namespace
-//! first. There is no access log, which is Istio's default profile.
+//! 1.40). Every sidecar knows every service, which is Istio's default. Mutual TLS is STRICT; one
+//! ALLOW policy names the identities of all pods, those of the pod's own namespace first. There is
+//! no access log, which is Istio's default profile.
 //!
 //! Where it differs, it has less to do than Istio's own build:
 //! * Istio's filters `istio.stats`, `istio.metadata_exchange` and `istio.alpn` are not in Envoy;
 //!   the last one's work, the ALPN of a connection, is part of the clusters here.
 //! * Certificates are ECDSA P-256 and part of the bootstrap, not RSA and served by an agent.
-//! * No tracing. HTTP/2 on ports of which nobody says what they carry is carried as TCP.
+//! * No tracing. On ports with no declared protocol, HTTP/2 is carried as TCP.
 
 mod bootstrap;
 mod cluster;

@@ -1,17 +1,17 @@
-//! linkerd2-proxy as Linkerd's injector sets it up, with as much of a control plane as it asks for.
+//! linkerd2-proxy as Linkerd's injector configures it, with as much of a control plane as it needs.
 //!
-//! The proxy is told what Linkerd's chart tells it by default (as of edge-26.8): one worker, HTTP
-//! carried as HTTP/2 between proxies, a transport header on TCP, endpoints chosen by the least
-//! peak EWMA. Each asks the API of the public crate `linkerd2-proxy-api` for its certificate, for
-//! policies and for endpoints; [`api`] answers on loopback inside the pod, where no other process
-//! can pose as another pod's proxy. [`messages`] writes the answers, which are those that Linkerd's
+//! The proxy has the defaults of Linkerd's chart (as of edge-26.8): one worker, HTTP carried as
+//! HTTP/2 between proxies, a transport header on TCP, endpoints chosen by the least peak EWMA. It
+//! requests its certificate, policies and endpoints through the API of the public crate
+//! `linkerd2-proxy-api`; [`api`] answers on loopback inside the pod, where no other process can
+//! pose as another pod's proxy. [`messages`] writes the answers, which are those that Linkerd's
 //! controllers give for a Service without annotations, and, for inbound, for a Server whose
 //! AuthorizationPolicy names the identities of all pods.
 //!
 //! Where it differs from a cluster:
 //! * Answers never change, and no control plane's traffic is encrypted or measured.
-//! * Every port is detected: Linkerd does not go by the names of ports. A server that speaks first
-//!   is waited for, as without its annotation.
+//! * The protocol of every port is detected: Linkerd ignores the names of ports. Detection waits
+//!   for a server that sends first, as it does without Linkerd's annotation.
 //! * No access log, which is Linkerd's default; requests are counted in metrics.
 
 mod api;

@@ -1,8 +1,8 @@
 //! One proxy: started in its pod's network, watched, ended.
 //!
-//! It is born in the machine's PID namespace, whose end is its end too. Somebody reaps it at once
-//! when it ends, because the machine cannot end before. Its configuration, which holds keys, comes
-//! as a sealed file in memory on its standard input, so that no key ever has a name on a disk.
+//! It starts in the machine's PID namespace and ends with it. It is reaped as soon as it ends,
+//! because the machine cannot end before. Its configuration, which holds keys, comes as a sealed
+//! file in memory on its standard input, so no key is ever in a file on disk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what a dead proxy wrote last may take to be in its log.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many of a dead proxy's last lines are told, how much of each, from how much of its log.
+/// How many of a dead proxy's last lines are reported, how much of each, from how much of its log.
 const LAST_LINES: usize = 3;
 const LINE_LENGTH_MAX: usize = 240;
 const LAST_WORDS_SIZE_MAX_BYTES: u64 = 2 << 10;
@@ -57,7 +57,7 @@ pub(super) fn shut_down(runtime: Runtime) {
     ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// What a program says of its version; the first line of it.
+/// The version that a program reports; its first line.
 pub async fn version(kind: SidecarKind, program: &Path) -> Result<String, SidecarError> {
     let refused = |source| SidecarError::NotAProgram {
         program: program.to_owned(),
@@ -68,7 +68,7 @@ pub async fn version(kind: SidecarKind, program: &Path) -> Result<String, Sideca
     command.stdin(Stdio::null()).kill_on_drop(true);
     match kind {
         SidecarKind::Envoy => command.arg("--version"),
-        // It begins its log with it, and ends because nobody told it what to do.
+        // Its log begins with it, and it ends because it has no configuration.
         SidecarKind::Linkerd => command.env_clear().env("LINKERD2_PROXY_LOG", "info"),
     };
     let output = timeout(VERSION_TIMEOUT, command.output()).await;
@@ -203,7 +203,7 @@ impl Launch {
             .current_dir("/")
             .uid(self.user)
             .gid(self.user)
-            // Ctrl-C is for whoever started them, who ends them in good order.
+            // Ctrl-C is for their parent, which ends them in good order.
             .process_group(0);
         command
     }
@@ -266,7 +266,7 @@ impl Running {
         &self.netns
     }
 
-    /// What it says.
+    /// The file of its log.
     pub(super) fn log(&self) -> &Path {
         &self.log
     }
@@ -276,7 +276,7 @@ impl Running {
         self.ending.end.lock().expect("nothing panics while it holds the lock").clone()
     }
 
-    /// It is ready: what it read while it started need not lie about.
+    /// It is ready: removes the files that it read at its start.
     pub(super) fn has_started(&mut self) {
         self.files = None;
     }
@@ -299,7 +299,7 @@ impl Running {
     }
 }
 
-/// Reaps a proxy when it ends, along with whatever it has started, and tells how.
+/// Reaps a proxy when it ends, together with its children, and reports how it ended.
 async fn watch(
     pidfd: OwnedFd,
     mut child: Child,

@@ -1,12 +1,12 @@
-//! The rules that lead a pod's TCP through its sidecar, in the pod's own network namespace.
+//! The rules that redirect a pod's TCP through its sidecar, in the pod's own network namespace.
 //!
 //! They are Istio's and Linkerd's, reduced to what a pod here can do: everything the pod sends goes
-//! to the proxy's outbound port, everything that arrives goes to its inbound port. Left alone are
-//! what the proxy itself sends (known by its user), loopback, the proxy's administration, and what
-//! the node itself sends, which is the kubelet's probes: in a cluster the meshes see to those by
-//! other means. Both address families, since pods here have both.
+//! to the proxy's outbound port, everything that arrives goes to its inbound port. Not redirected:
+//! what the proxy itself sends (recognised by its user), loopback, the proxy's administration, and
+//! what the node itself sends, which is the kubelet's probes: in a cluster the meshes handle those
+//! by other means. Both address families, since pods here have both.
 //!
-//! A pod that calls itself by its own service is not supported: the meshes tell that case by a
+//! A pod that calls itself by its own service is not supported: the meshes recognise that case by a
 //! source address on loopback, and no experiment needs it.
 
 use ambit_machine::Dual;
@@ -30,9 +30,9 @@ const TCP_ACK: u8 = 0x10;
 pub(super) struct Ports {
     /// For what the pod sends.
     pub(super) outbound: u16,
-    /// For what is sent to the pod.
+    /// For connections to the pod.
     pub(super) inbound: u16,
-    /// For its administration, which is reached as it is.
+    /// For its administration, which is not redirected.
     pub(super) admin: u16,
 }
 

@@ -1,8 +1,8 @@
-//! The pods, services and endpoints of a machine, as a sidecar must know them.
+//! The pods, services and endpoints of a machine, for its sidecars.
 //!
-//! Read once, when the sidecars start: an experiment's machine is at rest then and changes no pods
-//! until it ends. What a port carries is told by Kubernetes' `appProtocol` or by the port's name,
-//! as Istio tells it.
+//! Read once, when the sidecars start: an experiment's machine is idle then and changes no pods
+//! until it ends. A port's protocol comes from Kubernetes' `appProtocol` or from the port's name,
+//! as in Istio.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ pub enum TopologyError {
         /// Why not.
         reason: String,
     },
-    /// The host's processes or a pod's namespace cannot be looked at.
+    /// The host's processes or a pod's namespace cannot be read.
     #[error("cannot open the network namespace of {pod}")]
     Namespace {
         /// Namespace and name, or what it was about.
@@ -218,8 +218,8 @@ fn service(view: &ServiceView, pods: &[Pod]) -> Service {
     Service { namespace: view.namespace.clone(), name: view.name.clone(), addresses, ports }
 }
 
-/// What Istio takes a port for: `appProtocol` comes before the name, of which the part before the
-/// first hyphen counts.
+/// The protocol of a port, by Istio's rules: `appProtocol` comes before the name; of the name the
+/// part before the first hyphen counts.
 fn protocol(name: &str, application_protocol: Option<&str>) -> Protocol {
     let word = application_protocol.unwrap_or_else(|| name.split('-').next().unwrap_or_default());
     match word.to_ascii_lowercase().as_str() {

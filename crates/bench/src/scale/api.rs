@@ -1,4 +1,4 @@
-//! The API server, asked in JSON.
+//! A JSON client of the API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,8 +22,8 @@ impl Api {
         Ok(Self(ambit_apiserver::connect(Some(kubeconfig)).await?))
     }
 
-    /// Makes an object, or leaves one of its name as it is. What it needs may still be on its way
-    /// (a namespace's service account), so a refusal is asked again for a while.
+    /// Creates an object, or leaves an existing one of its name unchanged. What it needs may not
+    /// exist yet (a namespace's service account), so a refusal is retried for a while.
     pub(super) async fn make(&self, path: &str, object: &Value) -> Result<()> {
         for attempt in 1.. {
             match self.send(Method::POST, path, "application/json", object).await {

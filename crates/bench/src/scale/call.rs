@@ -1,7 +1,7 @@
 //! One proxy's call to the control plane, with its connection, in one task.
 //!
-//! What carries a real proxy's call is made for many calls on many threads; each of its parts would
-//! have a task here, a thousand times, on the machine that is measured.
+//! The transport of a real proxy is made for many calls on many threads. Here each of its parts
+//! would be a thousand tasks, on the machine that is measured.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -57,7 +57,7 @@ impl Call {
         Ok((parts.headers, Self { connection, requests, responses, _sender: sender }))
     }
 
-    /// The next response. Whoever stops waiting for one loses nothing.
+    /// The next response. Cancel safe: a caller that stops waiting loses nothing.
     pub(super) async fn next(&mut self) -> Result<DeltaDiscoveryResponse> {
         let next = async { Ok(self.responses.next().await?) };
         driven(&mut self.connection, next).await?.context("the control plane ended the stream")

@@ -1,7 +1,8 @@
-//! Changes of pods, and when each proxy had each of them.
+//! Changes of pods, and when each proxy received each of them.
 //!
-//! A change flips a pod's readiness in the API server. Changes come at their rate whatever becomes
-//! of them. Each counts from the moment before the API server was asked, so its own work is in it.
+//! A change flips a pod's readiness in the API server. Changes keep their rate, whatever happens to
+//! them. Each counts from just before the request to the API server, so the server's own work is
+//! included.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The proxies of all nodes, and what can be asked of them.
+//! The proxies of all nodes, and their commands.
 //!
 //! | a line of standard input | answered when |
 //! |---|---|
@@ -129,7 +129,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until every proxy has everything, on a stream of which `counts` says that it counts.
+    /// Waits until every proxy has everything, on a stream for which `counts` is true.
     async fn synced(&self, since: Instant, counts: impl Fn(&Stream) -> bool) -> Result<Synced> {
         let begun = Instant::now();
         loop {

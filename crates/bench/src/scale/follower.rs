@@ -1,6 +1,6 @@
 //! One node's proxy, as far as a control plane can tell: it follows everything, acknowledges, and
-//! comes back with the versions it holds. When a resource came is written down, the resource is not
-//! kept.
+//! reconnects with the versions it holds. It records when a resource arrived, and does not keep the
+//! resource.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Names and versions that a thousand proxies hold, each name and version kept once for all.
+//! The names and versions that a thousand proxies hold, each kept once for all.
 
 use std::collections::HashMap;
 
@@ -43,8 +43,8 @@ impl Texts {
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Held(Vec<u32>);
 
-/// Digests of what was held lately: the proxies of a fleet hold the same, and each would compute
-/// them on a machine of its own.
+/// A cache of digests: the proxies of a fleet hold the same, and real ones would each compute
+/// theirs on a separate machine.
 #[derive(Default)]
 pub(super) struct Digests(HashMap<Held, (Grouping, Bytes)>);
 
@@ -87,7 +87,7 @@ impl Held {
         self.0.iter().filter(|version| **version != ABSENT).count()
     }
 
-    /// Names and versions, as a proxy tells them when it comes back.
+    /// Names and versions, as a proxy sends them when it reconnects.
     pub(super) fn versions(&self, names: &Texts, versions: &Texts) -> Vec<HeldVersion> {
         let held = self.0.iter().enumerate().filter(|(_, version)| **version != ABSENT);
         let told = held.map(|(name, version)| {

@@ -1,7 +1,7 @@
 //! The objects of a large cluster, by number.
 //!
-//! Nodes carry the annotation by which kwok knows its own, and a taint that keeps real pods off;
-//! pods say themselves that they are captured, as an agent would.
+//! Nodes carry the annotation by which kwok recognises its own, and a taint that keeps real pods
+//! off. Pods carry the annotation that reports them as captured, as an agent would write it.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use super::{PopulateArgs, Size};
 /// The first pod's address, and that of the first proxy's pod.
 const FIRST_POD: u32 = 0x0a80_0001;
 const FIRST_PROXY: u32 = 0x0af0_0001;
-/// Which address kwok is to give a pod.
+/// The annotation with the address that kwok must give a pod.
 const ADDRESS: &str = "scale.ambit/ip";
 
 /// Writes what is missing.

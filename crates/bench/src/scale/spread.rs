@@ -1,4 +1,4 @@
-//! Many durations in few figures.
+//! Many durations summarised in a few figures.
 
 use std::time::Duration;
 

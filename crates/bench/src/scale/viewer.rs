@@ -1,4 +1,4 @@
-//! One proxy that does with what it gets what a real one does: it makes a view of it.
+//! One proxy that builds a view from what it receives, as a real one does.
 
 use std::time::Instant;
 

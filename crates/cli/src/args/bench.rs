@@ -1,4 +1,4 @@
-//! The words of `ambit bench`.
+//! The arguments of `ambit bench`.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! The words that name a Kubernetes cluster.
+//! The arguments that name a Kubernetes cluster.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The words of `ambit plan`.
+//! The arguments of `ambit plan`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The words of a probe.
+//! The arguments of `ambit probe`.
 
 use std::net::SocketAddr;
 
@@ -50,7 +50,7 @@ impl ProbeArgs {
             (ProbedPart::Node, false) => "/readyz",
             (ProbedPart::Node, true) => "/healthz",
             (ProbedPart::Proxy, false) => "/healthz/ready",
-            // Whoever tells which process it is lives.
+            // A process that answers with its id is alive.
             (ProbedPart::Proxy, true) => "/process",
         }
     }

@@ -1,7 +1,7 @@
-//! One question to the administration of control or of a node's proxy, on this machine.
+//! One request to the administration of control or of a node's proxy, on this machine.
 //!
-//! [`ambit_wire::admin`] has the form of the answers. Every question ends in time: who is stopped,
-//! or hangs, is named with what to do.
+//! [`ambit_wire::admin`] defines the answers. Every request has a timeout: the error names the part
+//! that is stopped or hangs, and the remedy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Role<'a> {
     pub(super) socket: &'a Path,
 }
 
-/// Asks for what is at a path.
+/// Sends a GET request for a path.
 pub(super) async fn get<T: DeserializeOwned>(role: Role<'_>, target: &str) -> Result<T> {
     request(role, Method::GET, target, PATIENCE).await
 }

@@ -1,4 +1,4 @@
-//! `ambit apply` and `ambit delete`: manifests into a running machine, all of them or none.
+//! `ambit apply` and `ambit delete`: change the objects of a running machine, all of them or none.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `ambit check`: can a cluster run Ambit, and is all well there?
+//! `ambit check`: can a cluster run Ambit, and is everything healthy there?
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ struct Checked<'a> {
     findings: &'a [Finding],
 }
 
-/// Prints what is found; fails when anything of it is an error.
+/// Prints the findings; fails if any of them is an error.
 pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
     let cluster = Cluster::connect(&args.kube.choice()).await?;
     let stage = match (args.pre, args.uninstall) {

@@ -1,4 +1,4 @@
-//! What is generated from the words of the commands: completions of shells and manual pages.
+//! Shell completions and manual pages, generated from the definitions of the commands.
 
 use std::process::ExitCode;
 

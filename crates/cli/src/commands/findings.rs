@@ -1,7 +1,7 @@
-//! What is not as its author meant it: control's findings, and pods that do not run.
+//! Problems that a user should see: control's findings, and pods that do not run.
 //!
-//! `ambit status` lists all of it; `ambit up` and `ambit apply` say once more, at their end, what
-//! refuses connections, because a warning at their start is easily overlooked.
+//! `ambit status` lists all of them; `ambit up` and `ambit apply` repeat at their end what refuses
+//! connections, because a warning at their start is easily overlooked.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub(super) fn count(status: &Status, severity: Severity) -> usize {
     status.findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// What refuses connections, loudly. Without an answer of control there is nothing to say: whoever
-/// waited for it has said so.
+/// What refuses connections, as a loud warning. Empty without an answer of control: the code that
+/// waited for it has reported that.
 pub(super) async fn loud(socket: &Path) -> String {
     let control = Role { name: "control", socket };
     let status = ask::get::<Status>(control, control::STATUS).await;

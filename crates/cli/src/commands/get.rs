@@ -1,7 +1,7 @@
-//! `ambit get`: lists from control and from the proxies, as columns or as they are.
+//! `ambit get`: lists from control and from the proxies, as columns or as JSON.
 //!
-//! The items are those of [`ambit_wire::admin`]. `-o json` prints them as they are, those of a
-//! proxy with their node.
+//! The items are those of [`ambit_wire::admin`]. `-o json` prints them unchanged; a proxy's items
+//! get their node.
 
 mod columns;
 
@@ -155,7 +155,7 @@ fn bypassing(older: &OlderConnections) -> String {
     )
 }
 
-/// What is said of an empty list, so that a misspelt namespace is not taken for an empty one.
+/// The message for an empty list, so that a misspelt namespace does not look like an empty one.
 async fn nothing_found(mesh: &Mesh, namespace: Option<&str>) -> String {
     let Some(wanted) = namespace else { return "No resources found.".to_owned() };
     match mesh.control::<List<Namespace>>(control::NAMESPACES).await {
@@ -221,10 +221,8 @@ struct OfProxies<T> {
 /// An item of the proxy of a node.
 #[derive(Debug, PartialEq, Serialize)]
 struct OnNode<T> {
-    /// The item.
     #[serde(flatten)]
     item: T,
-    /// The node.
     node: String,
 }
 

@@ -1,4 +1,4 @@
-//! `ambit exec` and `ambit logs`: into a pod, and what a program said.
+//! `ambit exec` and `ambit logs`: commands in a pod, and the output of programs.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Where to ask: a machine's sockets, or a cluster's pods by port-forward.
+//! Where commands send requests: a machine's sockets, or a cluster's pods by port-forward.
 
 use ambit_cluster::{Cluster, kubeconfig_file};
 use ambit_machine::layout::Layout;
@@ -22,7 +22,7 @@ pub(super) enum Mesh {
     Cluster(Box<Cluster>),
 }
 
-/// The mesh that is meant. Without a word a machine is.
+/// The mesh that the arguments name; by default a machine.
 pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
     if kube.is_meant() {
         return Ok(Mesh::Cluster(Box::new(Cluster::connect(&kube.choice()).await?)));
@@ -31,7 +31,7 @@ pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
     check_state_directory(layout.root())?;
     match Record::read(&layout) {
         Err(error @ RecordError::NoMachine { .. }) => Err(hinted(error)),
-        // Whatever else is wrong with it, whoever uses it says.
+        // Other problems with it are reported where it is used.
         _ => Ok(Mesh::Machine(layout)),
     }
 }

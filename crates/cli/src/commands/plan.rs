@@ -1,4 +1,5 @@
-//! `ambit plan`: manifests and flags to a plan's inputs, its estimates to a terminal or a file.
+//! `ambit plan`: makes a plan's inputs from manifests and flags, writes its estimates to a terminal
+//! or a file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

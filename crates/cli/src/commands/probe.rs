@@ -1,7 +1,7 @@
-//! `ambit probe`: whether a part of the mesh beside this process is well.
+//! `ambit probe`: whether the part of the mesh in the same container is healthy.
 //!
-//! For the kubelet, which starts it in the part's own container. Its question goes over loopback,
-//! which no pod reaches, so that no pod can keep the answer away.
+//! The kubelet starts it in the part's own container. It sends its request over loopback, which no
+//! other pod reaches, so no pod can block the answer.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::args::ProbeArgs;
 /// Longest wait for the answer; shorter than the kubelet's own in the chart.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Asks, and prints what is said.
+/// Sends the request, and prints the answer.
 pub(super) async fn probe(args: &ProbeArgs) -> Result<ExitCode> {
     let (status, said) = local_http::get(args.address(), args.target(), PATIENCE).await?;
     super::print(&String::from_utf8_lossy(&said))?;

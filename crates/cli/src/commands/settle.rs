@@ -1,8 +1,8 @@
-//! Waiting until the mesh has taken a change up.
+//! Waits until a change is in effect in the mesh.
 //!
-//! A change is in effect once control has read it, every connected proxy has acknowledged what
-//! control made of it, and every pod is captured or released as its labels say. The change is
-//! stored before this file is asked: what takes too long is a warning here, never an error.
+//! A change is in effect once control has read it, every connected proxy has acknowledged the
+//! resulting resources, and every pod is captured or released as its labels say. The change is
+//! already stored: if it takes too long, that is a warning here, never an error.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 /// Names that a message lists; the rest is counted.
 const NAMES_MAX: usize = 3;
 
-/// Waits until everything that is stored is in effect, and tells what is missing as that changes.
+/// Waits until everything that is stored is in effect, and reports what is missing when that
+/// changes.
 pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
     let control = Role { name: "control", socket };
     let start = Instant::now();
@@ -33,7 +34,7 @@ pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
             Ok(None) => return,
             Ok(Some(missing)) => missing,
             Err(error) => {
-                // A control that is started anew knows nothing of an old mark.
+                // A restarted control does not know an old mark.
                 mark = None;
                 format!("{error:#}")
             }

@@ -1,4 +1,4 @@
-//! `ambit status` and `ambit why`: is all well, and what happens to a connection.
+//! `ambit status` and `ambit why`: is everything healthy, and what happens to a connection.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -115,7 +115,7 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
 /// Certificates that are revoked, and others that cannot be used or are not renewed.
 type Certificates = (Vec<FailingCertificate>, Vec<FailingCertificate>);
 
-/// Asks control and all proxies at once, so that whoever is silent costs its time once.
+/// Asks control and all proxies at once, so that silent ones cost one timeout in all.
 async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Certificates) {
     let (status, of_shares, of_certificates) = tokio::join!(
         mesh.status(),
@@ -177,11 +177,10 @@ fn text(whole: &Whole) -> String {
     text
 }
 
-/// What one node's proxy says of the shares of its descriptors.
+/// What one node's proxy reports about its shares of descriptors.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeShares {
-    /// The node.
     node: String,
     /// Which are used up, and by whom: a sentence each.
     used_up: Vec<String>,
@@ -217,7 +216,6 @@ fn shares_text(shares: &[NodeShares]) -> String {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FailingCertificate {
-    /// The node.
     node: String,
     /// The identity. Unless the state is `Available`, its pods there have no connection with other
     /// nodes.

@@ -74,8 +74,8 @@ fn nodes(count: u8) -> Result<Vec<Typed>> {
     Ok((1..=count).map(node).collect::<Result<_, _>>()?)
 }
 
-/// Applies the objects and waits for them. Answers which pods are not ready all the same: what
-/// runs is kept, for the user to look at and to correct.
+/// Applies the objects and waits for them. Returns the pods that are still not ready: what runs is
+/// kept, for the user to inspect and correct.
 async fn fill(
     client: &Client,
     objects: Vec<serde_json::Value>,
@@ -149,7 +149,7 @@ fn config(args: &UpArgs) -> Result<UpConfig> {
     })
 }
 
-/// Tells how far it is. That nobody listens any more is no reason to stop half way.
+/// Prints the progress. A closed output is no reason to stop half way.
 fn say(start: Instant, step: &Progress) {
     let at = start.elapsed().as_secs_f64();
     let mut error = std::io::stderr().lock();

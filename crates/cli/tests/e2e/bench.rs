@@ -1,6 +1,6 @@
-//! `ambit bench`: every mode is measured and kept, a peer that fails is a row, Ctrl-C keeps what
-//! there is, wrong inputs get one error. The figures mean nothing here: the build and the host are
-//! not for measuring.
+//! `ambit bench`: every mode is measured and kept, a peer that fails gets a row, Ctrl-C keeps the
+//! results so far, wrong inputs get one error. The figures mean nothing here: neither the build nor
+//! the host is fit for measurements.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

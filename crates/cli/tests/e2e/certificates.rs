@@ -1,4 +1,4 @@
-//! Certificates that live for seconds, and one that is revoked, under load.
+//! Certificates that are valid for seconds, and a revoked one, under load.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn revocation(machine: &Machine) {
     assert_eq!(status, 200, "{answer}");
     let revoked_at = std::time::Instant::now();
     machine.wait("its connections are cut", REVOKED_WITHIN, || load.has_ended());
-    // What is revoked is a certificate, not the identity: the pod gets another and goes on.
+    // What is revoked is a certificate, not the identity: the pod gets another and continues.
     let left = || REVOKED_WITHIN.saturating_sub(revoked_at.elapsed());
     let is_of_load = |identity: &str| identity.contains("/ns/client/sa/");
     machine.wait("it has another certificate", left(), || {

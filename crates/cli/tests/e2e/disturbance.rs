@@ -1,4 +1,4 @@
-//! What each program's death costs, under load: `kill -9` of everything there is, and a planned
+//! What the death of each program costs under load: `kill -9` of every program, and a planned
 //! handover.
 
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ fn a_worker_dies_and_only_its_own_connections_with_it() {
     for node in ["node-2", "node-1"] {
         let what = format!("kill -9 the worker of {node}");
         let (outcome, within_ms) = under_load(&machine, &what, || {
-            // A tunnel that is only being opened would be opened anew.
+            // A tunnel that is still being opened would be opened again.
             machine.wait("the tunnels stand", SETTLE_TIMEOUT, || {
                 machine.established("app/server", 9000) >= LONG
             });
@@ -167,8 +167,8 @@ fn workers_die_ten_times_in_a_row() {
     machine.down();
 }
 
-/// The worker goes on without its supervisor, under the policies of the moment, until another took
-/// over.
+/// The worker continues without its supervisor, under the current policies, until another proxy
+/// took over.
 #[test]
 fn a_supervisor_dies_and_nobody_notices() {
     let machine = Machine::up("kill-super", Mesh::On, &[]);

@@ -1,5 +1,4 @@
-//! Into the mesh and out of it while the applications run: what is open stays, what is new
-//! switches.
+//! Into the mesh and out of it while the applications run: open connections stay, new ones switch.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ const HELD_SECONDS: f64 = 14.0;
 /// How long new connections may take to show up.
 const SOON: Duration = Duration::from_secs(3);
 /// How long new connections may fail while their server joins under STRICT: from its capture until
-/// the clients' proxies have been told to tunnel.
+/// the clients' proxies know that they must tunnel.
 const JOINS_WITHIN_MS: u64 = 1000;
 /// No plain text to the servers.
 const STRICT: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
@@ -30,7 +29,7 @@ fn a_running_pair_joins_and_leaves_without_losing_a_byte() {
 
     machine.apply(MESH_ON);
     machine.wait_until_meshed();
-    // What was open goes on past the proxies, what is new goes through them.
+    // Open connections continue past the proxies, new ones go through them.
     let captured = || machine.pods().iter().all(|it| it.captured == (it.namespace != "outside"));
     assert!(captured(), "also by the machine's own list, which is the demonstration's");
     let older = machine.run(&["status"]);
@@ -126,7 +125,7 @@ fn client_alone(machine: &Machine) -> Held {
     direct
 }
 
-/// The second end joins; what stands in plain text goes on.
+/// The second end joins; plain-text connections that are open continue.
 fn both(machine: &Machine, direct: &Held) -> Held {
     let fresh = "load http://web.app/ --rate 50 --connections 2 --close --duration 2s";
     let before = machine.connects_begun("client/load");
@@ -149,7 +148,7 @@ fn both(machine: &Machine, direct: &Held) -> Held {
     tunnelled
 }
 
-/// The client leaves first: what it had open goes on, what it opens proves nothing.
+/// The client leaves first: its open connections continue, its new ones prove nothing.
 fn client_left(machine: &Machine) {
     enrol(machine, "client", Mesh::Off);
     answered(machine, false, "its clients have left the mesh");

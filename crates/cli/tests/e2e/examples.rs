@@ -1,4 +1,4 @@
-//! The examples are read as a user's manifests are: without an error, and without a doubt.
+//! The examples are read like a user's manifests: without an error or a warning.
 
 use std::path::PathBuf;
 

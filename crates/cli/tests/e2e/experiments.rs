@@ -1,5 +1,5 @@
-//! The manifests of the experiments are read as a user's manifests are: without an error, and with
-//! no other warning than the one that is expected.
+//! The manifests of the experiments are read like a user's: without an error, and with no other
+//! warning than the expected one.
 
 use ambit_bench::manifest::{
     Bookinfo, bookinfo, bookinfo_policies, details, details_policies, path, path_policies, ratings,
@@ -14,8 +14,8 @@ fn read(name: &str, text: String) -> Manifests {
     loaded
 }
 
-/// Reads an application, then its policies beside it. `expected` are the parts of what is said
-/// against the policies.
+/// Reads an application, then its policies beside it. `expected` are parts of the warnings about
+/// the policies.
 fn check(
     name: &str,
     application: String,

@@ -1,7 +1,7 @@
-//! What a new user gets wrong, and what the commands say of it: pods that no node takes, pods that
-//! crash, a waypoint that does not exist, policies and labels without effect.
+//! Mistakes of new users, and what the commands report: pods that no node takes, pods that crash, a
+//! waypoint that does not exist, policies and labels without effect.
 //!
-//! Each was silent once, or `status` called it well.
+//! Each was once silent, or `status` reported it as healthy.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A pod without rights that opens as many connections as it can, and what others notice of it.
+//! A pod without rights opens as many connections as it can: what others notice.
 
 use http::Method;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Attacks that never got anywhere, kept as tests: silent handshakes, and secrets looked for in
-//! everything that a role says.
+//! Attacks that have always failed, kept as tests: silent handshakes, and a search for secrets in
+//! all output of the roles.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const SILENT: u32 = 2_000;
 const OPENED_WITHIN: Duration = Duration::from_secs(30);
 /// How the dump writes `-----BEGIN CERTIFICATE`.
 const CERTIFICATE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FU";
-/// A shorter piece of a secret may stand elsewhere by chance.
+/// A shorter piece of a secret may occur elsewhere by chance.
 const SECRET_LENGTH_MIN: usize = 24;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Load that runs in a pod while a test does something, and what became of it.
+//! Load that runs in a pod while a test does something, and its report.
 
 use std::process::Child;
 
@@ -81,7 +81,7 @@ pub(crate) struct Outcome {
 }
 
 impl Everyday {
-    /// Starts it, and returns when all connections stand.
+    /// Starts it, and returns when all connections are open.
     pub(crate) fn start(machine: &Machine, seconds: f64) -> Self {
         let load = |words: &str| machine.load("client/load", words);
         let web = "load http://web.app/?size=200";
@@ -110,7 +110,7 @@ impl Outcome {
         assert_eq!(lost, (0, 0, 0, 0), "{what}: {self:#?}");
     }
 
-    /// One line for whoever reads the run.
+    /// One line for the reader of the run.
     pub(crate) fn summary(&self) -> String {
         format!(
             "kept {}/{} failed, slowest {} ms; fresh {}/{} failed, slowest {} ms; long {} cut, \

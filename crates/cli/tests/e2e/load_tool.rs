@@ -1,4 +1,4 @@
-//! `ambit load` as a user calls it, also by the names of others; no machine, only loopback.
+//! `ambit load` as a user calls it, also under the names of other tools; no machine, only loopback.
 
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 

@@ -1,8 +1,8 @@
-//! One machine, driven by the user's commands, and what it must leave behind: nothing but logs.
+//! One machine, driven by the user's commands; it must leave nothing behind but logs.
 //!
 //! The binary is run as a user runs it. Only where a user has no command (a signal to a program, a
-//! proxy's admin socket) does the harness use the same sockets that the commands use. Waits look at
-//! what they wait for and are bounded; a wait that fails says what was waited for.
+//! proxy's admin socket) does the harness use the same sockets that the commands use. Every wait is
+//! bounded and polls its condition; a wait that fails names the condition.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl Machine {
         machine
     }
 
-    /// Brings the application up in the mesh, no process of which may open more files than this.
+    /// Brings the application up in the mesh; no process of it may open more files than this.
     pub(crate) fn up_with_open_files(name: &'static str, limit: usize) -> Self {
         let machine = Self::none(name);
         let limited = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
@@ -152,7 +152,7 @@ impl Machine {
         serde_json::from_str(&text).expect("it prints JSON")
     }
 
-    /// Runs a script of bash in a pod; what it printed counts, not its exit.
+    /// Runs a bash script in a pod; returns its output and ignores its exit code.
     pub(crate) fn bash(&self, pod: &str, script: &str) -> String {
         let said = self.ambit(&["exec", pod, "--", "bash", "-c", script]);
         format!("{}{}", said.out, said.err)
@@ -303,7 +303,7 @@ impl Machine {
         pid.expect("the pod runs")
     }
 
-    /// Connections of a pod to a port that stand, by its own kernel table.
+    /// Open connections of a pod to a port, by its own kernel table.
     ///
     /// The kernel does not stop while it writes the table, so that a look may miss some: wait for a
     /// number, do not assert it.

@@ -46,7 +46,7 @@ pub(crate) fn logged(machine: &Machine, node: &str, parts: &[&str]) {
     });
 }
 
-/// What `ambit why` says of a connection.
+/// What `ambit why` says about a connection.
 pub(crate) fn assert_why(machine: &Machine, pod: &str, to: &str, decision: &str, parts: &[&str]) {
     let why = machine.why(pod, to);
     assert_eq!(why["decision"], decision, "{why:#}");
@@ -86,7 +86,7 @@ fn allow(machine: &Machine) {
     settles(machine, "client/other", true);
 }
 
-/// A connection that a new policy denies ends within a second; one that it allows goes on.
+/// A connection that a new policy denies ends within a second; one that it allows continues.
 fn a_new_policy_ends_what_it_denies(machine: &Machine) {
     let long = |pod| machine.load(pod, "long echo.app:9000 --connections 20 --seconds 6");
     let (mut load, other, near) = (long("client/load"), long("client/other"), long("client/near"));

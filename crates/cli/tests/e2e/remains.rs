@@ -1,9 +1,9 @@
 //! What a machine is made of, and that none of it outlives the machine.
 //!
-//! Looked for from outside, by the host's `/proc`: processes by number and start time, namespaces
-//! by number wherever a process or a descriptor still holds one, mounts and files by the state
-//! directory. The kernel gives numbers of namespaces out again at once, so that only holders count
-//! that were there while the machine lived.
+//! It searches from outside, in the host's `/proc`: processes by PID and start time, namespaces by
+//! number where a process or a descriptor still holds one, mounts and files by the state directory.
+//! The kernel reuses the numbers of namespaces at once, so a holder counts only if it existed while
+//! the machine lived.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,8 +96,7 @@ fn descriptors(process: &Path) -> impl Iterator<Item = String> + use<> {
     open.filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))
 }
 
-/// When a process started, in ticks since boot; nothing for one that is dead and waits for whoever
-/// is to be told.
+/// When a process started, in ticks since boot; nothing for a zombie.
 fn start(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name, in parentheses, may hold blanks and parentheses.

@@ -1,8 +1,8 @@
-//! An address that one pod leaves and another gets, while the proxies' view still names the first.
+//! An address moves from one pod to another while the proxies' view still names the first.
 //!
-//! Whoever may talk to the first pod must not thereby reach the second, nor may the second pass for
-//! the first. Each successor here would answer anybody who got through to its application: what a
-//! client reads is the name of the pod that it has reached.
+//! A client that may reach the first pod must not thereby reach the second, and the second must not
+//! pass for the first. Each second pod here would answer any client that reached its application:
+//! the client reads the name of the pod that it has reached.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
@@ -32,7 +32,7 @@ struct Holder {
     account: &'static str,
 }
 
-/// The first, which both clients may talk to, and which alone is told the banner.
+/// The first, which both clients may reach, and which alone gets the banner.
 const VAULT: Holder = Holder { namespace: "app", name: "vault", account: "vault" };
 /// Of another namespace, and of an identity whose certificate the proxy has at hand.
 const THIEF: Holder = Holder { namespace: "client", name: "thief", account: "other" };
@@ -57,7 +57,7 @@ metadata: {name: vault, namespace: app}
 spec: {selector: {app: vault}, ports: [{name: tcp, port: 9001}]}
 ";
 
-/// In order: nobody but the vault is told the banner; `near` may not talk to the successors.
+/// In order: nobody but the vault gets the banner; `near` may not reach the successors.
 fn policies() -> String {
     let policy = |name: &str, namespace: &str, spec: &str| {
         format!(
@@ -80,7 +80,6 @@ fn policies() -> String {
 }
 
 impl Holder {
-    /// Its manifest.
     fn manifest(self) -> String {
         let Self { namespace, name, account } = self;
         let [address, _] = ADDRESSES;
@@ -105,7 +104,7 @@ impl Holder {
 }
 
 impl std::fmt::Display for Holder {
-    /// What it says to whoever reaches it.
+    /// What it sends to every client that reaches it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "I am {}/{} as {}", self.namespace, self.name, self.account)
     }
@@ -190,7 +189,7 @@ fn every_way() -> impl Iterator<Item = (&'static str, &'static str)> {
     hosts.flat_map(|host| ["client/near", "client/load"].map(|client| (client, host)))
 }
 
-/// Deletes the first holder and gives its address to another, without a word to control.
+/// Deletes the first holder and gives its address to another, without notice to control.
 fn hand_over(machine: &Machine, successor: Holder) {
     leave(machine, VAULT);
     change(machine, "apply", successor);
@@ -234,7 +233,7 @@ fn judged_as_itself(machine: &Machine, successor: Holder) {
     assert_eq!(hear(machine, &successor.pod(), "banner.app"), "", "it is not the vault");
 }
 
-/// What a pod reads from whoever answers at this host.
+/// What a pod reads from the server that answers at this host.
 fn hear(machine: &Machine, pod: &str, host: &str) -> String {
     let script = format!(
         "exec 2>/dev/null; timeout 4 bash -c \
@@ -243,7 +242,7 @@ fn hear(machine: &Machine, pod: &str, host: &str) -> String {
     machine.bash(pod, &script).trim().to_owned()
 }
 
-/// A client that asks again and again whoever has the address.
+/// A client that queries the holder of the address again and again.
 struct Asking {
     client: &'static str,
     child: Child,

@@ -1,7 +1,7 @@
 //! Other meshes' sidecars beside every pod, as `ambit bench` compares with them.
 //!
-//! `AMBIT_ENVOY` and `AMBIT_LINKERD` name the programs. Without one there is nothing to prove, and
-//! its test says so.
+//! `AMBIT_ENVOY` and `AMBIT_LINKERD` name the programs. Without a program there is nothing to test,
+//! and its test says so.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use ambit_net::sys::process::{Signal, kill};
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, app, binary, block_on, sum};
 use crate::policy::connects;
 
-/// What every request bears and a listener on the wire must not read.
+/// A marker in every request, which a listener on the wire must not read.
 const MARKER: &str = "marker-7d20c4e1";
 const CAPTURE_LIMIT_BYTES: u64 = 256 << 20;
 /// Bytes each way of the transfer.
@@ -26,7 +26,7 @@ const REQUESTS: u64 = 200;
 const LATE: &str = "{apiVersion: v1, kind: Pod, metadata: {name: late, namespace: outside}, spec: \
     {nodeName: node-1, containers: [{name: late, image: 'ambit/sample:1', args: [sleep]}]}}";
 
-/// Ports of which nobody says what they carry.
+/// Ports with no declared protocol.
 const UNNAMED: &str = "
 apiVersion: v1
 kind: Service
@@ -136,7 +136,7 @@ fn listened(machine: &Machine, happens: impl FnOnce()) -> Trace {
     Trace::read(&file).expect("the capture can be read")
 }
 
-/// Requests that bear the marker.
+/// Requests with the marker.
 fn requests(machine: &Machine, target: &str) {
     let words = format!(
         "load http://{target} --connections 4 --rate max --requests {REQUESTS} \
@@ -166,7 +166,7 @@ fn carried(machine: &Machine, kind: SidecarKind, program: &Path) -> Sidecars {
             let result = machine.load("client/load", &words).bulk();
             assert!(result.matching && result.bytes_each_way == BULK_BYTES, "{target}: {result:?}");
         }
-        // Linkerd waits ten seconds for the client's first words, unless it is told otherwise.
+        // Linkerd waits ten seconds for the client's first bytes, by default.
         let said = machine.bash("client/load", "timeout 25 head -n 1 < /dev/tcp/banner.app/9001");
         assert!(said.contains("220 speaks first"), "{said}");
     });
@@ -179,7 +179,7 @@ fn carried(machine: &Machine, kind: SidecarKind, program: &Path) -> Sidecars {
     sidecars
 }
 
-/// One that dies is told by name; what is left of all of them in the end is nothing.
+/// A sidecar that dies is reported by name; at the end nothing is left of any.
 fn ended(machine: &Machine, sidecars: Sidecars) {
     let pids = sidecars.pids();
     kill(pids[0], Signal::Kill).expect("it lives");

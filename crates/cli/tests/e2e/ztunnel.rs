@@ -1,7 +1,7 @@
-//! A real ztunnel in a proxy's place: under Ambit's control plane and agent, opposite Ambit's
-//! proxy.
+//! A real ztunnel instead of a proxy of ours: under Ambit's control plane and agent, with Ambit's
+//! proxy as its peer.
 //!
-//! `AMBIT_ZTUNNEL` names its program. Without it there is nothing to prove, and the test says so.
+//! `AMBIT_ZTUNNEL` names its program. Without it there is nothing to test, and the test says so.
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
 use crate::policy::{connects, from, logged, policy};

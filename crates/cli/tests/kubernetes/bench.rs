@@ -1,6 +1,6 @@
-//! `ambit bench --kube`: every case in every mode, whatever happens nothing is left behind, and
-//! nobody else's namespace is touched. The figures mean nothing here: the build and the host are
-//! not for measuring.
+//! `ambit bench --kube`: every case in every mode; nothing is left behind, whatever happens; no
+//! other namespace is touched. The figures mean nothing here: neither the build nor the host is fit
+//! for measurements.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -33,7 +33,7 @@ fn a_healthy_cluster_is_found_healthy_and_shown() {
     assert!(said.is_success, "{}{}", said.out, said.err);
 }
 
-/// One thing that is broken: how, what is said of it, and how it is mended.
+/// One fault: how to cause it, its finding, and how to repair it.
 struct Breakage<'a> {
     what: &'static str,
     /// The rule that finds it, the object that it must name, and a part of the remedy.
@@ -354,7 +354,7 @@ fn who_may_not_install_is_told_so_before() {
     for part in ["may not create", "daemonsets.apps", "cluster-admin", "[permissions]"] {
         assert!(said.out.contains(part), "{part}: {}{}", said.out, said.err);
     }
-    // Who may not look is told what was not looked at, and nothing is taken for well.
+    // A user without permission learns what was not checked, and nothing counts as healthy.
     assert!(said.out.contains("[not-looked-at]"), "{}", said.out);
     std::fs::remove_file(kubeconfig).unwrap();
 }

@@ -106,7 +106,7 @@ impl Cluster {
         assert!(said.is_success, "{}{}", said.out, said.err);
     }
 
-    /// A kubeconfig of whoever has this token.
+    /// A kubeconfig for the owner of this token.
     pub(crate) fn kubeconfig_of(&self, token: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("ambit-kubeconfig-{}", std::process::id()));
         std::fs::copy(self.state.join("cfg/admin.kubeconfig"), &path).unwrap();
@@ -139,7 +139,7 @@ impl Cluster {
         ambit
     }
 
-    /// The kubeconfig of whoever may do everything.
+    /// The kubeconfig of the cluster's administrator.
     pub(crate) fn admin(&self) -> PathBuf {
         self.state.join("cfg/admin.kubeconfig")
     }
@@ -179,7 +179,7 @@ impl Cluster {
         Command::new(self.state.join("helm")).args(words).output().unwrap().into()
     }
 
-    /// Runs kubectl, which must succeed, and says what it wrote.
+    /// Runs kubectl, which must succeed, and returns its output.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let said = self.kubectl(words);
         assert!(said.is_success, "kubectl {}: {}{}", words.join(" "), said.out, said.err);
@@ -255,7 +255,7 @@ impl Namespace<'_> {
         until("no pod is captured", || !self.captured().into_iter().any(|captured| captured));
     }
 
-    /// How many connections of a Deployment's one pod to this port stand.
+    /// How many connections of a Deployment's one pod to this port are open.
     pub(crate) fn established(&self, app: &str, port: u16) -> usize {
         let pods = self.cluster.pods(self.name, &format!("app={app}"));
         let text = |pointer: &str| pods[0].pointer(pointer).unwrap().as_str().unwrap();
@@ -362,7 +362,7 @@ pub(crate) fn chart() -> String {
     root.join("../../deploy/chart").display().to_string()
 }
 
-/// What was said must not be no.
+/// Asserts that a command succeeded.
 pub(crate) fn must(said: &Said) {
     assert!(said.is_success, "{}{}", said.out, said.err);
 }

@@ -1,5 +1,5 @@
-//! What each event in the life of a cluster costs those who use it, under the everyday load: the
-//! labels, upgrades, deaths and absences of every part.
+//! What each event in the life of a cluster costs its users, under the everyday load: label
+//! changes, and upgrades, deaths and absences of every part.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const KILLS: u32 = 10;
 /// How long the API server is away.
 const API_AWAY_S: u32 = 60;
 
-/// Runs the everyday load around an event and says what it cost.
+/// Runs the everyday load around an event and reports what it cost.
 pub(crate) fn under_load(
     cluster: &Cluster,
     namespace: &Namespace,

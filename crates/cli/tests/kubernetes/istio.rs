@@ -1,9 +1,9 @@
-//! Istio's own parts in the places of ours, on a real cluster: every pairing must carry traffic
-//! under mutual TLS and enforce policies by identity.
+//! Istio's own parts instead of ours, on a real cluster: every pairing must carry traffic under
+//! mutual TLS and enforce policies by identity.
 //!
 //! `AMBIT_ISTIO` is a directory with what Istio ships: `charts/{istiod,istio-cni,ztunnel}` and
 //! `charts/base/files/crd-all.gen.yaml`, and in `images/` archives of the images
-//! `registry.local/istio/{pilot,install-cni,ztunnel}:test`. Without it there is nothing to prove,
+//! `registry.local/istio/{pilot,install-cni,ztunnel}:test`. Without it there is nothing to test,
 //! and every test says so.
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The everyday load that every disturbance is judged by, from a client's pod.
+//! The everyday load by which every disturbance is judged, from a client's pod.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Everyday {
         namespace.await_served("load", "http://web:8080/");
     }
 
-    /// Starts it, and returns when all connections stand.
+    /// Starts it, and returns when all connections are open.
     pub(crate) fn start(cluster: &Cluster, namespace: &Namespace, seconds: u32) -> Self {
         let start = |words: String| Running::start(cluster, namespace, &words);
         let web = "load http://web:8080/?size=200 --keep-going --output json";

@@ -1,10 +1,10 @@
 //! The mesh on a real cluster, end to end, as the chart installs it.
 //!
 //! `cargo xtask e2e kubernetes` builds and starts the cluster, installs the chart and runs these
-//! tests; `AMBIT_KUBERNETES` is the cluster's state directory. Without it they fail, for a test
-//! that is skipped in silence proves nothing; they are not part of `cargo test` for all. Every test
-//! works in namespaces of its own and deletes them, several at a time; one that disturbs the mesh
-//! has the cluster to itself. What is ignored is for a release: `--deep` runs it.
+//! tests; `AMBIT_KUBERNETES` is the cluster's state directory. Without it they fail, because a
+//! silently skipped test proves nothing; they are not part of the ordinary `cargo test`. Every test
+//! works in its own namespaces and deletes them, several at a time; a test that disturbs the mesh
+//! has the cluster to itself. Ignored tests are for a release: `--deep` runs them.
 
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 

@@ -1,4 +1,4 @@
-//! Identity on a real cluster: what is seen on the wire, who may connect, and what is said of it.
+//! Identity on a real cluster: what is seen on the wire, who may connect, and what is reported.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
-//! What a cluster of a thousand nodes costs, and how soon its proxies know what changed.
+//! What a cluster of a thousand nodes costs, and how soon its proxies know a change.
 //!
 //! API server, store and controllers are real, and so are control, the two nodes and their proxies;
-//! kwok plays the kubelets of the other nodes, `ambit lab-scale fleet` their proxies. It measures
-//! and reports: nothing fails for being slow, only for being wrong. `AMBIT_SCALE` names the numbers
-//! of pods, one after the other, `AMBIT_SCALE_REPORT` the directory for what came of it.
+//! kwok simulates the kubelets of the other nodes, `ambit lab-scale fleet` their proxies. It
+//! measures and reports: nothing fails for being slow, only for being wrong. `AMBIT_SCALE` lists
+//! the numbers of pods to try, `AMBIT_SCALE_REPORT` names the directory of the report.
 
 mod growth;
 mod parts;
@@ -35,7 +35,7 @@ const CHURN: (f64, u32) = (40.0, 1900);
 const VIEWS: usize = 10;
 /// Until memory and processors are at rest.
 const SETTLE: Duration = Duration::from_secs(15);
-/// How long a cluster at rest is looked at.
+/// How long a cluster at rest is observed.
 const REST: Duration = Duration::from_secs(20);
 
 #[test]

@@ -1,4 +1,4 @@
-//! The chart's own life: another version under load, and away with it.
+//! The life of the chart: an upgrade under load, and its uninstallation.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn another_version_is_rolled_out_under_load_and_nobody_notices() {
     }
 }
 
-/// Long enough for every part of which a pod may be away to have lost it.
+/// Long enough for every part that may miss a pod to have lost one.
 const BROKEN: Duration = Duration::from_secs(20);
 /// Longer than that and a rollback take.
 const BROKEN_LOAD_S: u32 = 60;
@@ -125,7 +125,7 @@ fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
     let installed = Installed::look(&cluster);
     let originals = NODES.map(|node| original(&cluster, node));
 
-    // Whoever asked for STRICT is told first, and nothing is touched.
+    // A user with STRICT policies is warned first, and nothing is touched.
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: \
                   default, namespace: without}\nspec: {mtls: {mode: STRICT}}\n";
     cluster.must_apply(strict);
@@ -139,7 +139,7 @@ fn the_chart_is_uninstalled_under_load_and_nobody_notices() {
     assert!(namespace.is_captured("web"), "nothing was changed");
     cluster.remove(strict);
 
-    // One that decides by identity: whoever leaves first must still reach whoever leaves last.
+    // One that decides by identity: pods that leave first must still reach those that leave last.
     cluster.must_apply(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: own, \
          namespace: without}\nspec: {rules: [{from: [{source: {principals: \

@@ -1,5 +1,5 @@
-//! An attacker with an address of its own: a stray TCP segment, then a connection from the same
-//! port. What that connection is told shows whether the segment opened a way past capture.
+//! An attacker with its own address: a stray TCP segment, then a connection from the same port. The
+//! answer on that connection shows whether the segment opened a way past capture.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};

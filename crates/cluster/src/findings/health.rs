@@ -1,4 +1,4 @@
-//! Ambit's own parts: are all there, ready, of one version and in step?
+//! Ambit's own parts: are all present, ready, of one version and in sync?
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -229,7 +229,7 @@ fn on_nodes(facts: &Facts, part: &str, rule: &'static str, consequence: &str, re
     }
 }
 
-/// What a pod says of its not being ready.
+/// A pod's own reason for not being ready.
 fn why_not_ready(pod: &Value) -> Option<String> {
     let statuses = items(pod, "/status/containerStatuses");
     let waiting = statuses.map(|it| &it["state"]["waiting"]).find(|it| it.is_object());
@@ -295,7 +295,7 @@ fn images(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// What control says of the proxies and policies.
+/// What control reports about proxies and policies.
 fn status(facts: &Facts, report: &mut Report) {
     let Some(control) = &facts.control else { return };
     let status = match control {

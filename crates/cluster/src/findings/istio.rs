@@ -1,4 +1,4 @@
-//! What of Istio's is there already, under the names that Ambit uses too.
+//! Istio's objects that already exist under names that Ambit uses too.
 
 use serde_json::Value;
 

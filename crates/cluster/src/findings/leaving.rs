@@ -1,4 +1,4 @@
-//! What the mesh's departure changes for those who are in it: before it is uninstalled.
+//! What changes for the pods of the mesh when it is uninstalled, reported beforehand.
 
 use std::collections::BTreeMap;
 

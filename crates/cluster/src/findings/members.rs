@@ -1,4 +1,4 @@
-//! The pods and services that the mesh is for: is each what its labels say?
+//! The pods and services of the mesh: is each in the state that its labels ask for?
 
 use ambit_words::annotations::{
     BYPASS_INBOUND_CAPTURE, CAPTURE_LACKS, ENABLED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
@@ -48,7 +48,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     waypoints(facts, report);
 }
 
-/// How the capture of a pod stands, as its agent says.
+/// The state of a pod's capture, as its agent reports it.
 fn standing(pod: &Value, report: &mut Report) {
     if let Some(connections) = annotation(pod, OLDER_CONNECTIONS) {
         report.info("older-connections", object("Pod", pod)).says(

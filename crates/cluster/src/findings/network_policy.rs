@@ -1,8 +1,8 @@
-//! NetworkPolicies that let an application's port pass and not the mesh's, and those that the mesh
-//! passes by.
+//! NetworkPolicies that allow an application's port and not the mesh's, and those that the mesh
+//! bypasses.
 //!
-//! Captured connections arrive at port 15008 in place of the application's. Whoever may reach any
-//! TCP port of a pod by a policy must therefore be able to reach that one, by the policies of the
+//! Captured connections arrive at port 15008 instead of the application's. So a client that a
+//! policy allows to reach any TCP port of a pod must also reach that one, by the policies of the
 //! server (ingress) and by those of the client (egress); policies add up, so any policy of the pod
 //! may allow it. A policy of another kind than Kubernetes' is named and not judged. Connections
 //! that are joined inside a node's proxy meet no NetworkPolicy at all.
@@ -201,7 +201,7 @@ fn confinement<'a>(
     confinement
 }
 
-/// The pods of the mesh that an egress rule means, as many as are looked at.
+/// The pods of the mesh that an egress rule means, up to a bound.
 ///
 /// A rule that names pods by their labels means its ports there. One that names whole namespaces,
 /// or nobody, may mean others, such as DNS: it counts where a pod says that it has such a port.

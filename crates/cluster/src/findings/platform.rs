@@ -1,4 +1,4 @@
-//! What Ambit stands on: Kubernetes, kernels, the CNI plugin, permissions.
+//! What Ambit needs: Kubernetes, kernels, the CNI plugin, permissions.
 
 use serde_json::Value;
 

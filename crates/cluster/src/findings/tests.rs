@@ -1,5 +1,5 @@
-//! Each breakage of a cluster is found, named and told apart: a healthy cluster, one thing wrong
-//! with it, and what is said.
+//! Each fault of a cluster is found, named and distinguished: a healthy cluster, one fault, and the
+//! findings.
 
 mod cluster;
 

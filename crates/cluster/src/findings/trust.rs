@@ -1,4 +1,4 @@
-//! Roots and certificates: is everybody handed the same, and how long do they hold?
+//! Roots and certificates: do all parts have the same, and how long are they valid?
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::Facts;
 use crate::facts::List;
 use crate::json::namespace;
 
-/// A root that ends sooner is told.
+/// A root that expires sooner is reported.
 const ROOT_DAYS_MIN: i64 = 30;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 /// Of a certificate's life so much must be left, in percent; it is renewed at half.

@@ -1,8 +1,8 @@
 //! The certificate authority's part of the administration API.
 //!
 //! `POST /ca/revoke` takes `{"serial": ...}` (hexadecimal, or decimal as proxies list it), `{"pod":
-//! "namespace/name"}` or `{"identity": "spiffe://..."}`; `POST /ca/rotate` begins a rotation, with
-//! `?finish=true` ends it. Nothing here may show a key.
+//! "namespace/name"}` or `{"identity": "spiffe://..."}`; `POST /ca/rotate` begins a rotation, or
+//! ends it with `?finish=true`. Nothing here may show a key.
 
 use std::time::SystemTime;
 
@@ -83,8 +83,8 @@ impl Admin {
         }
     }
 
-    /// Whoever revokes must know whether the other replicas do too. Questions are answered on
-    /// threads that may wait.
+    /// The caller of a revocation must know whether the other replicas have it too. Requests are
+    /// answered on threads that may wait.
     fn tell_replicas(&self) -> Result<(), Answer> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let told = tokio::runtime::Handle::current().block_on(cluster.exchange(&self.authority));

@@ -1,9 +1,9 @@
-//! What is well formed and does not do what its author probably meant, for `ambit status`.
+//! Well-formed objects that probably do not do what their author meant, for `ambit status`.
 //!
-//! A label that names a waypoint which is not there refuses connections: an error. Policies that
-//! hold for nobody, clients of namespaces that do not exist and labels that are a letter off have
-//! no effect at all: warnings. `ambit apply` says the same of manifests, but only of those that it
-//! applies, and a cluster is changed by others too. Nothing here decides about a connection.
+//! A label that names a missing waypoint makes connections be refused: an error. Policies that
+//! select nothing, clients from namespaces that do not exist and misspelt labels have no effect at
+//! all: warnings. `ambit apply` reports the same, but only for the manifests that it applies, and
+//! others change a cluster too. Nothing here decides about a connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

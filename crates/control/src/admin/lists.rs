@@ -1,6 +1,6 @@
 //! Objects and the view as lists, for `ambit get` and `ambit status`.
 //!
-//! Nothing here decides anything; it shows what was decided.
+//! Nothing here decides anything; it shows decisions.
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::policy;
@@ -107,9 +107,9 @@ fn is_unschedulable(pod: &PodRecord, state: &PodState) -> bool {
     reason.is_some_and(|reason| reason.starts_with(UNSCHEDULABLE))
 }
 
-/// A pod of the mesh that something keeps from its work, and waiting alone will not mend it: no
-/// node takes it, or its containers do not start or do not stay. Whoever reports it says so with a
-/// word as Kubernetes has them; a sentence says how far a pod is on its way.
+/// A pod of the mesh with a problem that waiting alone will not solve: no node takes it, or its
+/// containers do not start or do not stay up. Such a problem is reported as one of Kubernetes'
+/// words; a sentence describes the progress of a pod.
 fn failing_pod(text: &str, pod: &PodRecord, state: &PodState) -> Option<admin::FailingPod> {
     let status = state.status_of(pod).filter(|_| !pod.is_ending && state.may_run(pod))?;
     let reason = status.reason.as_deref()?;
@@ -322,8 +322,8 @@ fn selected(builder: &Builder, policy: &Policy) -> usize {
     builder.view().workloads().filter(holds).count()
 }
 
-/// Policies that are not enforced as they were written, for `status`. AUDIT asks for nothing to be
-/// allowed or refused: that it is not carried out cuts nobody off and lets nobody in.
+/// Policies that are not enforced as written, for `status`. Without AUDIT policies: they allow and
+/// refuse nothing, so not carrying them out affects no connection.
 pub(super) fn not_accepted(builder: &Builder) -> Vec<admin::NotAccepted> {
     let policies = builder.store().policies();
     let policies = policies.filter(|(_, policy)| policy.spec.action != istio::Action::Audit);

@@ -1,8 +1,7 @@
 //! What happens to a connection, what decides it, and what would have to change.
 //!
-//! The answer comes from the same functions that proxies call, over the view that proxies were
-//! sent, for a proxy on the client's node with no other connection open. Nothing here may judge by
-//! rules of its own.
+//! The answer comes from the same functions that proxies call, over the view that proxies got, for
+//! a proxy on the client's node with no other connection open. Nothing here may add its own rules.
 
 mod ends;
 #[cfg(test)]
@@ -140,7 +139,7 @@ fn uncaptured(builder: &Builder, target: &Destination) -> Plan {
         Some((workload, address)) => (Some(workload), address),
         None => (None, target.address),
     };
-    // Whoever listed the address, what is there is the pod that owns it.
+    // Whichever object lists the address, the pod that owns it is there.
     let owner = view.workload_at(&network, address.ip()).cloned();
     let is_better = |owner: &Workload| listed.is_none() || owner.tunnel == Tunnel::Hbone;
     let workload = owner.filter(|owner| is_better(owner)).or(listed);

@@ -1,8 +1,8 @@
 //! The bodies of certificate requests, read within bounds.
 //!
-//! Only node proxies come so far, but any node may be compromised: a request has a size and a time,
-//! a node has so many under way, and all together take so many bytes. What waits for room takes of
-//! its time. Nothing here looks at what a request says.
+//! Only node proxies get this far, but any node may be compromised. So there are bounds on the size
+//! and the time of a request, on a node's requests in flight, and on the bytes of all together.
+//! Waiting for room counts towards a request's time. Nothing here interprets a request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

@@ -1,12 +1,12 @@
-//! The authority of a cluster: one root for all replicas, and one list of what was taken back.
+//! The authority of a cluster: one root for all replicas, and one list of revoked certificates.
 //!
 //! The Secret `cacerts` (plugged in by an operator, with Istio's names or those of a
-//! `kubernetes.io/tls` Secret) goes before `istio-ca-secret`, which holds a root of its own and is
-//! made by whichever replica is first. The ConfigMaps `ambit-revoked-0` and so on hold the serials
-//! that were taken back, `ambit-revoked` the orders by which they were: a replica knows only the
-//! certificates that it signed itself, so each carries out every order on its own ledger. Nothing
-//! is ever removed before its certificates have ended. A list that is full is told, and is no
-//! reason to stop. Keys are never logged.
+//! `kubernetes.io/tls` Secret) takes precedence over `istio-ca-secret`, which holds a self-made
+//! root and is created by the first replica. The ConfigMaps `ambit-revoked-0` and so on hold the
+//! revoked serials, `ambit-revoked` the orders to revoke: a replica knows only the certificates
+//! that it signed itself, so each carries out every order on its own ledger. No entry is removed
+//! before its certificates have expired. A full list is reported, and stops nothing. Keys are never
+//! logged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const ORDERS_KEY: &str = "orders.json";
 const REVOKED: [&str; PARTS] =
     ["ambit-revoked-0", "ambit-revoked-1", "ambit-revoked-2", "ambit-revoked-3"];
 const REVOKED_KEY: &str = "revoked.txt";
-/// What the two are to an operator.
+/// The name of the two for an operator.
 const LIST: &str = "ConfigMaps ambit-revoked and ambit-revoked-*";
 /// How often replicas look at the list; at the Secrets every sixth time.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -142,7 +142,7 @@ pub(crate) struct ClusterAuthority {
 }
 
 impl ClusterAuthority {
-    /// What is kept in `namespace`.
+    /// The authority that is kept in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str, trust_domain: &str) -> Self {
         let (namespace, trust_domain) = (namespace.to_owned(), trust_domain.to_owned());
         Self { client, namespace, trust_domain }
@@ -157,7 +157,7 @@ impl ClusterAuthority {
         move |source| ClusterError::Api { what, namespace, source }
     }
 
-    /// The authority, as soon as the API server tells.
+    /// The authority, as soon as the API server returns it.
     pub(crate) async fn wait_for_root(&self) -> Result<Authority, ClusterError> {
         let mut is_said = false;
         loop {
@@ -240,8 +240,8 @@ impl ClusterAuthority {
         })
     }
 
-    /// Waits until what other replicas took back is known here. A list that is full is; one that
-    /// cannot be read is not, and nobody may be served before.
+    /// Waits until the revocations of other replicas are known here. A full list counts as known; a
+    /// list that cannot be read does not, and until then no client may be served.
     pub(crate) async fn catch_up(&self, authority: &CertificateAuthority) {
         let mut problem = None;
         loop {
@@ -254,7 +254,7 @@ impl ClusterAuthority {
         }
     }
 
-    /// Tells the other replicas what was taken back here, and takes back what they did.
+    /// Publishes this replica's revocations to the others, and carries out theirs.
     pub(crate) async fn exchange(
         &self,
         authority: &CertificateAuthority,
@@ -380,7 +380,7 @@ impl ClusterAuthority {
 }
 
 impl Shared {
-    /// What the ConfigMap of this name is to say.
+    /// The content for the ConfigMap of this name.
     fn text(&self, name: &str) -> String {
         match REVOKED.iter().position(|part| *part == name) {
             Some(part) => self.part(part),
@@ -390,7 +390,7 @@ impl Shared {
     }
 }
 
-/// Logs what is wrong when that changes, and tells it to whoever asks for the status.
+/// Logs a problem when it changes, and reports it in the status.
 fn note(
     authority: &CertificateAuthority,
     problem: &mut Option<String>,

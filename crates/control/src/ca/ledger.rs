@@ -1,8 +1,9 @@
-//! What the authority signed and what it took back.
+//! What the authority signed and what it revoked.
 //!
-//! A revocation names a pod, an identity or a serial; the ledger knows the serials of the first
-//! two. It also tells whether every holder has fetched a certificate since a moment, which is when
-//! a root may be rotated further. Entries end with their certificates. Nothing here signs anything.
+//! A revocation names a pod, an identity or a serial; the ledger finds the serials for the first
+//! two. It also knows whether every holder has fetched a certificate since a given time: then a
+//! rotation of the root may continue. Entries expire with their certificates. Nothing here signs
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::OpenOptions;
@@ -22,7 +23,7 @@ use crate::durable::{self, FileError, PRIVATE};
 /// nothing is: beyond this no more are signed.
 const ISSUED_MAX: usize = 500_000;
 /// Most live certificates of one node, so that no node takes the room of others. A pod's identity
-/// has two or three at a time, and a few more whenever its proxy is started anew.
+/// has two or three at a time, and a few more whenever its proxy restarts.
 const ISSUED_PER_NODE_MAX: usize = 10_000;
 /// Most live certificates of one identity on one node: what is taken back with it is on every
 /// proxy's list. An honest proxy holds one, two while it renews, and two more while it is upgraded.
@@ -36,13 +37,14 @@ pub(super) const CROWDED_TTL: Duration = Duration::from_secs(3600);
 /// How long a serial is known that has ended while it was on the list: until no list that was
 /// published has it any more.
 const ENDED_KEPT_SECONDS: u64 = 3600;
-/// How long a serial stays on the list after its certificate has ended, as long as there is room.
-/// By a clock that is ahead it ends early, and whoever it was taken from could use it again.
+/// How long a serial stays on the list after its certificate has expired, as long as there is room.
+/// By a clock that is ahead it would expire early, and the thief of the certificate could use it
+/// again.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2 * 86_400);
-/// So much later by its own clock a replica may have signed what was signed before an order that
-/// another one gave. What was signed just after it is taken back too: its proxy asks again.
+/// How much later by its own clock a replica may have signed what was signed before an order of
+/// another replica. What was signed just after the order is revoked too: its proxy asks again.
 const CLOCKS_DIFFER_SECONDS: u64 = 120;
-/// The ledger is written anew when it has this many more lines than entries.
+/// The ledger is rewritten when it has this many more lines than entries.
 const STALE_LINES_MAX: usize = 10_000;
 
 /// One certificate that was signed.
@@ -77,16 +79,16 @@ pub(crate) struct Revoked {
     pub(crate) not_after: Option<u64>,
 }
 
-/// What is to be taken back.
+/// What to revoke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Which {
     /// One certificate.
     Serial(Serial),
     /// All that one node holds for one identity.
     Holder {
-        /// The identity.
+        /// The identity in the certificates.
         identity: Identity,
-        /// The node.
+        /// The node whose proxy requested them.
         node: String,
     },
     /// All of one identity, on every node.
@@ -311,7 +313,7 @@ impl Ledger {
         }
     }
 
-    /// Takes certificates back, all or none; answers with what was not taken back before.
+    /// Revokes certificates, all or none; returns those that were not revoked before.
     pub(crate) fn revoke(
         &mut self,
         which: &Which,
@@ -352,8 +354,8 @@ impl Ledger {
         self.orders.insert(Order { identity, node, ordered_at, until });
     }
 
-    /// Takes over what other replicas took back, and carries out their orders. As much as there is
-    /// room for: what is on everybody's list goes before what would be new to it.
+    /// Takes over the revocations of other replicas, and carries out their orders, as far as there
+    /// is room: entries on the shared list come before new ones.
     pub(crate) fn absorb(
         &mut self,
         shared: &Shared,

@@ -1,9 +1,9 @@
 //! CreateCertificate: who may have which certificate.
 //!
-//! The caller is a node's proxy, known by its token before its request is read. It may have
-//! certificates of identities whose pods run on its node, and of no others: a stolen node token is
-//! worth that node's pods. Every refusal says why, to the caller and in the log; the token itself
-//! is never part of it.
+//! The caller is a node's proxy, authenticated by its token before its request is read. It may have
+//! certificates only for identities whose pods run on its node: a stolen node token gives access to
+//! that node's pods alone. Every refusal gives its reason, to the caller and in the log; the token
+//! itself is never part of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -52,8 +52,8 @@ pub(crate) struct CertificateService {
 /// A refusal: a word for metrics, and the status for the caller.
 struct Refusal(&'static str, Status);
 
-/// Lets node proxies call, and nobody else. The generated server below reads a whole request before
-/// anything is asked; strangers must not have that read, and what proxies send is read here, within
+/// Lets only node proxies call. The generated server below reads a whole request before anything is
+/// checked. So strangers are refused here first, and the requests of proxies are read here, within
 /// bounds.
 #[derive(Clone)]
 pub(crate) struct Guarded {
@@ -114,7 +114,7 @@ impl Service<http::Request<Body>> for Guarded {
 }
 
 impl Refusal {
-    /// Counts and logs it; answers what the caller is told.
+    /// Counts and logs it; returns the status for the caller.
     fn told(self, metrics: &Metrics, remote: Option<&Remote>) -> Status {
         let reason = self.0;
         let status = self.counted(metrics);

@@ -1,9 +1,9 @@
-//! What the replicas of a cluster tell one another of revocations, as it is written in ConfigMaps.
+//! The revocations that the replicas of a cluster share, as written in ConfigMaps.
 //!
-//! Of a certificate that was taken back its serial and its end are told and nothing else: so the
-//! list is as long as the one that proxies get can be. It is in parts, each in a ConfigMap of its
-//! own, so that none comes near what the API server takes. What cannot be read is an error: the
-//! rest must not look like all.
+//! Only the serial and the expiry of a revoked certificate are shared, so this list can be as long
+//! as the one that proxies get. It is split into parts, each in its own ConfigMap, so that none
+//! comes near the API server's limit. A part that cannot be read is an error: the others must not
+//! pass for the whole list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,11 +18,12 @@ pub(crate) const REVOKED_MAX: usize = 20_000;
 /// Most orders. An operator gives them, one by one, and each is forgotten with the certificates
 /// that it names.
 pub(crate) const ORDERS_MAX: usize = 2000;
-/// Parts of the list. A line has at most 52 bytes, so that a ConfigMap would hold all of it but for
-/// the longest serials, and what is written at a time is small.
+/// Parts of the list. A line has at most 52 bytes, so one ConfigMap would hold the whole list
+/// except with the longest serials; parts keep each write small.
 pub(crate) const PARTS: usize = 4;
 
-/// That certificates were taken back by name. Each replica carries it out on what it signed itself.
+/// An order to revoke certificates by name. Each replica carries it out on the certificates that it
+/// signed itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Order {
@@ -30,7 +31,7 @@ pub(crate) struct Order {
     pub(super) identity: String,
     /// Those of one node only.
     pub(super) node: Option<String>,
-    /// When, seconds since 1970; what was signed later is good.
+    /// When, in seconds since 1970; certificates that were signed later are valid.
     pub(super) ordered_at: u64,
     /// When the last certificate that it names has ended, seconds since 1970.
     pub(super) until: u64,
@@ -39,7 +40,7 @@ pub(crate) struct Order {
 /// What all replicas of a cluster must know of revocations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shared {
-    /// What was taken back: serial, and when it ends in seconds since 1970, if that is known.
+    /// The revoked certificates: serial, and expiry in seconds since 1970, if that is known.
     pub(super) revoked: BTreeMap<String, Option<u64>>,
     /// How, where it was not by serial.
     pub(super) orders: BTreeSet<Order>,

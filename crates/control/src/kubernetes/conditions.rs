@@ -1,9 +1,9 @@
-//! What became of each AuthorizationPolicy, written where its author looks.
+//! Writes the state of each AuthorizationPolicy where its author looks.
 //!
 //! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
 //! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
-//! cannot be read, and keeps it up to date from then on. Only the replica that leads writes, and
-//! only what changed; conditions of other types are left as they are.
+//! cannot be read, and from then on it is kept up to date. Only the leader writes, and only what
+//! changed; conditions of other types are left unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Longest note of an Event, by the API's rules.
 const NOTE_SIZE_MAX_BYTES: usize = 1024;
 
-/// What is said of a policy: of which generation, and what.
+/// What is reported about a policy: its generation, and the condition.
 type Verdict = (i64, StatusCondition);
 /// Of which object.
 type Named = (Kind, ObjectName);
@@ -46,7 +46,7 @@ pub(crate) struct Conditions {
     pub(crate) client: Client,
     pub(crate) world: Arc<World>,
     pub(crate) leads: watch::Receiver<bool>,
-    /// Who writes, for Events.
+    /// The name of the reporting instance in Events.
     pub(crate) instance: String,
 }
 
@@ -293,7 +293,7 @@ mod tests {
         api.put(PATH, policy(2, &json!({"ports": ["80"]})));
         assert_eq!(eventually(PATH, 2).await["status"], "True");
         assert_eq!((api.count("PATCH"), api.count(EVENTS)), (2, 1));
-        // Nothing is said of a PeerAuthentication until it cannot be read.
+        // Nothing is reported about a PeerAuthentication until it cannot be read.
         api.put(MODE, mode(1, "PERMISSIVE"));
         api.put(MODE, mode(2, "NEWER"));
         let condition = eventually(MODE, 2).await;

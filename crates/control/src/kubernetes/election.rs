@@ -1,10 +1,11 @@
-//! Which of several replicas does what only one may: a Lease, as client-go's leader election.
+//! Elects the one replica that does what only one may do: by a Lease, like client-go's leader
+//! election.
 //!
 //! Clocks of machines are never compared. A candidate takes a Lease only after it has seen it
-//! unchanged for the Lease's whole duration by its own clock; a leader stops leading when its last
-//! renewal *began* [`RENEW_DEADLINE`] ago, which is before anybody may take over. The write is
-//! conditional on the version that was read, so of two candidates one loses. A leader that stops
-//! gives the Lease back.
+//! unchanged for the Lease's whole duration by its own clock. A leader stops leading when its last
+//! renewal *began* [`RENEW_DEADLINE`] ago, which is before anybody may take over. A write is
+//! conditional on the version that was read, so one of two candidates loses. A leader that stops
+//! releases the Lease.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::{ApiError, FIELD_MANAGER, answer};
 
 /// How long it is held without renewal.
 const DURATION: Duration = Duration::from_secs(15);
-/// How often it is renewed, and looked at by those who do not have it.
+/// How often the leader renews it, and the others read it.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// When a leader that could not renew stops leading: with one answer's time to spare for what it
 /// has under way.

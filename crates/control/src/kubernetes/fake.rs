@@ -1,7 +1,7 @@
 //! An API server for tests: objects in memory, versions, lists in pages, watches, conflicts.
 //!
-//! It knows nothing of any kind but its path. What it must be able to do wrong, it does when told:
-//! be away, forget old versions, end its watches, not know a kind.
+//! It knows only the path of a kind. A test can make it fail: be away, forget old versions, end its
+//! watches, not know a kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -31,13 +31,13 @@ struct State {
     version: u64,
     /// Objects by collection, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
-    /// Every change: version, collection, and what a watch says of it.
+    /// Every change: version, collection, and the line that a watch sends for it.
     history: Vec<(u64, String, Value)>,
     /// Versions before this one are forgotten.
     oldest: u64,
     watchers: Vec<(Wanted, Watcher)>,
     missing: BTreeSet<String>,
-    /// What discovery tells: group with version, and a resource.
+    /// What discovery lists: group with version, and a resource.
     served: Option<(String, String)>,
     reviews: BTreeMap<String, Value>,
     review_time: Duration,
@@ -115,7 +115,7 @@ impl FakeApi {
         self.state().watchers.clear();
     }
 
-    /// Forgets all old versions: watches must list anew.
+    /// Forgets all old versions: watches must list again.
     pub(crate) fn compact(&self) {
         let mut state = self.state();
         state.oldest = state.version + 1;
@@ -141,13 +141,13 @@ impl FakeApi {
         }
     }
 
-    /// What it tells of who asks which versions it has, as in `security.istio.io/v1beta1` and
-    /// `peerauthentications`; nothing if nobody says.
+    /// What discovery answers about versions, as in `security.istio.io/v1beta1` and
+    /// `peerauthentications`; nothing by default.
     pub(crate) fn serve_as(&self, version: &str, resource: &str) {
         self.state().served = Some((version.to_owned(), resource.to_owned()));
     }
 
-    /// What it says of a token: the status of a TokenReview.
+    /// What it answers about a token: the status of a TokenReview.
     pub(crate) fn review(&self, token: &str, status: Value) {
         self.state().reviews.insert(token.to_owned(), status);
     }

@@ -1,10 +1,9 @@
-//! The roots and the revocation list, in every namespace, as proxies mount them.
+//! Publishes the roots and the revocation list in every namespace, as proxies mount them.
 //!
 //! ConfigMap `istio-ca-root-cert` (key root-cert.pem), and `istio-ca-crl` (key ca-crl.pem) once
-//! anything was revoked. Only the replica that leads writes, only what differs, and not into a
-//! namespace that is being deleted. A list that is there was signed by a replica that may know
-//! more: what it names is taken over before another is written. Nothing but these two is ever
-//! touched.
+//! anything was revoked. Only the leader writes, only what differs, and not into a namespace that
+//! is being deleted. An existing list was signed by a replica that may know more: its entries are
+//! taken over before another list is written. Nothing but these two is ever touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,8 +35,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 const WRITES_MAX: usize = 8;
 /// ConfigMaps in one page of a list: each may have 1 MiB.
 const PAGE: u32 = 50;
-/// Texts of one ConfigMap that differ and are looked at. There is one, and another while it is
-/// replaced; whoever may write in a namespace may make more.
+/// Most different texts of one ConfigMap that are read. There is one, and another while it is
+/// replaced; anyone who may write in a namespace can make more.
 const TEXTS_MAX: usize = 16;
 
 /// What the ConfigMaps of one name hold.
@@ -45,7 +44,7 @@ const TEXTS_MAX: usize = 16;
 struct Known {
     /// The hash of each namespace's text.
     hashes: BTreeMap<String, [u8; 32]>,
-    /// The texts by their hashes, as far as they are looked at.
+    /// The texts by their hashes, as far as they are read.
     texts: BTreeMap<[u8; 32], String>,
 }
 
@@ -195,7 +194,7 @@ impl Roots {
             "metadata": { "name": name, "labels": { "istio.io/config": "true" } },
             "data": { key: text },
         });
-        // By force: whoever wrote it before us, it is the authority's word that counts.
+        // By force: the authority's text counts, whichever manager wrote the field before.
         let apply = PatchParams::apply(FIELD_MANAGER).force();
         match answer(maps.patch(name, &apply, &Patch::Apply(&map))).await {
             Ok(_) => {

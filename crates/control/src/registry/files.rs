@@ -1,11 +1,11 @@
 //! The registry of one machine: a directory of objects, watched.
 //!
 //! `registry/objects/<plural>/<namespace or _>/<name>.json` are the objects, `registry/status/pods`
-//! what nodes say, `registry/captured` what agents captured, `registry/uncaptured` why they could
-//! not capture others. Writers replace files by renaming, so
-//! a file is never half there. Changes are gathered for a moment that churn cannot extend. An
-//! object that cannot be read keeps its last good version and is reported; one that is gone is
-//! gone. Nothing here ever writes to the registry.
+//! the nodes' reports, `registry/captured` the pods that agents captured, `registry/uncaptured` why
+//! they could not capture others. Writers replace files by renaming, so a file is never half
+//! written. Changes are collected for a short time that churn cannot extend. An object that cannot
+//! be read keeps its last good version and is reported; a deleted file is a deleted object. Nothing
+//! here ever writes to the registry.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -156,7 +156,7 @@ impl FilesRegistry {
         true
     }
 
-    /// Reads everything, and tells what is gone.
+    /// Reads everything, and reports what is gone.
     fn rescan(&mut self) -> Result<Vec<Event>, RegistryError> {
         let mut found = BTreeSet::new();
         let objects = KINDS.map(|kind| Path::new("objects").join(kind.plural()));

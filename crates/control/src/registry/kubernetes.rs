@@ -1,17 +1,17 @@
 //! The registry of a cluster: the API server, watched.
 //!
 //! Each kind has a task that lists it in pages and then watches it; the list of all pods comes at
-//! once and in protobuf ([`pods`]). An object is reduced to what the view needs before anything
-//! is kept of it ([`reduce`]); what stays here is its key and a fingerprint, so that a list read
-//! anew tells what vanished meanwhile and a heartbeat tells nothing. A policy that cannot be read
-//! is held to its strictest reading ([`strictest`]); of another kind the last version that could
-//! be read stays. Changes are gathered for a moment that churn cannot extend. While the API server
-//! is away, what is known stays. A kind of Istio's that the cluster does not have is empty, and
-//! looked for again; that it has it in other versions only than is read here is an error, for its
-//! objects are not to be taken for none.
+//! once and in protobuf ([`pods`]). An object is reduced to what the view needs before any of it is
+//! kept ([`reduce`]). Only its key and a fingerprint stay here, so a new list shows what vanished
+//! meanwhile, and a heartbeat is no change. A policy that cannot be read gets its strictest reading
+//! ([`strictest`]); an object of another kind keeps its last readable version. Changes are
+//! collected for a short time that churn cannot extend. While the API server is away, what is known
+//! stays. An Istio kind that the cluster lacks counts as empty, and is looked for again. If the
+//! cluster has it only in versions that Ambit does not read, that is an error: its objects must not
+//! count as none.
 //!
-//! Marks are not answered: the API server's watches do not tell how far they have come. Whoever
-//! waits for a policy to hold looks at its status.
+//! Marks are not answered: the API server's watches do not report their progress. To wait until a
+//! policy is in force, look at its status.
 
 mod pods;
 mod reduce;
@@ -70,11 +70,11 @@ pub(crate) struct KubernetesRegistry {
     watches: JoinSet<()>,
 }
 
-/// What a watch tells.
+/// What a watch reports.
 enum Told {
     /// Something changed.
     Events(Vec<Event>),
-    /// All that there is of a kind has been told.
+    /// All objects of a kind have been reported.
     Listed(Kind),
 }
 
@@ -131,7 +131,7 @@ impl KubernetesRegistry {
         Self { told, unlisted: KINDS.into_iter().collect(), watches }
     }
 
-    /// Gives all that there is to `take`, until every kind was listed once.
+    /// Passes all objects to `take`, until every kind was listed once.
     pub(crate) async fn load(
         &mut self,
         mut take: impl FnMut(Vec<Event>),
@@ -229,7 +229,7 @@ async fn served(client: &Client, kind: Kind) -> kube::Result<Option<String>> {
     Ok(None)
 }
 
-/// Why the registry's task has nobody to tell any more.
+/// The receiver of the registry's events is gone.
 struct Unheard;
 
 /// Why a stream of events is left for a new one.
@@ -246,7 +246,7 @@ impl From<Unheard> for Restart {
     }
 }
 
-/// What a watcher tells.
+/// The events of a watcher.
 type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 
 /// Follows one kind.
@@ -259,17 +259,17 @@ struct Follower {
     /// How many kinds cannot be watched at the moment, for all kinds together.
     failing: Arc<AtomicUsize>,
     hashing: RandomState,
-    /// What was told and is not gone, with a fingerprint of its last contents.
+    /// What was reported and is not gone, with a fingerprint of its last contents.
     known: HashMap<ObjectKey, u64>,
     /// What a list that is being read has shown so far.
     seen: Option<HashSet<ObjectKey>>,
-    /// Whether it was said that all of the kind was told.
+    /// Whether the kind was reported as listed.
     is_listed: bool,
     /// What is wrong, once it was said.
     problem: Option<&'static str>,
     /// How often the kind was looked for in vain.
     looks: usize,
-    /// How many kinds were listed, for the one that is told last.
+    /// How many kinds were listed, for the kind that is reported last.
     others: Option<watch::Receiver<usize>>,
 }
 
@@ -364,9 +364,9 @@ impl Follower {
         }
     }
 
-    /// Waits until all other kinds were listed, if this one is to be told after them: so a pod's
-    /// workload is built once, and not again for every service and policy that comes after it. Its
-    /// list is on its way meanwhile.
+    /// Waits until all other kinds were listed, if this one is reported after them: so a pod's
+    /// workload is built once, and not again for every service and policy that follows. Its list is
+    /// read meanwhile.
     async fn await_others(&mut self) -> Result<(), Unheard> {
         let Some(mut listed) = self.others.take() else { return Ok(()) };
         let is_last = |listed: &usize| *listed == KINDS.len() - 1;
@@ -420,7 +420,7 @@ impl Follower {
         self.sender.send(told).await.map_err(|_| Unheard)
     }
 
-    /// Says what is wrong, once; answers whether the list must be read anew.
+    /// Reports a failure once; returns whether the list must be read again.
     async fn fails(&mut self, error: watcher::Error) -> Result<Option<Restart>, Unheard> {
         let error = api_error(error);
         let (kind, problem) = (self.kind, error.to_string());
@@ -429,7 +429,8 @@ impl Follower {
                 sleep(PAUSE_MIN).await;
                 return Ok(Some(Restart::Anew));
             }
-            // Of a cluster's own kinds it is no answer, but a failure of what stands before it.
+            // For a cluster's own kinds a 404 is not the API server's answer, but a failure of a
+            // proxy before it.
             ApiError::Refused(status) if status.is_not_found() && is_defined(kind) => {
                 match answer(served(&self.client, kind)).await {
                     Ok(None) => {

@@ -1,4 +1,4 @@
-//! What every source of objects must do, tried on each of them.
+//! What every source of objects must do, tested on each of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Bed {
         }
     }
 
-    /// What is told of pods beside their objects: in a cluster these hold it themselves.
+    /// What is reported about pods apart from their objects: in a cluster the objects hold it.
     fn beside<'a>(&self, told: &'a [&'static str]) -> &'a [&'static str] {
         match self {
             Self::Files(_) => told,
@@ -310,7 +310,7 @@ async fn what_vanished_while_nobody_watched_is_told() {
     api.put("/api/v1/namespaces/c", json!({"metadata": {}}));
     api.be_away(false);
     running.sees(&["+Namespace c", "-Namespace a"]).await;
-    // The versions in between are forgotten: everything is listed anew.
+    // The versions in between are forgotten: everything is listed again.
     api.be_away(true);
     api.delete("/api/v1/namespaces/b");
     api.put("/api/v1/namespaces/d", json!({"metadata": {}}));

@@ -1,7 +1,7 @@
-//! What only a control plane in a cluster starts.
+//! The tasks that only a control plane in a cluster starts.
 //!
-//! Every replica follows the shared authority; the one that leads writes into the cluster. Nothing
-//! here decides what is written.
+//! Every replica follows the shared authority; the leader writes into the cluster. Nothing here
+//! decides what is written.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Cluster {
         Self { client, authority: Arc::new(authority) }
     }
 
-    /// Starts what runs beside serving.
+    /// Starts the tasks that run beside serving.
     pub(super) fn start(&self, parts: &Parts, config: &Config, guard: &Guard) {
         let following = self.authority.clone().run(parts.authority.clone(), guard.clone());
         guard.spawn(following);

@@ -1,8 +1,8 @@
-//! The server certificate that proxies see, always one that is in date.
+//! Keeps the server certificate that proxies see valid.
 //!
-//! It is renewed at half of its life and whenever the authority changes. The end of its life is one
-//! of the wall clock, which a suspended machine or a corrected clock moves at once and a sleep does
-//! not notice: so the clock is looked at again and again.
+//! It is renewed at half its life and whenever the authority changes. It expires by the wall clock,
+//! which a suspended machine or a corrected clock moves at once and a sleep does not notice: so the
+//! clock is read at short intervals.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use super::RunError;
 use crate::ca::{CertificateAuthority, SERVER_CERT_TTL};
 
-/// How often the clock is looked at, and how long an expired certificate may be served at most.
+/// How often the clock is read, and so the longest time that an expired certificate is served.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How far a clock may be set back before a certificate that was signed later is renewed. Proxies
 /// refuse it only when it is dated two minutes ahead of theirs.
@@ -24,7 +24,7 @@ const SET_BACK_MAX: Duration = Duration::from_secs(60);
 /// Keeps a server certificate in date.
 pub(super) struct Renewal<C> {
     pub(super) authority: Arc<CertificateAuthority>,
-    /// What it is for.
+    /// The DNS names of the certificate.
     pub(super) names: Vec<String>,
     /// What time it is.
     pub(super) clock: C,
@@ -81,7 +81,7 @@ impl<C: Fn() -> SystemTime + Send + 'static> Renewal<C> {
     }
 }
 
-/// Whether a certificate of then is to be renewed now.
+/// Whether a certificate that was signed then must be renewed now.
 fn is_due(signed_at: SystemTime, now: SystemTime) -> bool {
     match now.duration_since(signed_at) {
         Ok(age) => age >= SERVER_CERT_TTL / 2,

@@ -216,7 +216,7 @@ fn identity(account: &str) -> String {
     Identity::new("cluster.local", "shop", account).to_string()
 }
 
-/// One delta stream and what it was told.
+/// One delta stream and what it received.
 struct Proxy {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: tonic::Streaming<DeltaDiscoveryResponse>,

@@ -1,8 +1,8 @@
 //! ServiceEntry and WorkloadEntry to services and workloads.
 //!
 //! A ServiceEntry is one service for each of its hosts, and one workload for each listed endpoint;
-//! endpoints that it selects are members with records of their own. Names of workloads are Istio's.
-//! Nothing here may resolve a DNS name: an endpoint with a hostname is the proxy's to look up.
+//! endpoints that it selects are members with their own records. Names of workloads are Istio's.
+//! Nothing here may resolve a DNS name: the proxy looks up an endpoint with a hostname.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ fn endpoint(
     workload
 }
 
-/// The workload of a WorkloadEntry, without what it serves.
+/// The workload of a WorkloadEntry, without its services.
 pub(crate) fn workload(mesh: &Mesh, name: &ObjectName, entry: &WorkloadEntry) -> Workload {
     let ObjectName { namespace, name } = name;
     let uid = format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);

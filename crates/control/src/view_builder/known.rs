@@ -1,4 +1,4 @@
-//! What is known of a pod, with what pods have in common kept once.
+//! What is known of a pod; values that pods share are kept once.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::records::{NamedPorts, PodRecord};
 use super::selectors::Labels;
 use super::workloads::PodState;
 
-/// A pod's object, and what is known beside it; either may come first.
+/// A pod's object, and what else is known about the pod; either may come first.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct KnownPod {
     /// What its object says.

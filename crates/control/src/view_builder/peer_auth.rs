@@ -1,9 +1,9 @@
 //! PeerAuthentication to policies that refuse plain text.
 //!
-//! STRICT is a DENY of connections without an identity: one static policy for "all ports", one
+//! STRICT becomes a DENY of connections without an identity: one static policy for "all ports", one
 //! converted policy for each PeerAuthentication whose ports differ from the rest. The oldest object
-//! of a scope wins, and UNSET asks the next wider scope. Nothing here may let plain text in where
-//! the effective mode is STRICT.
+//! of a scope wins, and UNSET inherits from the next wider scope. Nothing here may let plain text
+//! in where the effective mode is STRICT.
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::istio::{MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec};
@@ -28,12 +28,12 @@ pub(crate) struct Effective<'a> {
 }
 
 impl<'a> Effective<'a> {
-    /// Whether plain text is refused on ports of which nothing else is said.
+    /// Whether plain text is refused on ports without their own mode.
     fn is_strict(&self) -> bool {
         self.of_all_ports().is_some_and(|it| mode(it.spec.mtls) == MutualTlsMode::Strict)
     }
 
-    /// The object that says so of ports of which nothing else is said.
+    /// The object that decides for ports without their own mode.
     fn of_all_ports(&self) -> Option<&'a PeerAuthentication> {
         let mut objects = [self.workload, self.namespace, self.mesh].into_iter().flatten();
         objects.find(|object| mode(object.spec.mtls) != MutualTlsMode::Unset)

@@ -1,7 +1,7 @@
 //! What the view needs to know of each object, and no more.
 //!
-//! A pod as Kubernetes describes it takes kilobytes; of a hundred thousand pods only these fields
-//! stay in memory. Nothing here may decide anything: records say what objects say.
+//! A pod takes kilobytes in Kubernetes' form; of a hundred thousand pods only these fields stay in
+//! memory. Nothing here may decide anything: records copy what objects say.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -73,7 +73,7 @@ pub(crate) struct PodRecord {
     pub(crate) notes: CaptureNotes,
     /// Why the agent could not capture it, as it writes there.
     pub(crate) obstacle: Option<Box<Obstacle>>,
-    /// What the pod object itself says of its state, as a kubelet writes it.
+    /// The state in the pod object itself, as a kubelet writes it.
     pub(crate) own_status: Option<PodStatus>,
 }
 
@@ -207,7 +207,7 @@ impl NamespaceRecord {
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NodeRecord {
-    /// Where it stands.
+    /// Its region, zone and subzone.
     pub(crate) locality: Locality,
     /// Where its own calls come from; not kept of a cluster's nodes.
     pub(crate) addresses: Vec<IpAddr>,

@@ -1,7 +1,7 @@
 //! Labels and what they select, indexed both ways.
 //!
-//! [`Members`] answers "whom does this selector select", [`Selectors`] answers "which selectors
-//! select this". Both look only at what shares a label, so that one changed object does not cost a
+//! [`Members`] answers "what does this selector select", [`Selectors`] answers "which selectors
+//! select this". Both visit only entries that share a label, so one changed object does not cost a
 //! walk over a namespace. Neither may know what it indexes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -109,8 +109,8 @@ impl<K> Default for Selectors<K> {
 }
 
 impl<K: Ord + Clone + Hash> Selectors<K> {
-    /// Adds the selector of `key`, or replaces it. An empty selector selects nothing here: what it
-    /// means (nothing for a Service, all for a policy) is its owner's business.
+    /// Adds the selector of `key`, or replaces it. An empty selector selects nothing here: its
+    /// owner handles its meaning (nothing for a Service, everything for a policy).
     pub(crate) fn insert(&mut self, namespace: &Text, key: K, selector: Arc<Labels>) {
         self.remove(&key);
         if let Some(slot) = slot(namespace, &selector) {

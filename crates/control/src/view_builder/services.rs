@@ -1,7 +1,7 @@
 //! Kubernetes Services to the services of the view, and the ports on which a member serves them.
 //!
-//! A waypoint that is named is written down though there is none: proxies refuse what must pass it.
-//! Nothing here may look at endpoints; those are the members' own records.
+//! A service keeps the waypoint that it names even if there is none: proxies then refuse its
+//! connections. Nothing here may look at endpoints; those are the members' own records.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,10 @@
-//! EndpointSlices: where Services without a selector lead.
+//! EndpointSlices: the endpoints of Services without a selector.
 //!
-//! An address that is a pod's makes that pod a member of the Service, with its identity and its
-//! tunnel; any other becomes a workload of its own, named as istiod's, in plain TCP. A pod of
-//! another namespace is no member: what a Service demands of those who reach its members, a
-//! waypoint for one, is not for strangers to demand. The proxy finds such a pod's tunnel by its
-//! address all the same. Nothing here may decide who is a pod: that is the store's to know.
+//! A pod's address makes that pod a member of the Service, with its identity and its tunnel; any
+//! other address becomes its own workload, named as istiod names it, in plain TCP. A pod of another
+//! namespace is not a member: a Service must not impose its demands on clients of another
+//! namespace's pods, a waypoint for example. The proxy still finds such a pod's tunnel by its
+//! address. Nothing here may decide which addresses are pods: the store knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -122,7 +122,7 @@ impl Slices {
         self.all.get(name)
     }
 
-    /// Puts or removes a slice; answers with what was there.
+    /// Puts or removes a slice; returns the previous one.
     pub(super) fn put(
         &mut self,
         name: ObjectName,
@@ -238,7 +238,7 @@ fn together(service: &ServiceRecord, listed: &[Listed<'_>]) -> (bool, Vec<PortMa
 }
 
 /// The ports on which a pod that is listed so serves `service`: none while it is not ready. It is
-/// an endpoint all the same, held to the policies and the waypoint of the Service.
+/// still an endpoint, and the policies and the waypoint of the Service apply to it.
 pub(super) fn member_ports(service: &ServiceRecord, listed: &[Listed<'_>]) -> Vec<PortMapping> {
     let (is_ready, ports) = together(service, listed);
     if is_ready || services::takes_unready(service) { ports } else { Vec::new() }
@@ -273,7 +273,7 @@ fn workload(mesh: &Mesh, service: &ServiceRecord, listed: &[Listed<'_>]) -> Work
     workload.trust_domain = mesh.trust_domain.clone();
     workload.cluster_id = mesh.cluster_id.clone();
     workload.healthy = is_ready;
-    // Whoever writes a slice may name any address: none of them becomes its own.
+    // The author of a slice may name any address: none of them becomes the workload's own.
     workload.host_network = true;
     workload.services =
         Arc::new(BTreeMap::from([(services::service_name(mesh, &slice.service), ports)]));

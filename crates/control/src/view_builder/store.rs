@@ -1,7 +1,7 @@
-//! The objects that the view is made of, and who depends on whom.
+//! The objects of the view, and which objects depend on which.
 //!
-//! [`Store::ingest`] takes one event and marks what must be built again; the rest are questions
-//! that building asks. Nothing here builds anything, and an event never marks more than what its
+//! [`Store::ingest`] takes one event and marks what must be built again; all other methods are
+//! look-ups for building. Nothing here builds anything, and an event never marks more than its
 //! object can affect.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// Changes what is known of a pod; of one of which nothing is known nothing is kept.
+    /// Changes what is known about a pod; an entry without any facts is removed.
     fn change_pod(
         &mut self,
         mut name: ObjectName,
@@ -449,7 +449,7 @@ impl Store {
         self.nodes.iter()
     }
 
-    /// The pod, and what is known beside its object.
+    /// The pod, and what is known besides its object.
     pub(crate) fn pod(&self, name: &ObjectName) -> Option<(&PodRecord, &PodState)> {
         let pod = self.pods.get(name)?;
         Some((pod.object.as_ref()?, &pod.state))
@@ -549,7 +549,7 @@ impl Store {
         Some((oldest.0.clone(), oldest.1.clone()))
     }
 
-    /// The services of which a pod is an endpoint, with the ports it serves them on.
+    /// The services that have a pod as an endpoint, with the ports on which it serves them.
     pub(super) fn served_by_pod(
         &self,
         mesh: &Mesh,
@@ -593,7 +593,7 @@ impl Store {
         self.services.get(service).filter(|record| record.selector.is_empty())
     }
 
-    /// The services of which a WorkloadEntry is an endpoint.
+    /// The services that have a WorkloadEntry as an endpoint.
     pub(super) fn served_by_entry(
         &self,
         mesh: &Mesh,
@@ -731,7 +731,7 @@ pub(crate) fn selector(selector: Option<&WorkloadSelector>) -> Option<&Labels> {
     selector.map(|selector| &selector.match_labels).filter(|labels| !labels.is_empty())
 }
 
-/// Orders objects from old to young; objects without a time are told apart by name.
+/// Orders objects from old to young; objects without a time are ordered by name.
 fn age<'a>(metadata: &ObjectMeta, name: &'a ObjectName) -> (Option<i64>, &'a ObjectName) {
     let created = metadata.creation_timestamp.as_ref();
     (created.map(|time| time.0.as_second()), name)
@@ -746,7 +746,7 @@ fn in_namespace<'a, V>(
     map.range(first..).take_while(move |(name, _)| name.namespace == namespace)
 }
 
-/// Puts or removes; tells whether anything changed.
+/// Puts or removes; returns whether anything changed.
 fn replace<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
     match value {
         Some(value) => {

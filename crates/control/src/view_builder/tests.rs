@@ -1,4 +1,4 @@
-//! Objects in, resources out: conversion tables, and that one change costs what depends on it.
+//! Objects in, resources out: conversion tables, and that a change costs only what depends on it.
 
 use ambit_model::names::NetworkAddress;
 use ambit_model::policy::{Action, Match, PolicyScope, Rule};

@@ -1,8 +1,8 @@
 //! Addresses for hosts of ServiceEntries that have none.
 //!
-//! An address is derived from the host, so that it is nearly always the same whatever else exists,
-//! and remembered, so that it is always the same while the host exists, across restarts. Nothing
-//! here may move a host.
+//! An address is derived from the host, so it is nearly always the same whatever else exists. It is
+//! also stored, so it never changes while the host exists, even across restarts. Nothing here may
+//! change a host's address.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

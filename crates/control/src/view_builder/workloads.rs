@@ -1,8 +1,8 @@
 //! Pods to workloads.
 //!
-//! A pod is offered HBONE only when the node agent says that it captured this very incarnation; a
-//! captured file of an earlier pod with the same name means nothing. Nothing here may invent an
-//! address or a readiness.
+//! A pod gets HBONE only when the node agent reports that it captured this very pod, by its uid; a
+//! report about an earlier pod with the same name means nothing. Nothing here may invent an address
+//! or a readiness.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ pub(crate) fn pod_uid(mesh: &Mesh, name: &ObjectName) -> String {
     format!("{}//Pod/{}/{}", mesh.cluster_id, name.namespace, name.name)
 }
 
-/// What is known of a pod beside its object.
+/// What is known about a pod besides its object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PodState {
-    /// What its node says of it.
+    /// Its node's report about it.
     pub(crate) status: Option<PodStatus>,
     /// The uid of the incarnation that the node agent captured.
     pub(crate) captured: Option<ambit_model::Text>,
-    /// What else that agent said of it.
+    /// That agent's notes about it.
     pub(crate) notes: CaptureNotes,
     /// Why the agent could not capture the incarnation with that uid.
     pub(crate) obstacle: Option<Box<(ambit_model::Text, Obstacle)>>,
@@ -47,7 +47,7 @@ impl PodState {
         self.status_of(pod).is_none_or(|status| !is_terminal(&status.phase))
     }
 
-    /// The addresses that nobody else has while this incarnation of the pod runs.
+    /// The addresses that belong to this pod alone while this incarnation runs.
     pub(crate) fn own_addresses<'a>(&'a self, pod: &'a PodRecord) -> &'a [IpAddr] {
         let runs = |status: &&PodStatus| !pod.host_network && !is_terminal(&status.phase);
         self.status_of(pod).filter(runs).map_or(&[], |status| &status.pod_ips)
@@ -59,7 +59,7 @@ impl PodState {
         told || pod.is_annotated_captured
     }
 
-    /// What the node agent says of this incarnation of the pod, beside that it is captured.
+    /// What the node agent reports about this incarnation of the pod, besides its capture.
     pub(crate) fn notes<'a>(&'a self, pod: &'a PodRecord) -> &'a CaptureNotes {
         let told = self.captured.as_ref().is_some_and(|uid| *uid == pod.uid);
         if told { &self.notes } else { &pod.notes }

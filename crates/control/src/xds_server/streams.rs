@@ -1,9 +1,9 @@
-//! How many discovery streams a node has.
+//! Bounds the discovery streams of a node.
 //!
 //! Each stream may hold copies of the view that its client does not read, and a turn for its first
-//! answer. One node must have neither the memory nor all the turns. A stream counts until its
-//! answer is gone, however its call ended: what waits for the client is in the answer. At the bound
-//! the oldest stream's connection is closed, because nothing else takes back what waits there.
+//! response. One node must not take all the memory or all the turns. A stream counts until its
+//! response body is dropped, however its call ended: unread bytes are in the body. At the bound the
+//! oldest stream's connection is closed, because nothing else frees those bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub(super) const FIRST_ANSWERS: usize = 16;
 pub(super) const STREAMS_OF_NODE_MAX: usize = FIRST_ANSWERS / 2;
 
 /// How long each stream at the bound waits for its place, one after another. A first answer takes
-/// some 10 ms of a processor in a large mesh: what one node can have made anew is a tenth of one.
+/// some 10 ms of a processor in a large mesh: so one node can cost a tenth of a processor.
 const PACE: Duration = Duration::from_millis(100);
 
 /// The streams of all nodes.

@@ -1,4 +1,4 @@
-//! The model's two questions, and what a change costs: a mesh of 100,000 pods behind 1,000
+//! The model's two questions, and the cost of a change, in a mesh of 100,000 pods behind 1,000
 //! services, with 10,000 policies.
 
 use std::hint::black_box;
@@ -77,7 +77,7 @@ fn plan(criterion: &mut Criterion, view: &View) {
     }
 }
 
-/// As a proxy does: the change is made in a copy, while others go on reading.
+/// As a proxy does: the change is made in a copy, while others continue to read.
 fn apply(criterion: &mut Criterion, view: &View) {
     let mut changed = workload(7);
     changed.healthy = false;

@@ -1,9 +1,8 @@
 //! What must stay fast, one operation at a time: the decisions about a connection, a change of the
 //! view, HBONE and copying.
 //!
-//! `cargo xtask bench` runs it and compares with the run that was kept. Everything is on one thread
-//! and in memory or on loopback, with the allocator that is shipped. What a whole path costs is
-//! measured by `ambit bench`, not here.
+//! `cargo xtask bench` runs it and compares with the committed run. Everything is on one thread and
+//! in memory or on loopback, with the shipped allocator. `ambit bench` measures whole paths.
 
 #![allow(missing_docs, reason = "criterion's macros write functions without documentation")]
 #![allow(clippy::unwrap_used, reason = "a benchmark stops where something is missing")]

@@ -1,7 +1,7 @@
 //! The client of the certificate authority (istio.v1.auth.IstioCertificateService).
 //!
 //! One connection serves all requests; when it breaks, the next request opens another. The answer
-//! is handed on as it came: whether it is worth anything is decided where the key is.
+//! is returned unchanged: the owner of the key checks it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

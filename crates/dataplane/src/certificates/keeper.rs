@@ -1,12 +1,12 @@
 //! The one task that obtains certificates and puts revocations into force.
 //!
-//! Each identity of an enrolled pod has one certificate, asked for once at a time, refreshed at its
-//! half life, and tried again with growing waits when the authority fails. One that is revoked is
-//! replaced at once: revoking takes back a certificate, not an identity. What is obtained goes to
-//! the cache, where the data path finds it, and to whoever hands it to the next process.
-//! Two clocks can differ, and each may be set at any time. A certificate that is out of date by the
-//! clock of this node never replaces one that is in date, and a wait ends when it is set back.
-//! Nothing is asked for before its time and nothing is kept after its last pod has gone.
+//! Each identity of an enrolled pod has one certificate, requested once at a time, refreshed at
+//! half its life, and retried with growing waits when the authority fails. A revoked certificate is
+//! replaced at once: a revocation applies to a certificate, not to an identity. A new certificate
+//! goes to the cache, where the data path finds it, and to the successor ([`crate::learned`]). The
+//! clocks of node and authority can differ, and each may be set at any time. A certificate that has
+//! expired by the clock of this node never replaces a valid one, and a wait ends when that clock is
+//! set back. Nothing is requested before its time, and nothing is kept after its last pod has gone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ const RETRY_SHARE: u32 = 8;
 const SKEWED_PER_LIFE: u32 = 24;
 /// Shortest wait between two requests for one identity, however short its certificates live.
 const MIN_WAIT: Duration = Duration::from_secs(1);
-/// The clock is looked at this often, because it may be set.
+/// The clock is read this often, because it may be set.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Waits differ by up to this part, so that proxies that failed together do not return together.
 const RETRY_JITTER: f64 = 0.2;
@@ -384,7 +384,7 @@ impl<A: Authority> Keeper<A> {
         }
     }
 
-    /// Reads the list anew if with this certificate others may sign it than before.
+    /// Reads the list again if this certificate changes who may sign it.
     async fn revoke_with(&mut self, certificate: &Arc<WorkloadCertificate>) {
         let cache = self.certificates.inner.cache.load();
         let others = cache.iter().filter(|(identity, _)| *identity != certificate.identity());

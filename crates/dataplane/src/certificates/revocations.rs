@@ -1,9 +1,8 @@
 //! The revocation list in its file.
 //!
-//! The file is looked at twice a second: ConfigMaps replace directories by links, which a stat
-//! sees and a watch may not. A list that cannot be used leaves the one before it in force, and so
-//! does one that is older by its number, and a file that vanishes; only an empty file withdraws a
-//! list.
+//! The file is checked twice a second: Kubernetes updates ConfigMaps by replacing links, which a
+//! stat sees and a watch may not. The previous list stays in force if the new one cannot be used,
+//! if its number is older, or if the file vanishes; only an empty file withdraws a list.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +13,7 @@ use ambit_tls::RevocationList;
 use ambit_tls::certificate::Issuer;
 use ambit_tls::revocation::{self, RevocationError};
 
-/// How often the file is looked at.
+/// How often the file is checked.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Largest file that is read.
 const MAX_SIZE_BYTES: u64 = 16 << 20;
@@ -68,9 +67,9 @@ pub(super) struct Older {
 pub(super) struct RevocationFile {
     path: PathBuf,
     stamp: Option<(u64, u64, i64, i64)>,
-    /// What is to be in force; empty for nothing.
+    /// The text to put in force; empty for nothing.
     pem: String,
-    /// What is in force, or was when the worker before ended.
+    /// The text in force, or when the worker before ended.
     in_force: String,
 }
 
@@ -85,13 +84,13 @@ impl RevocationFile {
         self.pem = pem;
     }
 
-    /// What the file says, or what was kept, is in force now.
+    /// Records that the content of the file, or the kept text, is now in force.
     pub(super) fn accept(&mut self) {
         self.in_force.clone_from(&self.pem);
     }
 
-    /// What is to be in force: the text that is there, unless a list of it is older than the one
-    /// that is in force. Then that one stays, and what is wrong is told besides.
+    /// The text to put in force: the new one, unless one of its lists is older than the list in
+    /// force. Then the old one stays, and the problem is reported too.
     pub(super) fn parse(
         &mut self,
         signers_pem: &str,
@@ -110,7 +109,7 @@ impl RevocationFile {
         Ok((before, Some(Older { path, issuer })))
     }
 
-    /// What is to be in force; empty for nothing.
+    /// The text to put in force; empty for nothing.
     pub(super) fn pem(&self) -> &str {
         &self.pem
     }
@@ -190,7 +189,7 @@ mod tests {
             of.revoke_as(&serials, number, now, Duration::from_secs(600)).expect("signed")
         };
         let path = std::env::temp_dir().join(format!("ambit-crl-older-{}", std::process::id()));
-        // A worker that starts anew has what the one before had, and sees the file only then.
+        // A restarted worker has the previous worker's list, and only then reads the file.
         let mut file = RevocationFile::new(path.clone());
         file.restore(list(&ours, &["0a", "0b"], 7));
         let mut check = |text: &str, signers: &AuthorityBundle, expected: usize, is_older: bool| {

@@ -1,6 +1,6 @@
 //! Whether a certificate that was just signed fits the clock of this node.
 //!
-//! Who signs dates the certificate by a clock of its own. A fresh certificate has its whole life
+//! The authority dates the certificate by its own clock. A fresh certificate has its whole life
 //! before it, so one that is not valid yet, or has almost no life left, shows that the two clocks
 //! differ. Which of them is wrong cannot be known here.
 
@@ -26,7 +26,7 @@ pub(super) struct Skew {
 }
 
 impl Skew {
-    /// What is wrong with the clocks, if a certificate that was signed a moment ago shows it.
+    /// The clocks' difference, if a certificate that was just signed shows one.
     pub(super) fn of(certificate: &WorkloadCertificate, now: SystemTime) -> Option<Self> {
         let (not_before, not_after) = (certificate.not_before(), certificate.not_after());
         let skew = Self { not_before, not_after, now };

@@ -123,7 +123,7 @@ impl World {
         self
     }
 
-    /// What a successor was told since, in one word each.
+    /// What a successor received since, in one word each.
     fn said(&mut self) -> Vec<&'static str> {
         let mut words = Vec::new();
         while let Ok(learned) = self.said.try_recv() {

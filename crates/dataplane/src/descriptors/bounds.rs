@@ -1,9 +1,9 @@
-//! How many descriptors are whose: arithmetic alone.
+//! How many descriptors each share may have: arithmetic alone.
 //!
-//! A quarter of what connections may have is guaranteed, a part of it to each share of each pod,
-//! also to pods that are still to come. The rest is lent as switches lend their buffers (dynamic
-//! thresholds): a share may have half of what is left for all, so that whoever takes a lot finds
-//! less and less to take, and something is always left.
+//! A quarter of the descriptors for connections is guaranteed: a part of it to each share of each
+//! pod, and to future pods. The rest is lent as switches lend their buffers (dynamic thresholds): a
+//! share may have half of what is left for all. So the more a share takes, the less it can still
+//! take, and something is always left.
 
 /// What an operator's four sockets of 64 connections, the supervisor, the control plane, the
 /// authority and files take at most.
@@ -75,9 +75,9 @@ pub(super) struct Room {
     pub(super) total: usize,
     /// Pods that are served.
     pub(super) pods: usize,
-    /// In use, of what is guaranteed.
+    /// In use, of the guaranteed part.
     pub(super) guaranteed: usize,
-    /// In use, of what is lent.
+    /// In use, of the lent part.
     pub(super) lent: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Who gets descriptors, whatever others have taken.
+//! Which shares get descriptors, whatever others have taken.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What an operator is told of the shares: `/shares`, the page of readiness, `ambit status`.
+//! What an operator sees of the shares: `/shares`, the readiness page, `ambit status`.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use ambit_wire::admin;
 use super::bounds::{self, Room};
 use super::{Descriptors, GUARANTEE_OF_A_SOURCE, OfSource, Party, Share, Shares, Source};
 
-/// Shares that are told of, those that are used up first.
+/// Most shares in a report; those that are used up come first.
 const MAX_SHARES: usize = 256;
-/// Sources of a share that are told of, those with most first.
+/// Most sources of a share in a report; those with most come first.
 const MAX_SOURCES: usize = 3;
 
 impl Descriptors {
-    /// What there is to tell of the pods that are served.
+    /// The report on the shares of the served pods.
     pub fn told<'a>(&self, pods: impl Iterator<Item = &'a Shares>) -> admin::Shares {
         let room = self.room();
         let shares = pods.flat_map(|shares| &shares.of).map(|share| share.told(room));

@@ -1,4 +1,4 @@
-//! What the operating system and the runtimes know of this process, read at each scrape.
+//! Figures of this process from the operating system and the runtimes, read at each scrape.
 //!
 //! A value that cannot be read is left out, as Prometheus' own clients do.
 

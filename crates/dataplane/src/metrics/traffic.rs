@@ -1,9 +1,9 @@
-//! Connections and bytes by who talks to whom, with Istio's label names.
+//! Connections and bytes by source and destination, with Istio's label names.
 //!
 //! Label sets are interned: a connection holds a pointer to its counters, not its labels. The table
-//! is bounded; beyond the bound further label sets are counted together, never lost. What a peer
-//! says of itself has a small bound for each identity and one for all, in sets and in bytes, so
-//! that no peer fills the table or a scrape.
+//! is bounded; beyond the bound further label sets are counted together, never lost. Labels that a
+//! peer claims have a small bound for each identity and one for all, in sets and in bytes, so no
+//! peer fills the table or a scrape.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use prometheus_client::metrics::MetricType;
 use super::Reporter;
 use crate::failure::ResponseFlags;
 
-/// Label sets that are told apart.
+/// Most label sets that are counted separately.
 const MAX_LABEL_SETS: usize = 100_000;
 /// Label sets with words of the peer in them, for each identity: its versions, and what it calls.
 const MAX_TOLD_PER_PEER: usize = 32;
@@ -99,7 +99,7 @@ impl TrafficLabels {
 }
 
 impl TrafficLabels {
-    /// Tells every label as it is printed, but for escapes.
+    /// Calls `label` for every label as it is printed, before escapes.
     fn each(&self, mut label: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
         let mut label =
             |name: &str, value: &str| label(name, if value.is_empty() { UNKNOWN } else { value });
@@ -183,7 +183,7 @@ impl Traffic {
     }
 
     /// Bytes from client to server and from server to client, since the last call. Istio's *sent*
-    /// is what the server sent, whoever reports it.
+    /// is what the server sent, whichever end reports it.
     pub(crate) fn moved(&self, to_server: u64, to_client: u64) {
         self.sent_bytes.fetch_add(to_client, Ordering::Relaxed);
         self.received_bytes.fetch_add(to_server, Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl Traffic {
 pub(super) struct TrafficTable {
     sets: RwLock<HashMap<TrafficLabels, Arc<Traffic>>>,
     told: Mutex<Told>,
-    /// Connections that were counted without what their peer says of itself.
+    /// Connections that were counted without their peer's own labels.
     told_overflow: AtomicU64,
 }
 

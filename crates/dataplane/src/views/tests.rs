@@ -1,4 +1,4 @@
-//! Against a control plane in this process, over real sockets.
+//! Views against a control plane in this process, over real sockets.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -168,7 +168,7 @@ impl World {
         self.sessions.recv().await.expect("the proxy connects")
     }
 
-    /// The next change that a successor was told.
+    /// The next change that a successor received.
     async fn mirrored(&mut self) -> (Delta, bool) {
         loop {
             let learned = self.said.recv().await.expect("something is said");

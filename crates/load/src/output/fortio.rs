@@ -1,7 +1,7 @@
-//! Fortio's JSON and text, with what this generator knows.
+//! Fortio's JSON and text, with the figures of this generator.
 //!
-//! Percentiles are the HDR histogram's, not interpolated between Fortio's coarse buckets. What is
-//! not known (durations of errors, sizes one by one) is left out rather than made up.
+//! Percentiles are the HDR histogram's, not interpolated between Fortio's coarse buckets. Unknown
+//! figures (durations of errors, the size of each response) are left out rather than made up.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! For a person.
+//! A report as text for a person.
 
 use std::fmt::Write;
 

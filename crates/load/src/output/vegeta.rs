@@ -1,4 +1,4 @@
-//! The lines of `vegeta report`, its JSON, and the numbers as Vegeta means them.
+//! The lines of `vegeta report`, its JSON, and the numbers as Vegeta defines them.
 
 use std::fmt::Write;
 use std::time::Duration;

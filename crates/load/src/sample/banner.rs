@@ -1,4 +1,4 @@
-//! A server that speaks first, as databases and mail servers do.
+//! A server that sends first, as databases and mail servers do.
 
 use std::rc::Rc;
 

@@ -1,9 +1,9 @@
-//! The application bookinfo: four services, as Istio's samples bring them.
+//! The application bookinfo: the four services of Istio's samples.
 //!
 //! `productpage` calls `details` and `reviews`, and `reviews` calls `ratings` from its second
-//! version on. Paths, JSON and environment variables are the original's, so that a service of ours
-//! and one of the original's can take each other's place. What published experiments depend on is a
-//! flag of its own: how details writes, and which connections productpage keeps.
+//! version on. Paths, JSON and environment variables are the original's, so each of our services
+//! can replace the original's, and the reverse. Behaviour that published experiments depend on has
+//! its own flag: how details writes, and which connections productpage keeps.
 
 pub(super) mod details;
 mod page;
@@ -18,7 +18,7 @@ use hyper::body::Bytes;
 
 /// The port of every service of bookinfo.
 const PORT: &str = "9080";
-/// Fields of a request that go on to the services that are called for it.
+/// Header fields of a request that are forwarded to the services that it calls.
 const FORWARDED: &[&str] = &[
     "authorization",
     "b3",
@@ -74,7 +74,7 @@ impl Service {
         if is_usable { Ok(Self { base }) } else { Err(ServiceError { base, variables }) }
     }
 
-    /// Where it tells about a product.
+    /// The URI of its data about a product.
     fn of_product(&self, product: u32) -> Uri {
         let uri = format!("{}/{product}", self.base).parse();
         uri.expect("a number makes a URI no worse")

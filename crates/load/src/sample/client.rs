@@ -1,7 +1,7 @@
 //! Calls from one sample to another over HTTP/1.1.
 //!
-//! Whether connections are used again is the caller's choice, because it is what the published
-//! experiments differ in; everything has a limit, and what went wrong is told in words.
+//! The caller chooses whether connections are reused, because the published experiments differ in
+//! that. Everything has a limit, and errors are described in words.
 
 use std::time::Duration;
 

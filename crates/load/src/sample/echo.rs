@@ -1,4 +1,4 @@
-//! HTTP echo: says what arrived, or sends as much as it was asked for, as late as it was asked to.
+//! HTTP echo: returns what arrived, or as many bytes as requested, after the requested delay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

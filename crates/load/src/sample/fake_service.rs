@@ -1,8 +1,8 @@
-//! The service of the tiered application: it calls others, and answers with what they answered.
+//! The service of the tiered application: it calls others, and answers with their answers.
 //!
-//! Set up by the environment variables of nicholasjackson/fake-service, and answers in its JSON, so
-//! that manifests and tools made for that one work. HTTP only. Connections are used again where the
-//! variables allow it.
+//! It is configured by the environment variables of nicholasjackson/fake-service and answers in its
+//! JSON, so manifests and tools made for fake-service work. HTTP only. Connections are reused where
+//! the variables allow it.
 
 mod answer;
 mod settings;
@@ -54,7 +54,7 @@ impl FakeService {
         &self.notices
     }
 
-    /// Where it is to listen.
+    /// The address to listen on.
     pub(crate) fn listen_address(&self) -> &str {
         &self.settings.listen_address
     }

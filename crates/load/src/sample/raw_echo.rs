@@ -1,7 +1,6 @@
 //! TCP echo that keeps the two directions apart: the end of its input is not the end of its output.
 //!
-//! A buffer is lent only while bytes are on their way, so that thousands of idle connections cost
-//! little.
+//! A buffer is lent only while bytes are in flight, so thousands of idle connections cost little.
 
 use std::cell::RefCell;
 use std::io;

@@ -22,12 +22,12 @@ use tokio::time::sleep;
 const CONNECTIONS_MAX: usize = 20_000;
 /// Connections that wait in the kernel.
 const BACKLOG: i32 = 4096;
-/// Wait after the kernel refused to hand over a connection, usually for want of descriptors.
+/// Wait after `accept` failed, usually for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Largest head of a request.
 const HEAD_SIZE_MAX_BYTES: usize = 64 << 10;
 
-/// A listener that could not be had.
+/// The listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
     /// Not an address.
@@ -138,7 +138,7 @@ pub(crate) async fn serve_http<A, F, B>(
                 .max_buf_size(HEAD_SIZE_MAX_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
-            // An error is the client's: it went away, or sent no HTTP and was told so.
+            // An error is the client's: it went away, or sent no HTTP and got an error.
             let _client_error = tokio::select! {
                 ended = connection.as_mut() => ended,
                 _ = guard.draining() => {

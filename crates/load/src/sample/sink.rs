@@ -1,7 +1,7 @@
-//! A server that takes what it is sent and says in the end how much it was.
+//! A server that reads what it is sent and reports at the end how many bytes that was.
 //!
-//! Bulk transfer in one direction is measured against it: what comes back is eight bytes, so the
-//! way back costs nothing.
+//! Bulk transfer in one direction is measured against it: it returns eight bytes, so the way back
+//! costs nothing.
 
 use std::io;
 

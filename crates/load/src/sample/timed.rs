@@ -1,9 +1,9 @@
-//! HTTP with known delays: what load generators are measured against.
+//! HTTP with known delays, to measure load generators against.
 //!
-//! At once by default, and cheap enough not to be what is measured; with a delay of its own for
-//! each request, spread evenly between two bounds, so that every percentile is known beforehand; or
-//! with a stall now and then, in which nobody is answered. HTTP is done by hand, since a library
-//! would cost more than the load generator.
+//! By default it answers at once, cheaply enough not to be the bottleneck. It can delay each
+//! request by a different time, spread evenly between two bounds, so that every percentile is known
+//! beforehand. Or it can stall at intervals, during which no request is answered. HTTP is done by
+//! hand, since a library would cost more than the load generator.
 
 use std::cell::Cell;
 use std::io;

@@ -1,5 +1,5 @@
 //! Command lines as Go's `flag` package reads them: `-name value`, `--name=value`, `-name` for
-//! what is on or off; the first word that is no flag ends them.
+//! booleans; the first argument that is not a flag ends them.
 
 use anyhow::{Context, Result, bail};
 
@@ -16,7 +16,7 @@ pub(super) enum Takes {
 #[derive(Debug)]
 pub(super) struct Flags<'a> {
     given: Vec<(&'static str, &'a str)>,
-    /// What is no flag.
+    /// The arguments that are not flags.
     pub(super) rest: Vec<&'a str>,
 }
 

@@ -1,7 +1,7 @@
 //! `vegeta attack` and `vegeta report`.
 //!
-//! What goes through the pipe between them is the JSON of `ambit load`, so both ends must be this
-//! program. An attack has one target.
+//! The pipe between them carries the JSON of `ambit load`, so both ends must be this program. An
+//! attack has one target.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -68,7 +68,7 @@ async fn attack(words: &[&str]) -> Result<ExitCode> {
     let plan = plan(&flags, &targets)?;
     let path = flags.value("output").filter(|path| *path != "stdout");
     let file = path.map(|path| command::create(path.as_ref())).transpose()?;
-    // The terminal may be whoever reads the pipe's: progress would only disturb it.
+    // The terminal may belong to the reader of the pipe: progress would only disturb it.
     let measured = command::measure(plan, true).await?;
     let text = output::write(&measured, output::Output::Json)?;
     match file {

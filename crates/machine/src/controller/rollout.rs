@@ -1,7 +1,7 @@
-//! How a Deployment's pods become what its template says: pure decisions over what there is.
+//! How a Deployment's pods become what its template says: pure decisions over the existing pods.
 //!
-//! Each call answers one step: how many pods to create and which to retire now. The caller asks
-//! again when the step has had effect. It never retires a ready pod while that would leave fewer
+//! Each call returns one step: how many pods to create and which to retire now. The caller calls
+//! again when the step has taken effect. It never retires a ready pod while that would leave fewer
 //! ready ones than the strategy allows.
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -12,7 +12,7 @@ use super::{decode, text};
 use crate::objects::{Kind, ObjectRef, Store};
 use crate::registry::Mirror;
 
-/// The label that tells the pods of one template from those of another.
+/// The label that distinguishes the pods of one template from those of another.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 /// What Kubernetes uses when a rolling update names no bounds.
 const DEFAULT_PERCENT: u32 = 25;
@@ -35,9 +35,9 @@ pub(crate) struct PodOfDeployment {
 /// What to do now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// So many pods of the present template are to be created.
+    /// How many pods of the present template to create.
     pub(crate) create: u32,
-    /// These are to go.
+    /// The pods to retire.
     pub(crate) retire: Vec<ObjectRef>,
 }
 

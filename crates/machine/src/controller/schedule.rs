@@ -1,8 +1,8 @@
 //! Which node a pod goes to: a pure function of the pod, the nodes and the pods that are placed.
 //!
-//! Nodes that the pod does not want are ruled out with a reason each; among the others the one with
-//! the fewest pods of the same owner wins, then the one with the fewest pods, then the first. Rules
-//! it does not know rule every node out.
+//! Nodes that the pod's rules exclude are ruled out, each with a reason. Among the others the one
+//! with the fewest pods of the same owner wins, then the one with the fewest pods, then the first.
+//! An unknown rule excludes every node.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Reads what a stored object holds. It was admitted, so it has the shape of its kind.
+//! Reads fields of a stored object. It was admitted, so it has the shape of its kind.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

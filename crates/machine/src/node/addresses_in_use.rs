@@ -1,8 +1,8 @@
 //! Which pod numbers of a node are in use.
 //!
-//! Numbers go round, so that the address of a pod that went away is not that of the next one:
-//! connections and views of the old one have time to end. A pod may ask for its address, as tests
-//! of exactly that do.
+//! Numbers are assigned in turn, so the next pod does not get the address of a pod that just ended:
+//! connections and views of the old one have time to end. A pod may request its address, as tests
+//! of reuse do.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

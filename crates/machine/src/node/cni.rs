@@ -1,8 +1,9 @@
-//! The runner's side of the CNI plugin's door: tells the node agent of a pod before its first
-//! process starts.
+//! The runner's side of the CNI plugin's endpoint: announces a pod to the node agent before its
+//! first process starts.
 //!
-//! The message is istio-cni's. The answer comes when the pod is captured, or when it is not to be;
-//! without one the pod must not start, because its first connections would escape.
+//! The message is istio-cni's. The response comes when the pod is captured, or at once if it does
+//! not belong in the mesh. Without a response the pod must not start, because its first connections
+//! would bypass the mesh.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Cluster DNS of one node: the names of services and pods under `cluster.local`, over UDP and TCP.
 //!
-//! A machine has no way out, so a name outside the cluster does not exist here, which is what lets
-//! the search domains of a pod's resolver go on to the next quickly. It answers from a [`Zone`]
-//! that is replaced whole.
+//! A machine has no route out, so a name outside the cluster does not exist here: a pod's resolver
+//! can go on to its next search domain quickly. It answers from a [`Zone`] that is replaced as a
+//! whole.
 
 mod zone;
 

@@ -1,7 +1,7 @@
-//! Starts a pod's init in namespaces of its own, and finds one that is running.
+//! Starts a pod's init in its own namespaces, and finds one that is running.
 //!
-//! The init is started by a thread that has moved into the pod's namespaces and ends right after:
-//! what it starts stays there. Nothing of this process changes.
+//! A thread moves into the pod's namespaces, starts the init there, and ends: its child stays
+//! there. This process itself does not change.
 
 use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -65,7 +65,7 @@ pub(crate) struct Running {
     pub(crate) pidfd: OwnedFd,
     /// Its process id inside the machine.
     pub(crate) pid: Pid,
-    /// Tells the pod's state.
+    /// The connection that reports the pod's state.
     pub(crate) follow: Connection,
 }
 
@@ -135,7 +135,7 @@ fn spawn_here(plan: &PodPlan, netns: &NetNs, says: OwnedFd) -> io::Result<Pid> {
     Ok(Pid::try_from(child.id()).expect("process ids are positive"))
 }
 
-/// Connects to a pod's init that is already there, whoever started it.
+/// Connects to a running init of a pod, whichever process started it.
 pub(crate) async fn find(socket: &Path) -> Result<Running, LaunchError> {
     let failed = |source| LaunchError::Connect { path: socket.to_owned(), source };
     let follow = ask(socket, &PodRequest::Follow).await?;

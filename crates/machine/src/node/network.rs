@@ -1,9 +1,9 @@
-//! The node's networks: the bridge that its pods hang on, and the namespace of each pod.
+//! The node's networks: the bridge of its pods, and the namespace of each pod.
 //!
 //! A pod has its addresses with full-length prefixes and reaches everything, its neighbours too,
-//! through the gateway. So the node routes every packet, which is what makes service addresses work
-//! without filtering in the bridge. Everything here may be repeated: a pod runner that was
-//! restarted does it all again.
+//! through the gateway. So the node routes every packet, and service addresses work without
+//! filtering in the bridge. Everything here may be repeated: a pod runner that was restarted does
+//! it all again.
 
 use std::io;
 use std::net::IpAddr;
@@ -68,9 +68,9 @@ pub(crate) fn set_parameters(parameters: &[(&str, &str)]) -> Result<(), NetworkE
 
 /// What holds for a namespace before it gets its first interface.
 ///
-/// The machine hands out each address once, so that nobody has to look for doubles: until that were
-/// done, a second or two, an interface could not even ask for its neighbours. Nor may anything else
-/// configure addresses.
+/// The machine assigns each address once, so duplicate address detection is off: it takes a second
+/// or two, during which an interface could not even resolve its neighbours. Nothing else may
+/// configure addresses either.
 pub(crate) fn prepare_namespace() -> Result<(), NetworkError> {
     set_parameters(&[
         ("net.ipv6.conf.all.accept_dad", "0"),
@@ -169,8 +169,8 @@ fn set_up_inside(addresses: Dual, gateway: Dual) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Takes a pod's network down. What is gone already is fine. Whatever fails, the namespace is let
-/// go of: nobody would come back for it.
+/// Removes a pod's network. Parts that are already gone are fine. Whatever fails, the namespace is
+/// released: no later call would do it.
 pub(crate) fn remove_pod(network: NodeNetwork, pod: u8, path: &Path) -> Result<(), NetworkError> {
     let disconnected = disconnect_pod(network, pod);
     let failed =
@@ -178,10 +178,10 @@ pub(crate) fn remove_pod(network: NodeNetwork, pod: u8, path: &Path) -> Result<(
     namespace::unpin(path).map_err(failed).and(disconnected)
 }
 
-/// Removes a pod's cable.
+/// Removes a pod's veth pair.
 ///
-/// The node forgets the pod's hardware address too: whoever gets the IP address next has another,
-/// and would be sent nothing until the node asks again, which takes up to a minute.
+/// The node forgets the pod's hardware address too: the next pod with the IP address has another
+/// one, and would get no packets until the node asks again, which takes up to a minute.
 fn disconnect_pod(network: NodeNetwork, pod: u8) -> Result<(), NetworkError> {
     let mut route = RouteSocket::open()?;
     route.delete_link(&link_name(pod))?;

@@ -1,7 +1,7 @@
-//! From a Pod object to what its init has to know: commands, environment, files.
+//! From a Pod object to what its init needs: commands, environment, files.
 //!
-//! Pure: objects in, [`PodPlan`] out. What a pod refers to and is not there is an error that names
-//! it; the runner tries again when the registry changes.
+//! Pure: objects in, [`PodPlan`] out. A missing object that a pod refers to is an error that names
+//! it; the runner retries when the registry changes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use crate::registry::Mirror;
 const PATH: &str =
     "/run/ambit-programs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a pod cannot be started as its object stands.
+/// Why a pod cannot be started from its object.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
     /// The image means nothing.

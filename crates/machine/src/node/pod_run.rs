@@ -1,8 +1,8 @@
-//! One pod from its first address to its last: network, capture, processes, readiness, end.
+//! The life of one pod on its node: network, capture, processes, readiness, end.
 //!
 //! Every step is repeated with back-off until it works or the pod is no longer wanted, and the
 //! reason for waiting is in the pod's status. A pod that was running when this process started is
-//! joined where it is.
+//! taken over at its current step.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -78,7 +78,7 @@ enum StartError {
 pub(crate) struct PodRun {
     context: Arc<Context>,
     names: PodName,
-    /// Absent when only the remains of an older pod are to be taken down.
+    /// Absent when only the remains of an older pod must be removed.
     pod: Option<Pod>,
     wishes: watch::Receiver<Wish>,
     status: PodStatus,

@@ -1,7 +1,7 @@
-//! Readiness probes from the node: TCP and HTTP, as the kubelet asks them.
+//! Readiness probes from the node: TCP and HTTP, like the kubelet's.
 //!
-//! They come from the node's network, not from inside the pod, so that a captured pod's capture
-//! rules see what they would see in a cluster. Commands are asked inside the pod, by its init.
+//! They come from the node's network, not from inside the pod, so the rules of a captured pod see
+//! the same packets as in a cluster. Probes that are commands run inside the pod, by its init.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

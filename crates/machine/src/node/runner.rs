@@ -1,7 +1,7 @@
-//! Keeps the pods that run on a node the same as the pods that the registry places there.
+//! Keeps the pods that run on a node equal to the pods that the registry places there.
 //!
-//! Each pod is a task of its own ([`super::pod_run`]); this file only decides which tasks there are
-//! and what they should be doing. What was there before this process started is taken over.
+//! Each pod is its own task ([`super::pod_run`]); this file only decides which tasks exist and what
+//! they should do. Pods that ran before this process started are taken over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl Runner {
     pub(crate) async fn pod_ended(&mut self) {
         if let Some(key) = self.ended.recv().await {
             self.pods.remove(&key);
-            // Its status file is gone, though the watch may not have told yet: a status that still
-            // stood in the mirror would be taken for a pod that an earlier process left.
+            // Its status file is gone, though the watch may not have reported it yet: a status
+            // still in the mirror would look like a pod that an earlier process left.
             let path = self.context.layout.pod_status(&key.0, &key.1);
             let mut mirror = self.context.mirror.write();
             mirror.as_mut().expect("nothing panics while it holds the lock").read(&[path]);

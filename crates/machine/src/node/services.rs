@@ -1,9 +1,7 @@
-//! Services and the pods behind them, as seen from the registry: what service addresses and DNS are
-//! made of.
+//! Services and the pods behind them, from the registry: the input for service addresses and DNS.
 //!
-//! Pure: a mirror in, views out. An endpoint is a pod that a service selects, with an address;
-//! whether it is ready is the reader's business, since some services want their endpoints before
-//! they are.
+//! Pure: a mirror in, views out. An endpoint is a pod that a service selects, with an address. The
+//! caller decides whether it must be ready, since some services publish endpoints that are not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,7 +42,7 @@ pub struct PortView {
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
-    /// What it carries, if it says so otherwise than by its name.
+    /// Its protocol, if declared other than by its name.
     pub application_protocol: Option<String>,
 }
 

@@ -1,9 +1,9 @@
-//! Service addresses of one node, for traffic that the mesh does not carry: what kube-proxy does in
-//! a cluster.
+//! Service addresses of one node, for traffic that the mesh does not carry, like kube-proxy in a
+//! cluster.
 //!
-//! Pods send to a service's address by way of their node, where connection tracking sees both
-//! directions: every pod reaches every other through routing, never through the bridge alone. A
-//! service without a ready endpoint refuses.
+//! A pod sends to a service's address through its node, where connection tracking sees both
+//! directions: pods reach one another through routing, never through the bridge alone. A service
+//! without a ready endpoint refuses connections.
 
 use std::net::{IpAddr, SocketAddr};
 

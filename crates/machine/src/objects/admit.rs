@@ -1,8 +1,8 @@
 //! Admission: checks an applied object against the others and completes it as an API server would.
 //!
-//! The command line has already checked each object by itself; here is what takes the whole machine
-//! to know: references, addresses, what may not change. An error names the object and what to do,
-//! and ends the apply.
+//! The command line has already checked each object alone; here are the checks that need the whole
+//! machine: references, addresses, immutable fields. An error names the object and the remedy, and
+//! ends the apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -99,7 +99,7 @@ pub enum ApplyError {
         /// Where.
         field: &'static str,
     },
-    /// A service address that cannot be had.
+    /// A service address that is not available.
     #[error("{object}: address {address} is {problem}; leave spec.clusterIP out to be given one")]
     Address {
         /// Which.

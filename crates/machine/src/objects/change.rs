@@ -1,8 +1,9 @@
-//! Changes other than apply: delete with its cascades, scale, restart, and what the machine writes
-//! itself.
+//! Changes other than apply: delete with its cascades, scale, restart, and the machine's own
+//! writes.
 //!
-//! A pod is marked as going away and removed when its node has taken it down; everything else goes
-//! at once, a namespace last. Nothing goes that was not named or owned by what was named.
+//! A pod is marked for deletion and removed when its node has stopped it; everything else is
+//! removed at once, a namespace last. Nothing is removed that was neither named nor owned by a
+//! named object.
 
 use serde_json::{Value, json};
 
@@ -93,7 +94,8 @@ impl Store {
         Ok(Changes { changes: vec![change], warnings: Vec::new() })
     }
 
-    /// Writes one object as it is: for what the machine itself makes (nodes, pods, status).
+    /// Writes one object unchanged: for objects that the machine itself makes (nodes, pods,
+    /// status).
     pub(crate) fn write(
         &mut self,
         object: ObjectRef,

@@ -1,7 +1,7 @@
 //! Which fields of a pod take effect on a machine.
 //!
-//! A machine gives a pod namespaces, not a file tree or control groups. What a manifest asks for
-//! beyond that is named in a warning, so that nobody believes it is in effect. This file never
+//! A machine gives a pod namespaces, but no file tree and no control groups. A warning names the
+//! fields of a manifest that need more, so nobody believes that they are in effect. This file never
 //! changes a pod.
 
 use serde_json::{Map, Value};

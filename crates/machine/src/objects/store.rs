@@ -1,8 +1,8 @@
-//! The store itself: objects in memory, the same on disk, and changes that happen as a whole.
+//! The store itself: objects in memory, the same on disk, and atomic changes.
 //!
-//! A [`Draft`] is a set of changes over the store. [`Store::commit`] writes every file of a draft
-//! aside first, where a full disk shows, then moves them into place; a move that fails is undone
-//! together with those before it. Nothing else may write below `registry/objects`.
+//! A [`Draft`] is a set of changes over the store. [`Store::commit`] first writes every file of a
+//! draft aside, which would fail on a full disk, then moves them into place; if a move fails, it
+//! and those before it are undone. Nothing else may write below `registry/objects`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The store by what can be seen of it: objects in memory and files on disk, before and after.
+//! The visible effects of the store: objects in memory and files on disk, before and after.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Starts a container's processes: first as `ambit lab-container`, which settles who and where it
-//! is, then as the program.
+//! Starts a container's processes: first as `ambit lab-container`, which sets its user, session and
+//! directory, then as the program.
 //!
-//! The step in between is a process of its own, with one thread, because sessions and users belong
-//! to processes. It prints why it failed into the container's log and exits as a shell would.
+//! The step in between is a separate process with one thread, because sessions and users belong to
+//! processes. If it fails, it prints the reason to the container's log and exits as a shell would.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -75,8 +75,8 @@ pub(crate) struct Streams {
     pub(crate) error: OwnedFd,
 }
 
-/// Starts a process of a container, in a session of its own. The caller's [`crate::reaper::Reaper`]
-/// tells of its end.
+/// Starts a process of a container, in its own session. The caller's [`crate::reaper::Reaper`]
+/// reports its end.
 pub(crate) fn start(
     plan: &ContainerPlan,
     command: &[String],

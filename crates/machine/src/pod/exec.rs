@@ -1,8 +1,8 @@
 //! Commands that users run inside pods.
 //!
-//! The caller's own descriptors come over the socket, so that no byte of input or output passes
-//! through the machine. The caller's connection comes too: the exit code goes straight back, and a
-//! caller that dies takes its command along.
+//! The caller's own descriptors come over the socket, so no byte of input or output passes through
+//! the machine. The caller's connection comes too: the exit code goes straight back, and if the
+//! caller dies, its command is ended.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ pub(crate) struct WindowSize {
     pub(crate) columns: u16,
 }
 
-/// What the pod tells the caller.
+/// A message from the pod to the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ExecAnswer {
@@ -47,7 +47,7 @@ pub(crate) enum ExecAnswer {
     Error(String),
 }
 
-/// What the caller tells the pod while its command runs.
+/// A message from the caller to the pod while its command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ExecControl {

@@ -1,6 +1,6 @@
-//! Process 1 of a pod: sets the pod apart, runs its containers, answers on its socket.
+//! Process 1 of a pod: isolates the pod, runs its containers, answers on its socket.
 //!
-//! It knows nothing of the registry, of services or of the mesh. It ends when it is told to
+//! It knows nothing of the registry, of services or of the mesh. It ends when it is asked to
 //! terminate; when it dies the kernel ends everything in the pod.
 
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     // By its descriptor: the path is out of sight by now, for this process too.
     let listener = Listener::bind(&seen(&own_directory).join(SOCKET_NAME))
         .context("listen for the pod runner")?;
-    // A runner that died has not told anybody of this process: then it must not become the pod.
+    // A runner that died has not reported this process: then it must not become the pod.
     let runner = timeout(RUNNER_TIMEOUT, listener.accept()).await;
     let runner = runner.context("no pod runner came")?.context("accept the pod runner")?;
     let statuses = plan.init_containers.iter().chain(&plan.containers).map(initial).collect();
@@ -346,7 +346,7 @@ impl Pod {
             container::signal(*pid, Signal::Term);
         }
         sleep(grace).await;
-        // Whoever is still here had its time.
+        // Processes that still run have had their time.
         let _none_left = process::kill_all(Signal::Kill);
     }
 

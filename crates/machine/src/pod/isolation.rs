@@ -1,10 +1,9 @@
-//! What a pod sees of the host: its file tree, less what belongs to the machine or to other pods,
-//! and to read only.
+//! What a pod sees of the host: its file tree, read-only, without what belongs to the machine or to
+//! other pods.
 //!
-//! Runs in the pod's fresh mount namespace, before anything of the pod does. After it, the process
-//! holds the privileges of a pod and no more; there is no way back. A pod's root is the host's root
-//! by its number: nothing of the host, of its kernel's settings or of its devices may be left
-//! writable here.
+//! Runs in the pod's new mount namespace, before anything of the pod does. Afterwards the process
+//! has only the privileges of a pod, and cannot get others back. A pod's root user has the host
+//! root's number: no file, kernel setting or device of the host may be left writable here.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,7 +26,7 @@ const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Parts of `/proc` that set the kernel and not a process, where the kernel has them.
 const PROC_READ_ONLY: &[&str] =
     &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "dynamic_debug"];
-/// Parts of `/proc` that tell of the kernel's and of others' memory, where the kernel has them.
+/// Parts of `/proc` that reveal the kernel's memory or that of others, where the kernel has them.
 const PROC_MASKED: &[&str] = &["kcore", "keys", "timer_list", "latency_stats", "sched_debug"];
 
 const FORBID_WRITES: MountOptions =

@@ -1,7 +1,7 @@
-//! What is in the registry, in memory.
+//! The content of the registry, in memory.
 //!
-//! A file that cannot be parsed counts as absent, with a log line: objects are written whole, so
-//! this means that somebody else wrote there, and a node must go on with the rest.
+//! A file that cannot be parsed counts as absent, with a log line: objects are written atomically,
+//! so another program wrote there, and a node must continue with the rest.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
-//! Word of changed files below some directories, collected for a moment.
+//! Watches directories for changed files, and collects the changes for a short time.
 //!
-//! A burst of writes becomes one answer, but a steady stream of them cannot put the answer off: the
-//! wait is bounded from the first change on. Directories that appear are watched, and what already
-//! lies in them counts as changed.
+//! A burst of writes becomes one report, but a steady stream of them cannot delay it: the wait is
+//! bounded from the first change on. New directories are watched, and what is already in them
+//! counts as changed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -64,8 +64,8 @@ impl Watch {
 
     /// Waits for changes and returns the paths of the files, each once.
     ///
-    /// Dropping the future loses nothing and does not put the answer off: the wait goes on where
-    /// it was.
+    /// Dropping the future loses nothing and does not delay the answer: the next call continues the
+    /// same wait.
     pub(crate) async fn changes(&mut self) -> Result<Vec<PathBuf>, WatchError> {
         while self.changed.is_empty() {
             self.one_event().await?;
@@ -127,7 +127,7 @@ impl Watch {
         let failed = |source| WatchError::Add { path: directory.to_owned(), source };
         match self.events.watches().add(directory, mask) {
             Ok(descriptor) => self.directories.insert(descriptor, directory.to_owned()),
-            // It went away again; its parent's watch has told of the files in it or never will have
+            // It went away again; its parent's watch has reported the files in it, or never needs
             // to.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(error)),

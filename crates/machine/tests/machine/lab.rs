@@ -1,4 +1,4 @@
-//! A machine for a test: started, asked, waited for, always taken down by its test.
+//! A machine for a test: the test starts it, queries it, waits for it and always takes it down.
 
 pub(crate) mod owners;
 
@@ -78,7 +78,7 @@ fn exec_helper(words: &[OsString]) -> ExitCode {
     }
 }
 
-/// Listens at `path`, takes one connection and prints what it is told.
+/// Listens at `path`, takes one connection and prints what it receives.
 async fn impostor(path: &OsString) {
     let listener = Listener::bind(path.as_ref()).unwrap();
     println!("ready");
@@ -114,7 +114,7 @@ impl Impostor {
         Self { child, output }
     }
 
-    /// What its one caller told it.
+    /// What its one caller sent.
     pub(crate) fn heard(mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -225,7 +225,7 @@ impl Lab {
         helper
     }
 
-    /// Runs a command in a pod: what it wrote, and its exit.
+    /// Runs a command in a pod; returns its output and its exit.
     pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> (String, i32) {
         self.exec_with_input(pod, command, "")
     }

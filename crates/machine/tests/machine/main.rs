@@ -1,8 +1,8 @@
 //! Machines of namespaces, end to end: started, used, disturbed and taken down. Needs root.
 //!
 //! This binary stands in for the shipped one: its `main` runs the hidden subcommands when it is
-//! asked to. It runs each case in turn, since they share what a machine cannot share: the host's
-//! process table. Words select cases by name.
+//! asked to. It runs the cases one by one, since they share the host's process table. Arguments
+//! select cases by name.
 
 #![expect(clippy::unwrap_used, reason = "a test without the harness is not known to be one")]
 
@@ -617,7 +617,7 @@ async fn crashes_disturb_nobody_else() {
     ])
     .await;
     let before = lab.client.pods().await.unwrap();
-    // The pod runners: their pods go on, and are known again afterwards.
+    // The pod runners: their pods continue, and are known again afterwards.
     for node in ["node-1", "node-2"] {
         lab.client.kill(&format!("lab-node/{node}"), 9).await.unwrap();
     }

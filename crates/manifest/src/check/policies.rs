@@ -1,7 +1,8 @@
-//! Policies beside the objects that are there: whom each holds for, and whom it names.
+//! Checks policies against the existing objects: which workloads each selects, which clients it
+//! names.
 //!
-//! A policy that holds for nobody, or names clients that cannot exist, is well formed and protects
-//! nothing, or lets nobody in: only its author can say what was meant, so each is a warning.
+//! A policy that selects nothing, or that names clients that cannot exist, is well formed, but it
+//! protects nothing, or lets nobody in. Only its author knows what was meant, so each is a warning.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::istio::{AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
 use crate::{Finding, Kind, Object, ObjectKey, Typed, policy};
 
 impl All<'_> {
-    /// A policy that is not enforced as it is written, and whom that concerns.
+    /// Warns about a policy that is not enforced as written, and names the clients it concerns.
     pub(super) fn policy(
         &self,
         object: &Object,

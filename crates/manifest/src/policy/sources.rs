@@ -1,7 +1,8 @@
 //! Which namespaces the sources of a policy name.
 //!
-//! A principal of a namespace that does not exist is no error: it may come. Until then it matches
-//! nobody, and a slip in its name looks the same. Nothing here knows which namespaces exist.
+//! A principal in a missing namespace is not an error: the namespace may be created later. Until
+//! then it matches no client, and a typo in its name looks the same. Nothing here knows which
+//! namespaces exist.
 
 use ambit_words::names::DEFAULT_TRUST_DOMAIN;
 

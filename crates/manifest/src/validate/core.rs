@@ -1,8 +1,8 @@
 //! Rules for Service, EndpointSlice, ConfigMap and Secret.
 //!
-//! A Service that Kubernetes would refuse is refused; one that Kubernetes accepts and the mesh
-//! cannot carry (ExternalName) is refused too, in words, because it would silently go around the
-//! mesh.
+//! A Service that Kubernetes would refuse is refused. One that Kubernetes accepts and the mesh
+//! cannot carry (ExternalName) is refused too, with an explanation, because it would silently
+//! bypass the mesh.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! The syntax of names, labels, hosts, ports and address blocks, as Kubernetes' and Istio's API
 //! servers check it.
 //!
-//! Each rule answers with what is wrong in words, or nothing. No rule may look at more than the
-//! text it is given.
+//! Each rule returns a description of the problem, or nothing. No rule may look at more than the
+//! given text.
 
 use std::net::IpAddr;
 
@@ -166,7 +166,7 @@ pub fn address_block(text: &str) -> Option<IpNet> {
     written_block(text).and_then(canonical_block)
 }
 
-/// What is wrong with `text` as an address or block.
+/// The problem with `text` as an address or block, if there is one.
 pub fn not_a_block(text: &str) -> Option<String> {
     match written_block(text) {
         None => Some(format!("`{text}` is neither an IP address nor a CIDR block")),

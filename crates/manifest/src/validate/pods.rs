@@ -1,7 +1,7 @@
 //! Rules for Pod and Deployment.
 //!
-//! They are Kubernetes'. Which fields take effect on a machine is the machine's own knowledge, and
-//! it says so when pods are admitted; nothing here may guess it.
+//! They are Kubernetes'. Only the machine knows which fields take effect on it, and warns when it
+//! admits pods; nothing here may guess that.
 
 use std::collections::BTreeSet;
 

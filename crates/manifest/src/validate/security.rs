@@ -1,8 +1,8 @@
 //! Rules for AuthorizationPolicy and PeerAuthentication.
 //!
-//! A policy that can never match is refused where Istio accepts it: a DENY that never matches is an
-//! open door, and an ALLOW that never matches shuts everybody out. The view builder applies the
-//! same rules to whatever it is given, and holds what breaks them to its strictest reading.
+//! A policy that can never match is refused where Istio accepts it: a DENY that never matches
+//! protects nothing, and an ALLOW that never matches refuses every client. The view builder applies
+//! the same rules to all its objects, and gives those that break them their strictest reading.
 
 use super::core::number;
 use super::names;
@@ -121,7 +121,7 @@ fn rule(rule: &Rule, at: &Path, issues: &mut Issues) {
     }
 }
 
-/// The list, reported when it is there and empty: nobody can tell "all" from "none" then.
+/// The list, reported if it is present and empty: it could mean "all" or "none".
 fn listed<'a, T>(list: &'a Option<Vec<T>>, at: &Path, issues: &mut Issues) -> &'a [T] {
     if list.as_ref().is_some_and(Vec::is_empty) {
         issues.error(at, "the list is empty, which could mean all or none", "fill it or remove it");

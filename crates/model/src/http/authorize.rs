@@ -1,9 +1,9 @@
 //! Whether a request may pass, and why.
 //!
-//! The order is Istio's: a provider decides what a CUSTOM policy matches, before all others; a DENY
-//! that matches denies; without any ALLOW everything else passes; with one, only what an ALLOW
-//! matches. What cannot be compared (a token that was not sent, an identity that was not proven)
-//! satisfies no value, and so every exclusion.
+//! The order is Istio's: first a provider decides what a CUSTOM policy matches; a DENY that matches
+//! denies; without any ALLOW everything else passes; with one, only what an ALLOW matches. A
+//! missing value (a token that was not sent, an identity that was not proven) matches no value, and
+//! so it satisfies every exclusion.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

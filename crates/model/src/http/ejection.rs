@@ -1,9 +1,9 @@
-//! Which endpoints of a service are left out because they fail: a state machine with time passed
-//! in.
+//! Which endpoints of a service are left out because they fail: a state machine; the caller passes
+//! in the time.
 //!
-//! What a request came to is reported; enough failures one after the other eject the endpoint for
-//! a time that grows with each ejection. However many fail, only a part is ever left out: the rest
-//! answers, even if badly.
+//! The caller reports the outcome of each request. Enough consecutive failures eject the endpoint
+//! for a time that grows with each ejection. However many endpoints fail, only a part is ever left
+//! out: the rest answers, even if badly.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
 //! The order among rules of several routes.
 //!
-//! Matches of HTTPRoutes and GRPCRoutes are ordered by how much they ask for, as the Gateway API
-//! has it: an exact path, the longest prefix, a method, more fields, more parameters; then the
-//! older route, the route's name, the rule's place. The specification leaves regular expressions
-//! open: as in Istio they come after every prefix but `/`. Rules of VirtualServices keep the order
-//! in which they are written, and come after those of the Gateway API.
+//! Matches of HTTPRoutes and GRPCRoutes are ordered by how specific they are, as in the Gateway
+//! API: an exact path, the longest prefix, a method, more fields, more parameters; then the older
+//! route, the route's name, the rule's place. The specification leaves regular expressions open: as
+//! in Istio they come after every prefix but `/`. Rules of VirtualServices keep the order in which
+//! they are written, and come after those of the Gateway API.
 
 use std::cmp::Reverse;
 

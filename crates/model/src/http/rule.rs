@@ -1,7 +1,7 @@
 //! What a rule does with a request that it matches.
 //!
-//! A rule is what HTTPRoute, GRPCRoute and VirtualService have in common, as it is used: nothing
-//! is unset that a proxy would have to know a default for.
+//! A rule is the common form of HTTPRoute, GRPCRoute and VirtualService, as used: every field is
+//! set, so a proxy needs no defaults.
 
 use std::time::Duration;
 

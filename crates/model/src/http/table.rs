@@ -1,6 +1,6 @@
 //! The rules of one port of a service or gateway, compiled for look-up.
 //!
-//! [`RouteTable::find`] gives what trying every match in order of precedence would give, without
+//! [`RouteTable::find`] returns the same rule as trying every match in order of precedence, without
 //! trying most of them and without allocation: exact paths and prefixes are found by hash, only
 //! regular expressions and matches without case are tried one by one.
 

@@ -1,5 +1,5 @@
-//! How requests to a service are spread over its endpoints, and how many at once: what a
-//! DestinationRule says, as it is used.
+//! How requests to a service are spread over its endpoints, and how many run at once: a
+//! DestinationRule, as used.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What changes of a view mean for connections that are already judged, and what is found in it.
+//! What a change of the view means for connections that are already judged, and lookups in a view.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -122,7 +122,7 @@ fn drawn(index: usize, (uid, name, is_remote, ips, host_network, serves): &Drawn
     workload.network = if *is_remote { "remote" } else { "" }.into();
     workload.addresses = ips.iter().map(|ip| address(*ip)).collect::<Vec<_>>().into();
     workload.host_network = *host_network;
-    // Tells one state of a workload from another.
+    // Distinguishes one state of a workload from another.
     workload.node = Text::from(format!("node-{index}"));
     if *serves {
         workload.serve(ServiceName::new("app", "web.app"), Vec::new());

@@ -1,6 +1,6 @@
-//! One bounded crowd of connections, counted by whom they belong to.
+//! One bounded set of connections, counted by their owners.
 //!
-//! Pure: it says who has to go, and closes nothing.
+//! Pure: it says which connection has to close, and closes nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -15,8 +15,8 @@ pub struct Bound {
     pub each: usize,
 }
 
-/// What decides who goes first, the greatest first: strangers before the known, then whoever has
-/// most, then whoever has been here longest.
+/// The order in which connections are closed, the greatest first: strangers before known sources,
+/// then the source that has most, then the oldest.
 type Rank<K> = (bool, usize, Reverse<u64>, K);
 
 /// Connections of one kind, by owner. Their numbers grow with time.
@@ -35,7 +35,7 @@ struct Owned {
 }
 
 impl<K: Clone + Eq + Hash + Ord> Crowd<K> {
-    /// Nobody yet.
+    /// An empty crowd.
     pub(super) fn new(bound: Bound) -> Self {
         Self { bound, count: 0, owners: HashMap::new(), ranks: BTreeSet::new() }
     }

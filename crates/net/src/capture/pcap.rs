@@ -21,7 +21,7 @@ pub(super) fn file_header() -> [u8; FILE_HEADER_BYTES] {
     header
 }
 
-/// What stands before each frame.
+/// The header before each frame.
 pub(super) fn frame_header(
     time: Duration,
     captured: usize,
@@ -35,7 +35,7 @@ pub(super) fn frame_header(
     header
 }
 
-/// The frames of a file, or what is wrong with it. A frame cut short at the end of the file is left
+/// The frames of a file, or the problem with it. A frame cut short at the end of the file is left
 /// out, as the writer may have been killed.
 pub(super) fn frames(file: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     let (header, mut rest) =

@@ -1,4 +1,4 @@
-//! One direction of a TCP connection, as a capture has it.
+//! One direction of a captured TCP connection.
 
 use std::net::SocketAddr;
 

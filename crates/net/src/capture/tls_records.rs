@@ -22,8 +22,8 @@ pub struct TlsSummary {
     pub tls_bytes: u64,
     /// Bytes that are not TLS, of complete streams.
     pub other_bytes: u64,
-    /// Streams that were not captured from their start or have holes, so that nothing can be said
-    /// of them. Evidence needs 0.
+    /// Streams that were not captured from their start or have holes, so nothing is known about
+    /// them. Evidence needs 0.
     pub partial_streams: usize,
     /// Application protocols that clients offered, each once.
     pub alpn: Vec<String>,
@@ -48,8 +48,7 @@ impl TlsSummary {
     }
 }
 
-/// How many bytes from the start are TLS records, the last of which may be cut by the end of the
-/// capture.
+/// How many bytes from the start are TLS records; the end of the capture may cut the last one.
 fn tls_prefix(payload: &[u8]) -> usize {
     let mut at = 0;
     while at < payload.len() {

@@ -1,7 +1,7 @@
-//! A capture read back: TCP streams put together from their segments.
+//! Reads a capture back: TCP streams reassembled from their segments.
 //!
-//! Retransmissions and overlaps count once, order on the wire does not matter. What is missing is
-//! never made up: a stream with a hole says so.
+//! Retransmissions and overlaps count once; order on the wire does not matter. Missing bytes are
+//! never made up: a stream with a hole reports it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -169,7 +169,7 @@ impl Assembly {
     }
 }
 
-/// A stream of which more segments may come.
+/// A stream that may get more segments.
 #[derive(Debug)]
 struct Assembling {
     stream: Stream,

@@ -16,7 +16,7 @@ thread_local! {
     static CHUNK: RefCell<BytesMut> = RefCell::new(BytesMut::new());
 }
 
-/// Hands the room of the current chunk to `read`, which must take what it filled out of it.
+/// Lends the free room of the current chunk to `read`, which must split off what it filled.
 pub(crate) fn with_room<T>(read: impl FnOnce(&mut BytesMut) -> T) -> T {
     CHUNK.with_borrow_mut(|chunk| {
         if chunk.capacity() < MIN_READ_BYTES {

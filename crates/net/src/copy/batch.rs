@@ -1,4 +1,4 @@
-//! Chunks of bytes on their way through, in order.
+//! Chunks of bytes between their source and their sink, in order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ impl Batch {
         self.chunks.iter().map(Bytes::len).sum::<usize>() + self.tail.len()
     }
 
-    /// Moves what is in it to memory of its own size: a chunk holds on to the whole buffer that it
+    /// Copies its bytes to memory of their own size: a chunk keeps the whole buffer alive that it
     /// was read into, which may be a hundred times as large.
     pub(super) fn pack(&mut self) {
         if self.packed == self.chunks.len() {

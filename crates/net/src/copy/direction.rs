@@ -12,14 +12,14 @@ use super::{Batch, CopyError, End, EndError, Taken};
 /// of its speed.
 const TURN_BYTES: usize = 64 * 1024;
 
-/// Where a direction stands.
+/// The state of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The source may have more.
     Open,
-    /// The source has ended; the sink has not been told yet.
+    /// The source has ended; the sink has not been closed yet.
     Ending,
-    /// The sink was told.
+    /// The sink was closed.
     Done,
 }
 
@@ -65,7 +65,7 @@ impl Direction {
         self.state == State::Done
     }
 
-    /// Whether bytes wait for the sink, or it cannot be told of the end.
+    /// Whether bytes, or the close, wait for the sink.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck
     }
@@ -75,7 +75,8 @@ impl Direction {
         self.is_stuck && (self.state == State::Ending || source.has_ended())
     }
 
-    /// Moves what can be moved now. `unwatched`: nobody takes from the sink's end any more.
+    /// Moves as many bytes as possible now. `unwatched`: nothing reads from the sink's end any
+    /// more.
     pub(super) fn poll<A: End, B: End>(
         &mut self,
         cx: &mut Context<'_>,

@@ -24,7 +24,7 @@ pub struct SocketEnd {
     stream: TcpStream,
     /// Whether anything was read yet.
     is_fresh: bool,
-    /// Found while looking ahead; told with the next take.
+    /// An error found while looking ahead; returned by the next take.
     failed: Option<io::Error>,
     /// What waits for a peer that does not read, when it came from another socket: what comes out
     /// of a tunnel is on the tunnel's accounts.
@@ -74,9 +74,9 @@ impl SocketEnd {
         }
     }
 
-    /// Whether the peer has closed after the first thing it said, as with a connection for each
-    /// request. Bytes and close then go on together: one record and one wake-up instead of two, and
-    /// the client sees both at once, so that the side which closed first is also the one that
+    /// Whether the peer has closed right after its first bytes, as with a connection for each
+    /// request. Bytes and close are then sent together: one record and one wake-up instead of two,
+    /// and the client sees both at once, so that the side which closed first is also the one that
     /// remembers the port (TIME_WAIT). Asked once, because it takes a call.
     fn has_ended_at_once(&mut self) -> bool {
         if !std::mem::take(&mut self.is_fresh) {
@@ -85,7 +85,7 @@ impl SocketEnd {
         match SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]) {
             Ok(bytes) => bytes == 0,
             Err(error) => {
-                // The kernel tells of a reset once: a read after this one would see an orderly end.
+                // The kernel reports a reset once: a read after this one would see an orderly end.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     self.failed = Some(error);
                 }
@@ -180,7 +180,7 @@ impl End for SocketEnd {
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<EndError> {
-        // A call only when the runtime was told of an error. A FIN is none, a reset is.
+        // A call only when the runtime has seen an error. A FIN is none, a reset is.
         match self.stream.try_io(Interest::ERROR, || self.stream.take_error()) {
             Ok(Some(error)) => Poll::Ready(EndError::Socket(error)),
             _ => Poll::Pending,
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// How a peer goes on after its first word.
+    /// What a peer does after its first bytes.
     enum Then {
         Waits,
         Closes,

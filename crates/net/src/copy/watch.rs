@@ -1,9 +1,10 @@
-//! Looks now and then at the ends of a connection that stands still.
+//! Checks the ends of a stalled connection at intervals.
 //!
-//! Nobody reads from an end whose bytes the other end does not take, so nobody would notice that it
-//! is gone: the runtime wakes a reader for bytes, and there are some. A timer looks instead. It is
-//! set when bytes wait for the first time and costs a connection that never waits nothing. It looks
-//! at what the runtime knows already, which is no system call unless an end has failed.
+//! While one end does not take bytes, nobody reads from the other, so nobody would notice that it
+//! is gone: the runtime wakes a reader for bytes, and there are some already. A timer checks
+//! instead. It starts when bytes wait for the first time, so a connection that never waits pays
+//! nothing. It checks what the runtime knows already, without a system call unless an end has
+//! failed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,8 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::MAX_STANDSTILL;
 
-/// How often a connection that stands still is looked at: often enough that a client which gives up
-/// and comes again has its share back, seldom enough that thousands cost next to nothing.
+/// How often a stalled connection is checked: often enough that a client which gives up and
+/// reconnects has its share back, seldom enough that thousands cost next to nothing.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The looks at one connection. Boxed: an idle connection pays for a pointer.

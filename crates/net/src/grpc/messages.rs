@@ -1,15 +1,14 @@
-//! Calls of which both directions are streams, message by message.
+//! Bidirectional streaming calls, message by message.
 //!
-//! tonic's own streams keep the buffer of the largest message they have carried for as long as they
-//! live. A discovery stream lives for ever, and its first message is the whole view, which both
-//! ends would so keep. Here a message has a buffer of its own, which goes with it. Messages are
-//! never compressed. Nothing here knows what a message says.
+//! tonic's own streams keep the buffer of their largest message for as long as they live. A
+//! discovery stream lives for ever, and its first message is the whole view, so both ends would
+//! keep that much memory. Here each message has its own buffer, which is freed with it. Messages
+//! are never compressed. Nothing here interprets a message.
 //!
-//! On the wire (gRPC over HTTP/2): a message is a byte that says whether it is compressed, its
-//! length in four bytes, big-endian, and its protobuf; messages follow one another in DATA frames
-//! that need not begin or end with one. How a call ended is in the trailers (`grpc-status`,
-//! `grpc-message`), or in the headers when there was no message at all. Both sides may speak at any
-//! time.
+//! On the wire (gRPC over HTTP/2): a message is one byte that says whether it is compressed, its
+//! length in four bytes, big-endian, and its protobuf. Messages need not start or end at the bounds
+//! of a DATA frame. The status of a call is in the trailers (`grpc-status`, `grpc-message`), or in
+//! the headers if there was no message at all. Both sides may send at any time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::stream::{self, Stream};
@@ -39,7 +38,8 @@ const TRUSTED_BYTES: usize = 8 << 20;
 /// Most bytes of the messages in a message whose elements are not counted.
 pub const NESTED_BYTES_MAX: usize = 64 << 10;
 
-/// The messages of one direction, as they come. Whoever stops waiting for one loses nothing.
+/// The messages of one direction, as they arrive. Cancel safe: a caller that stops waiting loses
+/// nothing.
 #[derive(Debug)]
 pub struct Messages {
     body: Body,
@@ -58,8 +58,8 @@ pub struct Messages {
 pub struct Limit {
     /// Its bytes.
     pub bytes: usize,
-    /// Its fields and elements of repeated fields, each of which takes memory however few its bytes
-    /// are. Those of messages in it do not count.
+    /// Most fields and elements of repeated fields: each takes memory, however few its bytes are.
+    /// Those of nested messages do not count.
     pub fields: usize,
     /// Numbers of the fields that are messages with elements of their own: all of them together
     /// take at most [`NESTED_BYTES_MAX`].
@@ -67,8 +67,8 @@ pub struct Limit {
 }
 
 impl Messages {
-    /// Reads the body of a request with these headers. An error is one that the client should hear
-    /// of: what it says is compressed.
+    /// Reads the body of a request with these headers. The error, which the caller should send to
+    /// the client, is that messages are compressed.
     pub fn of_request(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
         match headers.get(ENCODING) {
             Some(encoding) if encoding != IDENTITY => {
@@ -81,7 +81,8 @@ impl Messages {
         }
     }
 
-    /// Reads the body of a response with these headers, which may tell already how the call ended.
+    /// Reads the body of a response with these headers, which may already hold the status of the
+    /// call.
     pub fn of_response(headers: &HeaderMap, body: Body, limit: Limit) -> Result<Self, Status> {
         let it = Self::of_request(headers, body, limit)?;
         Ok(Self { owes_status: !headers.contains_key(Status::GRPC_STATUS), ..it })
@@ -89,8 +90,8 @@ impl Messages {
 
     /// The next message; none when the other side has ended the call without an error.
     ///
-    /// Fails with what the other side said in its trailers, with `UNKNOWN` when a response ends
-    /// without a word, with `INTERNAL` when a message is not of its type or the body ends within
+    /// Fails with the status in the other side's trailers, with `UNKNOWN` when a response ends
+    /// without a status, with `INTERNAL` when a message is not of its type or the body ends within
     /// one, with `OUT_OF_RANGE` when it is over the limit. After an error nothing more can be read.
     /// A message may share its buffer with its fields (`Bytes`).
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
@@ -201,12 +202,12 @@ pub fn framed(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// Begins a call: sends what comes out of `requests`, until it is closed, and answers what comes
-/// back, behind the headers. The path is `/package.Service/Method`.
+/// Begins a call: sends the messages of `requests` until it is closed, and returns the messages
+/// that follow the response headers. The path is `/package.Service/Method`.
 ///
-/// Returns when the server's headers are there, which some servers send with their first message
-/// only: what they are to answer must be in `requests` by then. Fails with the server's status, or
-/// `UNAVAILABLE` when what answers is no gRPC server.
+/// Returns when the server's headers have arrived, which some servers send only with their first
+/// message: what they must answer has to be in `requests` by then. Fails with the server's status,
+/// or `UNAVAILABLE` when what answers is no gRPC server.
 pub async fn call<M: Message + 'static>(
     mut channel: Channel,
     path: &'static str,

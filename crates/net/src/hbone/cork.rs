@@ -1,10 +1,10 @@
-//! Small frames of one moment go out as one TLS record.
+//! Sends small frames of the same moment as one TLS record.
 //!
-//! The HTTP/2 library writes and flushes every DATA frame of more than some hundred bytes by
-//! itself. With many tunnels in one connection that is a record, a system call, a segment and maybe
-//! a wake-up of the peer for each. A [`Cork`] stands between the library and TLS and holds small
-//! writes back; whoever drives the connection calls [`Driver::push`] when the library has nothing
-//! more to say for now. Nothing is ever held beyond that, so no byte waits for another.
+//! The HTTP/2 library writes and flushes every DATA frame of more than a few hundred bytes
+//! separately. With many tunnels in one connection, each costs a record, a system call, a segment
+//! and maybe a wake-up of the peer. A [`Cork`] sits between the library and TLS and holds small
+//! writes back; the task that drives the connection calls [`Driver::push`] when the library has
+//! nothing more to write for now. Nothing is held longer, so no byte waits for another.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -26,7 +26,7 @@ thread_local! {
 /// The library's side.
 pub(super) struct Cork<IO>(Rc<RefCell<Corked<IO>>>);
 
-/// The side of whoever drives the connection.
+/// The side of the task that drives the connection.
 pub(super) struct Driver<IO>(Rc<RefCell<Corked<IO>>>);
 
 struct Corked<IO> {
@@ -37,7 +37,7 @@ struct Corked<IO> {
     held: Vec<u8>,
     /// Something was written and not flushed.
     is_dirty: bool,
-    /// Why a push failed; the library is told when it next asks.
+    /// Why a push failed; the library gets the error on its next call.
     failed: Option<io::Error>,
     /// The transport took less than it was given.
     is_full: bool,
@@ -63,8 +63,8 @@ impl<IO: AsyncWrite + Unpin> Driver<IO> {
         self.0.borrow_mut().is_driven = true;
     }
 
-    /// Writes what is held, or as much as the transport takes now; the task is woken when it takes
-    /// more. Must be called each time the library was polled.
+    /// Writes the held bytes, or as many as the transport takes now; the task is woken when it
+    /// takes more. Must be called each time after the library was polled.
     pub(super) fn push(&self, cx: &mut Context<'_>) {
         let mut corked = self.0.borrow_mut();
         if let Poll::Ready(Err(error)) = corked.poll_push(cx) {

@@ -1,15 +1,15 @@
-//! What one HBONE connection may bring and hold, by the accounts of its owners.
+//! How many bytes one HBONE connection may receive and hold, by the accounts of its owners.
 //!
 //! HTTP/2 has two windows. The *stream's* follows the accounts (SETTINGS, rarely). The
-//! *connection's* is the credit that its peer has: what is held already plus some headroom, so that
-//! a reader that stands still never takes the window of its neighbours. Credit once given cannot be
-//! taken back, so it is reserved before it is given. Every connection has [`FLOOR_BYTES`] without
-//! a reservation: HTTP/2 knows no smaller window. Headroom grows with use and goes when unused.
+//! *connection's* is the credit of its peer: what is held already plus some headroom, so a stalled
+//! reader never takes the window of its neighbours. Credit cannot be taken back, so it is reserved
+//! before it is given. Every connection has [`FLOOR_BYTES`] without a reservation: HTTP/2 has no
+//! smaller window. Headroom grows with use and shrinks when unused.
 //!
-//! The other way, bytes that wait for the transport are counted for all tunnels together: beyond a
-//! bound no source is read. So are those that wait for a window, which they do when the peer has
-//! made it smaller after they were given to the library: they have a bound of their own, the same,
-//! beyond which little is given at a time. A stream that its reader leaves alone stops no others.
+//! In the other direction, bytes that wait for the transport are counted for all tunnels together:
+//! beyond a bound no source is read. Bytes can also wait for a window, if the peer made it smaller
+//! after the library got them. They have a second bound of the same size; beyond it little is given
+//! at a time. A stream whose reader has stalled stops no others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -96,7 +96,7 @@ struct Incoming {
     target: usize,
     /// At most so much is held or may come: the window, or a larger one that was given before.
     exposed: usize,
-    /// Delivered since this was last looked at.
+    /// Delivered since the last check.
     delivered: usize,
     reserved: usize,
     holder: Holder,
@@ -243,7 +243,7 @@ impl Outgoing {
         self.queue.bytes().saturating_sub(self.withheld)
     }
 
-    /// What is to be reserved.
+    /// How many bytes to reserve.
     fn wanted(&self) -> usize {
         let waiting = [self.to_transport(), self.withheld];
         QUEUE_PART_BYTES * waiting.iter().filter(|bytes| **bytes > FREE_QUEUE_BYTES).count()
@@ -260,7 +260,7 @@ impl Outgoing {
     fn room(&self, is_short: bool) -> usize {
         let is_reserved = self.reserved > 0 && self.reserved >= self.wanted();
         let limit = if is_reserved || !is_short { MAX_SEND_BUFFER_BYTES } else { FREE_QUEUE_BYTES };
-        // The neighbours of what is withheld go on. They give so little at a time that a window
+        // The neighbours of withheld bytes continue. They give so little at a time that a window
         // which shrinks again keeps hardly more.
         let is_withheld = self.withheld >= limit;
         let limit = if is_withheld { MIN_WINDOW_BYTES as usize } else { limit };

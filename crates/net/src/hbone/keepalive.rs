@@ -1,7 +1,7 @@
-//! Finds out that an HBONE peer is gone although no packet says so.
+//! Detects an HBONE peer that is gone without having closed the connection.
 //!
-//! A PING is sent only when nothing has arrived for a while, and its loss alone ends nothing: a
-//! peer from which bytes still come is alive, however busy.
+//! A PING is sent only when nothing has arrived for a while, and its loss alone closes nothing: a
+//! peer that still sends bytes is alive, however busy.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) async fn watch(mut ping_pong: PingPong, activity: Activity) {
             let deadline = Instant::now() + PING_TIMEOUT;
             match timeout_at(deadline, ping_pong.ping(Ping::opaque())).await {
                 Ok(Ok(_)) => {}
-                // The connection is over, which its driver tells.
+                // The connection is over; its driver reports that.
                 Ok(Err(_)) => return,
                 Err(_) if activity.bytes() == seen => return,
                 // The answer is stuck behind data that does arrive: wait for it, it comes in order.
@@ -36,7 +36,7 @@ pub(super) async fn watch(mut ping_pong: PingPong, activity: Activity) {
     }
 }
 
-/// Waits for an overdue answer for as long as bytes arrive in every period; tells whether it came.
+/// Waits for an overdue answer while bytes arrive in every period; returns whether it came.
 async fn still_alive(ping_pong: &mut PingPong, activity: &Activity) -> bool {
     loop {
         let seen = activity.bytes();

@@ -1,8 +1,8 @@
-//! Bytes that are counted for as long as the HTTP/2 library has them.
+//! Bytes that are counted while the HTTP/2 library holds them.
 //!
-//! The library does not say what it holds. A peer that lowers SETTINGS_INITIAL_WINDOW_SIZE keeps
-//! frames in it that were given within the window before, and a stream that is reset drops its own.
-//! So the bytes say themselves when they go on, or are dropped.
+//! The library does not report what it holds. If a peer lowers SETTINGS_INITIAL_WINDOW_SIZE, frames
+//! that fitted the earlier window stay in the library; a stream that is reset drops its frames. So
+//! the bytes themselves report when they are sent or dropped.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The places of tunnels on a connection: how many are taken, and since when none is.
+//! The places of tunnels on a connection: how many are taken, and since when it has none.
 
 use std::cell::Cell;
 use std::rc::Rc;

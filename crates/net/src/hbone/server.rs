@@ -19,7 +19,7 @@ use super::{
 };
 use crate::drain::Guard;
 
-/// How long a client may take to begin with HTTP/2 once TLS stands.
+/// How long a client may take to begin HTTP/2 after the TLS handshake.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request for a tunnel. Dropped unanswered it is reset.
@@ -47,7 +47,7 @@ impl Connect {
         std::mem::take(&mut self.head.headers)
     }
 
-    /// Answers 200: the tunnel stands.
+    /// Answers 200: the tunnel is open.
     pub fn accept(mut self, headers: HeaderMap) -> Result<Tunnel, HboneError> {
         let mut response = Response::new(());
         *response.headers_mut() = headers;
@@ -71,8 +71,8 @@ impl Connect {
 }
 
 /// Serves an HBONE connection over an established TLS stream until it ends. `tunnel` is called for
-/// every request and must not block. When the guard drains the client is told to open its next
-/// tunnels elsewhere; when the time is up the connection is closed with all that is left in it.
+/// every request and must not block. When the guard drains, GOAWAY asks the client to open its next
+/// tunnels elsewhere; at the deadline the connection is closed with everything left in it.
 pub async fn serve<IO>(
     io: IO,
     activity: Activity,

@@ -1,6 +1,6 @@
-//! A tunnel as a stream of bytes, for whoever reads what is in it instead of copying it.
+//! A tunnel as a stream of bytes, for code that reads the bytes instead of only copying them.
 //!
-//! What is read counts as delivered at once, so a reader that stops reading holds up its sender.
+//! Bytes count as delivered when they are read, so a reader that stops reading stops its sender.
 //! [`copy`](crate::copy::copy) is faster where nobody looks at the bytes: here they are copied once
 //! more.
 
@@ -58,7 +58,7 @@ impl AsyncWrite for Tunnel {
         given.into()
     }
 
-    /// Whoever drives the connection sends what was written.
+    /// The task that drives the connection sends what was written.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! The socket below TLS, and the note it takes of arriving bytes for the keepalive.
+//! The socket below TLS; it records arriving bytes for the keepalive.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -138,7 +138,7 @@ impl End for Tunnel {
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
         let Some(most) = self.credit.queue_room(cx) else {
-            // The reset of a stream that waits is seen all the same.
+            // The reset of a waiting stream is still seen.
             return self.poll_gone(cx).map(Err);
         };
         self.send.reserve_capacity(READ_BYTES);

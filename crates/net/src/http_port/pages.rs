@@ -1,9 +1,9 @@
-//! Whether a request was made by a web page, and not by whoever administers the machine.
+//! Whether a web page made a request, and not the machine's administrator.
 //!
-//! A browser beside a private port, or one through which the port was forwarded, asks it whatever a
-//! page of somebody else's wants. It says where the page comes from (`Origin`, `Sec-Fetch-Site`).
-//! It does not where the page's own name was changed to mean this port, DNS rebinding, but then the
-//! name stands in `Host`. An address is no name that anybody else can change.
+//! A browser on the host of a private port, or on a host to which the port is forwarded, sends any
+//! request that a stranger's page wants. It says where the page comes from (`Origin`,
+//! `Sec-Fetch-Site`). It does not after DNS rebinding, when the page's own name resolves to this
+//! port; but then that name is in `Host`. An address is not a name that anybody else can change.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,12 +11,12 @@ use http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
 
 /// Where the page is from that has the browser ask (Fetch Metadata).
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What a browser says of addresses that were typed, and of links on our own answers.
+/// The values for addresses that were typed, and for links on our own pages.
 const OWN_SITES: [&str; 2] = ["none", "same-origin"];
 /// The only name that means loopback everywhere (RFC 6761, section 6.3).
 const LOCAL: &str = "localhost";
 
-/// Whether a page of somebody else's asks.
+/// Whether another site's page sent the request.
 pub(super) fn asks(headers: &HeaderMap) -> bool {
     let is_own = |site: &http::HeaderValue| OWN_SITES.iter().any(|own| site == own);
     let is_foreign = headers.get(&SITE).is_some_and(|site| !is_own(site));

@@ -169,7 +169,7 @@ impl RouteSocket {
     /// Switches an interface on, for example `lo`, which is down in a new namespace.
     ///
     /// If it has a carrier, this waits until the kernel lets packets through: it does so a little
-    /// later, and what is sent before is lost, which costs a connection a whole second.
+    /// later, and earlier packets are lost, which costs a connection a whole second.
     pub fn set_up(&mut self, name: &str) -> Result<(), NetlinkError> {
         const OPERATION: &str = "switch on interface";
         self.set_flags(name, OPERATION, UP)?;
@@ -184,7 +184,7 @@ impl RouteSocket {
         Ok(())
     }
 
-    /// The other end of a veth pair, if there is one and it may be looked at.
+    /// The other end of a veth pair, if there is one and it may be read.
     fn other_end(&mut self, link: &Link) -> Option<Link> {
         let body = info(libc::AF_UNSPEC, link.peer?, 0, 0);
         let mut request = Request::new(libc::RTM_GETLINK, 0).body(&body);

@@ -1,7 +1,7 @@
 //! The bytes of netlink messages: headers and attributes, written and read.
 //!
-//! Shared by everything that speaks netlink here (routing, nftables, connection tracking). Reading
-//! never panics: what is cut short is simply not there.
+//! Shared by all netlink code here (routing, nftables, connection tracking). Reading never panics:
+//! a truncated attribute counts as absent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,8 +1,8 @@
 //! One netlink socket: requests, acknowledgements, dumps and transactions, synchronously.
 //!
-//! The kernel answers before `send` returns, so that no call waits for long; a bound stands in case
-//! it does not answer at all. Answers to earlier requests that failed half-way are recognised by
-//! their number and dropped.
+//! The kernel answers before `send` returns, so no call waits for long; a timeout covers the case
+//! that it does not answer at all. Answers to earlier requests that failed half-way are recognised
+//! by their number and dropped.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -99,13 +99,14 @@ impl NetlinkSocket {
 
     /// Sends several requests as one datagram, which the kernel applies as a whole or not at all.
     ///
-    /// `describe` tells for an error which request (by position) the kernel refused.
+    /// `describe` names the request (by position) that the kernel refused, for the error.
     pub(crate) fn transaction(
         &mut self,
         mut requests: Vec<Request>,
         describe: impl Fn(Option<usize>) -> String,
     ) -> Result<(), NetlinkError> {
-        // The last message ends the batch and is never acknowledged; the one before stands for all.
+        // The last message ends the batch and is never acknowledged; the one before acknowledges
+        // all.
         let acknowledged = requests.len().checked_sub(2).expect("a batch has a begin and an end");
         requests[acknowledged].add_flags(libc::NLM_F_ACK);
         let first = self.sequence.wrapping_add(1);
@@ -231,7 +232,7 @@ pub(crate) fn deleted<T>(
     }
 }
 
-/// Tells of changes in a namespace, whoever makes them.
+/// Reports changes in a namespace, whichever process makes them.
 #[derive(Debug)]
 pub(crate) struct Subscription(AsyncFd<OwnedFd>);
 

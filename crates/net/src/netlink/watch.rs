@@ -3,10 +3,10 @@
 use super::NetlinkError;
 use super::socket::Subscription;
 
-/// `RTNLGRP_LINK`: told of every interface that comes, goes or changes.
+/// `RTNLGRP_LINK`: gets every interface that is added, removed or changed.
 const LINKS_GROUP: u32 = 1;
 
-/// Tells when any interface of a namespace comes, goes or changes.
+/// Reports when any interface of a namespace is added, removed or changed.
 #[derive(Debug)]
 pub struct LinkWatch(Subscription);
 

@@ -5,7 +5,7 @@
 
 /// `NFNL_SUBSYS_NFTABLES`.
 pub(super) const SUBSYSTEM: u16 = 10;
-/// `NFNLGRP_NFTABLES`: told of every change.
+/// `NFNLGRP_NFTABLES`: gets every change.
 pub(super) const CHANGES_GROUP: u32 = 7;
 /// Opens a transaction.
 pub(super) const BATCH_BEGIN: u16 = 16;

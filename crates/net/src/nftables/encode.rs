@@ -28,7 +28,7 @@ pub(super) const NAME_BYTES: usize = 16;
 /// The kernel gives a set with this name one of its own.
 pub(super) const ANONYMOUS_NAME: &str = "__map%d";
 
-/// A request and, for error messages, what it is about.
+/// A request and, for error messages, its description.
 pub(super) type Described = (Request, String);
 
 /// All messages that make up tables, in the order in which the kernel has to see them.
@@ -144,7 +144,7 @@ fn backend_element((number, backend): (u32, &SocketAddr)) -> Element {
     Element { key: number.to_ne_bytes().to_vec(), data: Some(ElementData::Value(data)) }
 }
 
-/// A port as the first half of a word, as it stands in a register.
+/// A port as the first half of a word, as in a register.
 pub(super) fn port_word(port: u16) -> [u8; 4] {
     let [high, low] = port.to_be_bytes();
     [high, low, 0, 0]

@@ -1,4 +1,4 @@
-//! Taking away what another program left: named chains in tables that are not Ambit's.
+//! Deletes what another program left: named chains in tables that are not Ambit's.
 
 use super::abi::{attribute, message};
 use super::encode::{self, Described};

@@ -1,4 +1,4 @@
-//! What chains on bridges and devices see of a frame, with frames as an attacker writes them.
+//! What chains on bridges and devices see of a frame, with an attacker's frames.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};

@@ -1,8 +1,8 @@
 //! From the kernel's listing back to something that can be compared.
 //!
 //! Rules are compared by a digest of their expressions. It leaves out what changes by itself
-//! (counters, the numbers of unnamed maps) and what the kernel adds (attributes that are zero), and
-//! puts the content of an unnamed map in place of its name.
+//! (counters, the numbers of unnamed maps) and what the kernel adds (attributes that are zero). It
+//! uses the content of an unnamed map instead of its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! Rules: conditions, then statements, in the order they are written.
+//! Rules: conditions, then statements, in the order of the calls.
 //!
 //! Each builder method appends one condition or statement; a packet that fails a condition leaves
 //! the rule.
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::Verdict;
 
-/// Transport protocols that rules tell apart.
+/// Transport protocols that rules distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
@@ -46,7 +46,7 @@ pub enum Direction {
     Reply,
 }
 
-/// Who owns the socket that sent a packet.
+/// The owner of the socket that sent a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocketOwner {
     /// Any local socket.
@@ -55,7 +55,7 @@ pub enum SocketOwner {
     User(u32),
 }
 
-/// What a packet must be for the rule to go on.
+/// What a packet must match for the rule to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Protocol { protocol: Protocol, equal: bool },
@@ -79,7 +79,7 @@ pub(super) enum Condition {
     ToLocalAddress(bool),
 }
 
-/// What is done to a packet.
+/// An action on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Statement {
     Counter,

@@ -1,7 +1,7 @@
 //! Linux capabilities of the calling thread.
 //!
 //! A pod gets what container runtimes give by default, except `NET_RAW`: with raw sockets it could
-//! forge the addresses by which its neighbours know it.
+//! forge the addresses by which its neighbours identify it.
 
 use std::io;
 

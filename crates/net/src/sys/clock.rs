@@ -1,7 +1,7 @@
-//! Moments more exact than the runtime's timer, and what a thread has used of its processor.
+//! Waits more exact than the runtime's timer, and the processor time that a thread has used.
 //!
-//! The runtime counts in milliseconds and rounds up, which is right for timeouts and useless for
-//! whoever sends a request every hundred microseconds.
+//! The runtime counts in milliseconds and rounds up, which is right for timeouts and useless to
+//! send a request every hundred microseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -25,7 +25,7 @@ impl Timer {
         watch(unsafe { OwnedFd::from_raw_fd(fd) }).map(Self)
     }
 
-    /// Waits until the moment has come. Who gives up waiting leaves nothing behind.
+    /// Waits until `moment`. Cancel safe: a dropped wait leaves nothing behind.
     pub async fn sleep_until(&mut self, moment: Instant) -> io::Result<()> {
         loop {
             let left = moment.saturating_duration_since(Instant::now());
@@ -33,7 +33,7 @@ impl Timer {
                 return Ok(());
             }
             self.set(left)?;
-            // Setting it anew takes back an expiry that nobody read, so nothing needs reading.
+            // Setting it again cancels an unread expiry, so nothing needs reading.
             self.0.readable().await?.clear_ready();
         }
     }

@@ -1,7 +1,7 @@
 //! Opening files without following a symbolic link.
 //!
-//! A name in a directory may have been put there by somebody else. Who opens it must end at that
-//! very entry, or not at all.
+//! Another user may have put a name into a directory. Opening it must reach that very entry, or
+//! fail.
 
 use std::fs::{File, OpenOptions};
 use std::io;

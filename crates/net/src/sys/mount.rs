@@ -1,4 +1,4 @@
-//! Mounts: what a pod's init does to give its processes a root of their own.
+//! Mounts: how a pod's init gives its processes their own root.
 //!
 //! All of it acts on the calling process' mount namespace; call [`make_private`] first in a new
 //! one, or the mounts propagate to the parent's.
@@ -110,7 +110,7 @@ pub fn forbid_below(target: &Path, options: MountOptions) -> io::Result<()> {
 
 /// The directory `path` on a mount of its own that is in no namespace: whatever is done later to
 /// the mounts of this one, the directory stays as reachable and as writable as it is now, by paths
-/// below `/proc/self/fd`. What is mounted below it is left out.
+/// below `/proc/self/fd`. Mounts below it are left out.
 pub fn detached(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: path is NUL-terminated and outlives the call.
@@ -174,7 +174,7 @@ pub fn tracefs(target: &Path) -> io::Result<()> {
     mount_raw(Some(Path::new("tracefs")), target, Some("tracefs"), flags, None)
 }
 
-/// Detaches what is mounted at `target`, at once for new users and for the rest when they close it.
+/// Detaches the mount at `target`, at once for new users and for the others when they close it.
 pub fn unmount(target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
     // SAFETY: target is NUL-terminated and outlives the call.

@@ -56,7 +56,7 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize>
     check_len(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_TRUNC) })
 }
 
-/// Sends one frame as it is.
+/// Sends one frame unchanged.
 #[cfg(test)]
 pub(crate) fn send(socket: impl AsFd, frame: &[u8]) -> io::Result<usize> {
     let fd = socket.as_fd().as_raw_fd();

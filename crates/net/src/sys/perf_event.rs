@@ -1,4 +1,4 @@
-//! Counters of the kernel's tracepoints (`perf_event_open(2)`): how often threads passed one.
+//! Counters of the kernel's tracepoints (`perf_event_open(2)`): how often threads hit one.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
 //! Processes and their namespaces: what the machine and a pod's init call.
 //!
-//! Everything here is meant for a process that was just executed and still has one thread (`ambit
+//! Everything here is for a process that was just executed and still has one thread (`ambit
 //! lab-pod-init`); [`fork`] refuses to run in any other, because a forked child of a threaded
 //! process may not allocate.
 
@@ -118,8 +118,7 @@ pub fn unshare(namespaces: Namespaces) -> io::Result<()> {
     check(unsafe { libc::unshare(namespaces.0) }).map(drop)
 }
 
-/// Moves the calling thread into the namespace (or, with a pidfd, the namespaces) that `target`
-/// stands for.
+/// Moves the calling thread into the namespace (or, with a pidfd, the namespaces) of `target`.
 ///
 /// The kernel refuses when `target` is of another kind than `namespaces`.
 pub fn enter(target: impl AsFd, namespaces: Namespaces) -> io::Result<()> {
@@ -259,8 +258,8 @@ pub fn new_session() -> io::Result<()> {
     check(unsafe { libc::setsid() }).map(drop)
 }
 
-/// Gives every signal its default meaning, for a program that is to be executed: signals that were
-/// ignored stay so otherwise, such as Ctrl-C in what a shell's script started in the background.
+/// Gives every signal its default action, before a program is executed: otherwise ignored signals
+/// stay ignored, such as Ctrl-C in what a shell script started in the background.
 pub fn default_signals() -> io::Result<()> {
     for signal in 1..libc::SIGRTMIN() {
         if matches!(signal, libc::SIGKILL | libc::SIGSTOP | 32 | 33) {
@@ -307,7 +306,7 @@ pub fn raise_open_files_limit() -> io::Result<u64> {
     Ok(limit.rlim_max)
 }
 
-/// How many files this process may have open; the usual 1,024 where the kernel does not tell.
+/// How many files this process may have open; the usual 1,024 if the kernel does not say.
 pub fn open_files_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the struct, which lives as long as the call.
@@ -337,7 +336,7 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     check(result as libc::c_int).map(drop)
 }
 
-/// A descriptor for a process: becomes readable when it ends, and never stands for another one.
+/// A descriptor for a process: becomes readable when it ends, and never means another process.
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: integers only; the returned descriptor is ours alone.
     unsafe {

@@ -33,7 +33,7 @@ pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
     unsafe { read(socket, libc::IPPROTO_TCP, libc::TCP_INFO) }
 }
 
-/// Who holds the other end of a Unix socket, as of its connect.
+/// The process at the other end of a Unix socket, at the time of its connect.
 pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     // SAFETY: ucred is valid for any bytes.
     unsafe { read(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }
@@ -103,7 +103,7 @@ pub(crate) fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)
 }
 
-/// The kind of namespace that a descriptor stands for (`CLONE_NEW*`); fails for anything else.
+/// The kind of a namespace's descriptor (`CLONE_NEW*`); fails for anything else.
 pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
     const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
     // SAFETY: this ioctl takes no argument.

@@ -1,4 +1,4 @@
-//! What a terminal tells about itself.
+//! Properties of a terminal.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,5 +1,5 @@
-//! Floods of HTTP/2 frames by a peer that passed TLS: each ends its own connection, or costs
-//! nothing that grows.
+//! Floods of HTTP/2 frames by a peer that passed TLS: each closes its own connection, or costs a
+//! bounded amount.
 
 use std::cell::Cell;
 use std::rc::Rc;

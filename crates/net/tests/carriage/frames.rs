@@ -1,4 +1,4 @@
-//! Words of HTTP/2 for peers that are written by hand (RFC 9113 sections 3.4 and 6).
+//! HTTP/2 frames for hand-written peers (RFC 9113 sections 3.4 and 6).
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) const DATA: u8 = 0;

@@ -1,4 +1,4 @@
-//! Clients that give up while their server reads nothing: nothing of theirs stays.
+//! Clients that give up while their server reads nothing leave nothing behind.
 
 use std::time::Duration;
 
@@ -91,8 +91,8 @@ fn a_half_closed_client_is_served_on() {
     in_simulated_time(async { check(joined_by_sockets().await).await });
 }
 
-/// Sends until the flow stands still, with no timer. What is sent last still fits in the proxy's
-/// kernel, so that a FIN behind it arrives.
+/// Sends until the flow stalls, with no timer. The last bytes still fit in the proxy's kernel, so a
+/// FIN behind them arrives.
 async fn fill_up(joined: &mut Joined) {
     let bytes = [7; 8 << 10];
     loop {

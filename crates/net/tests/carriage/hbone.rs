@@ -84,7 +84,7 @@ fn a_deadline_closes_what_is_left() {
     });
 }
 
-/// A peer that finished its half of the handshake and from then on does what it is told.
+/// A peer that finished its half of the handshake and from then on does nothing by itself.
 async fn silent_peer(settings: &Settings, drain: &Drain) -> (Client, DuplexStream) {
     let (near, mut far) = duplex(1 << 20);
     far.write_all(SETTINGS).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tests of copy, HBONE and pool, and what they share: applications on loopback and proxies in
-//! between, all on one thread.
+//! Tests of copy, HBONE and pool. They share applications on loopback and proxies in between, all
+//! on one thread.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
 

@@ -1,4 +1,4 @@
-//! Behaviour of the pool, with HBONE connections and with such as carry one exchange at a time.
+//! Behaviour of the pool, with HBONE connections and with connections for one exchange at a time.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Takes a tunnel; tells the number of the connection it is on.
+    /// Takes a tunnel; returns the number of its connection.
     async fn tunnel(&self, key: &'static str, generation: u128) -> (u32, Tunnel) {
         let guard = self.drain.guard();
         let connection = self.pool.connection(&key, generation, &guard, || self.connect()).await;

@@ -1,4 +1,4 @@
-//! Behaviour of windows and queues where memory is short: a peer sees them in raw frames.
+//! Behaviour of windows and queues when memory is short, as a peer sees it in raw frames.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -212,7 +212,7 @@ fn little_waits_for_a_peer_that_stops_reading() {
     });
 }
 
-/// What was given to the library before a window shrank cannot go on, and is counted all the same.
+/// Bytes given to the library before a window shrank cannot be sent, and are still counted.
 #[test]
 fn what_a_shrunken_window_holds_back_is_bounded() {
     const ROUNDS: u32 = 7;

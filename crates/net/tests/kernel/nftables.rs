@@ -1,4 +1,4 @@
-//! nftables against the real kernel: what the rules do, and that tampering shows.
+//! nftables against the real kernel: what the rules do, and that tampering is detected.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -1,7 +1,8 @@
-//! Network namespaces for tests: made by the test, gone with it, never touching the host's.
+//! Network namespaces for tests: each test creates and removes its own, and never touches the
+//! host's.
 //!
-//! Tests that need root run again inside a user namespace of their own when started without; where
-//! that is not allowed either they fail, they are never skipped.
+//! Tests that need root and are started without it run again inside their own user namespace. Where
+//! that is not allowed either they fail; they are never skipped.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -1,8 +1,8 @@
-//! What istio-cni leaves in a pod's namespace when it is taken off a node: its capture rules.
+//! What istio-cni leaves in a pod's namespace when it is removed from a node: its capture rules.
 //!
-//! They redirect to the same ports as ours, so a pod stays captured until our rules stand beside
-//! them; then they go, or the pod could never leave the mesh. Connections that they captured live
-//! on under our chains. Marks and routes are the same as ours and need nothing.
+//! They redirect to the same ports as ours, so a pod stays captured until our rules are in place
+//! beside them. Then they are removed, or the pod could never leave the mesh. Connections that they
+//! captured continue under our chains. Marks and routes are the same as ours and stay.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
-//! The connections that are older than a pod's capture: which they are, and what becomes of them.
+//! The connections that are older than a pod's capture: which they are, and how they end.
 //!
-//! They are noted once, when a pod is enrolled, between the redirects and the filter: from the
-//! first on no connection can join them. The kernel's set is the only record. Nothing here ever
-//! adds to it later; a connection leaves it when its socket is gone.
+//! They are recorded once, when a pod is enrolled, after the redirects and before the filter: once
+//! the redirects are in place no connection can join them. The kernel's set is the only record.
+//! Nothing here adds to it later; a connection is removed when its socket is gone.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;

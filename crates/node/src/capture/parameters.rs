@@ -1,8 +1,8 @@
 //! The kernel parameters that capture sets in a pod's namespace.
 //!
-//! A parameter that cannot be set never keeps a pod out of the mesh: what is lost then is said once
-//! in the log, for what is true of one pod is true of all, and of each look at them. The caller is
-//! in the pod's namespace.
+//! A parameter that cannot be set never keeps a pod out of the mesh. The log says once what is lost
+//! then, because the cause is the same for all pods and every check. The caller is in the pod's
+//! namespace.
 
 use std::fs;
 use std::io;

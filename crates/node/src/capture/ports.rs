@@ -1,7 +1,7 @@
-//! The ports that the node proxy needs in a pod, and which program of the pod has one of them.
+//! The ports that the node proxy needs in a pod, and which of the pod's programs uses one of them.
 //!
-//! Asked only when a proxy refuses a pod because an address is in use: its own listeners, or those
-//! of a proxy that it is to replace, are in nobody's way. It looks and never opens a socket there.
+//! Called only when a proxy refuses a pod because an address is in use: its own listeners, or those
+//! of a proxy that it replaces, do not conflict. It only looks, and never opens a socket there.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,22 +1,22 @@
 //! The capture rules of one pod as data: nftables tables, policy routing, kernel parameters.
 //!
 //! They are those of istio-cni, row by row, so that ztunnel finds what it expects, with four
-//! differences. Every redirect of TCP asks for the first packet of a connection (SYN alone), so
-//! that connections which are open at enrolment live on: to connection tracking, which begins with
-//! these rules, their packets look new. The probe address is believed only on the interface
-//! towards the node. And an outbound connection arrives at a local address that depends on where
-//! it goes: at 127.0.0.1 a client's port that is used again for another destination would meet the
-//! last connection's TIME_WAIT, whose time stamps have nothing to do with the new one's, and every
-//! second such connection would wait a second for its next SYN. And an inbound connection is
-//! redirected only from an address that the pod has: a neighbour may write any other into a packet,
-//! and the redirect would deliver it, and name that address to the proxy as the one to dial.
-//! Without it such a packet is for somebody else, and a pod that is no router drops it.
+//! differences. Every redirect of TCP matches only the first packet of a connection (SYN alone), so
+//! connections that are open at enrolment continue: connection tracking begins with these rules, so
+//! their packets look new to it. The probe address is accepted only on the interface towards the
+//! node. An outbound connection arrives at a local address that depends on its destination: at
+//! 127.0.0.1 a client's port that is used again for another destination would meet the last
+//! connection's TIME_WAIT, whose time stamps are unrelated to the new one's, and every second such
+//! connection would wait a second for its next SYN. An inbound connection is redirected only if it
+//! is to an address that the pod has: a neighbour can write any other address into a packet, and
+//! the redirect would deliver it and give that address to the proxy to dial. Without a redirect
+//! such a packet is for somebody else, and a pod that is no router drops it.
 //!
 //! Address translation decides by a connection's first packet alone, and only where connection
-//! tracking sees a first packet. So two chains stand behind it and drop what passed it by, whatever
-//! the way: TCP that comes from outside and was not translated, and TCP of the pod that is about to
-//! leave and is not the proxy's. What they let pass is a list; the rest is dropped. This module
-//! never touches the kernel.
+//! tracking sees a first packet. So two more chains behind it drop what bypassed it, in whatever
+//! way: TCP from outside that was not translated, and TCP that is about to leave the pod and is not
+//! the proxy's. They accept what a list names and drop the rest. This module never touches the
+//! kernel.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,7 +49,7 @@ pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
 /// make one that passes by capture.
 pub(crate) const LOOSE_PARAMETER: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
-/// Set of the connections that are older than the capture and go on as they are.
+/// Set of the connections that are older than the capture and continue unchanged.
 pub(crate) const OLDER: &str = "older";
 /// Chain that drops what came in by passing by the redirects.
 pub(crate) const INPUT_FILTER: &str = "filter-input";
@@ -129,15 +129,16 @@ impl IpVersion {
 pub(crate) enum Extent {
     /// New connections are captured.
     Full,
-    /// None are; those captured before go on. Address translation, marks and routes stay for them.
+    /// None are; those captured before continue. Address translation, marks and routes stay for
+    /// them.
     Remains,
 }
 
 /// What the filters behind the redirects drop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// First packets of connections that no redirect took. What is open goes on, so that it can be
-    /// listed; nothing can join it.
+    /// First packets of connections that no redirect took. Open connections continue, so that they
+    /// can be listed; none can be added.
     FirstPackets,
     /// All that no redirect took, but for what belongs to these connections.
     AllBut(BTreeSet<Connection>),
@@ -212,8 +213,9 @@ pub(crate) fn policy_rule(version: IpVersion) -> netlink::Rule {
     }
 }
 
-/// What is delivered to this namespace: marked packets, which are answers to an address that the
-/// proxy borrowed, and where outbound connections arrive, which for IPv4 is loopback anyway.
+/// The routes for local delivery: marked packets, which are answers to an address that the proxy
+/// borrowed, and the addresses at which outbound connections arrive, which for IPv4 are loopback
+/// anyway.
 pub(crate) fn routes(version: IpVersion) -> Vec<netlink::Route> {
     let mut routes = vec![netlink::Route::local(version.everything(), ROUTE_TABLE)];
     if version == IpVersion::V6 {
@@ -358,8 +360,8 @@ fn unless_captured(filter: &Filter, of_older: impl Fn(Rule) -> Rule) -> Vec<Rule
     }
 }
 
-/// The proxy's own DNS queries get a zone of their own: they may bear the very addresses and ports
-/// of the captured query that they serve.
+/// The proxy's own DNS queries get their own conntrack zone: they may have the same addresses and
+/// ports as the captured query that they serve.
 fn zone_of_query() -> Rule {
     Rule::new("dns queries of the proxy")
         .protocol(Protocol::Udp)

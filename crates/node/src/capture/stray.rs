@@ -1,6 +1,6 @@
-//! Attacks on capture with packets of one's own making: each row tries one way past the redirects
-//! and then connects from the same port. Whoever answers, it must not be the application, and for
-//! the pod's own connections not the server.
+//! Attacks on capture with hand-made packets: each row tries one way past the redirects and then
+//! connects from the same port. The application must never answer, and for the pod's own
+//! connections neither must the server.
 //!
 //! The output of the tests is the table: `way, version, path, direction: result`.
 
@@ -48,7 +48,7 @@ const MD5: [u8; 20] = [1, 1, 19, 18, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7
 /// `MP_CAPABLE` of version 1 in a SYN.
 const MP_CAPABLE: [u8; 4] = [30, 4, 1, 1];
 
-/// How much of capture stands behind the redirects.
+/// Which filters are in place behind the redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     /// The filters and the strict start of connection tracking, as an agent leaves it.
@@ -101,7 +101,7 @@ const WAYS: [(&str, Way); 24] = [
     ("wrong checksum", Way::BadChecksum),
 ];
 
-/// Sends packets with headers of one's own making, from a namespace.
+/// Sends packets with hand-made headers, from a namespace.
 struct Wire(Socket);
 
 impl Wire {
@@ -325,7 +325,7 @@ fn enrol(bed: &Testbed, behind: Behind) {
     }
 }
 
-/// Connects from that port; the tag of whoever answers, or what the client sees.
+/// Connects from that port; returns the tag of the server that answers, or the client's error.
 async fn answers(netns: &NetNs, from: SocketAddr, to: SocketAddr) -> String {
     let options = DialOptions { source: Some(from), ..DialOptions::default() };
     let connect = Client::connect(netns, to, &options);

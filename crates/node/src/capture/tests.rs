@@ -1,5 +1,5 @@
-//! Every row of the capture table in real namespaces: traffic that it takes and traffic that it
-//! leaves alone, connections that live through every step, and repair.
+//! Every row of the capture table in real namespaces: traffic that it captures and traffic that it
+//! leaves alone, connections that survive every step, and repair.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -266,7 +266,7 @@ async fn a_pod_with_ipv6_switched_off_is_captured() {
     remove_all(&bed.pod).expect("remove");
 }
 
-/// Connections of every kind, open at once, and what each must go on saying.
+/// Connections of every kind, open at once, and what each must keep answering.
 struct Open(Vec<(String, Client)>);
 
 impl Open {
@@ -314,7 +314,7 @@ async fn no_open_connection_notices_capture_or_its_end() {
     open.more(&bed, "at the end", "remote", "app").await;
 }
 
-/// How the pod stands after one more look at it.
+/// The state of the pod after one more check.
 fn look(bed: &Testbed) -> Standing {
     super::program(&bed.pod, OPTIONS, Extent::Full, Occasion::Repair).expect("look")
 }

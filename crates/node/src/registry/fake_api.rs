@@ -26,7 +26,7 @@ struct State {
     objects: BTreeMap<String, Value>,
     version: u64,
     watchers: Vec<(String, mpsc::UnboundedSender<Bytes>)>,
-    /// What watchers were told: at which version, of which kind, and the line.
+    /// What watchers were sent: the version, the kind, and the line.
     told: Vec<(u64, String, Bytes)>,
     away: bool,
     mute: bool,

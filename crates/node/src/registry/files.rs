@@ -1,11 +1,11 @@
-//! The registry as a directory: `objects/pods`, `objects/namespaces` and `status/pods` are read,
-//! `captured` is written, or `uncaptured`.
+//! The registry as a directory: it reads `objects/pods`, `objects/namespaces` and `status/pods`,
+//! and writes `captured` or `uncaptured`.
 //!
-//! Others replace files atomically (write aside, rename). A file that cannot be parsed keeps the
-//! meaning it had before, and so do a kind and a registry that vanish as a whole: a damaged
-//! registry must never take pods out of the mesh. At the start, when nothing is known yet, it is
-//! refused: pods that an earlier agent captured stay so meanwhile. This module never writes
-//! outside of the two.
+//! Other programs replace files atomically (write aside, rename). A file that cannot be parsed
+//! keeps its earlier meaning, and so do a kind and a registry that vanish as a whole: a damaged
+//! registry must never take pods out of the mesh. At the start, when nothing is known yet, a
+//! damaged registry is refused: pods that an earlier agent captured stay captured meanwhile. This
+//! module never writes outside `captured` and `uncaptured`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -117,7 +117,7 @@ pub(crate) async fn follow(
                 modified
             });
             for request in asked {
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _: Result<(), _> = request.send(Ok(fresh.clone()));
             }
         }
@@ -140,7 +140,7 @@ async fn read(mut reader: Reader) -> (Reader, RegistryView) {
     reading.await.expect("reading the registry does not panic")
 }
 
-/// What tells one version of a file from the next.
+/// What distinguishes one version of a file from the next.
 type Stamp = (u64, i64, i64, u64);
 
 /// A file's content as of its last version that could be understood.
@@ -361,7 +361,7 @@ impl CapturedFiles {
         Self::named(&self.directory)
     }
 
-    /// The pods whose reasons are told: what an earlier agent left.
+    /// The pods with a reported reason, which an earlier agent left.
     pub(crate) fn explained(&self) -> Result<Vec<(PodName, PodUid)>, RegistryError> {
         Self::named(&self.reasons)
     }

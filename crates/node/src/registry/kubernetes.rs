@@ -1,11 +1,10 @@
-//! The registry as the API server: pods of this node and the labels of all namespaces are watched,
-//! the pods' network namespaces are found on the node itself.
+//! The API server as the registry: it watches the pods of this node and the labels of all
+//! namespaces, and finds the pods' network namespaces on the node itself.
 //!
-//! What is known stays in force while the server is away or a watch starts over: losing sight of
-//! the server must never take pods out of the mesh. At the start, when nothing is known yet, the
-//! agent waits for the server; pods that an earlier agent captured stay so meanwhile. This module
-//! never believes an address: which namespace is a pod's comes from the CNI plugin or from
-//! [`super::processes`].
+//! What is known stays in force while the server is away or a watch starts over: a lost connection
+//! must never take pods out of the mesh. At the start, when nothing is known yet, the agent waits
+//! for the server; pods that an earlier agent captured stay captured meanwhile. This module never
+//! trusts an address: a pod's namespace comes from the CNI plugin or from [`super::processes`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -42,7 +41,7 @@ const RECONNECT_MAX: Duration = Duration::from_secs(10);
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Look-ups under way at a time; more announcements wait.
 const LOOK_UPS_MAX: usize = 16;
-/// Wait before the node's processes are looked at again for the same pods; doubles.
+/// Wait before the node's processes are searched again for the same pods; doubles.
 const SCAN_MIN: Duration = Duration::from_millis(100);
 /// Longest wait between two looks at the node's processes.
 const SCAN_MAX: Duration = Duration::from_secs(15);
@@ -243,7 +242,7 @@ impl Follower {
         if let Some(Refresh { new_pod, answer }) = announced {
             let known = self.take_up(&new_pod, pod.and(namespace));
             let view = self.publish();
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _: Result<(), _> = answer.send(known.map(|()| view));
         }
         self.look_for_missing();
@@ -253,7 +252,7 @@ impl Follower {
     fn take_up(&mut self, new_pod: &NewPod, asked: Result<(), String>) -> Result<(), String> {
         let labels = self.namespaces.get(&new_pod.name.namespace).is_some();
         let known = self.pods.get(&new_pod.name).filter(|known| {
-            // Without a uid to compare, only the server can tell.
+            // Without a uid to compare, only the server knows.
             new_pod.uid.is_some() && known.object.is_announced_by(new_pod) || asked.is_ok()
         });
         let Some(known) = known.filter(|_| labels) else {
@@ -273,7 +272,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes note of the pods whose namespace is to be looked for.
+    /// Records the pods whose namespace must be searched for.
     fn look_for_missing(&mut self) {
         let alive = |pod: &&KnownPod| !pod.terminated && !pod.object.host_network;
         let pods = self.pods.iter().map(|(_, pod)| pod).filter(alive);
@@ -336,7 +335,7 @@ impl Follower {
         }
     }
 
-    /// Tells the agent, if anything is different; answers with the view.
+    /// Notifies the agent, if anything changed; returns the view.
     fn publish(&self) -> Arc<RegistryView> {
         let view = Arc::new(self.view());
         self.publish.send_if_modified(|current| {

@@ -1,7 +1,8 @@
-//! A copy of what the API server has of one kind, kept by a watch and by single look-ups.
+//! A copy of the API server's objects of one kind, updated by a watch and by single look-ups.
 //!
-//! While the watch starts over, the copy stays as it was: nothing vanishes in between. What is
-//! older than what is known is ignored, whichever way it comes. It never asks the server itself.
+//! While the watch starts over, the copy stays unchanged: nothing vanishes in between. An object
+//! that is older than the known one is ignored, whichever way it arrives. It never asks the server
+//! itself.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +69,8 @@ impl<K: Ord + Clone, V> Mirror<K, V> {
         }
     }
 
-    /// The list has nothing more. Answers with what it does not have and a look-up had: somebody
-    /// has to look again.
+    /// The list is complete. Returns the objects that it lacks and a look-up had found: the caller
+    /// has to look them up again.
     pub(super) fn end_list(&mut self) -> Vec<K> {
         let Some(mut listing) = self.listing.take() else { return Vec::new() };
         let mut uncertain = Vec::new();
@@ -89,7 +90,7 @@ impl<K: Ord + Clone, V> Mirror<K, V> {
         uncertain
     }
 
-    /// The watch tells of a new or changed object.
+    /// The watch reports a new or changed object.
     pub(super) fn apply(&mut self, key: K, found: Versioned<V>) {
         if self.current.get(&key).is_none_or(|known| !found.is_older(known)) {
             self.current.insert(key, found);
@@ -104,7 +105,7 @@ impl<K: Ord + Clone, V> Mirror<K, V> {
         self.apply(key, found);
     }
 
-    /// The watch tells that the object was deleted, at this version.
+    /// The watch reports that the object was deleted, at this version.
     pub(super) fn delete(&mut self, key: &K, last: &Versioned<V>) {
         if self.current.get(key).is_some_and(|known| !last.is_older(known)) {
             self.current.remove(key);

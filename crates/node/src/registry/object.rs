@@ -1,8 +1,8 @@
 //! The Kubernetes JSON of pods and namespaces, and the pod runner's status, as far as the agent
 //! reads them.
 //!
-//! Unknown fields are ignored: these are the API server's objects, not the user's input. A field
-//! that enrolment depends on and that has the wrong type is an error.
+//! Unknown fields are ignored: these are the API server's objects, not the user's input. A wrong
+//! type in a field that enrolment depends on is an error.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,10 +1,10 @@
 //! Finds the network namespaces of a cluster's pods from the node's side: by the cgroup of their
-//! processes, then by what libcni noted when it made them.
+//! processes, then by libcni's records of the namespaces that it made.
 //!
-//! Both are written by the kubelet and the container runtime. A pod may make namespaces of its own,
-//! so that not every process of its cgroup is in the one meant: the oldest is, because whatever a
-//! container started ends with it. It never asks which addresses a namespace has: a pod chooses
-//! those.
+//! The kubelet and the container runtime write both. A pod may create its own namespaces, so not
+//! every process of its cgroup is in the right one. The oldest process is, because the processes
+//! that a container starts end with it. This module never looks at a namespace's addresses: a pod
+//! chooses those.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -63,7 +63,7 @@ fn is_host(netns: &NetNs, hosts: &[NetNs]) -> bool {
     hosts.iter().any(|host| host.inode() == netns.inode())
 }
 
-/// A process of a pod, when it was looked at. Sorts by age.
+/// A process of a pod, when it was read. Sorts by age.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     /// When it started; with the id it names a process for all time.

@@ -1,8 +1,8 @@
 //! The reports of captured pods, and why others are not captured: files in the registry of one
 //! machine, annotations in a cluster.
 //!
-//! The control plane offers the mesh's protocol to pods reported as captured only. A report names a
-//! pod by its uid, so that a later pod of the same name is never reported by mistake.
+//! The control plane offers HBONE only for pods that are reported as captured. A report names a pod
+//! by its uid, so a later pod of the same name is never reported by mistake.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,11 +23,11 @@ use crate::pod::{PodName, PodObject, PodUid, RegistryView};
 
 /// Longest that the server may take to write a report.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two writes of which only the number of older connections is the reason: it falls
-/// one by one, and the API server is for others as well. That none is left is written at once.
+/// Pause between two writes whose only reason is the number of older connections: it falls one by
+/// one, and others need the API server too. That none is left is written at once.
 const OLDER_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is reported of a captured pod, beside that it is one.
+/// What is reported about a captured pod, besides its capture.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Open connections that are older than the capture.
@@ -95,7 +95,8 @@ impl Reports {
         }
     }
 
-    /// Says why a pod that is to be captured is not. It never says that a pod is captured or not.
+    /// Reports why a pod that should be captured is not. It never reports whether a pod is
+    /// captured.
     pub(crate) async fn explain(
         &self,
         name: &PodName,
@@ -163,7 +164,7 @@ impl std::fmt::Debug for Annotations {
 }
 
 impl Annotations {
-    /// The view tells what the annotations are now.
+    /// `view` shows what the annotations are now.
     pub(crate) fn new(client: Client, view: watch::Receiver<Arc<RegistryView>>) -> Self {
         Self { client, view, written: Arc::default() }
     }
@@ -242,7 +243,8 @@ impl Annotations {
         result.unwrap_or(Err(ReportError::Silence))
     }
 
-    /// Whether the pod says what is to be reported, as of the view, or will do for a while.
+    /// Whether the pod's annotations match the report, according to the view, or are good enough
+    /// for a while.
     fn is_written(&self, name: &PodName, uid: &PodUid, report: Option<Report>, last: Last) -> bool {
         let view = self.view.borrow();
         let Some(pod) = view.pods.get(name).filter(|pod| pod.uid == *uid) else { return false };
@@ -293,7 +295,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Whether the pod may be gone, or another bear its name: not found, conflict, immutable uid.
+/// Whether the pod may be gone, or another may have its name: not found, conflict, immutable uid.
 fn is_elsewhere(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 422))
 }

@@ -1,9 +1,8 @@
-//! The live connections of a node: this worker's own, and those of the workers that still finish
-//! theirs.
+//! The live connections of a node: this worker's own, and those of workers that are still draining.
 //!
-//! Only the supervisor knows the other workers. It makes a socket pair for each of them, hands one
-//! end to that worker and the other to the one that asks, and need not wait for anybody: a worker
-//! that dies meanwhile closes its end. Everything here has a time limit, and no connection waits.
+//! Only the supervisor knows the other workers. For each of them it makes a socket pair, hands one
+//! end to that worker and the other to the worker that asks, and waits for neither: a worker that
+//! dies meanwhile closes its end. Everything here has a time limit, and no connection waits.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,10 +22,10 @@ use crate::dataplane::Command;
 use crate::handover::FromWorker;
 use crate::link::Link;
 
-/// How long data-plane threads may take to tell of their connections: less than another worker
-/// waits, so that it learns why there is no list.
+/// How long data-plane threads may take to list their connections: less than another worker waits,
+/// so that it learns why there is no list.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long other workers may take to tell of theirs.
+/// How long other workers may take to list theirs.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a question may wait for the one before it.
 const TURN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -50,7 +49,7 @@ pub(crate) struct PassedOn {
 /// Questions on their way to the other workers.
 type Asked = Mutex<HashMap<u64, oneshot::Sender<PassedOn>>>;
 
-/// Tells of live connections.
+/// Lists live connections.
 pub(crate) struct LiveConnections {
     threads: Vec<mpsc::Sender<Command>>,
     link: Link,
@@ -165,7 +164,7 @@ impl LiveConnections {
 /// This worker's own connections.
 struct Own {
     connections: Vec<Connection>,
-    /// Whether every thread has told of its own.
+    /// Whether every thread has listed its own.
     is_whole: bool,
 }
 

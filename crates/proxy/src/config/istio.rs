@@ -1,8 +1,8 @@
-//! What Istio says outside of single variables: `PROXY_CONFIG`, prefixes such as `XDS_HEADER_`,
+//! Istio's settings that are not single variables: `PROXY_CONFIG`, prefixes such as `XDS_HEADER_`,
 //! node metadata, and the variables that are refused.
 //!
-//! A variable that would change security or behaviour and is not supported stops the start: a mesh
-//! that silently does something else is worse than one that does not come up.
+//! An unsupported variable that would change security or behaviour stops the start: a mesh that
+//! silently behaves differently is worse than one that does not start.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,7 +44,7 @@ const DNS_PROXY_ADDRESSES: [&str; 3] = ["localhost:15053", "127.0.0.1:15053", "[
 /// Where a container with a memory limit finds it (cgroup v2, in a namespace of its own).
 const MEMORY_LIMIT: &str = "/sys/fs/cgroup/memory.max";
 
-/// The process's environment, as far as no flag stands for it.
+/// The process's environment variables that have no flag.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     variables: BTreeMap<String, String>,
@@ -204,7 +204,7 @@ impl ProxyConfig {
     }
 }
 
-/// What the control plane is told about this proxy.
+/// This proxy's metadata for the control plane.
 pub(super) fn node_metadata(
     node_name: &str,
     proxy_config: &ProxyConfig,

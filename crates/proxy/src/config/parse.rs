@@ -1,6 +1,6 @@
 //! The small languages of the settings: durations, thread counts, CPU quantities, addresses.
 //!
-//! Each parser names what it got and shows what it takes. Nothing here has a default of its own.
+//! Each error shows what was given and what is accepted. Nothing here has its own default.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("{text:?} is no IP address, nor one with a port"))
 }
 
-/// Root certificates, as ztunnel tells the forms apart.
+/// Root certificates, with the forms distinguished as in ztunnel.
 pub(super) fn root(text: &str) -> RootCertificate {
     if text == "SYSTEM" {
         RootCertificate::System

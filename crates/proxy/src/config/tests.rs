@@ -5,7 +5,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 
-/// Parses flags as given and variables as clap would: each as the flag that it stands for.
+/// Parses flags as given and variables as clap would: each as its flag.
 pub(crate) fn config(flags: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
     let command = Args::augment_args(Command::new("proxy").no_binary_name(true));
     let mut words: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();

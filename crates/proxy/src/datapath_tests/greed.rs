@@ -1,4 +1,4 @@
-//! Clients that take all they can get: their victims' neighbours are served all the same.
+//! Clients that take all they can get: their victims' neighbours are still served.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread::JoinHandle;
@@ -23,7 +23,7 @@ const LIMIT: usize = 4_000;
 
 /// What an attack got. It holds on to it until it is ended.
 struct Attack {
-    /// Tunnels that stand.
+    /// Open tunnels.
     accepted: usize,
     /// Tunnels that were refused.
     crowded: usize,

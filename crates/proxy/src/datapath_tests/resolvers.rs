@@ -1,4 +1,4 @@
-//! Queries of a pod that are not for the mesh: each goes to the resolver that it was sent to.
+//! A pod's queries that are not for the mesh: each goes to the resolver that the pod chose.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,4 +1,4 @@
-//! What readers that stand still cost, wherever they are, and that it is over when they are gone.
+//! What stalled readers cost, wherever they are, and that the cost ends with them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,8 +11,8 @@ use ambit_net::socket::set_linger_reset;
 use super::world::{self, PodBox, World, echo};
 use super::{PLACES, Pair, Place, at, ping, wait_until};
 
-/// How many stand still: enough that the largest windows for all of them would be several times
-/// what is allowed.
+/// How many stall: enough that the largest windows for all of them would be several times what is
+/// allowed.
 const READERS: usize = 600;
 /// What all of them together may hold in a proxy: the share of the client, with what is lent to
 /// HTTP/2 connections without asking.
@@ -50,7 +50,7 @@ fn gush(mut stream: TcpStream) {
     while stream.write_all(&bytes).is_ok() {}
 }
 
-/// Small socket buffers, so that what is sent comes to the proxies and does not stay in the kernel.
+/// Sets small socket buffers, so that sent bytes reach the proxies and do not stay in the kernel.
 pub(super) fn narrow(pod: &PodBox) {
     let set = || {
         for name in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
@@ -90,7 +90,7 @@ fn open(pair: &Pair, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Lets readers stand still, looks at what they cost, and lets them go.
+/// Makes readers stall, measures what they cost, and lets them go.
 fn check(place: Place, reader: Reader) {
     let world = World::new();
     let pair = Pair::new(&world, place);

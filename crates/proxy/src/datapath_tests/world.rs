@@ -1,7 +1,7 @@
 //! A mesh in this process: pods are network namespaces on one bridge, proxies are threads.
 //!
-//! All that is real is the data path: namespaces, capture rules, sockets, certificates. The view
-//! is written by the test, and the certificate authority is a struct.
+//! Only the data path is real: namespaces, capture rules, sockets, certificates. The test writes
+//! the view, and the certificate authority is a struct.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -162,7 +162,7 @@ impl World {
         self.proxy_of(same_node, None)
     }
 
-    /// The same with so many descriptors, if it is said.
+    /// The same with a limit of descriptors, if given.
     pub(crate) fn proxy_of(&self, same_node: SameNode, limit: Option<usize>) -> Proxy {
         let cli = Cli::parse_from(["ambit", "--node-name", "node"]);
         let mut config = Config::new(&cli.args, &Environment::default()).unwrap();
@@ -297,7 +297,7 @@ impl Proxy {
         self.thread.take().unwrap().join().unwrap();
     }
 
-    /// What an operator is told of its shares.
+    /// What an operator sees of its shares.
     pub(crate) fn shares(&self) -> admin::Shares {
         let pods = self.shared.pods.load();
         self.shared.mesh.descriptors.told(pods.iter().map(|pod| &pod.shares))
@@ -308,7 +308,7 @@ impl Proxy {
     }
 }
 
-/// Tells several proxies of the mesh.
+/// Publishes the mesh to several proxies.
 pub(crate) fn publish(proxies: &[&Proxy], pods: &[&PodBox], further: &[Change]) {
     let mut view = View::default();
     for pod in pods {
@@ -391,7 +391,7 @@ impl PodBox {
     }
 }
 
-/// Answers with what it heard and whom it sees, when the client has ended.
+/// Answers with what it received and its peer's address, when the client has ended.
 pub(crate) fn mirror(mut stream: TcpStream) {
     let peer = ambit_net::socket::normalise(stream.peer_addr().unwrap()).ip();
     let mut heard = String::new();
@@ -455,7 +455,7 @@ fn capture(netns: &NetNs) {
             let rule = Rule::new("dns").protocol(protocol).port(53).out_interface_not("lo");
             rule.mark_not(MARK, MASK).redirect(15053)
         };
-        // The proxy's own queries may bear the addresses and ports of those that they serve.
+        // The proxy's own queries may have the addresses and ports of those that they serve.
         let ours = Rule::new("ours").protocol(Protocol::Udp).mark(MARK, MASK);
         let theirs = Rule::new("theirs").protocol(Protocol::Udp).mark_not(MARK, MASK);
         let (nat, mangle) = (Priority::DESTINATION_NAT, Priority::MANGLE);

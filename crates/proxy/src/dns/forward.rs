@@ -1,8 +1,8 @@
-//! Queries handed on to another resolver, from inside the pod's namespace.
+//! Forwards queries to another resolver, from inside the pod's namespace.
 //!
-//! The query goes on byte for byte but for its number, which is drawn anew, from a socket of its
-//! own with a port of its own: an attacker has to guess both. Only an answer to the very question
-//! is handed back.
+//! A query is forwarded byte for byte, except for its ID, which is a new random number, and from
+//! its own socket and port: an attacker has to guess both. Only an answer to that very question is
+//! returned.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
 //! DNS messages: reading queries, writing answers. No socket and no view.
 //!
-//! Input is arbitrary bytes of a pod; what is no query is ignored or answered with an error, and
-//! nothing here panics on it. A query is read once from front to back, in steps that are counted:
-//! no name is ever decompressed, because one message can hold thousands of names, each of which
-//! costs thousands of hops.
+//! Input is arbitrary bytes from a pod. What is not a query is ignored or answered with an error;
+//! nothing here panics on it. A query is read once from front to back, in steps that are counted.
+//! No name is ever decompressed: one message can hold thousands of names, and each can cost
+//! thousands of hops.
 
 use std::net::IpAddr;
 
@@ -21,10 +21,10 @@ const MAX_NAME_BYTES: usize = 255;
 const MAX_LABEL_BYTES: u8 = 63;
 /// The two highest bits of a pointer's first byte.
 const POINTER_BITS: u8 = 0xc0;
-/// Labels and records of one query that are looked at. A name has at most 128 labels, and a query
+/// Most labels and records of one query that are read. A name has at most 128 labels, and a query
 /// little beside its question: an OPT record and a signature, or the SOA of a zone transfer.
 const MAX_STEPS: usize = 512;
-/// Nobody could be asked.
+/// No resolver could be reached.
 pub(super) const SERVER_FAILURE: u8 = 2;
 /// The query is of no known kind.
 const NOT_IMPLEMENTED: u8 = 4;
@@ -40,7 +40,7 @@ const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 const TYPE_OPT: u16 = 41;
 
-/// How a query came, and how it goes on.
+/// The transport of a query, as it arrived and as it is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     /// As a datagram.
@@ -63,7 +63,7 @@ pub(super) struct Asked {
     payload: Option<usize>,
 }
 
-/// What is known of a name.
+/// What is known about a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     /// The name itself, where a search domain was taken off the one that was asked for.
@@ -91,7 +91,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Asked, Outcome> {
 }
 
 fn read_within(bytes: &[u8], walk: &mut Walk<'_>) -> Result<Asked, Outcome> {
-    // Answering an answer could go on for ever.
+    // Answering an answer could loop for ever.
     let is_response = bytes.get(2).is_none_or(|flags| flags & 0x80 != 0);
     if bytes.len() < HEADER_BYTES || is_response {
         return Err(Outcome::Ignore);
@@ -161,7 +161,7 @@ impl Question {
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Labels and records looked at.
+    /// Labels and records read so far.
     steps: usize,
     ended_with_pointer: bool,
 }
@@ -212,9 +212,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What the OPT record behind the question says of the client's payload, if there is one;
-    /// nothing if the records are malformed or too many. There is one at most, and it is among the
-    /// additional records (RFC 6891 section 6.1.1).
+    /// The client's payload size in the OPT record behind the question, if there is one; nothing if
+    /// the records are malformed or too many. There is one at most, and it is among the additional
+    /// records (RFC 6891 section 6.1.1).
     fn payload(&mut self) -> Option<Option<usize>> {
         let count = |at: usize| {
             let count = self.bytes.get(at..at + 2)?;
@@ -268,7 +268,7 @@ fn written(asked: &Asked, known: Known<'_>, is_cut: bool) -> Vec<u8> {
         message.extend(u16::to_be_bytes(number));
     }
     message.extend(&asked.question);
-    // The name of the question, which stands behind the header.
+    // The name of the question, which follows the header.
     let mut owner = HEADER_BYTES as u16;
     if let Some(canonical) = canonical {
         let start = record(&mut message, owner, TYPE_CNAME, ttl, &in_labels(canonical));

@@ -1,10 +1,10 @@
 //! Whether the view knows a name, and its addresses. A pure function.
 //!
-//! A name is looked for as it stands, with the cluster's suffixes added (a short name of a
-//! service), and with a search domain of the pod taken off again (resolvers try those first, also
-//! behind names of other domains). A name of the cluster (`name.namespace.svc` and its short forms)
-//! belongs to the namespace in it: no other takes it over. What the view does not know is for
-//! another resolver to say: nothing is ever declared non-existent here.
+//! A name is looked up unchanged, with the cluster's suffixes added (a short name of a service),
+//! and with a search domain of the pod removed (resolvers try those first, also behind names of
+//! other domains). A name of the cluster (`name.namespace.svc` and its short forms) belongs to the
+//! namespace in it: no other namespace can take it over. A name that the view does not know is left
+//! to another resolver: nothing here answers that a name does not exist.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) enum Family {
     Ipv6,
 }
 
-/// Who asks.
+/// The pod that asks.
 pub(super) struct Asker<'a> {
     /// The namespace of the pod.
     pub(super) namespace: &'a str,

@@ -1,4 +1,4 @@
-//! Queries through real sockets, with a scripted resolver behind.
+//! Queries through real sockets, with a scripted resolver behind them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -74,7 +74,7 @@ impl World {
         (at_udp.expect("an address"), at_tcp.expect("an address"))
     }
 
-    /// How many queries were looked at so far.
+    /// How many queries were served so far.
     fn asked(&self) -> u64 {
         let metrics = self.shared.mesh.metrics.encode().expect("metrics");
         let line = metrics.lines().find_map(|it| it.strip_prefix("istio_dns_requests_total "));
@@ -385,9 +385,9 @@ async fn pods_take_turns_however_many_connections_each_has() {
         }
         let beside = world.asked() - before - 50;
         println!("{beside} queries of the other pod");
-        // A few rounds for each exchange, in each of which the other pod has one turn.
+        // A few rounds for each exchange; the other pod has one turn in each.
         assert!(beside < 50 * 6, "{beside}");
-        // And the other pod is answered all the same.
+        // And the other pod is still answered.
         for client in connections {
             let mut client = TcpStream::from_std(client).expect("a socket");
             for _ in 0..100 {

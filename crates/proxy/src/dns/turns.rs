@@ -1,9 +1,9 @@
-//! Whose query is next: one of each pod in turn, and of each pod only so many a second.
+//! Whose query is next: one from each pod in turn, and a limited number a second from each pod.
 //!
-//! All pods of a node share one thread. Whatever a pod asks, by whichever sockets and connections,
-//! goes through its turns, so that it has one place in the thread's round and not one for each
-//! connection. What is beyond its pace waits: in connections, and in the socket for datagrams,
-//! where the kernel drops what has no room. That costs the thread nothing.
+//! All pods of a node share one thread. All queries of a pod, from all its sockets and connections,
+//! go through its turns, so a pod has one place in the thread's round and not one for each
+//! connection. Queries beyond its pace wait: in connections, and for datagrams in the socket, where
+//! the kernel drops what has no room. That costs the thread nothing.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const SAVED_UP_AT_MOST: Duration = Duration::from_secs(1);
 
 /// The turns of one pod.
 pub(super) struct Turns {
-    /// Held by whoever has the pod's turn; the others wait in their order.
+    /// Held by the query that has the pod's turn; the others wait in their order.
     turn: Semaphore,
     pace: Cell<Pace>,
 }

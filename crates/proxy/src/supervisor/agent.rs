@@ -1,7 +1,7 @@
-//! The node agent, seen from the supervisor: which pods to serve (ZDS).
+//! The supervisor's connection to the node agent: which pods to serve (ZDS).
 //!
-//! Connects again whenever the agent goes away; the pods are served on meanwhile. Never sends
-//! anything but the hello and one answer to each request, and answers each within its deadline.
+//! It reconnects whenever the agent goes away; the pods are still served meanwhile. It sends only
+//! the hello and one answer to each request, and answers each within its deadline.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +27,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
 /// One request of the agent, to be answered.
 pub(super) struct Asked {
-    /// What is asked.
+    /// The agent's request.
     pub(super) event: Event,
     /// The pod's namespace, with [`Event::Serve`].
     pub(super) netns: Option<NetNs>,

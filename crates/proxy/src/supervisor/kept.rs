@@ -1,8 +1,8 @@
-//! What the supervisor keeps for the next worker: the view as it came off the wire, the revocation
-//! list, certificates with their keys.
+//! What the supervisor keeps for the next worker: the view as received, the revocation list,
+//! certificates with their keys.
 //!
-//! Keys stay in sealed memory; the supervisor never reads them. Only a view that was received as a
-//! whole is handed on: half a view would let through what the other half forbids.
+//! Keys stay in sealed memory; the supervisor never reads them. Only a complete view is handed on:
+//! half a view would let through what the other half forbids.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -68,7 +68,7 @@ struct Disk {
     seen: Arc<Mutex<Option<Stamp>>>,
 }
 
-/// Tells a file from one that was put in its place: inode and time of writing.
+/// Distinguishes a file from one that replaced it: inode and time of writing.
 type Stamp = (u64, SystemTime);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -146,12 +146,12 @@ impl Kept {
         self.certificates.insert(identity, Arc::new(file.into()));
     }
 
-    /// Nobody uses an identity any more.
+    /// Drops the certificate of an identity that no pod uses any more.
     pub(super) fn forget_certificate(&mut self, identity: &str) {
         self.certificates.remove(identity);
     }
 
-    /// What a new worker is told.
+    /// The messages for a new worker.
     pub(super) fn messages(&self) -> io::Result<Vec<Message<ToWorker>>> {
         let mut messages = Vec::with_capacity(self.certificates.len() + 1);
         if self.complete {
@@ -208,7 +208,7 @@ impl Kept {
         }
     }
 
-    /// Writes what is not written yet. Blocks on the disk; for the end of the process.
+    /// Writes pending changes. Blocks on the disk; for the end of the process.
     pub(super) async fn save_last(&mut self) {
         let Some(disk) = &mut self.disk else { return };
         if let Some(saving) = disk.saving.take() {
@@ -221,8 +221,8 @@ impl Kept {
         }
     }
 
-    /// Removes what was written, but not what another proxy has put in its place; nothing is
-    /// written any more. Blocks on the disk; for the end of the process.
+    /// Removes the written file, unless another proxy has replaced it; nothing is written any more.
+    /// Blocks on the disk; for the end of the process.
     pub(super) async fn clear_disk(&mut self) {
         let Some(disk) = self.disk.take() else { return };
         if let Some(saving) = disk.saving {

@@ -1,8 +1,8 @@
-//! The sockets that the supervisor opens and keeps: in the pods' namespaces, and for an operator.
+//! The sockets that the supervisor opens and keeps: in the pods' namespaces, and for operators.
 //!
-//! A socket belongs to the namespace it was made in, whoever holds its descriptor. The supervisor
-//! never accepts on any of them; that a worker dies is therefore no reason for a connection to be
-//! refused.
+//! A socket belongs to the namespace in which it was created, whichever process holds its
+//! descriptor. The supervisor never accepts on any of them, but it keeps them open: so no
+//! connection is refused because a worker died.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -95,8 +95,8 @@ impl PodSockets {
         self.inode == netns.inode()
     }
 
-    /// Whether somebody else listens there too, on all ports: another proxy, which gets what comes
-    /// once these are closed. Where that cannot be told now, nobody does.
+    /// Whether another proxy listens there too, on all ports; it gets new connections once these
+    /// are closed. If that is unknown now, the answer is no.
     pub(super) fn have_successor(&self) -> bool {
         let others = || -> io::Result<bool> {
             let inode = |fd: &Arc<OwnedFd>| Ok(File::from(fd.try_clone()?).metadata()?.ino());
@@ -118,7 +118,7 @@ impl PodSockets {
         })
     }
 
-    /// What a worker is told of the pod.
+    /// The messages to a worker about the pod.
     pub(super) fn messages(&self, pod: &PodInfo) -> Vec<Message<ToWorker>> {
         let (dns, dns_fds): (Vec<_>, Vec<_>) = self.dns.iter().cloned().unzip();
         let header = ToWorker::Pod { pod: pod.clone(), dns, threads: self.threads.len() };
@@ -272,7 +272,7 @@ impl OperatorSockets {
         Ok(Self { sockets, unix })
     }
 
-    /// What a worker is told of them.
+    /// The message to a worker about them.
     pub(super) fn message(&self) -> Message<ToWorker> {
         let (sockets, fds) = self.sockets.iter().cloned().unzip();
         Message { header: ToWorker::Operator { sockets }, fds }

@@ -1,4 +1,4 @@
-//! Scripted agents and workers. Needs the rights of root over network namespaces.
+//! The supervisor with scripted agents and workers. Needs root's rights over network namespaces.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

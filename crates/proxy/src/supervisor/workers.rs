@@ -1,7 +1,7 @@
-//! Worker processes, seen from the supervisor: starting them, talking to them, learning their end.
+//! The supervisor's worker processes: starts them, talks to them, notices their end.
 //!
-//! A worker's socket is its standard input, so that no descriptor number has to be agreed upon.
-//! A worker that does not read what it is sent is ended: it could not serve anybody either.
+//! A worker's socket is its standard input, so no descriptor number has to be agreed upon. A worker
+//! that does not read its messages is killed: it could not serve anybody either.
 
 use std::ffi::OsString;
 use std::io;
@@ -121,7 +121,7 @@ pub(super) enum Said {
 pub(super) struct Worker {
     /// Its process number, for logs.
     pub(super) pid: u32,
-    /// What it is doing.
+    /// Whether it starts, serves or drains.
     pub(super) phase: Phase,
     /// Since when it is.
     pub(super) since: Instant,

@@ -1,7 +1,7 @@
 //! When a worker without a supervisor may stop: once another proxy of this node is ready.
 //!
-//! The next proxy puts its own socket in the place of the admin socket; who answers there says
-//! which process it is. Both accept for a moment, which loses nothing; none accepting would.
+//! The next proxy replaces the admin socket with its own; the answer there says which process it
+//! is. For a moment both accept, which loses nothing; a moment in which none accepts would.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::config::Operator;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long an answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Without another proxy the worker stops after this time: nobody can tell it of pods any more.
+/// Without another proxy the worker stops after this time: nobody can send it pods any more.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until another proxy has taken over, or none has for too long. Time counts from when this

@@ -1,8 +1,7 @@
-//! The threads of a worker: starting them, telling them of pods, learning their end.
+//! The threads of a worker: starts them, sends them pods, notices their end.
 //!
 //! Each thread has its own runtime and its own listeners. A thread that panics ends the worker, and
-//! the supervisor puts another in its place: half a worker would leave half of the connections
-//! unserved.
+//! the supervisor starts another: half a worker would leave half of the connections unserved.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::dns;
 use crate::pods::Pod;
 use crate::shared::Shared;
 
-/// What a data-plane thread is told.
+/// Commands to a data-plane thread.
 type Orders = mpsc::Sender<Command>;
 
 /// Commands that may wait for a thread; the control thread waits beyond.

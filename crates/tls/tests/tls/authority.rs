@@ -1,4 +1,4 @@
-//! What the authority signs, what it refuses, and what it makes of plugged-in files.
+//! What the authority signs, what it refuses, and how it reads plugged-in files.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

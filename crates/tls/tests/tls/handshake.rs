@@ -1,6 +1,6 @@
-//! Who gets a connection with whom, and what each end is told when not.
+//! Who can connect to whom, and which error each end gets otherwise.
 //!
-//! Every case runs both ends over memory. What is checked is the verdict of either end, because an
+//! Every case runs both ends over memory. The tests check the verdict of each end, because an
 //! operator may see only one of the two logs.
 
 use std::sync::Arc;
@@ -385,7 +385,8 @@ async fn certificates_that_live_for_seconds_work_and_are_refreshed_in_time() {
     let wait = |jitter| short.refresh_at(jitter).duration_since(now).expect("ahead").as_secs();
     assert!((29..=30).contains(&wait(0.0)), "{}", wait(0.0));
     assert!((23..=24).contains(&wait(1.0)), "{}", wait(1.0));
-    // Whoever takes half of what the certificate says, as ztunnel does, finds it ahead, too.
+    // A client that takes half of the certificate's stated life, as ztunnel does, also finds that
+    // moment ahead.
     let life = short.not_after().duration_since(short.not_before()).expect("positive");
     assert!(short.not_before() + life / 2 > now + Duration::from_secs(10));
 }
@@ -452,7 +453,7 @@ fn name() -> rustls_pki_types::ServerName<'static> {
     "peer.invalid".try_into().expect("a name")
 }
 
-/// A client that believes every server: it stands for a peer whose own judgement is not tested.
+/// A client that accepts every server: a peer whose own judgement is not tested.
 #[derive(Debug)]
 struct Trusting;
 

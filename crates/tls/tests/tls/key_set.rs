@@ -1,4 +1,4 @@
-//! An issuer's published keys: what they have signed, and what they have not.
+//! An issuer's published keys: which tokens they have signed, and which not.
 
 use ambit_tls::key_set::{Forgery, KeySet, KeySetError};
 use aws_lc_rs::rand::SystemRandom;

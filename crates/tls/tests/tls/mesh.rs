@@ -1,7 +1,7 @@
 //! A mesh in miniature for the tests: authorities, workloads, and handshakes over memory.
 //!
-//! It uses the public interface only, so that a test sees what another crate sees. It must never
-//! grow shortcuts around verification.
+//! It uses only the public interface, so a test sees what another crate sees. It must never bypass
+//! verification.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

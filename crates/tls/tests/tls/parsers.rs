@@ -1,4 +1,4 @@
-//! Nothing that is read from outside makes a parser panic, neither noise nor a damaged original.
+//! No input makes a parser panic, neither noise nor a damaged original.
 
 use std::sync::OnceLock;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! Which tokens are believed, and the forgeries that are not.
+//! Which tokens are accepted, and which forgeries are refused.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -89,8 +89,8 @@ pub struct RevokedCertificate {
     pub not_after: Option<String>,
 }
 
-/// What is to be revoked: exactly one of serial, pod and identity. A field that is not known is an
-/// error: what was meant by it would not happen.
+/// What to revoke: exactly one of serial, pod and identity. An unknown field is an error: otherwise
+/// it would be silently ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Revocation {

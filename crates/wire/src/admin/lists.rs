@@ -75,7 +75,7 @@ pub struct ServicePort {
     pub port: u16,
     /// The port of its endpoints; 0 where each has its own.
     pub target_port: u16,
-    /// What is said to be spoken: `unspecified`, `tcp`, `http`, ...
+    /// The declared application protocol: `unspecified`, `tcp`, `http`, ...
     pub protocol: Word,
 }
 
@@ -140,7 +140,7 @@ pub struct Workload {
     pub locality: Locality,
     /// Whether it shares its node's network.
     pub host_network: bool,
-    /// Its share of connections beside other endpoints; 1 for a pod.
+    /// Its weight among other endpoints; 1 for a pod.
     pub capacity: u32,
 }
 
@@ -163,7 +163,7 @@ pub enum Policy {
     AuthorizationPolicy(AuthorizationPolicy),
     /// Whether plain text is accepted.
     PeerAuthentication(PeerAuthentication),
-    /// A kind of a newer control plane, of which nothing is shown.
+    /// A kind of a newer control plane; nothing of it is shown.
     #[serde(other)]
     Unknown,
 }
@@ -178,7 +178,7 @@ pub struct AuthorizationPolicy {
     pub name: String,
     /// As it was written: `ALLOW`, `DENY`, `AUDIT` or `CUSTOM`.
     pub action: Word,
-    /// For what it holds: `mesh`, `namespace` or `selector`; null if the proxies are not sent it.
+    /// Its scope: `mesh`, `namespace` or `selector`; null if it is not sent to proxies.
     pub scope: Option<Word>,
     /// What the proxies do: `ALLOW` or `DENY`; null if they are not sent it.
     pub enforced_as: Option<Word>,
@@ -211,7 +211,7 @@ pub struct PeerAuthentication {
 /// A condition of an object's status, as Kubernetes writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// What is stated: `Accepted`.
+    /// The type of the condition: `Accepted`.
     #[serde(rename = "type")]
     pub kind: Word,
     /// `True` or `False`.

@@ -18,7 +18,7 @@ pub struct Connections {
     /// The youngest last.
     pub items: Vec<Connection>,
     /// How many workers have not listed all of theirs. Null if the others could not be asked, so
-    /// that nobody knows how many there are.
+    /// their number is unknown.
     #[serde(deserialize_with = "required")]
     pub left_out: Option<usize>,
 }
@@ -59,7 +59,8 @@ pub struct Connection {
     pub age_ms: u64,
 }
 
-/// Who has the descriptors of a node proxy, and which shares of them and of memory are used up.
+/// How the descriptors of a node proxy are shared, and which shares of them and of memory are used
+/// up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shares {
@@ -71,11 +72,11 @@ pub struct Shares {
     pub for_connections: usize,
     /// What they have.
     pub used: usize,
-    /// What one share may have at most now, beyond what it is guaranteed.
+    /// The most that one share may have now, beyond its guarantee.
     pub loan: usize,
     /// Whether the sockets of one more pod can be taken on.
     pub fits_another_pod: bool,
-    /// What is used up, and by whom: a sentence each.
+    /// The shares that are used up, and their main sources: a sentence each.
     pub used_up: Vec<String>,
     /// The shares that have something, those that are used up first.
     pub items: Vec<Share>,
@@ -93,7 +94,7 @@ pub struct Share {
     pub direction: Word,
     /// Descriptors that it has.
     pub used: usize,
-    /// What it may have now, what it is guaranteed included.
+    /// The most that it may have now, including its guarantee.
     pub bound: usize,
     /// Whether it, or a source of it, may have no more.
     pub is_used_up: bool,

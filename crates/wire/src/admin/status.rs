@@ -1,4 +1,4 @@
-//! What control says of itself and of the mesh: `/status` and `/debug/syncz`.
+//! What control reports about itself and the mesh: `/status` and `/debug/syncz`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub struct Status {
     pub pods: Pods,
     /// Policies that are not enforced as they were written.
     pub policies_not_accepted: Vec<NotAccepted>,
-    /// What is well formed and not meant like that; errors first.
+    /// Well-formed objects that probably do not do what was meant; errors first.
     pub findings: Vec<Finding>,
     /// The certificate authority.
     pub authority: Authority,
@@ -120,7 +120,7 @@ pub struct FailingPod {
     pub phase: Word,
     /// How often its containers were started again.
     pub restarts: u32,
-    /// What is wrong: Kubernetes' word for it, such as `CrashLoopBackOff`, and more behind a colon.
+    /// The problem: Kubernetes' word for it, such as `CrashLoopBackOff`, and details after a colon.
     pub reason: String,
 }
 
@@ -172,8 +172,8 @@ pub struct NotAccepted {
     pub message: String,
 }
 
-/// What is well formed, and has no effect or refuses connections. The form is that of a finding of
-/// `ambit check`.
+/// A well-formed object that has no effect or makes connections be refused. The form is that of a
+/// finding of `ambit check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// How bad it is.
@@ -182,7 +182,7 @@ pub struct Finding {
     pub rule: Word,
     /// Which object: `Kind NAMESPACE/NAME`.
     pub object: String,
-    /// What is wrong with it: a sentence.
+    /// The problem: a sentence.
     pub what: String,
     /// What to do: a sentence.
     pub remedy: String,
@@ -269,7 +269,7 @@ pub struct TypeSync {
     pub newest: u64,
     /// Whether it has acknowledged the newest.
     pub synced: bool,
-    /// Why it refuses what it was sent last; null if it does not.
+    /// Why it refused the last response; null if it did not.
     #[serde(deserialize_with = "required")]
     pub rejected: Option<String>,
 }

@@ -27,10 +27,10 @@ pub struct Explanation {
     /// The same as a sentence; absent if the client's proxy refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Who is connected to; absent if that is not in the mesh's registry.
+    /// The server; absent if it is not in the mesh's registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Server>,
-    /// What is decided.
+    /// The decision.
     pub decision: Decision,
     /// The proxy that decides; absent if none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct Explanation {
     /// What would have to change; absent unless the connection is denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// What else there is to know: a sentence each.
+    /// Further facts, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -75,13 +75,13 @@ pub struct CertificateInForce {
 /// Where a connection goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destination {
-    /// What was asked for, as it was understood.
+    /// The requested destination, as it was understood.
     pub name: String,
     /// Its address and port.
     pub address: SocketAddr,
 }
 
-/// Who is connected to.
+/// The server of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
     /// The workload, `NAMESPACE/NAME`.
@@ -94,12 +94,12 @@ pub struct Server {
     pub protocol: Word,
     /// Whether it takes traffic.
     pub ready: bool,
-    /// The identities of which it must prove one; absent where it need not.
+    /// It must prove one of these identities; absent where it need not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub identities: Vec<String>,
 }
 
-/// What is decided of a connection.
+/// The decision about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {

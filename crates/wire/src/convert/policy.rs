@@ -122,7 +122,7 @@ fn rule_for_nothing() -> Rule {
 
 /// What came of one list of values.
 enum Values<T> {
-    /// They are to be compared.
+    /// Values to compare with.
     Read(Vec<T>),
     /// The condition cannot hold.
     Never,
@@ -198,9 +198,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Values of which one must match.
+    /// Reads values, one of which must match.
     ///
-    /// To drop the unreadable one narrows the list: right for ALLOW, as long as one is left.
+    /// Dropping an unreadable one narrows the list: right for ALLOW, as long as one is left.
     fn any<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Values<T> {
         let values = self.readable(path, wire, read);
         match self.action {
@@ -211,9 +211,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Values of which none may match.
+    /// Reads values, none of which may match.
     ///
-    /// To drop the unreadable one widens the match: right for DENY.
+    /// Dropping an unreadable one widens the match: right for DENY.
     fn none<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Values<T> {
         let values = self.readable(path, wire, read);
         match self.action {

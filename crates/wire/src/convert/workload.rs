@@ -1,7 +1,7 @@
 //! `istio.workload.Workload` and the parts it shares with services.
 //!
-//! Elided fields get their meaning here: trust domain and service account their defaults, capacity
-//! 1. Never guesses: what is neither elided nor understood is an error.
+//! Elided fields get their defaults here: trust domain, service account, and a capacity of one.
+//! Never guesses: a field that is present and not understood is an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

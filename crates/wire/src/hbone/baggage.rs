@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// Longest name of a namespace (a DNS label) and longest value of a label, such as a version.
 const MAX_LABEL_BYTES: usize = 63;
 
-/// What is said of a workload. Absent and empty are the same.
+/// A peer's description of its workload. Absent and empty are the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baggage {
     /// `k8s.cluster.name`
@@ -40,7 +40,7 @@ pub struct Baggage {
 }
 
 impl Baggage {
-    /// What there is to say of a workload.
+    /// The description of a workload.
     pub fn of(workload: &Workload) -> Self {
         let said = |text: &Text| Some(text.clone()).filter(|text| !text.is_empty());
         Self {
@@ -112,7 +112,7 @@ fn told(value: &str, max_bytes: usize) -> Result<Option<Text>, HeaderError> {
     Ok(Some(value[..value.floor_char_boundary(max_bytes)].into()))
 }
 
-/// The key that names a workload says of what kind it is.
+/// The key that names a workload shows its kind.
 const KINDS: [(WorkloadKind, &str); 4] = [
     (WorkloadKind::Deployment, "k8s.deployment.name"),
     (WorkloadKind::CronJob, "k8s.cronjob.name"),
@@ -165,7 +165,7 @@ fn encode(value: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Undoes percent-encoding; what is not well encoded stands for itself.
+/// Undoes percent-encoding; a badly encoded sequence stays unchanged.
 fn decode(value: &str) -> Option<Text> {
     if value.is_empty() {
         return None;

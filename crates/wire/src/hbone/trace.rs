@@ -1,6 +1,6 @@
 //! `traceparent`: which trace a connection belongs to (W3C Trace Context, level 1).
 //!
-//! Invalid context is replaced, never repaired. Randomness is handed in.
+//! Invalid context is replaced, never repaired. The caller passes in the randomness.
 
 use std::fmt;
 use std::str::FromStr;

@@ -23,17 +23,18 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins anew, for a connection that worked.
+    /// Starts over, after a connection that worked.
     pub fn worked(&mut self) {
         *self = Self::default();
     }
 
-    /// Wait after an attempt that failed, because nobody listens or for another reason. A `chance`
-    /// from 0 to 1 takes up to half of it away, so that those who lost a control plane together do
-    /// not all come back at once.
+    /// The wait after a failed attempt; `is_refused` if nothing listened. A random `chance` from 0
+    /// to 1 shortens it by up to half, so clients that lost a control plane together do not all
+    /// reconnect at once.
     pub fn wait(&mut self, is_refused: bool, chance: f64) -> Duration {
         if !is_refused {
-            // Those who were refused for long come in numbers, and are to be patient then.
+            // Clients that were refused for long reconnect in large numbers, and must be patient
+            // then.
             self.failed = self.failed.max(self.unheard.min(UNHEARD_PATIENCE));
         }
         let (count, limit) = match is_refused {

@@ -4,10 +4,10 @@
 //! then feeds each response to [`Client::receive`], applies the changes to its view and *then*
 //! sends the reply; between attempts it waits for [`super::Backoff`].
 //!
-//! Good resources of a response are taken even when others are refused; the reply then names each
-//! refused one. A refused resource leaves its previous version in force and is not remembered, so
-//! that a control plane sends it again. Never takes a message for the view without converting it,
-//! and never forgets a resource because a connection ended.
+//! Good resources of a response are accepted even when others are refused; the reply then names
+//! each refused one. A refused resource leaves its previous version in force and is not remembered,
+//! so a control plane sends it again. Never puts a message into the view without converting it, and
+//! never forgets a resource because a connection ended.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -37,7 +37,7 @@ const MAX_REASON_BYTES: usize = 4096;
 /// `google.rpc.Code.INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// What is asked for of one type.
+/// The subscription to one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Everything there is.
@@ -63,7 +63,7 @@ struct Watch {
     demanded: BTreeMap<String, Answer>,
     /// The whole was received at least once.
     complete: bool,
-    /// In which groups the server was last told what is held.
+    /// The groups in which the server was last sent what is held.
     grouping: Grouping,
 }
 
@@ -74,14 +74,14 @@ enum Answer {
     Awaited,
     /// It does not exist, or no longer.
     Nothing,
-    /// It stands for the resource of this name.
+    /// It means the resource of this name.
     Resource(String),
 }
 
 /// What a demand needs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Demand {
-    /// Nothing: the view says all there is to say about the name.
+    /// Nothing: the view already has the answer for the name.
     Known,
     /// Patience: it was asked for and is not answered yet.
     Pending,
@@ -96,7 +96,7 @@ pub struct Received {
     pub changes: Vec<Change>,
     /// Demanded names that are now answered: present, or known not to exist.
     pub answered: Vec<String>,
-    /// What was refused.
+    /// The refused resources.
     pub refused: Vec<Refusal>,
     /// What changes in the snapshot kept elsewhere.
     pub delta: Delta,
@@ -168,8 +168,8 @@ impl Client {
         self.watches.values().filter(whole).all(|watch| watch.complete)
     }
 
-    /// The requests that open a stream. They tell the server what is held already, by digests if it
-    /// is known to compare them.
+    /// The requests that open a stream. They name to the server what is held already, by digests if
+    /// it is known to compare them.
     pub fn connected(&mut self, server_compares: bool) -> Vec<DeltaDiscoveryRequest> {
         let versions = &self.versions;
         let opening = |(resource_type, watch): (&ResourceType, &mut Watch)| {
@@ -335,7 +335,7 @@ impl Client {
         held.map(|(name, version)| HeldVersion::new(name, version)).collect()
     }
 
-    /// Records what a demanded name stands for; the first time, the demand is reported answered.
+    /// Records what a demanded name means; the first time, the demand is reported answered.
     fn answer(
         &mut self,
         resource_type: ResourceType,

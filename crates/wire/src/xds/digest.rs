@@ -1,14 +1,14 @@
-//! What a client holds, in a few kilobytes: how a stream resumes without naming everything.
+//! What a client holds, in a few kilobytes, so that a stream resumes without naming everything.
 //!
-//! In the standard protocol a client that comes back names each resource that it holds, with its
-//! version: a megabyte for ten thousand, and after a restart of the control plane every proxy says
+//! In the standard protocol a client that reconnects names each resource that it holds, with its
+//! version: a megabyte for ten thousand, and after a restart of the control plane every proxy sends
 //! the same. Between our own two ends the names are put into groups, and the client sends one
 //! digest for each group. The server answers with the groups that differ from its own; the client
-//! then names what it holds in those. A server says by [`RESUME_HEADER`] that it can do so; to any
-//! other the client names everything.
+//! then names what it holds in those. A server announces this with [`RESUME_HEADER`]; to any other
+//! server the client names everything.
 //!
-//! A digest is cryptographic: who may name resources of their own must not be able to make a
-//! difference look like none.
+//! A digest is cryptographic: users choose the names of resources, and must not be able to hide a
+//! difference.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ impl Grouping {
         Self(resources.div_ceil(GROUP_SIZE).max(1).next_power_of_two().ilog2().min(MAX_GROUPS_LOG2))
     }
 
-    /// Of which somebody told these digests; none if they are not digests.
+    /// The grouping of a client's digests; none if they are malformed.
     pub(crate) fn told(digests: &[u8]) -> Option<Self> {
         let groups = digests.len() / DIGEST_BYTES;
         let grouping = Self(groups.checked_ilog2()?);

@@ -1,4 +1,4 @@
-//! Who asks: how a node proxy introduces itself to a control plane.
+//! How a node proxy introduces itself to a control plane.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -43,8 +43,8 @@ impl From<ProxyNode> for Node {
     }
 }
 
-/// What is kept of how a client introduces itself, which may be long. Claims: its token is what
-/// proves them.
+/// The kept parts of a client's node message, which may be long. They are claims: the token proves
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
     /// Its name for people.

@@ -1,9 +1,9 @@
-//! Replies of a client that may wait: a later one answers for those before it.
+//! Replies of a client that may wait: a later reply covers the earlier ones.
 //!
-//! Under churn a control plane sends to every proxy several times a second, and half of what that
-//! costs both ends is the acknowledgements. A reply goes out at once after a pause, or when
-//! somebody waits for what it says; others stand for two responses, or wait for
-//! [`REPLY_PACE`]. Reads no clock and sends nothing: the driver asks when it is time.
+//! Under churn a control plane sends to every proxy several times a second, and acknowledgements
+//! are half of what that costs both ends. A reply is sent at once after a pause, or when the server
+//! or a user waits for it; other replies cover two responses, or wait for [`REPLY_PACE`]. Reads no
+//! clock and sends nothing: the driver asks when it is time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ const UNANSWERED_MAX: usize = 2;
 /// The replies of one stream.
 #[derive(Debug, Default)]
 pub struct Replies {
-    /// By type, the newest reply and how many it stands for.
+    /// By type, the newest reply and how many replies it covers.
     waiting: BTreeMap<String, (DeltaDiscoveryRequest, usize)>,
-    /// The types of which a reply was sent.
+    /// The types for which a reply was sent.
     begun: BTreeSet<String>,
     is_urgent: bool,
     sent_at: Option<Instant>,
@@ -41,13 +41,13 @@ impl Replies {
         self.waiting.insert(reply.type_url.clone(), (reply, waiting + 1));
     }
 
-    /// When the replies that wait are to be sent; never, if there are none.
+    /// When to send the waiting replies; never, if there are none.
     pub fn due_at(&self, now: Instant) -> Option<Instant> {
         let paced = self.sent_at.filter(|_| !self.is_urgent).map(|at| at + REPLY_PACE);
         (!self.waiting.is_empty()).then(|| paced.unwrap_or(now).max(now))
     }
 
-    /// The replies that are to be sent now.
+    /// The replies to send now.
     pub fn take_due(&mut self, now: Instant) -> Vec<DeltaDiscoveryRequest> {
         if self.due_at(now).is_none_or(|due| due > now) {
             return Vec::new();

@@ -3,11 +3,12 @@
 //! Everything is persistent: a clone is a handful of reference counts, so a writer publishes a new
 //! [`Resources`] after each change and streams read theirs without waiting. A journal of changes,
 //! ordered by sequence number, makes one change cost the streams O(changed) and not O(all). It is
-//! bounded: each resource stands in it once, and of those that are gone the last
-//! [`MAX_TOMBSTONES`]; a stream that is further behind starts anew and is told by versions.
+//! bounded: it lists each resource once, and the last [`MAX_TOMBSTONES`] removed ones. A stream
+//! that is further behind starts again and compares versions.
 //!
-//! Everything is kept once, as it is sent, for 100,000 workloads are served from one process. What
-//! few clients ask for, workloads without services, is taken out of the addresses for each of them.
+//! Everything is kept once, in the form that is sent, because one process serves 100,000 workloads.
+//! Few clients ask for workloads alone, without services; for those, workloads are extracted from
+//! the addresses.
 
 use bytes::Bytes;
 use imbl::{HashMap, OrdMap, OrdSet};
@@ -95,7 +96,7 @@ struct ResourceSet {
     entries: HashMap<Text, Entry>,
     /// How many of them are workloads.
     workloads: usize,
-    /// By alias, what it stands for: two pods share an address while one replaces the other.
+    /// By alias, the names that it means: two pods share an address while one replaces the other.
     aliases: OrdMap<Text, Few<Text>>,
     /// By the name of a service, its workloads. The service need not be there.
     members: HashMap<Text, OrdSet<Text>>,
@@ -110,12 +111,12 @@ struct ResourceSet {
     digests: Lazy,
 }
 
-/// One resource as it is served.
+/// One resource, in the form that is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// The whole resource as it is sent, which begins with its version.
     encoded: Bytes,
-    /// Names that stand for it, told to clients.
+    /// Its other names, which are sent to clients.
     pub(crate) aliases: Box<[Text]>,
     /// Resources that are sent together with it, for a workload its services.
     pub(crate) parents: Box<[Text]>,
@@ -136,7 +137,7 @@ impl Entry {
         self.sequence
     }
 
-    /// The resource as it is sent.
+    /// The resource, in the form that is sent.
     pub(crate) fn encoded(&self, resource_type: ResourceType, name: &str) -> Bytes {
         if resource_type != ResourceType::Workload {
             return self.encoded.clone();
@@ -331,7 +332,7 @@ impl<'a> Served<'a> {
         self.entries().map(|(name, _)| name)
     }
 
-    /// The resources that a name or alias stands for.
+    /// The resources of a name or alias.
     pub(crate) fn resolve(self, asked: &str) -> Vec<Text> {
         let itself = self.entry(asked).map(|(name, _)| name.clone());
         let others = self.set.aliases.get(asked).into_iter().flat_map(Few::iter);
@@ -344,7 +345,7 @@ impl<'a> Served<'a> {
         self.set.members.get(name).into_iter().flatten()
     }
 
-    /// Whether the journal tells everything after this number.
+    /// Whether the journal has everything after this number.
     pub(crate) fn remembers(self, sequence: u64) -> bool {
         sequence >= self.set.horizon
     }

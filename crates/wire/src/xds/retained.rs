@@ -1,10 +1,10 @@
-//! What outlives a client: the accepted resources as they came off the wire, with their versions.
+//! What outlives a client: the accepted resources as received, with their versions.
 //!
-//! From the raw bytes a new worker builds the same view without a control plane, and thanks to the
-//! versions a control plane sends it only what changed. Never holds what was refused.
+//! From the raw bytes a new worker builds the same view without a control plane; from the versions
+//! a control plane knows to send only what changed. Never holds a refused resource.
 //!
-//! It is read once in a blue moon and there on every node, so that memory counts: resources lie in
-//! compressed blocks, each of which is opened when something in it changes.
+//! It is rarely read, but every node has it, so memory counts: resources are kept in compressed
+//! blocks, and a block is opened only when something in it changes.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -60,8 +60,9 @@ impl Retained {
         Ok(retained)
     }
 
-    /// Applies what a client accepted; removals first, as the client does. An unknown type, or what
-    /// is no resource, is an error and changes nothing. A delta that changes nothing needs no type.
+    /// Applies what a client accepted; removals first, as the client does. An unknown type, or
+    /// bytes that are not a resource, is an error and changes nothing. A delta that changes nothing
+    /// needs no type.
     pub fn apply(&mut self, delta: Delta) -> Result<(), DeltaError> {
         let Delta { type_url, resources, removed } = delta;
         if resources.is_empty() && removed.is_empty() {

@@ -4,12 +4,12 @@
 //! the resources, sends what [`Stream::next_response`] returns until it returns nothing. It must
 //! always pass the newest [`Resources`] it has, never older ones than before.
 //!
-//! A subscription to everything walks the journal of changes from where it stands; it remembers
+//! A subscription to everything walks the journal of changes from its last position; it remembers
 //! one number, not the names it has sent. A subscription by name remembers its names. A service
-//! brings its workloads with it. Who comes back may send digests instead of names
-//! ([`super::digest`]). What a client refuses is recorded and not sent again before it changes.
-//! Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead of their
-//! acknowledgements, never forgets a change.
+//! brings its workloads with it. A client that reconnects may send digests instead of names
+//! ([`super::digest`]). A resource that a client refused is recorded and not sent again before it
+//! changes. Never waits, never sends more than [`MAX_UNACKNOWLEDGED`] responses of one type ahead
+//! of their acknowledgements, never forgets a change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -102,12 +102,12 @@ impl Stream {
         Self::default()
     }
 
-    /// Who is asking, once the first request has come.
+    /// The client's introduction, once the first request has come.
     pub fn node(&self) -> Option<&Introduction> {
         self.node.as_ref()
     }
 
-    /// What was asked for and sent, by type.
+    /// What was requested and sent, by type.
     pub fn progress(&self) -> Vec<Progress> {
         let progress = |(resource_type, it): (&ResourceType, &Subscription)| Progress {
             resource_type: *resource_type,
@@ -172,7 +172,7 @@ impl Stream {
     }
 }
 
-/// Groups of which a client is to name what it holds.
+/// Groups for which a client must name what it holds.
 #[derive(Debug)]
 struct Differing {
     grouping: Grouping,
@@ -189,10 +189,10 @@ struct Subscription {
     asked: HashSet<String>,
     /// By name: the resources that the client holds. Not kept for everything.
     sent: HashSet<Text>,
-    /// Names and aliases to answer now, by what they stand for or by "does not exist".
+    /// Names and aliases to answer now, with their resources or with "does not exist".
     unanswered: BTreeSet<String>,
-    /// Names of resources that the client came with and that are gone. Apart from what is to be
-    /// answered, for such a name may by now be an alias of something else.
+    /// Names of resources that the client held when it connected and that are gone. Separate from
+    /// `unanswered`, because such a name may by now be an alias of something else.
     gone: BTreeSet<String>,
     /// Numbers of the changes that need not be sent, in order: the client came with the versions
     /// that they left.
@@ -265,8 +265,8 @@ impl Subscription {
         self.sent.clear();
     }
 
-    /// Tells of what vanished while the client was away, and saves what did not change. Who missed
-    /// nothing costs a comparison and no walk.
+    /// Sends what vanished while the client was away, and skips what did not change. A client that
+    /// missed nothing costs a comparison and no walk.
     fn resume_everything(&mut self, held: &[HeldVersion], set: Served<'_>) {
         for (name, version) in held.iter().filter_map(HeldVersion::texts) {
             match set.entry(name) {
@@ -299,7 +299,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// What the client holds in the groups that differ: it is told of all that is not so now.
+    /// What the client holds in the groups that differ: it is sent everything that is different
+    /// now.
     fn resume_groups(&mut self, differing: &Differing, held: &[HeldVersion], set: Served<'_>) {
         let Differing { grouping, groups, .. } = differing;
         let held: HashMap<&str, &str> = held.iter().filter_map(HeldVersion::texts).collect();
@@ -329,7 +330,7 @@ impl Subscription {
             }
             if !version.is_empty() {
                 self.sent.insert(asked.as_str().into());
-                // An alias came with the version of what it stands for.
+                // An alias came with the version of its resource.
                 let is_alias = found.iter().any(|name| held.get(&**name) == Some(version));
                 if !is_alias && set.entry(asked).is_none() {
                     self.gone.insert(asked.clone());
@@ -376,7 +377,7 @@ impl Subscription {
         }
     }
 
-    /// What was asked for by name goes on being followed.
+    /// Names that were requested are still followed.
     fn unsubscribe_everything(&mut self, set: Served<'_>) {
         if std::mem::take(&mut self.everything) {
             self.resumed.clear();
@@ -432,7 +433,7 @@ impl Subscription {
         self.rejection.clone()
     }
 
-    /// The change up to which a client has been told everything, once it has what was sent so far.
+    /// The change up to which a client has everything, once it has what was sent so far.
     fn told(&self) -> u64 {
         match self.is_answered() {
             true => self.position,
@@ -488,8 +489,8 @@ impl Subscription {
         }
     }
 
-    /// A name is resolved when it is answered, not when it was asked: it may be gone by then. What
-    /// it stands for is never split over two responses.
+    /// A name is resolved when it is answered, not when it was asked: it may be gone by then. Its
+    /// resources are never split over two responses.
     fn send_answers(&mut self, set: Served<'_>, response: &mut Response) {
         while !response.is_full() {
             let Some(asked) = self.unanswered.pop_first() else { return };
@@ -509,7 +510,8 @@ impl Subscription {
         }
     }
 
-    /// Walks the journal on from where it stands until it ends or the response is full.
+    /// Continues the walk of the journal from its last position until it ends or the response is
+    /// full.
     fn send_changes(&mut self, set: Served<'_>, response: &mut Response) {
         for (at, changed) in set.changes_after(self.position) {
             if response.is_full() {
@@ -569,7 +571,7 @@ fn bounded(reason: &str) -> String {
 struct Response {
     resource_type: ResourceType,
     resources: Vec<Bytes>,
-    /// Names of these resources: a resource stands in a response once.
+    /// Names of these resources: a resource is in a response only once.
     sent: HashSet<Text>,
     /// Names that are gone, in an order that is the same everywhere.
     removed: BTreeSet<String>,
@@ -596,7 +598,7 @@ impl Response {
         self.size_bytes >= RESPONSE_BYTES
     }
 
-    /// A resource stands in a response once, and what stands in it is not removed by it.
+    /// A resource is in a response only once, and a response never also removes it.
     fn put(&mut self, name: &Text, entry: &Entry) {
         if !self.sent.insert(name.clone()) {
             return;

@@ -1,10 +1,10 @@
 //! The agent's end of pod enrolment, for all connected proxies.
 //!
-//! During an upgrade two proxies are connected: new pods go to the newest alone, removals to all.
+//! During an upgrade two proxies are connected: new pods go only to the newest, removals to all.
 //! The driver reports what happens ([`Agent::accepted`], [`Agent::received`], [`Agent::closed`],
-//! [`Agent::expired`]) and does the [`Action`]s it is handed, in order. `now` is always passed in;
-//! [`Agent::deadline`] says when to call [`Agent::expired`]. An agent never sends a second request
-//! before the first is answered, and never forgets a pod because a proxy went away.
+//! [`Agent::expired`]) and does the [`Action`]s that are returned, in order. `now` is always passed
+//! in; [`Agent::deadline`] says when to call [`Agent::expired`]. An agent never sends a second
+//! request before the first is answered, and never forgets a pod because a proxy went away.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -60,7 +60,7 @@ pub enum Action {
         /// Which proxy.
         connection: ConnectionId,
     },
-    /// A proxy refused something else than a new pod; nothing is to be done but to say so.
+    /// A proxy refused something other than a new pod; it is only reported.
     Refused {
         /// Which proxy.
         connection: ConnectionId,
@@ -96,7 +96,7 @@ pub struct Agent {
     last_connection: u64,
 }
 
-/// A pod that is to be served, and whether it can be handed over.
+/// A pod to serve, and whether it can be handed over.
 #[derive(Debug)]
 struct Enrolled {
     pod: Pod,
@@ -107,7 +107,7 @@ struct Enrolled {
 #[derive(Debug)]
 struct Connection {
     state: State,
-    /// What is to be asked next, in this order.
+    /// The next requests, in this order.
     queue: VecDeque<Request>,
     /// The pods that it was sent, or is about to be.
     given: BTreeSet<Text>,
@@ -350,7 +350,7 @@ impl Agent {
 }
 
 impl Enrolled {
-    /// How the pod stands in a snapshot.
+    /// The pod's entry in a snapshot.
     fn request(&self) -> Request {
         if self.has_namespace {
             Request::Add(self.pod.clone())

@@ -1,10 +1,10 @@
 //! The proxy's end of pod enrolment.
 //!
-//! One [`Enrolment`] lives as long as the proxy and survives connections: pods are served on while
-//! the agent is away, and after a new snapshot those that it did not name are dropped. The driver
-//! sends [`Enrolment::connected`], feeds each packet to [`Enrolment::receive`], does what the event
-//! says and answers with [`Enrolment::answer`]. Nothing else is ever sent: agents take unsolicited
-//! data for a broken peer.
+//! One [`Enrolment`] lives as long as the proxy and survives connections: while the agent is away
+//! the proxy keeps serving its pods, and after a new snapshot it drops the pods that the snapshot
+//! does not name. The driver sends [`Enrolment::connected`], feeds each packet to
+//! [`Enrolment::receive`], does what the event says and answers with [`Enrolment::answer`]. Nothing
+//! else is ever sent: agents treat unsolicited data as a broken peer.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub enum Event {
     Refuse(Refusal),
 }
 
-/// Why a request is answered with an error while the connection goes on.
+/// Why a request is answered with an error while the connection continues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A pod is not described well enough, or the request is of a later version.

@@ -1,7 +1,7 @@
-//! The forms of the administration, each against a file that is its contract.
+//! The JSON of the administration, each form against a file that is its contract.
 //!
-//! A file is what is served today, field by field. It changes with a line in the changelog, and
-//! only by fields that are added; whatever else needs another version.
+//! A file holds what is served today, field by field. It changes only by added fields, with a line
+//! in the changelog; any other change needs a new version.
 
 use ambit_wire::admin::*;
 use serde::Serialize;

@@ -1,5 +1,5 @@
 //! Messages to model and back: nothing is lost, nothing panics, wrong fields are named, and a
-//! policy that cannot be read never lets in more than it would if it could.
+//! policy that cannot be read never allows more than it would if it could be read.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Messages and protocols of the mesh, both ends of each against the other and against noise.
+//! Messages and protocols of the mesh: both ends against each other, and against noise.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
 

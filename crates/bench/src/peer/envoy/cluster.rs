@@ -12,16 +12,16 @@ const DOWNSTREAM_TLS: &str = "envoy.extensions.transport_sockets.tls.v3.Downstre
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 const CONNECT_TIMEOUT: &str = "10s";
 
-/// Names that tell apart what the connection carries, in the handshake.
+/// ALPN names, which say in the handshake what the connection carries.
 const ALPN_HTTP1: [&str; 3] = ["istio-http/1.1", "istio", "http/1.1"];
 const ALPN_HTTP2: [&str; 3] = ["istio-h2", "istio", "h2"];
 const ALPN_TCP: [&str; 2] = ["istio-peer-exchange", "istio"];
 
-/// What goes on to wherever the client wanted to go.
+/// The cluster that connects to the original destination.
 pub(super) const PASSTHROUGH: &str = "PassthroughCluster";
 pub(super) const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 
-/// The name of a service's port; what is detected to be HTTP has a cluster of its own.
+/// The name of a service's port; connections that are detected as HTTP have their own cluster.
 pub(super) fn outbound_name(service: &Service, port: &Port, carries: Protocol) -> String {
     let subset = if port.protocol == Protocol::Detect && carries == Protocol::Http1 {
         "detected-http"
@@ -111,7 +111,7 @@ fn http2_options() -> Value {
     json!({HTTP_OPTIONS: typed(HTTP_OPTIONS, options)})
 }
 
-/// Proves this pod's identity and asks for one that stands behind the service.
+/// Proves this pod's identity and requires one of the identities behind the service.
 fn upstream_tls(service: &Service, port: &Port, carries: Protocol) -> Value {
     let mut identities: Vec<String> =
         port.endpoints.iter().map(|endpoint| endpoint.identity.to_string()).collect();

@@ -1,9 +1,9 @@
 //! The two listeners that have sockets, and the ones behind them.
 //!
-//! What a pod sends arrives at `virtualOutbound`, which hands a connection over to the listener of
+//! A pod's outbound connections arrive at `virtualOutbound`, which hands each to the listener of
 //! its original destination: one for each port number for HTTP, where the host decides, one for
-//! each service and port for everything else. What is sent to a pod arrives at `virtualInbound`,
-//! whose filter chains are one for each port. Connections without TLS match none and are closed.
+//! each service and port for everything else. Inbound connections arrive at `virtualInbound`, which
+//! has one filter chain for each port. Connections without TLS match none and are closed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::{PORTS, cluster, extension, http, socket_address};
 
 /// What Istio's clients say in the handshake when they send HTTP.
 const INBOUND_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2"];
-/// What the HTTP inspector says of HTTP/1.
+/// The ALPN names that the HTTP inspector reports for HTTP/1.
 const PLAIN_HTTP_ALPN: [&str; 2] = ["http/1.0", "http/1.1"];
 
 /// Every listener of a sidecar.
@@ -78,7 +78,7 @@ fn outbound_http(topology: &Topology, pod: &Pod, port: u16) -> Value {
     listener
 }
 
-/// For ports that do not carry HTTP, or of which nobody says so.
+/// For ports that do not carry HTTP, or that declare no protocol.
 fn outbound_tcp(
     topology: &Topology,
     pod: &Pod,

@@ -1,6 +1,6 @@
 //! The control plane of one proxy: identity, destination and policies, served in its pod.
 //!
-//! Every answer is known from the start, so each stream says one thing and stays open.
+//! Every answer is known from the start, so each stream sends one message and stays open.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -33,7 +33,7 @@ use super::{PORTS, messages};
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// What one proxy is told.
+/// The answers for one proxy.
 #[derive(Clone)]
 pub(super) struct Api {
     topology: Arc<Topology>,

@@ -1,4 +1,4 @@
-//! What the control plane says: policies, profiles and endpoints as Linkerd's controllers write
+//! The control plane's messages: policies, profiles and endpoints as Linkerd's controllers write
 //! them by default.
 
 use std::collections::HashMap;
@@ -121,7 +121,7 @@ fn opaque_route(backend: &Backend, name: &str) -> OpaqueRoute {
     }
 }
 
-/// Who stands behind a port.
+/// The endpoints behind a port.
 pub(super) fn endpoints(port: &Port) -> Update {
     if port.endpoints.is_empty() {
         let none = destination::NoEndpoints { exists: true };

@@ -15,7 +15,7 @@ pub(super) struct Column<T> {
     pub(super) title: &'static str,
     /// Whether it is for `-o wide` alone.
     pub(super) is_wide: bool,
-    /// What it has for an item.
+    /// Its text for an item.
     pub(super) cell: fn(&T) -> String,
 }
 

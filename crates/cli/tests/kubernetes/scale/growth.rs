@@ -17,7 +17,7 @@ const BOTTOM: f64 = 76.0;
 const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "9 3 2 3"];
 
-/// A line of a panel: its name and what a row says of it.
+/// A line of a panel: its name and its value in a row.
 type Series = (&'static str, fn(&Value) -> f64);
 
 struct Panel {

@@ -1,4 +1,4 @@
-//! The processes that are measured, and those that play the cluster.
+//! The processes that are measured, and those that simulate the cluster.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{NAMESPACES, NODES, Size};
 use crate::cluster::{Cluster, MESH, Namespace, until, until_within};
 
-/// How long 50,000 pods may take until kwok has told of each that it runs.
+/// How long kwok may take until it has reported all of 50,000 pods as running.
 const RUNNING: Duration = Duration::from_secs(1800);
 /// How often the kernel counts a process's time.
 const TICKS: f64 = 100.0;
@@ -148,7 +148,7 @@ fn weight_of(cluster: &Cluster, node: &str) -> (PathBuf, &'static str) {
     }
 }
 
-/// What is preferred to what while one size is measured.
+/// The CPU weights of control and the fleet while one size is measured.
 pub(super) fn weights(cluster: &Cluster, control: &Part, fleet: &Fleet) -> Value {
     let weight = std::fs::read_to_string(weight_of(cluster, &control.node).0).unwrap();
     let fleet = std::fs::read_to_string(fleet.autogroup()).unwrap();
@@ -294,7 +294,7 @@ pub(super) struct Rollouts {
 }
 
 impl Rollouts {
-    /// Two servers that serve on for five seconds after they are told to end, and a client.
+    /// Two servers that keep serving for five seconds after they are asked to end, and a client.
     pub(super) fn deploy(cluster: &Cluster, namespace: &Namespace) {
         namespace.run("web", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
         namespace.run("load", "n1", &["sample", "sleep"]);

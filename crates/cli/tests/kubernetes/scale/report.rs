@@ -1,4 +1,4 @@
-//! What came of a run: `run.json` with all of it, a table and a picture for people.
+//! The report of a run: `run.json` with everything, a table and a picture for people.
 
 use std::fmt::Write as _;
 use std::path::Path;

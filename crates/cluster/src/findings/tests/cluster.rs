@@ -1,4 +1,4 @@
-//! A healthy cluster in which something can be broken.
+//! A healthy cluster that tests can break.
 
 use ambit_wire::admin::{Certificate, CertificateState, HeldCertificate, Status};
 use serde_json::{Value, json};

@@ -1,14 +1,14 @@
-//! All pods, listed cheaply.
+//! Lists all pods cheaply.
 //!
-//! What the start of a control plane waits for in a large cluster is the list of its pods. In pages
-//! of JSON each costs the API server a read of its store, and both ends three kilobytes or more for
-//! the few hundred bytes that a view is made of. So the list is asked for at once, which the API
-//! server answers from its memory (before Kubernetes 1.31, or without an etcd that tells progress,
-//! from its store), and in protobuf, of which what nobody needs is skipped.
+//! In a large cluster, the start of a control plane waits for the list of pods. In pages of JSON,
+//! each page costs the API server a read of its store, and each pod costs both ends three kilobytes
+//! or more for the few hundred bytes that the view needs. So the whole list is requested at once,
+//! which the API server answers from its memory (before Kubernetes 1.31, or without an etcd that
+//! reports progress, from its store), and in protobuf, whose unneeded fields are skipped.
 //!
-//! [`watcher`] is kube's, with a client that does so below it: the watcher gets an empty list, with
-//! the version of the one that was read, and what was read goes past it. Everything else goes
-//! through as it is: watches, refusals, and the lists of whoever serves no protobuf.
+//! [`watcher`] is kube's, over a client that does this: the watcher gets an empty list with the
+//! version of the list that was read, and the pods bypass it. Everything else passes unchanged:
+//! watches, refusals, and lists from servers without protobuf.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ const PODS: &str = "/api/v1/pods";
 /// Pages that wait while other kinds are listed.
 const READY: usize = 16;
 
-/// What [`watcher::watcher`] tells of all pods.
+/// The events of [`watcher::watcher`] for all pods.
 pub(super) fn watcher(client: &Client, config: Config) -> Watched<Pod> {
     let (sender, pages) = mpsc::channel(READY);
     let lists = Arc::new(Lists { below: client.clone(), pages: sender });
@@ -48,11 +48,11 @@ pub(super) fn watcher(client: &Client, config: Config) -> Watched<Pod> {
     stream::unfold(told, |mut told| async { Some((told.next().await?, told)) }).boxed()
 }
 
-/// What is told of the pods.
+/// The events of the pods, from both sources.
 struct Merged {
-    /// What the watcher tells: everything but the lists that were read here.
+    /// The watcher's events: everything except the lists that were read here.
     events: Watched<Pod>,
-    /// What it told and is told on when all pods that were read before are.
+    /// An event of the watcher, held until all pods that were read before it are passed on.
     held: Option<watcher::Result<Event<Pod>>>,
     pages: mpsc::Receiver<Vec<Pod>>,
     page: std::vec::IntoIter<Pod>,
@@ -101,7 +101,7 @@ impl Lists {
             // A refusal that the watcher cannot read, or more at once than it asks for.
             (true, false) | (false, true) => return self.below.send(request).await,
         }
-        // On its own, so that it goes on while what it read waits; given up with the request.
+        // A separate task, so that it continues while its pods wait; cancelled with the request.
         let mut reader = JoinSet::new();
         reader.spawn(read(response.into_body(), self.pages.clone()));
         let metadata = reader.join_next().await.expect("a task was spawned").map_err(cut)??;
@@ -317,7 +317,7 @@ mod tests {
         message::PodList { metadata: Some(metadata), items: items.collect() }
     }
 
-    /// What a watcher tells until the list is told, or the first error.
+    /// The pods that a watcher reports until the list is complete, or the first error.
     async fn listed(client: &Client) -> watcher::Result<Vec<Pod>> {
         let config = Config::default().page_size(PAGE);
         let told = watcher(client, config).try_take_while(|event| {
@@ -432,7 +432,7 @@ mod tests {
         assert!(ended.is_err(), "a list that was cut is not all");
         // After 0.1 s, 0.2, 0.4 and so on up to five.
         assert!((5..=10).contains(&lists.load(Ordering::Relaxed)), "{lists:?}");
-        // What came whole was told, once: two pages.
+        // Complete pages were reported, once: two pages.
         assert_eq!(told, 1000);
     }
 

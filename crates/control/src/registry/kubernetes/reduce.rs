@@ -1,8 +1,8 @@
-//! What is kept of an object of the API server, and what is told of it.
+//! Reduces an object of the API server to what is kept and sent on.
 //!
-//! A pod as the API server describes it takes ten kilobytes; what the view needs of it a few
-//! hundred bytes. Everything else is dropped before an object is compared, queued or kept. Nothing
-//! here may judge an object.
+//! A pod takes ten kilobytes in the API server's form; the view needs a few hundred bytes of it.
+//! Everything else is dropped before an object is compared, queued or kept. Nothing here may judge
+//! an object.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ use super::strictest;
 use crate::registry::Event;
 use crate::view_builder::records::TRAFFIC_DISTRIBUTION;
 
-/// Slices of which the controller that follows selectors is not the author: its own, one at least
-/// for each Service, say nothing that pods do not say. Those that it leaves behind when a Service
-/// loses its selector lead nowhere here.
+/// Slices that the controller for selectors did not write: its own slices, at least one for each
+/// Service, only repeat what pods say. Those that it leaves behind when a Service loses its
+/// selector have no effect here.
 const NOT_OF_SELECTORS: &str =
     "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 
@@ -37,11 +37,11 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// How one kind is read.
 pub(super) struct Reading<K> {
-    /// The labels of what is asked for at all.
+    /// The label selector of the objects that are requested.
     pub(super) selector: Option<&'static str>,
-    /// Drops what nobody needs.
+    /// Drops the fields that the view does not need.
     pub(super) reduce: fn(&mut K),
-    /// What is told of a reduced object; or what is wrong with it.
+    /// The events of a reduced object; or what is wrong with it.
     pub(super) events: fn(K) -> Result<Vec<Event>, String>,
 }
 
@@ -205,8 +205,8 @@ fn reduced_container(container: ContainerStatus) -> ContainerStatus {
     }
 }
 
-/// The pod with what its node says of it. Without a uid it cannot be told from the next of its
-/// name.
+/// The pod with its node's report. Without a uid it cannot be distinguished from the next pod of
+/// its name.
 fn pod_events(pod: Pod) -> Result<Vec<Event>, String> {
     pod.metadata.uid.as_ref().ok_or("it has no uid")?;
     Ok(vec![Event::Put(Typed::Pod(Arc::new(pod)))])

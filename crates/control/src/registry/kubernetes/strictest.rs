@@ -1,11 +1,11 @@
-//! Policies of the API server that cannot be read as they stand, in their strictest reading.
+//! The strictest reading of policies that cannot be read as written.
 //!
-//! A definition that is newer than this program, or has no schema, lets in what it does not know.
-//! To leave such a policy out would open what it closes. What can be read of it holds; the rest
-//! is taken for the strictest that it can have meant: a rule of an ALLOW never matches, one of a
-//! DENY always does, and if the action or the selection is what cannot be read, all is denied;
-//! plain text is refused. The same whether or not an earlier version could be read, so that all
-//! replicas agree. Nothing here may make a policy match less of what it denies.
+//! A CRD that is newer than this program, or that has no schema, admits fields that this program
+//! does not know. Ignoring such a policy would open what it closes. The readable parts hold; the
+//! rest gets its strictest possible meaning: a rule of an ALLOW never matches, a rule of a DENY
+//! always does, and if the action or the selection cannot be read, everything is denied; plain text
+//! is refused. An earlier, readable version makes no difference, so all replicas agree. Nothing
+//! here may make a policy match less of what it denies.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const STRICT: MutualTls = MutualTls { mode: MutualTlsMode::Strict };
 /// A field is there and cannot be read; the problem was noted.
 struct Unread;
 
-/// A specification of which fields are taken one by one.
+/// A specification whose fields are taken out one by one.
 struct Fields {
     left: Map<String, Value>,
     problems: Vec<String>,

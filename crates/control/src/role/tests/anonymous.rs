@@ -1,4 +1,4 @@
-//! What a pod without a token can make the control plane hold: next to nothing.
+//! How much a pod without a token can make the control plane hold: next to nothing.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
 //! What a pod without any rights can do to the control plane: open connections.
 //!
-//! All of it at once, while proxies reconnect. The pod has addresses of its own, as pods do.
+//! It opens all of them at once, while proxies reconnect. The pod has its own addresses, as pods
+//! do.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! Attacks on the certificate API that never got anywhere, so that none ever does.
+//! Attacks on the certificate API that have always failed, and must keep failing.
 
 use ambit_tls::certificate::CertificateSummary;
 use base64::Engine as _;

@@ -1,4 +1,4 @@
-//! Services without a selector: who their endpoints are, whatever comes first.
+//! Services without a selector: which endpoints they have, in whatever order objects arrive.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ fn db(spec: &Value) -> Event {
     service("shop", "db", spec)
 }
 
-/// The Service `db` with two ports, of which one has its own name for a target.
+/// The Service `db` with two ports; one has its own name as its target.
 fn two_ports() -> Value {
     json!({"clusterIP": "10.96.0.9", "ports": [
         {"name": "sql", "port": 5432, "targetPort": "postgres"}, {"name": "web", "port": 80},

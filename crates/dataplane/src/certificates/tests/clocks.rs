@@ -1,4 +1,4 @@
-//! Clocks that differ: what is asked, what is used, what is said, and how it ends.
+//! Clocks that differ: what is requested, used and reported, and how it ends.
 
 use super::*;
 
@@ -130,7 +130,7 @@ async fn what_failed_is_asked_for_as_soon_as_the_control_plane_answers() {
     world.certificates.retry();
     pass(1).await;
     assert_eq!(world.authority.asked(&identity("cart")).len(), asked + 1, "nothing failed");
-    // An answer that does not fit this clock was signed all the same.
+    // An answer that does not fit this clock was still signed.
     world.signer.set(HOUR_S);
     pass(HOUR.as_secs() / 2 + 60).await;
     assert!(failure(&world).is_some());

@@ -1,10 +1,10 @@
-//! The details service of bookinfo, of which it matters how it writes.
+//! The details service of bookinfo. What matters is how it writes.
 //!
 //! The original writes header and body one after the other. Its release in Istio 1.22 also leaves
 //! Nagle's algorithm on, so that the body may wait until the client has acknowledged the header;
-//! the one in 1.23 turns it off. Ours can do both, and one write for the two, which is what a
+//! the one in 1.23 turns it off. Ours can do both, and can also send the two in one write, which a
 //! client reads at once. The sizes are the original's: 180 bytes of header, 178 of body. HTTP is
-//! done by hand, since no library would write like that.
+//! done by hand, since no library writes like that.
 
 use std::io;
 
@@ -19,7 +19,7 @@ use crate::sample::server;
 const HEAD_SIZE_MAX_BYTES: usize = 16 << 10;
 /// As long as the original's name.
 const SERVER: &str = "details.bookinfo.example/1.22 (ambit)";
-/// What there is to know, after the book's number.
+/// The rest of the body, after the book's number.
 const BOOK: &str = concat!(
     r#""author":"William Shakespeare","year":1595,"type":"paperback","pages":200,"#,
     r#""publisher":"PublisherA","language":"English","ISBN-10":"1234567890","#,

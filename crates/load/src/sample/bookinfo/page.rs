@@ -1,6 +1,6 @@
 //! The page of bookinfo: details and reviews as HTML.
 //!
-//! A pure function of what the services answered. Whatever they said is escaped.
+//! A pure function of the services' answers. All their text is escaped.
 
 use std::fmt::Write;
 
@@ -76,7 +76,7 @@ impl Reviews {
     }
 }
 
-/// The page; what is missing is said in its place.
+/// The page; a notice replaces a missing part.
 pub(super) fn page(details: Option<&Details>, reviews: Option<&Reviews>) -> String {
     let mut page = String::with_capacity(PAGE.len() + 4096);
     for (index, part) in PAGE.split('@').enumerate() {

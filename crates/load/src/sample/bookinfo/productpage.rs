@@ -1,7 +1,7 @@
-//! The front of bookinfo: a page made from what details and reviews answer.
+//! The front end of bookinfo: a page made from the answers of details and reviews.
 //!
-//! A page on which something is missing has status 500, where the original says 200 and writes an
-//! apology: a load generator must see that a call failed.
+//! A page with a missing part has status 500, where the original sends 200 and an apology: a load
+//! generator must see that a call failed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -154,7 +154,7 @@ mod tests {
 
     use crate::sample::tests::start;
 
-    /// Sends two requests on one connection, of which the last asks for its end.
+    /// Sends two requests on one connection; the last one asks to close it.
     async fn exchange(address: SocketAddr, path: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let first = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");

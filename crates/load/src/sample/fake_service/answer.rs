@@ -1,4 +1,4 @@
-//! The JSON that a service answers with and reads from those it calls.
+//! The JSON of a service's answer, which it also reads from the services it calls.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

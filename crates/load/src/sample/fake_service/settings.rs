@@ -1,4 +1,4 @@
-//! The environment variables of fake-service: as written in a manifest, then as used.
+//! The environment variables of fake-service: as written in a manifest, and as used.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ pub(super) struct Upstream {
     pub(super) uri: Uri,
 }
 
-/// How a service is set up. What was not set has fake-service's value.
+/// The settings of a service. Unset ones have fake-service's defaults.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) listen_address: String,
@@ -86,7 +86,7 @@ pub(super) struct Settings {
     pub(super) request_timeout: Duration,
     pub(super) server_keep_alives: bool,
     pub(super) client_keep_alives: bool,
-    /// Whether a request's own path and header go on to the upstreams.
+    /// Whether a request's own path and header are forwarded to the upstreams.
     pub(super) append_request: bool,
 }
 

@@ -17,7 +17,7 @@ const NO_RESPONSE: i32 = -1;
 #[derive(Debug)]
 pub(super) struct Upstreams {
     client: Client,
-    /// A request's own path and header go on to the upstreams.
+    /// A request's own path and header are forwarded to the upstreams.
     append_request: bool,
 }
 

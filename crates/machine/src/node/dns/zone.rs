@@ -1,8 +1,8 @@
-//! The names under `cluster.local`, as the specification of Kubernetes' DNS has them.
+//! The names under `cluster.local`, as the specification of Kubernetes' DNS defines them.
 //!
-//! A zone is built whole from services and pods and never changed. A name that is only the end of
-//! others exists and has no data, which resolvers treat differently from a name that does not
-//! exist.
+//! A zone is built as a whole from services and pods and never changed. A name that is only a
+//! suffix of others exists without data, which resolvers treat differently from a name that does
+//! not exist.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A machine and its commands beside another user who prepared the place.
+//! A machine and its commands in a directory that another user has prepared.
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 

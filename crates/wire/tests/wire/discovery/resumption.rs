@@ -1,4 +1,4 @@
-//! Streams that are resumed, by names and by digests.
+//! Resuming a stream, by names and by digests.
 
 use ambit_wire::proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use ambit_wire::xds::ResourceType::Address;
