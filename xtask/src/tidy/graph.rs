@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 const OURS: &str = "ambit-";
 
 /// Which of our crates each crate may import.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("ambit-model", &[]),
+    ("ambit-http", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),

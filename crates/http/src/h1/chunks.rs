@@ -4,7 +4,7 @@
 //! forgotten: nobody uses them but those who hide a request in one. So the encoder writes none, and
 //! what leaves has the sizes of our own pieces, not the sender's lines.
 
-use super::parse::Limits;
+use super::lines::Limits;
 use super::trailers::Section;
 use super::write;
 use crate::fields::Fields;

@@ -6,9 +6,33 @@
 
 use memchr::memchr;
 
-use super::parse::Limits;
+use crate::fields::FieldLimits;
 use crate::grammar;
 use crate::refused::Refused;
+
+/// How long a request line is at most, unless it is set otherwise.
+pub const DEFAULT_LINE_BYTES: usize = 16 * 1024;
+
+/// How long a head is at most, unless it is set otherwise: Envoy's default.
+pub const DEFAULT_HEAD_BYTES: usize = 60 * 1024;
+
+/// How much a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the request line, with its end.
+    pub line_bytes: usize,
+    /// Bytes of the head, with the empty line that ends it.
+    pub head_bytes: usize,
+    /// Fields, when they are read and later; no more than [`super::parse::MOST_FIELDS`] are read.
+    pub fields: FieldLimits,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let fields = FieldLimits::default();
+        Self { line_bytes: DEFAULT_LINE_BYTES, head_bytes: DEFAULT_HEAD_BYTES, fields }
+    }
+}
 
 /// What begins at the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

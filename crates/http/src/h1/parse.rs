@@ -14,35 +14,11 @@ use crate::head::{Method, Reason, RequestHead, ResponseHead, Scheme, Status, Tar
 use crate::path::Path;
 use crate::refused::Refused;
 
-pub use super::lines::Progress;
-
-/// How long a request line is at most, unless it is set otherwise.
-pub const DEFAULT_LINE_BYTES: usize = 16 * 1024;
-
-/// How long a head is at most, unless it is set otherwise: Envoy's default.
-pub const DEFAULT_HEAD_BYTES: usize = 60 * 1024;
+pub use super::lines::{DEFAULT_HEAD_BYTES, DEFAULT_LINE_BYTES, Limits, Progress};
 
 /// More fields than these are not read, whatever the limit is: the parser's index of a head is on
 /// the stack.
 pub const MOST_FIELDS: usize = 256;
-
-/// How much a head may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of the request line, with its end.
-    pub line_bytes: usize,
-    /// Bytes of the head, with the empty line that ends it.
-    pub head_bytes: usize,
-    /// Fields, then and later; at most [`MOST_FIELDS`] are read.
-    pub fields: FieldLimits,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let fields = FieldLimits::default();
-        Self { line_bytes: DEFAULT_LINE_BYTES, head_bytes: DEFAULT_HEAD_BYTES, fields }
-    }
-}
 
 /// What a buffer holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The fields behind a chunked body.
 
-use super::lines::{Kind, Progress};
-use super::parse::{self, Limits};
+use super::lines::{Kind, Limits, Progress};
+use super::parse;
 use crate::fields::{Fields, Known};
 use crate::refused::Refused;
 
