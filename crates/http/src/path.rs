@@ -13,7 +13,8 @@ pub enum Normalisation {
     /// Not at all. Only `%00` is refused.
     None,
     /// RFC 3986: escapes of letters, digits, `-`, `.`, `_` and `~` are decoded, other escapes are
-    /// written in upper case, `.` and `..` are followed; and `\` becomes `/`.
+    /// written in upper case, what should have been an escape becomes one, `.` and `..` are
+    /// followed; and `\` becomes `/`.
     #[default]
     Base,
     /// Then several slashes in a row become one.
@@ -78,7 +79,7 @@ impl Path {
 
 /// Whether there is nothing to do, which is so for most paths: no second buffer is made.
 fn is_normal(path: &str, how: Normalisation) -> bool {
-    let is_plain = || !path.contains(['%', '\\']) && !path.contains("/.");
+    let is_plain = || !path.contains(['%', '\\', '^', '{', '|', '}']) && !path.contains("/.");
     match how {
         Normalisation::None => true,
         Normalisation::Base => is_plain(),
@@ -88,17 +89,15 @@ fn is_normal(path: &str, how: Normalisation) -> bool {
     }
 }
 
-/// With escapes decoded or in upper case, and slashes for backslashes.
+/// With escapes decoded or in upper case, and slashes for backslashes. A path thus has one
+/// spelling: what clients should send as escapes is encoded where Envoy encodes it.
 ///
 /// An escape that is none is refused: if it stayed, what is decoded behind it could complete it,
 /// and the next reader would see another path.
 fn decoded(path: &str, how: Normalisation) -> Result<String, Refused> {
     let mut decoded = String::with_capacity(path.len());
     let mut pieces = path.split('%');
-    let plain = |piece: &str, decoded: &mut String| {
-        decoded.extend(piece.chars().map(|letter| if letter == '\\' { '/' } else { letter }));
-    };
-    plain(pieces.next().unwrap_or_default(), &mut decoded);
+    push_plain(pieces.next().unwrap_or_default(), &mut decoded);
     for piece in pieces {
         let (escape, rest) = piece.split_at_checked(2).ok_or(Refused::Escape)?;
         if !escape.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -115,9 +114,22 @@ fn decoded(path: &str, how: Normalisation) -> Result<String, Refused> {
                 decoded.push_str(&escape.to_ascii_uppercase());
             }
         }
-        plain(rest, &mut decoded);
+        push_plain(rest, &mut decoded);
     }
     Ok(decoded)
+}
+
+fn push_plain(text: &str, decoded: &mut String) {
+    for letter in text.chars() {
+        match letter {
+            '\\' => decoded.push('/'),
+            '^' => decoded.push_str("%5E"),
+            '{' => decoded.push_str("%7B"),
+            '|' => decoded.push_str("%7C"),
+            '}' => decoded.push_str("%7D"),
+            _ => decoded.push(letter),
+        }
+    }
 }
 
 /// Follows `.` and `..` (RFC 3986, 5.2.4). Above the root is the root.
@@ -210,6 +222,8 @@ mod tests {
         check("/a%2f..%5c..%2Fb", ["/a%2F..%5C..%2Fb", "/a%2F..%5C..%2Fb", "/b"]);
         check("/a%2f%2fb", ["/a%2F%2Fb", "/a%2F%2Fb", "/a/b"]);
         check("/a%252fb/%2561", ["/a%252fb/%2561"; 3]);
+        check("/{a}|^[b]", ["/%7Ba%7D%7C%5E[b]"; 3]);
+        check("/%7ba%7d%7c%5e?{|}", ["/%7Ba%7D%7C%5E?{|}"; 3]);
     }
 
     #[test]
@@ -256,7 +270,7 @@ mod tests {
     proptest! {
         #[test]
         fn normalising_twice_is_normalising_once(
-            path in "/([a-c./\\\\%]|%2[eEfF5]|%5[cC]|%61|%25|//|/\\.\\./){0,24}",
+            path in "/([a-c./\\\\%{|]|%2[eEfF5]|%5[cC]|%61|%25|//|/\\.\\./){0,24}",
         ) {
             for how in ALL {
                 let Ok(once) = normalised(&path, how) else { continue };
