@@ -24,7 +24,7 @@ fn mode_in_words(mode: &ModePlan, node_type: &NodeType) -> String {
         return text + &format!("; placing whole pods needs those {placed} too.");
     }
     let more = placed.saturating_sub(divided);
-    text += &format!("; whole pods need {placed}, {more} more than they would as a liquid. ");
+    text += &format!("; whole pods need {placed}, {more} more than if a pod could be split. ");
     let kinds = alike(mode);
     let typical = kinds.iter().max_by_key(|kind| kind.count);
     let crowd = typical.and_then(|kind| Some((kind, crowd(mode, kind.node)?)));

@@ -88,7 +88,8 @@ async fn fill(
     }
     let progress = |missing: &[String]| {
         let first = missing.first().map(|pod| format!(" ({pod})")).unwrap_or_default();
-        let what = format!("{} pods{first}", missing.len());
+        let pods = if missing.len() == 1 { "pod" } else { "pods" };
+        let what = format!("{} {pods}{first}", missing.len());
         say(start, &Progress::Waiting { what });
     };
     let is_ready = match client.wait_until_ready(READY_TIMEOUT, progress).await {

@@ -3,17 +3,15 @@
 
 mod cluster;
 
-use ambit_wire::admin::{
-    Certificate, CertificateState, FailingPod, Finding, HeldCertificate, NotAccepted, Status,
-};
+use ambit_wire::admin::{CertificateState, FailingPod, Finding, NotAccepted, Status};
 use serde_json::{Value, json};
 
-use self::cluster::{Cluster, NOW, ROOT, labelled, node, object, pod, template};
+use self::cluster::{Cluster, NOW, object, pod};
 use super::Severity::{self, Error, Info, Warning};
 use super::findings;
 use crate::Facts;
-use crate::facts::{Access, DEFINITIONS, List, Stage};
-use crate::json::{name, namespace};
+use crate::facts::Stage;
+use crate::json::namespace;
 
 fn policy(name: &str, ingress: Value) -> Value {
     object(

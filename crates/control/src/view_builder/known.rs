@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ambit_model::Text;
 use ambit_model::intern::Pool;
 
 use super::records::{NamedPorts, PodRecord};
@@ -33,6 +34,11 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
+    /// Puts the text that others have too in place of `text`.
+    pub(super) fn share_text(&mut self, text: &mut Text) {
+        self.texts.share(text);
+    }
+
     /// Puts what other pods have too in place of what `pod` has of its own.
     pub(super) fn share(&mut self, pod: &mut KnownPod) {
         let KnownPod { object, state } = pod;

@@ -14,7 +14,6 @@ use ambit_manifest::istio::{
 };
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
-use ambit_model::intern::Pool;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::PortMapping;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -98,7 +97,7 @@ impl Store {
         dirty: &mut Dirty,
         change: impl FnOnce(&mut KnownPod),
     ) {
-        self.repeated.texts.share(&mut name.namespace);
+        self.repeated.share_text(&mut name.namespace);
         let pod = self.pods.entry(name.clone()).or_default();
         self.slices.mark(&name, pod.own_addresses(), dirty);
         change(pod);
