@@ -102,8 +102,8 @@ impl Progress {
         match (kind, first) {
             (Kind::Trailers, _) => {}
             (Kind::Request, b'\r') if self.origin > 0 => return Err(Refused::EmptyLines),
-            (_, b'\n') => return Err(Refused::BareLf),
-            (_, b'\r') => return Err(Refused::BareCr),
+            (Kind::Request, b'\n') => return Err(Refused::BareLf),
+            (Kind::Request, b'\r') => return Err(Refused::BareCr),
             (Kind::Request, byte) if !grammar::is_token_byte(*byte) => return Err(Refused::Method),
             (Kind::Response, byte) if *byte != b'H' => return Err(Refused::StatusLine),
             (Kind::Request | Kind::Response, _) => {}

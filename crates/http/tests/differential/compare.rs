@@ -22,7 +22,7 @@ use hyper::server::conn::http1;
 use hyper::{Request, Response};
 
 /// How often hyper is polled; it never has to wait, but yields at times.
-const MOST_POLLS: usize = 1000;
+pub(crate) const MOST_POLLS: usize = 1000;
 
 /// How both ends took the bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ struct Message {
 }
 
 /// Fields with names in lower case; those of one name keep their order.
-type Lines = Vec<(String, Vec<u8>)>;
+pub(crate) type Lines = Vec<(String, Vec<u8>)>;
 
 /// Compares; an error is a difference that must not be.
 pub(crate) fn compare(input: &[u8]) -> Result<Verdict, String> {
@@ -117,7 +117,7 @@ fn ours(mut input: &[u8]) -> (Vec<Message>, String) {
 }
 
 /// The body and its trailers; none if it is not whole.
-fn body(
+pub(crate) fn body(
     input: &mut &[u8],
     framing: RequestBody,
     limits: Limits,
@@ -154,7 +154,7 @@ fn fields_with_host(head: &RequestHead) -> Lines {
     sorted(fields)
 }
 
-fn lines(fields: &Fields) -> Lines {
+pub(crate) fn lines(fields: &Fields) -> Lines {
     let name = |name: &[u8]| String::from_utf8_lossy(name).to_ascii_lowercase();
     sorted(fields.iter().map(|it| (name(it.name), it.value.to_vec())).collect())
 }
@@ -179,7 +179,7 @@ fn theirs(input: &[u8]) -> Vec<Message> {
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
-    let memory = Memory { input: input.to_vec(), at: 0 };
+    let memory = Memory { input: input.to_vec(), at: 0, is_readable: true };
     let connection = http1::Builder::new()
         .half_close(true)
         .header_read_timeout(None)
@@ -216,7 +216,7 @@ fn their_message(head: &hyper::http::request::Parts, body: Vec<u8>, trailers: Li
     }
 }
 
-fn map_lines(map: &hyper::HeaderMap) -> Lines {
+pub(crate) fn map_lines(map: &hyper::HeaderMap) -> Lines {
     let line = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
@@ -224,9 +224,11 @@ fn map_lines(map: &hyper::HeaderMap) -> Lines {
 }
 
 /// A connection whose bytes are all there; what is written to it is forgotten.
-struct Memory {
-    input: Vec<u8>,
-    at: usize,
+pub(crate) struct Memory {
+    pub(crate) input: Vec<u8>,
+    pub(crate) at: usize,
+    /// A server's bytes come once something is written.
+    pub(crate) is_readable: bool,
 }
 
 impl Read for Memory {
@@ -235,6 +237,9 @@ impl Read for Memory {
         _: &mut Context<'_>,
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.is_readable {
+            return Poll::Pending;
+        }
         let rest = &self.input[self.at..];
         let length = rest.len().min(buffer.remaining());
         buffer.put_slice(&rest[..length]);
@@ -245,10 +250,11 @@ impl Read for Memory {
 
 impl Write for Memory {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.is_readable = true;
         Poll::Ready(Ok(bytes.len()))
     }
 

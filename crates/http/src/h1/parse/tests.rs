@@ -267,7 +267,7 @@ fn responses() {
 
 #[test]
 fn responses_that_are_none() {
-    check_response(b"\r\nHTTP/1.1 200 OK\r\n\r\n", Err(Refused::BareCr));
+    check_response(b"\r\nHTTP/1.1 200 OK\r\n\r\n", Err(Refused::StatusLine));
     check_response(b"HTTP/1.1 200 OK\n\n", Err(Refused::BareLf));
     check_response(b"HTTP/1.1 200 O\0K\r\n\r\n", Err(Refused::StatusLine));
     check_response(b"HTTP/1.1 200 O\rK\r\n\r\n", Err(Refused::BareCr));
