@@ -121,44 +121,47 @@ pub fn request(head: &mut RequestHead) -> Result<RequestFraming, Refused> {
 
 /// Decides how a response is framed and removes the fields that concern one connection alone.
 pub fn response(head: &mut ResponseHead, asked: Asked) -> Result<ResponseFraming, Refused> {
-    let status = head.status;
-    let is_tunnel = asked == Asked::Connect && status.is_success();
-    let has_none = status.is_informational() || matches!(status.code(), 204 | 304);
-    let mut is_framed_twice = false;
-    let body = if status.code() == 101 {
-        ResponseBody::Tunnel
-    } else if is_tunnel {
-        // RFC 9110, 9.3.6: a length in it is ignored.
-        ResponseBody::Tunnel
-    } else {
-        match length(&head.fields, head.version)? {
-            length if has_none || asked == Asked::Head => {
-                let size = match length {
-                    Some(Length::Sized(size)) => Some(size),
-                    Some(Length::Chunked) | None => None,
-                };
-                // 1xx and 204 have no body by definition (RFC 9112, 6.3). A server that announces
-                // one may send it: what follows is not read as the next response.
-                let has_never = status.is_informational() || status.code() == 204;
-                is_framed_twice = has_never && length.is_some_and(|it| it != Length::Sized(0));
-                ResponseBody::Absent { length: size.filter(|_| !has_never) }
-            }
-            None => ResponseBody::UntilClose,
-            Some(Length::Chunked) => ResponseBody::Chunked,
-            Some(Length::Sized(size)) => ResponseBody::Sized(size),
-        }
-    };
+    let (body, is_agreed) = response_body(head, asked)?;
     let options = options::take(&mut head.fields);
-    let switches = status.code() == 101;
+    let switches = head.status.code() == 101;
     if switches && (asked != Asked::Upgrade || options.upgrade.is_none()) {
         return Err(Refused::Upgrade);
     }
     let lasts = !matches!(body, ResponseBody::UntilClose | ResponseBody::Tunnel);
     Ok(ResponseFraming {
         body,
-        is_persistent: lasts && !is_framed_twice && is_persistent(&options, head.version),
+        is_persistent: lasts && is_agreed && is_persistent(&options, head.version),
         upgrade: options.upgrade.filter(|_| switches),
     })
+}
+
+/// The body, and whether the server's own fields agree with it.
+fn response_body(head: &ResponseHead, asked: Asked) -> Result<(ResponseBody, bool), Refused> {
+    let status = head.status;
+    // RFC 9110, 9.3.6: a length in it is ignored.
+    if status.code() == 101 || (asked == Asked::Connect && status.is_success()) {
+        return Ok((ResponseBody::Tunnel, true));
+    }
+    let length = length(&head.fields, head.version)?;
+    // RFC 9110, 8.6 and 9112, 6.1: 1xx and 204 announce no body. A server that does may send it.
+    // Behind 1xx it would be read as the final response; behind 204 the connection is given up.
+    let is_empty = matches!(length, None | Some(Length::Sized(0)));
+    let body = match length {
+        Some(Length::Sized(1..)) if status.is_informational() => {
+            return Err(Refused::ContentLength);
+        }
+        Some(Length::Chunked) if status.is_informational() => return Err(Refused::TransferCoding),
+        _ if status.is_informational() => ResponseBody::Absent { length: None },
+        _ if status.code() == 204 => return Ok((ResponseBody::Absent { length: None }, is_empty)),
+        Some(Length::Sized(size)) if status.code() == 304 || asked == Asked::Head => {
+            ResponseBody::Absent { length: Some(size) }
+        }
+        _ if status.code() == 304 || asked == Asked::Head => ResponseBody::Absent { length: None },
+        None => ResponseBody::UntilClose,
+        Some(Length::Chunked) => ResponseBody::Chunked,
+        Some(Length::Sized(size)) => ResponseBody::Sized(size),
+    };
+    Ok((body, true))
 }
 
 /// RFC 9112, 9.3.

@@ -99,15 +99,11 @@ pub fn response(
 }
 
 /// Reads a whole section of fields, with the empty line that ends it.
-pub(super) fn section(
-    text: &[u8],
-    limits: FieldLimits,
-    is_kept: impl Fn(&httparse::Header<'_>) -> bool,
-) -> Result<Fields, Refused> {
+pub(super) fn section(text: &[u8], limits: FieldLimits) -> Result<Fields, Refused> {
     let mut index = [httparse::EMPTY_HEADER; MOST_FIELDS];
     match httparse::parse_headers(text, &mut index) {
         Ok(httparse::Status::Complete((length, headers))) if length == text.len() => {
-            fields(headers, limits, is_kept)
+            fields(headers, limits, |_| true)
         }
         _ => Err(why(text, Kind::Trailers)),
     }

@@ -165,7 +165,7 @@ fn bodies_of_responses() {
     check_response("HTTP/1.1 204 No Content", length, Other, none, false);
     check_response("HTTP/1.1 204 No Content", chunked, Other, none, false);
     check_response("HTTP/1.1 100 Continue", "", Other, none, true);
-    check_response("HTTP/1.1 103 Early Hints", length, Other, none, false);
+    check_response("HTTP/1.1 103 Early Hints", "Content-Length: 0\r\n", Other, none, true);
     check_response(ok, length, Connect, Tunnel, false);
     check_response(ok, chunked, Connect, Tunnel, false);
     check_response("HTTP/1.1 403 Forbidden", length, Connect, Sized(5), true);
@@ -187,6 +187,8 @@ fn responses_that_are_refused() {
     check(ok, "Transfer-Encoding: gzip\r\n", Refused::TransferCoding);
     check("HTTP/1.0 200 OK", chunked, Refused::CodingInHttp10);
     check("HTTP/1.1 101 Switching Protocols", switch, Refused::Upgrade);
+    check("HTTP/1.1 103 Early Hints", length, Refused::ContentLength);
+    check("HTTP/1.1 100 Continue", chunked, Refused::TransferCoding);
     let mut unnamed = read_response("HTTP/1.1 101 Switching Protocols", "");
     assert_eq!(response(&mut unnamed, Asked::Upgrade), Err(Refused::Upgrade));
     assert!(Fields::new(FieldLimits::default()).is_empty());
