@@ -20,7 +20,7 @@ use ambit_model::identity::Identity;
 use ambit_tls::authority::AuthorityError;
 use ambit_tls::certificate::{CertificateError, CertificateSummary};
 use ambit_tls::service::ServerCertificate;
-use ambit_tls::{Authority, AuthorityBundle, RevocationList};
+use ambit_tls::{Authority, AuthorityBundle, RevocationList, revocation};
 use ambit_wire::admin::{self, RotationPhase};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -39,8 +39,6 @@ pub(crate) const SERVER_CERT_TTL: Duration = Duration::from_secs(86_400);
 /// How far a list's time lies before it was signed; generous.
 const LIST_DATED_BACK: Duration = Duration::from_secs(600);
 
-/// How each revocation list of a PEM text ends.
-const CRL_END: &str = "-----END X509 CRL-----";
 /// How each certificate of a PEM text ends.
 const END: &str = "-----END CERTIFICATE-----\n";
 
@@ -347,7 +345,7 @@ impl CertificateAuthority {
         let signers = inner.bundle.revocation_signers_pem();
         let (mut is_longer, mut must_grow) = (false, false);
         let own = inner.crl_number;
-        for block in published.split_inclusive(CRL_END) {
+        for block in revocation::blocks(published) {
             let Ok(list) = RevocationList::from_pem(block, &signers) else { continue };
             let number = list.number().unwrap_or_default();
             must_grow |= number >= own;
@@ -510,12 +508,13 @@ impl Inner {
     /// The largest number of the lists in a text that our authorities signed.
     fn number_of(&self, crls_pem: &str) -> u64 {
         let signers = self.bundle.revocation_signers_pem();
-        let blocks = crls_pem.split_inclusive(CRL_END);
+        let blocks = revocation::blocks(crls_pem);
         let lists = blocks.filter_map(|block| RevocationList::from_pem(block, &signers).ok());
         lists.filter_map(|list| list.number()).max().unwrap_or_default()
     }
 
     fn sign_crl(&mut self, directory: &Path, now: SystemTime) -> Result<(), CaError> {
+        self.ledger.divide_room(self.bundle.revocation_lists(), now);
         let serials: Result<Vec<_>, CertificateError> =
             self.ledger.revoked().map(|it| it.serial.parse()).collect();
         let serials = serials?;
@@ -524,7 +523,7 @@ impl Inner {
             return Ok(());
         }
         // The time, as long as no clock goes back and no replica's is ahead.
-        let number = unix(now).max(self.crl_number + 1);
+        let number = unix(now).max(self.crl_number.saturating_add(1));
         let crl_pem = self.bundle.revoke_as(&serials, number, now, CRL_VALIDITY)?;
         self.crl_number = number;
         durable::replace(&directory.join("crl.pem"), crl_pem.as_bytes(), PUBLIC)?;
@@ -762,6 +761,38 @@ mod tests {
         assert!(renewed.number() > list.number());
         assert!(renewed.next_update() > list.next_update());
         assert_eq!(renewed.serials().count(), 1);
+    }
+
+    #[test]
+    fn a_list_fits_where_it_is_published_also_while_a_root_is_rotated() {
+        let now = SystemTime::now();
+        let bed = Bed::new("room", now);
+        let absorb = |serials: std::ops::Range<u32>, life: Duration, at| {
+            let end = Some(unix(now + life));
+            let revoked = serials.map(|number| (format!("f{number:031x}"), end)).collect();
+            let shared = Shared { revoked, ..Shared::default() };
+            bed.authority.absorb(&shared, at).expect("written").is_full
+        };
+        assert!(!absorb(0..8000, DAY / 24, now));
+        assert!(!absorb(8000..15_000, DAY, now));
+        assert_eq!(bed.list().len(), 15_000);
+        let later = now + DAY / 12;
+        bed.authority.begin_rotation(&[], later).expect("begun");
+        bed.authority.maintain(&[], later).expect("the new root signs");
+        assert_eq!(bed.list().len(), 2 * 7000, "what has ended has left");
+        assert!(!absorb(15_000..18_000, DAY, later));
+        assert!(bed.authority.crl_pem().expect("a list").len() < 1 << 20, "a ConfigMap holds it");
+        let refused = bed.authority.revoke(&Which::Serial("0e".parse().expect("one")), later);
+        assert!(matches!(refused, Err(CaError::Revoke(RevokeError::Full))));
+    }
+
+    #[test]
+    fn after_the_largest_number_comes_no_small_one() {
+        let now = SystemTime::now();
+        let bed = Bed::new("numbers", now);
+        bed.authority.inner().crl_number = u64::MAX;
+        bed.authority.revoke(&Which::Serial("0102".parse().expect("a serial")), now).expect("done");
+        assert_eq!(bed.list().number(), Some(u64::MAX));
     }
 
     #[test]

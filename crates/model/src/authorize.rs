@@ -40,7 +40,12 @@ impl Source {
         self.ip
     }
 
-    fn namespace(&self) -> &str {
+    /// What policies call the identity, `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`; empty without one.
+    pub(crate) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
         self.identity.as_ref().map_or("", |identity| &identity.namespace)
     }
 }
@@ -170,7 +175,7 @@ impl View {
                 (Action::Deny, true) => dry_run_denials.extend(hit.map(Denial::Denied)),
                 (Action::Allow, dry_run) => {
                     let side = if dry_run { &mut trial } else { &mut allows };
-                    side.count(policy, hit);
+                    side.count(&policy.key, hit);
                 }
             }
         }
@@ -283,22 +288,22 @@ pub(crate) fn gateway_name(gateway: &GatewayAddress) -> String {
 
 /// What the ALLOW policies seen so far say.
 #[derive(Default)]
-struct Allows<'a> {
+pub(crate) struct Allows<'a> {
     first: Option<&'a PolicyName>,
     count: usize,
-    hit: Option<RuleName>,
+    pub(crate) hit: Option<RuleName>,
 }
 
 impl<'a> Allows<'a> {
-    fn count(&mut self, policy: &'a Policy, hit: Option<RuleName>) {
-        self.first.get_or_insert(&policy.key);
+    pub(crate) fn count(&mut self, policy: &'a PolicyName, hit: Option<RuleName>) {
+        self.first.get_or_insert(policy);
         self.count += 1;
         if self.hit.is_none() {
             self.hit = hit;
         }
     }
 
-    fn denial(&self) -> Option<Denial> {
+    pub(crate) fn denial(&self) -> Option<Denial> {
         let policy = self.first.filter(|_| self.hit.is_none())?;
         Some(Denial::NotAllowed { policy: policy.clone(), allow_policies: self.count })
     }
@@ -341,6 +346,6 @@ fn match_holds(one: &Match, source: &Source, destination: SocketAddr) -> bool {
 }
 
 /// One field: any of the positive values (when there are some), none of the negative ones.
-fn field<T>(positive: &[T], negative: &[T], matches: impl Fn(&T) -> bool) -> bool {
+pub(crate) fn field<T>(positive: &[T], negative: &[T], matches: impl Fn(&T) -> bool) -> bool {
     (positive.is_empty() || positive.iter().any(&matches)) && !negative.iter().any(&matches)
 }

@@ -22,6 +22,7 @@ pub mod address;
 pub mod authorize;
 pub mod choice;
 pub mod few;
+pub mod http;
 pub mod identity;
 mod index;
 pub mod intern;

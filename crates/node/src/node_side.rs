@@ -332,32 +332,47 @@ mod tests {
         _listener: std::net::TcpListener,
     }
 
-    const FORGER: &str = "10.244.1.5";
-    const VICTIM: &str = "10.244.1.6";
+    /// What the two have of a version.
+    struct Ends {
+        forger: &'static str,
+        victim: &'static str,
+        probe: IpAddr,
+    }
+
+    fn ends(version: IpVersion) -> Ends {
+        let (forger, victim) = match version {
+            IpVersion::V4 => ("10.244.1.5", "10.244.1.6"),
+            IpVersion::V6 => ("fd00:244:1::5", "fd00:244:1::6"),
+        };
+        Ends { forger, victim, probe: version.probe() }
+    }
 
     impl Bridged {
-        fn new() -> Self {
+        fn new(version: IpVersion) -> Self {
+            let Ends { forger, victim, probe } = ends(version);
             let node = NetNs::create().expect("a namespace (needs root)");
             let mut at_node = RouteSocket::open_in(&node).expect("rtnetlink");
             at_node.ensure_bridge("pods").expect("bridge");
             // Else the kernel shows bridged packets to the tables of IP as well.
-            set_parameter(&node, "net.bridge.bridge-nf-call-iptables", "0");
+            for tables in ["iptables", "ip6tables"] {
+                set_parameter(&node, &format!("net.bridge.bridge-nf-call-{tables}"), "0");
+            }
             at_node.set_up("pods").expect("up");
-            let pods = [FORGER, VICTIM].map(|address| pod_on(&node, address));
-            let link = ambit_net::netlink::Route::on_link(IpNet::from(probe()), "eth0");
+            let pods = [forger, victim].map(|address| pod_on(&node, address));
+            let link = ambit_net::netlink::Route::on_link(IpNet::from(probe), "eth0");
             let mut at_victim = RouteSocket::open_in(&pods[1]).expect("rtnetlink");
             at_victim.ensure_route(&link).expect("route");
-            let listen = || socket::tcp_listener(app(), &ListenOptions::default());
+            let listen = || socket::tcp_listener(app(probe), &ListenOptions::default());
             let _listener = pods[1].run(listen).expect("enter").expect("listen");
             let bed = Self { node, pods, _listener };
-            bed.forge_in(&bed.pods[0]);
+            forge_in(&bed.pods[0], probe);
             bed
         }
+    }
 
-        fn forge_in(&self, pod: &NetNs) {
-            let mut routes = RouteSocket::open_in(pod).expect("rtnetlink");
-            routes.ensure_address("eth0", IpNet::from(probe())).expect("address");
-        }
+    fn forge_in(pod: &NetNs, probe: IpAddr) {
+        let mut routes = RouteSocket::open_in(pod).expect("rtnetlink");
+        routes.ensure_address("eth0", IpNet::from(probe)).expect("address");
     }
 
     /// A pod on the bridge, as a network plugin makes one.
@@ -371,24 +386,24 @@ mod tests {
         at_node.set_up(&port).expect("up");
         at_pod.set_up("lo").expect("up");
         at_pod.set_up("eth0").expect("up");
-        let address = format!("{address}/24").parse().expect("literal");
+        let bits = if address.contains(':') { 64 } else { 24 };
+        let address = format!("{address}/{bits}").parse().expect("literal");
         at_pod.ensure_address("eth0", address).expect("address");
         pod
     }
 
-    fn probe() -> IpAddr {
-        IpVersion::V4.probe()
-    }
-
-    fn app() -> SocketAddr {
-        SocketAddr::new(VICTIM.parse().expect("literal"), APP)
+    /// The victim's application, at an address like this one.
+    fn app(like: IpAddr) -> SocketAddr {
+        let version = if like.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
+        SocketAddr::new(ends(version).victim.parse().expect("literal"), APP)
     }
 
     /// Whether the victim is reached from an address of this pod.
     async fn reaches(pod: &NetNs, source: IpAddr, patience: Duration) -> bool {
+        let to = app(source);
         let source = Some(SocketAddr::new(source, 0));
         let options = DialOptions { source, ..DialOptions::default() };
-        let socket = pod.run(|| socket::tcp_dial(app(), &options)).expect("enter");
+        let socket = pod.run(|| socket::tcp_dial(to, &options)).expect("enter");
         let connect = socket.expect("socket").connected();
         matches!(tokio::time::timeout(patience, connect).await, Ok(Ok(_)))
     }
@@ -398,25 +413,30 @@ mod tests {
 
     #[tokio::test]
     async fn forged_probes_are_dropped_with_and_without_nftables_for_bridges() {
-        for guard in [Guard::Bridges, Guard::Ports(BTreeSet::new())] {
-            let bed = Bridged::new();
+        for (guard, version) in [
+            (Guard::Bridges, IpVersion::V4),
+            (Guard::Bridges, IpVersion::V6),
+            (Guard::Ports(BTreeSet::new()), IpVersion::V4),
+            (Guard::Ports(BTreeSet::new()), IpVersion::V6),
+        ] {
+            let (bed, Ends { forger: own, probe, .. }) = (Bridged::new(version), ends(version));
             let [forger, _] = &bed.pods;
-            assert!(reaches(forger, probe(), PATIENCE).await, "{guard:?}: without the rules");
+            assert!(reaches(forger, probe, PATIENCE).await, "{guard:?}: without the rules");
             let side = NodeSide::new(true);
             side.lock().guard = guard.clone();
             let mend = || bed.node.run(|| side.mend()).expect("enter").expect("mend");
             mend();
             assert!(!side.is_open());
-            assert!(!reaches(forger, probe(), DROPPED).await, "{guard:?}: dropped");
-            let own = FORGER.parse().expect("literal");
+            assert!(!reaches(forger, probe, DROPPED).await, "{guard:?}: dropped");
+            let own = own.parse().expect("literal");
             assert!(reaches(forger, own, PATIENCE).await, "{guard:?}: others pass");
             assert_eq!(mend(), [], "{guard:?}");
             let family = if guard == Guard::Bridges { Family::Bridge } else { Family::Netdev };
             let tamper = || Nftables::open().and_then(|mut it| it.delete(family, TABLE));
             assert!(bed.node.run(tamper).expect("enter").expect("deleted"), "{guard:?}");
-            assert!(reaches(forger, probe(), PATIENCE).await, "{guard:?}: tampered with");
+            assert!(reaches(forger, probe, PATIENCE).await, "{guard:?}: tampered with");
             assert_ne!(mend(), [], "{guard:?}");
-            assert!(!reaches(forger, probe(), DROPPED).await, "{guard:?}: put right");
+            assert!(!reaches(forger, probe, DROPPED).await, "{guard:?}: put right");
             bed.node.run(|| side.erase()).expect("enter").expect("erase");
             assert!(!bed.node.run(tamper).expect("enter").expect("looked"), "{guard:?}: erased");
         }
@@ -424,15 +444,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_pod_that_nobody_captures_is_guarded_as_it_comes() {
-        let (bed, side) = (Bridged::new(), NodeSide::new(true));
+        let (bed, side) = (Bridged::new(IpVersion::V4), NodeSide::new(true));
+        let probe = IpVersion::V4.probe();
         side.lock().guard = Guard::Ports(BTreeSet::new());
         let mend = || bed.node.run(|| side.mend()).expect("enter").expect("mend");
         mend();
         let late = pod_on(&bed.node, "10.244.1.7");
-        bed.forge_in(&late);
-        assert!(reaches(&late, probe(), PATIENCE).await, "its port is new");
+        forge_in(&late, probe);
+        assert!(reaches(&late, probe, PATIENCE).await, "its port is new");
         bed.node.run(|| side.guard_new_ports()).expect("enter").expect("guard");
-        assert!(!reaches(&late, probe(), DROPPED).await);
+        assert!(!reaches(&late, probe, DROPPED).await);
         assert_eq!(mend(), [], "a new port is no tampering");
         let port = format!("port{}", late.inode());
         let mut at_node = RouteSocket::open_in(&bed.node).expect("rtnetlink");
@@ -442,7 +463,7 @@ mod tests {
 
     #[test]
     fn where_nothing_can_guard_a_bridge_the_node_says_so() {
-        let bed = Bridged::new();
+        let bed = Bridged::new(IpVersion::V4);
         let side = NodeSide::new(true);
         side.lock().guard = Guard::Nothing { has_ports: false };
         bed.node.run(|| side.mend()).expect("enter").expect("mend");

@@ -251,9 +251,9 @@ fn words_and_pictures_are_of_the_plan() {
     assert_eq!(
         words[0],
         "baseline: 140 vCPU of pods over nodes of 8 is 18 nodes, over the 7.5 that pods may \
-         request 19; whole pods need 20, 1 more than if a pod could be split. 20 nodes hold 10 pods \
-         of 700m/500Mi and 0.5 vCPU are left, less than one more needs. On all 20 together 10 vCPU \
-         and 469.19 GiB are paid for and stay free."
+         request 19; whole pods need 20, 1 more than if a pod could be split. 20 nodes hold 10 \
+         pods of 700m/500Mi and 0.5 vCPU are left, less than one more needs. On all 20 together 10 \
+         vCPU and 469.19 GiB are paid for and stay free."
     );
     let bars = chart(&planned);
     let full = "  20 nodes |#####################################...| 7 vCPU (93 %), 4.88 GiB, \

@@ -364,7 +364,7 @@ impl Session {
         let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
         let asked: Authority = authority.parse()?;
         let (thread, pod) = (&self.thread, &self.served.own);
-        self.describe(connect.headers(), record);
+        self.describe(&connect.take_headers(), record);
         let known = wait_for_view(&thread.plane.mesh, |view| {
             let workload = pod.described_in(view)?.clone();
             let found = target(view, &workload, &asked, self.own);

@@ -404,6 +404,11 @@ impl AuthorityBundle {
         self.earlier.iter().chain([&self.active]).map(list).collect()
     }
 
+    /// How many lists [`Self::revoke`] writes, each with all serials.
+    pub fn revocation_lists(&self) -> usize {
+        self.earlier.len() + 1
+    }
+
     fn add_roots(&mut self, roots: Vec<CertificateDer<'static>>) {
         for root in roots {
             if !self.trusted.contains(&root) {

@@ -96,6 +96,12 @@ pub enum RevocationError {
     Signers(#[from] CertificateError),
 }
 
+/// The single lists of a text, each with what stands before it. One that cannot be read, such as
+/// one of an authority that is no longer trusted, then says nothing about the others.
+pub fn blocks(crls_pem: &str) -> impl Iterator<Item = &str> {
+    crls_pem.split_inclusive("-----END X509 CRL-----")
+}
+
 impl RevocationList {
     /// No list at all: nothing is revoked, and no status is asked for.
     pub fn none() -> Self {

@@ -614,6 +614,27 @@ mod tests {
         replica.authority.inner().ledger.record(entry, now).unwrap();
     }
 
+    #[tokio::test]
+    async fn an_order_names_what_a_replica_signed_whose_clock_is_a_little_ahead() {
+        let api = FakeApi::default();
+        let (one, two) = (Replica::start(&api, "slow").await, Replica::start(&api, "fast").await);
+        let now = SystemTime::now();
+        let issued = |serial: &str, ahead| Issued {
+            serial: serial.to_owned(),
+            identity: identity(1).to_string(),
+            node: "node-1".to_owned(),
+            issued_at: unix(now) + ahead,
+            not_after: unix(now) + 3600,
+        };
+        for entry in [issued("0a", 100), issued("0b", 600)] {
+            two.authority.inner().ledger.record(entry, now).unwrap();
+        }
+        one.authority.revoke(&Which::Identity(identity(1)), now).unwrap();
+        one.exchange().await;
+        two.exchange().await;
+        assert_eq!(two.revoked(), ["0a"], "and not what was signed long after it");
+    }
+
     fn identity(number: usize) -> Identity {
         format!("spiffe://cluster.local/ns/shop/sa/app-{number}").parse().unwrap()
     }

@@ -39,6 +39,9 @@ const ENDED_KEPT_SECONDS: u64 = 3600;
 /// How long a serial stays on the list after its certificate has ended, as long as there is room.
 /// By a clock that is ahead it ends early, and whoever it was taken from could use it again.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2 * 86_400);
+/// So much later by its own clock a replica may have signed what was signed before an order that
+/// another one gave. What was signed just after it is taken back too: its proxy asks again.
+const CLOCKS_DIFFER_SECONDS: u64 = 120;
 /// The ledger is written anew when it has this many more lines than entries.
 const STALE_LINES_MAX: usize = 10_000;
 
@@ -96,7 +99,7 @@ pub enum Full {
     /// This node holds as many as it may.
     #[error(
         "node {node} holds {ISSUED_PER_NODE_MAX} certificates that have not ended, as many as one \
-         node may; wait until some end, or revoke what it should not hold"
+         node may; wait until some end"
     )]
     Node {
         /// Which.
@@ -105,7 +108,7 @@ pub enum Full {
     /// One identity does on a node.
     #[error(
         "node {node} holds {HELD_MAX} certificates of {identity} that have not ended, where a \
-         proxy needs two; wait until some end, or revoke what it should not hold"
+         proxy needs two; wait until some end"
     )]
     Holder {
         /// Whose.
@@ -126,9 +129,9 @@ pub enum Full {
 pub enum RevokeError {
     /// The list is full.
     #[error(
-        "{REVOKED_MAX} certificates and {ORDERS_MAX} orders can be on the list at a time, and this \
-         is beyond; it becomes shorter as certificates end; to distrust all at once, plug in a new \
-         root"
+        "{REVOKED_MAX} certificates and {ORDERS_MAX} orders can be on the list at a time, half of \
+         the certificates while a root is rotated, and this is beyond; it becomes shorter as \
+         certificates end; to distrust all at once, plug in a new root"
     )]
     Full,
     /// It cannot be written down.
@@ -172,6 +175,8 @@ pub(crate) struct Ledger {
     /// Those of them for which the list had no room.
     unfinished: BTreeSet<Order>,
     lines: usize,
+    /// Most that may be on the list now.
+    room: usize,
     pace: Pace,
 }
 
@@ -184,8 +189,11 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(now: SystemTime) -> Self {
-        Self { reached: now, at: Instant::now() }
+    /// At the start that much is certain: the time of what was signed `last`.
+    fn new(now: SystemTime, last: SystemTime) -> Self {
+        let mut pace = Self { reached: last, at: Instant::now() };
+        pace.follow(now);
+        pace
     }
 
     fn follow(&mut self, now: SystemTime) -> SystemTime {
@@ -216,7 +224,8 @@ impl Ledger {
             orders: BTreeSet::new(),
             unfinished: BTreeSet::new(),
             lines: 0,
-            pace: Pace::new(now),
+            room: REVOKED_MAX,
+            pace: Pace::new(now, now),
         };
         let lines = durable::read(&ledger.issued_path)?.unwrap_or_default();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -233,6 +242,9 @@ impl Ledger {
             })?;
             ledger.revoked = list.into_iter().map(|it| (it.serial.clone(), it)).collect();
         }
+        let last = ledger.issued.values().map(|entry| entry.issued_at).max();
+        ledger.pace =
+            Pace::new(now, last.map_or(now, |last| UNIX_EPOCH + Duration::from_secs(last)));
         ledger.forget_expired(now);
         ledger.rewrite()?;
         Ok(ledger)
@@ -316,10 +328,10 @@ impl Ledger {
             fresh.push(Revoked::elsewhere(serial.to_string(), None, unix(now)));
         }
         fresh.retain(|it| !self.revoked.contains_key(&it.serial));
-        if self.revoked.len() + fresh.len() > REVOKED_MAX {
+        if self.revoked.len() + fresh.len() > self.room {
             self.forget_revoked(unix(now), unix(now));
         }
-        if self.revoked.len() + fresh.len() > REVOKED_MAX || self.orders.len() >= ORDERS_MAX {
+        if self.revoked.len() + fresh.len() > self.room || self.orders.len() >= ORDERS_MAX {
             return Err(RevokeError::Full);
         }
         self.revoked.extend(fresh.iter().map(|it| (it.serial.clone(), it.clone())));
@@ -401,19 +413,28 @@ impl Ledger {
     /// and whether the room was too small. What has ended by `now` makes room for what has not.
     fn add_revoked(&mut self, mut fresh: Vec<Revoked>, now: u64) -> (bool, bool) {
         fresh.retain(|entry| !self.revoked.contains_key(&entry.serial));
-        if self.revoked.len() + fresh.len() > REVOKED_MAX {
+        if self.revoked.len() + fresh.len() > self.room {
             self.forget_revoked(now, now);
             fresh.retain(|entry| !entry.has_ended(now));
         }
         let (mut is_longer, mut is_full) = (false, false);
         for entry in fresh {
-            if self.revoked.len() >= REVOKED_MAX {
+            if self.revoked.len() >= self.room {
                 is_full = true;
             } else {
                 is_longer |= self.revoked.insert(entry.serial.clone(), entry).is_none();
             }
         }
         (is_longer, is_full)
+    }
+
+    /// From now on so many lists are published together, each with all serials: what has ended
+    /// makes room for that. What has not stays, though it may be more than the room.
+    pub(crate) fn divide_room(&mut self, lists: usize, now: SystemTime) {
+        self.room = REVOKED_MAX / lists;
+        if self.revoked.len() > self.room {
+            self.forget_revoked(unix(now), unix(now));
+        }
     }
 
     /// The serials on the list.
@@ -519,7 +540,7 @@ impl Order {
     fn names(&self, entry: &Issued) -> bool {
         entry.identity == self.identity
             && self.node.as_ref().is_none_or(|node| *node == entry.node)
-            && entry.issued_at <= self.ordered_at
+            && entry.issued_at <= self.ordered_at.saturating_add(CLOCKS_DIFFER_SECONDS)
     }
 }
 
@@ -641,11 +662,16 @@ mod tests {
         assert!(ledger.revoked().any(|it| it.serial == "aa"));
         let taken = ledger.revoke(&Which::Identity(identity.clone()), at(now + 60)).unwrap();
         assert_eq!(taken.len(), 1, "what lives can still be taken back by its name");
+        ledger.record(entry("cc"), at(now)).unwrap();
         drop(ledger);
         let mut ledger = Ledger::open(&directory, at(now + 25 * 3600)).unwrap();
         assert_eq!(ledger.revoked().count(), 2, "nor does a start with such a clock");
+        drop(ledger);
+        ledger = Ledger::open(&directory, at(now + 60)).unwrap();
+        let taken = ledger.revoke(&Which::Identity(identity.clone()), at(now + 60)).unwrap();
+        assert_eq!(taken.len(), 1, "nor does it forget what lives");
         assert!(ledger.forget_expired(at(now + 86_401) + CLOCK_AHEAD_MAX));
-        assert_eq!(ledger.revoked().count(), 0);
+        assert_eq!((ledger.revoked().count(), ledger.issued().count()), (0, 0));
         std::fs::remove_dir_all(directory).unwrap();
     }
 

@@ -38,6 +38,10 @@ const RETRY_START: Duration = Duration::from_millis(250);
 const RETRY_LIMIT: Duration = Duration::from_secs(150);
 /// While a certificate is in date, at most this part of its remaining life is waited.
 const RETRY_SHARE: u32 = 8;
+/// Where clocks differ, so many certificates are asked for while one of them lives. With those of
+/// the first, growing waits they are fewer than the authority signs for one holder (64): it would
+/// refuse all others for as long as they live, also when its clock is right again.
+const SKEWED_PER_LIFE: u32 = 24;
 /// Shortest wait between two requests for one identity, however short its certificates live.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 /// The clock is looked at this often, because it may be set.
@@ -92,6 +96,11 @@ impl Due {
             Ok(set_back) if set_back > SET_BACK_MAX => Duration::ZERO,
             _ => self.at.duration_since(now).unwrap_or_default(),
         }
+    }
+
+    /// How long it has been since it was planned.
+    fn waited(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.planned_at).unwrap_or_default()
     }
 }
 
@@ -193,11 +202,13 @@ impl<A: Authority> Keeper<A> {
         wait
     }
 
-    /// Ends the waits after failures, but not where the authority answered and clocks differ.
+    /// Ends the waits after failures. Where the authority answered and clocks differ, only those
+    /// that have lasted a while: each answer is on its account.
     fn retry(&mut self) {
         let now = self.now();
-        for entry in self.entries.values_mut().filter(|it| it.failures > 0 && !it.is_skewed) {
-            entry.due = entry.due.map(|_| Due::now(now));
+        for entry in self.entries.values_mut().filter(|it| it.failures > 0) {
+            let waits_on = |due: &Due| entry.is_skewed && due.waited(now) < RETRY_LIMIT;
+            entry.due = entry.due.map(|due| if waits_on(&due) { due } else { Due::now(now) });
         }
     }
 
@@ -211,7 +222,11 @@ impl<A: Authority> Keeper<A> {
         self.entries.insert(identity.clone(), entry);
         self.note(&identity, None);
         let handed = self.handed.remove(&identity);
-        if let Some(certificate) = handed.filter(|handed| !handed.is_expired(now)) {
+        let Some(certificate) = handed.filter(|handed| !handed.is_expired(now)) else { return };
+        if certificate.not_before() > now {
+            // Of a clock that was ahead: better than none, and no reason to wait for that day.
+            self.put_in_force(&identity, certificate).await;
+        } else {
             self.install(&identity, certificate).await;
         }
     }
@@ -267,7 +282,7 @@ impl<A: Authority> Keeper<A> {
         certificate: Arc<WorkloadCertificate>,
         skew: &Skew,
     ) {
-        let limit = (skew.life() / RETRY_SHARE).clamp(MIN_WAIT, RETRY_LIMIT);
+        let limit = (skew.life() / SKEWED_PER_LIFE).max(MIN_WAIT);
         if !certificate.is_expired(self.now()) && self.certificates.cached(identity).is_none() {
             self.successor.tell(Learned::Certificate(certificate.clone())).await;
             self.put_in_force(identity, certificate).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ambit_tls::RevocationList;
 use ambit_tls::certificate::Issuer;
-use ambit_tls::revocation::RevocationError;
+use ambit_tls::revocation::{self, RevocationError};
 
 /// How often the file is looked at.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -101,10 +101,12 @@ impl RevocationFile {
             return Ok((list, None));
         }
         // One that can no longer be read was signed by an authority that is not trusted any more.
-        let Ok(before) = parse(&self.in_force, signers_pem) else { return Ok((list, None)) };
+        let readable = |block: &&str| RevocationList::from_pem(block, signers_pem).is_ok();
+        let kept: String = revocation::blocks(&self.in_force).filter(readable).collect();
+        let before = parse(&kept, signers_pem)?;
         let Some(issuer) = list.goes_back(&before).cloned() else { return Ok((list, None)) };
         let path = self.path.clone();
-        self.pem.clone_from(&self.in_force);
+        self.pem = kept;
         Ok((before, Some(Older { path, issuer })))
     }
 
@@ -206,6 +208,14 @@ mod tests {
         check(&list(&ours, &["0a", "0b"], 7), &ours, 3, true);
         check(&list(&next, &["0d"], 1), &next, 1, false);
         check("", &next, 0, false);
+        // A rotation ends: of two lists in force one can no longer be read, and the other counts.
+        let both = format!("{}{}", list(&ours, &["0a", "0b"], 9), list(&next, &["0d", "0e"], 9));
+        let mut of_both = RevocationFile::new(path.clone());
+        of_both.restore(both);
+        std::fs::write(&path, list(&next, &["0d"], 8)).expect("written");
+        of_both.look().expect("looked");
+        let (kept, older) = of_both.parse(&next.roots_pem()).expect("signed");
+        assert_eq!((kept.len(), older.is_some()), (2, true));
         std::fs::remove_file(&path).expect("removed");
     }
 

@@ -2,4 +2,5 @@
 
 mod authorize;
 mod plan;
+mod requests;
 mod view;

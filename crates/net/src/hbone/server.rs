@@ -41,9 +41,10 @@ impl Connect {
         &self.head.uri
     }
 
-    /// The request's headers.
-    pub fn headers(&self) -> &HeaderMap {
-        &self.head.headers
+    /// The request's headers, which are not kept: a peer may send
+    /// [`MAX_REQUEST_HEADER_BYTES`] with each request and let many wait for their answers.
+    pub fn take_headers(&mut self) -> HeaderMap {
+        std::mem::take(&mut self.head.headers)
     }
 
     /// Answers 200: the tunnel stands.

@@ -72,8 +72,9 @@ impl Victim {
             let transport = Transport::new(far);
             let activity = transport.activity();
             let mut kept = Vec::new();
-            let each = |connect: Connect| {
+            let each = |mut connect: Connect| {
                 counted.set(counted.get() + 1);
+                drop(connect.take_headers());
                 if keep {
                     kept.push(connect);
                 }
@@ -212,6 +213,37 @@ fn asking() {
             victim.served.abort();
         });
     }
+}
+
+#[test]
+fn long_headers_of_many_tunnels_are_not_kept() {
+    alone("long_headers_of_many_tunnels_are_not_kept", swelling);
+}
+
+fn swelling() {
+    on_one_thread(async {
+        let mut victim = Victim::new(true).await;
+        let before = resident_bytes();
+        for number in 0..MAX_SERVER_STREAMS {
+            let stream = 2 * number + 1;
+            let mut head = frame(HEADERS, 0, stream, &connect(stream)[9..]);
+            // Four fields of 14,000 bytes, literal and without indexing.
+            for at in 0..4 {
+                let mut field = vec![0x00, 1, b'a' + at, 0x7f];
+                // 14,000 less 127, in groups of seven bits (RFC 7541 section 5.1).
+                field.extend([0x80 | (13_873 % 128) as u8, (13_873 / 128) as u8]);
+                field.resize(field.len() + 14_000, b'z');
+                let flags = if at == 3 { END_HEADERS } else { 0 };
+                head.extend(frame(CONTINUATION, flags, stream, &field));
+            }
+            victim.peer.write_all(&head).await.unwrap();
+        }
+        victim.still_answers("long headers").await;
+        assert_eq!(victim.asked.get(), MAX_SERVER_STREAMS as usize);
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown <= HELD_BYTES + NOISE_BYTES, "{grown} bytes more");
+        victim.served.abort();
+    });
 }
 
 #[test]

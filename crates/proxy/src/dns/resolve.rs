@@ -159,16 +159,32 @@ fn find<'a, 'n>(
     if let Some(found) = own(name) {
         return Some((found, name));
     }
-    // A pod's name below its service, of which the view has none: the cluster's resolver knows it.
-    let parent = name.split_once('.').map(|(_, parent)| parent);
-    if parent.is_some_and(|parent| of_its_namespace(view, asker, parent).is_some()) {
+    // A pod's name, below its service or by its address. The view has none of them: the cluster's
+    // resolver knows them.
+    let is_a_pods = |name: &str| {
+        let short =
+            name.strip_suffix(asker.cluster_domain).map_or(name, |it| it.trim_end_matches('.'));
+        let parent = name.split_once('.').map(|(_, parent)| parent);
+        let full = parent.and_then(|parent| expansion(parent, &domains));
+        let mut named = [parent, full.as_deref()].into_iter().flatten();
+        short.ends_with(".pod")
+            || named.any(|parent| of_its_namespace(view, asker, parent).is_some())
+    };
+    if is_a_pods(name) {
         return None;
+    }
+    for rest in stripped.clone() {
+        match own(rest) {
+            Some(found) => return Some((found, rest)),
+            // Most names are asked for with each search domain first.
+            None if is_a_pods(rest) => return None,
+            None => {}
+        }
     }
     let exact = |hostname: &str| view.service_by_hostname(hostname, asker.namespace);
     let any = |hostname: &str| exact(hostname).or_else(|| wildcard(view, asker, hostname));
-    let own = stripped.clone().find_map(|rest| Some((own(rest)?, rest)));
-    let whole = || any(name).or_else(|| exact(&expanded?)).map(|found| (found, name));
-    own.or_else(whole).or_else(|| stripped.clone().find_map(|rest| Some((any(rest)?, rest))))
+    let whole = any(name).or_else(|| exact(&expanded?)).map(|found| (found, name));
+    whole.or_else(|| stripped.clone().find_map(|rest| Some((any(rest)?, rest))))
 }
 
 /// What a namespace declares by this name, if the asker may see it.
@@ -469,6 +485,24 @@ mod tests {
             assert_eq!(resolved(&beside(&[("b", host, "10.66.0.1")]), "a", pod), None, "{host}");
         }
         assert_eq!(resolved(&beside(&[]), "shop", "db-0.db").as_deref(), Some("10.96.0.8"));
+        // A pod asks for most names with each of its search domains first.
+        for short in ["db-0.db.a", "db-0.db.a.svc", pod] {
+            let view = beside(&[("b", short, "10.66.0.1"), ("b", pod, "10.66.0.1")]);
+            for domain in ["", ".shop.svc.cluster.local", ".svc.cluster.local", ".cluster.local"] {
+                let name = format!("{short}{domain}");
+                assert_eq!(resolved(&view, "shop", &name), None, "{name}");
+            }
+        }
+        for name in ["10-9-0-1.a.pod", "10-9-0-1.a.pod.cluster.local"] {
+            let view = beside(&[("b", name, "10.66.0.1")]);
+            for domain in ["", ".shop.svc.cluster.local", ".cluster.local"] {
+                assert_eq!(resolved(&view, "shop", &format!("{name}{domain}")), None, "{name}");
+            }
+        }
+        // Its own namespace may name what it likes, for itself.
+        let view = beside(&[("b", "db-0.db.a", "10.66.0.1")]);
+        let found = resolved(&view, "b", "db-0.db.a.b.svc.cluster.local");
+        assert_eq!(found.as_deref(), Some("10.66.0.1"));
     }
 
     #[test]

@@ -1,0 +1,27 @@
+//! Layer 7: decisions about one request.
+//!
+//! Which rule of a route answers a request ([`table::RouteTable::find`]) and which of its backends
+//! takes it ([`rule::draw`]) are pure functions, like those about connections. Nothing here
+//! parses a head, knows a protocol version or reads a body: whoever asks hands in a
+//! [`head::RequestHead`] whose path is normalised.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`head`] | a request's head, as decisions read it |
+//! | [`matching`] | what a match compares |
+//! | [`rule`] | what a rule does with a request: filters, backends, limits |
+//! | `precedence` | the order among rules of several routes |
+//! | [`table`] | the rules of one port, compiled for look-up |
+//! | [`traffic`], [`ejection`] | how requests are spread over endpoints, and which are left out |
+//! | [`policy`] | policies that read requests |
+//! | [`authorize`] | whether a request may pass, and why |
+
+pub mod authorize;
+pub mod ejection;
+pub mod head;
+pub mod matching;
+pub mod policy;
+mod precedence;
+pub mod rule;
+pub mod table;
+pub mod traffic;

@@ -1,0 +1,116 @@
+//! A request's head, as decisions read it.
+
+use std::borrow::Cow;
+
+use crate::Text;
+
+/// The fields of a head.
+pub trait Fields {
+    /// The value of the field `name`, which is in lower case; several values joined by commas
+    /// (RFC 9110, section 5.3).
+    fn value(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+}
+
+/// The head of one request. What is compared here is what is sent on: the path is normalised and
+/// the host in lower case before anything is decided.
+#[derive(Clone, Copy)]
+pub struct RequestHead<'a> {
+    /// The method, case-sensitive (RFC 9110, section 9.1).
+    pub method: &'a str,
+    /// `http` or `https`, in lower case.
+    pub scheme: &'a str,
+    /// The host of `Host` or `:authority`, in lower case, without its port.
+    pub host: &'a str,
+    /// The port that `Host` or `:authority` names.
+    pub port: Option<u16>,
+    /// The path, normalised, without its query.
+    pub path: &'a str,
+    /// What follows `?`, as it came; empty if there is none.
+    pub query: &'a str,
+    /// All other fields.
+    pub fields: &'a dyn Fields,
+    /// Who sends it, as far as routes may ask.
+    pub client: Client<'a>,
+}
+
+/// The client of a request, as far as routes may ask for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Client<'a> {
+    /// The namespace of its proven identity; `None` for a client without one.
+    pub namespace: Option<&'a Text>,
+}
+
+impl RequestHead<'_> {
+    /// The first value of the query's parameter `name`, as it came: nothing is decoded.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.query.split('&').find_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (key == name && !pair.is_empty()).then_some(value)
+        })
+    }
+}
+
+impl Fields for () {
+    fn value(&self, _: &str) -> Option<Cow<'_, [u8]>> {
+        None
+    }
+}
+
+/// Names in lower case with their values, as `ambit why` is asked with them.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedValues<'a>(pub &'a [(String, String)]);
+
+impl Fields for NamedValues<'_> {
+    fn value(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let mut values =
+            self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_bytes());
+        let first = values.next()?;
+        let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
+        let mut joined = [first, second].join(&b',');
+        for value in values {
+            joined.push(b',');
+            joined.extend_from_slice(value);
+        }
+        Some(Cow::Owned(joined))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(query: &str, name: &str, expected: Option<&str>) {
+        let head = RequestHead {
+            method: "GET",
+            scheme: "http",
+            host: "web",
+            port: None,
+            path: "/",
+            query,
+            fields: &(),
+            client: Client::default(),
+        };
+        assert_eq!(head.parameter(name), expected, "{query} {name}");
+    }
+
+    #[test]
+    fn parameters_are_found_as_they_came() {
+        check("", "a", None);
+        check("", "", None);
+        check("a=1&b=2", "b", Some("2"));
+        check("a=1&a=2", "a", Some("1"));
+        check("a", "a", Some(""));
+        check("a=b=c", "a", Some("b=c"));
+        check("ab=1", "a", None);
+        check("a=%20", "a", Some("%20"));
+    }
+
+    #[test]
+    fn several_values_are_one() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let fields = [pair("a", "1"), pair("b", "2"), pair("a", "3"), pair("a", "4")];
+        assert_eq!(NamedValues(&fields).value("a").as_deref(), Some(&b"1,3,4"[..]));
+        assert_eq!(NamedValues(&fields).value("b").as_deref(), Some(&b"2"[..]));
+        assert_eq!(NamedValues(&fields).value("c"), None);
+    }
+}

@@ -1,0 +1,260 @@
+//! Policies that read requests, by tables.
+
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_model::http::authorize::{Asked, Custom, Token, authorize, providers};
+use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::policy::{
+    Action, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
+    RequestPolicy, RequestRule, TextAttribute, Values,
+};
+use ambit_model::identity::Identity;
+use ambit_model::names::PolicyName;
+use ambit_model::policy::{ServiceAccountMatch, TextMatch};
+
+/// `iss/sub`, audiences `a` and `b`, `groups: [admin, dev]` and `org: {unit: it}`.
+struct Verified;
+
+impl Token for Verified {
+    fn principal(&self) -> &str {
+        "iss/sub"
+    }
+
+    fn any_audience(&self, holds: &mut dyn FnMut(&str) -> bool) -> bool {
+        ["a", "b"].into_iter().any(holds)
+    }
+
+    fn presenter(&self) -> Option<&str> {
+        None
+    }
+
+    fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
+        match keys.iter().map(|key| &**key).collect::<Vec<&str>>()[..] {
+            ["groups"] => ["admin", "dev"].into_iter().any(holds),
+            ["org", "unit"] => holds("it"),
+            _ => false,
+        }
+    }
+}
+
+fn exact(text: &str) -> TextMatch {
+    TextMatch::Exact(text.into())
+}
+
+fn any_of<T>(values: impl IntoIterator<Item = T>) -> Values<T> {
+    Values { any_of: values.into_iter().collect(), none_of: Vec::new() }
+}
+
+fn none_of<T>(values: impl IntoIterator<Item = T>) -> Values<T> {
+    Values { any_of: Vec::new(), none_of: values.into_iter().collect() }
+}
+
+fn from(from: ClientMatch) -> RequestRule {
+    RequestRule { from: vec![from], ..RequestRule::default() }
+}
+
+fn to(to: OperationMatch) -> RequestRule {
+    RequestRule { to: vec![to], ..RequestRule::default() }
+}
+
+fn when(condition: Condition) -> RequestRule {
+    RequestRule { when: vec![condition], ..RequestRule::default() }
+}
+
+fn policy(name: &str, action: Action, rules: Vec<RequestRule>) -> Arc<RequestPolicy> {
+    let key = PolicyName::new("app", name);
+    Arc::new(RequestPolicy { key, action, is_dry_run: false, rules })
+}
+
+fn on_trial(policy: &Arc<RequestPolicy>) -> Arc<RequestPolicy> {
+    Arc::new(RequestPolicy { is_dry_run: true, ..(**policy).clone() })
+}
+
+fn by(name: &str, rule: usize) -> RuleName {
+    RuleName { policy: PolicyName::new("app", name), rule }
+}
+
+/// Asks for `GET http://web.app:8080/admin/x`, with `x-env: test`, from `client/good` at 10.0.0.1,
+/// behind 192.0.2.1, at 10.96.0.1:8080.
+fn ask<T>(is_known: bool, question: impl FnOnce(&Asked<'_>) -> T) -> T {
+    let fields = [("x-env".to_owned(), "test".to_owned())];
+    let head = RequestHead {
+        method: "GET",
+        scheme: "http",
+        host: "web.app",
+        port: Some(8080),
+        path: "/admin/x",
+        query: "",
+        fields: &NamedValues(&fields),
+        client: Client::default(),
+    };
+    let identity = is_known.then(|| Identity::new("cluster.local", "client", "good"));
+    let source = Source::new(identity, "10.0.0.1".parse().expect("an address"));
+    question(&Asked {
+        head: &head,
+        source: &source,
+        remote_ip: "192.0.2.1".parse().expect("an address"),
+        destination: "10.96.0.1:8080".parse().expect("an address"),
+        server_name: None,
+        token: is_known.then_some(&Verified as &dyn Token),
+    })
+}
+
+/// Whether a rule matches the request of a client that proved who it is, and of one that did not.
+fn check(rule: RequestRule, known: bool, stranger: bool) {
+    for (is_known, expected) in [(true, known), (false, stranger)] {
+        let policies = [policy("deny", Action::Deny, vec![rule.clone()])];
+        let decision = ask(is_known, |asked| authorize(&policies, asked).decision);
+        let is_denied = matches!(decision, Decision::Deny(_));
+        assert_eq!(is_denied, expected, "{rule:?}, known: {is_known}");
+    }
+}
+
+#[test]
+fn who_asks() {
+    let principal = || exact("cluster.local/ns/client/sa/good");
+    check(
+        from(ClientMatch { principals: any_of([principal()]), ..Default::default() }),
+        true,
+        false,
+    );
+    // Who proves nothing is none of those who are left out.
+    check(
+        from(ClientMatch { principals: none_of([principal()]), ..Default::default() }),
+        false,
+        true,
+    );
+    let present = || any_of([TextMatch::Presence]);
+    check(from(ClientMatch { principals: present(), ..Default::default() }), true, false);
+    check(from(ClientMatch { request_principals: present(), ..Default::default() }), true, false);
+    let namespace = any_of([TextMatch::Prefix("cl".into())]);
+    check(from(ClientMatch { namespaces: namespace, ..Default::default() }), true, false);
+    let account = |account: &str| ServiceAccountMatch {
+        namespace: "client".into(),
+        service_account: account.into(),
+    };
+    let accounts = any_of([account("other"), account("good")]);
+    check(from(ClientMatch { service_accounts: accounts, ..Default::default() }), true, false);
+    let domains = any_of([exact("elsewhere")]);
+    check(from(ClientMatch { trust_domains: domains, ..Default::default() }), false, false);
+    let block = |text: &str| any_of([text.parse().expect("an address")]);
+    check(from(ClientMatch { ip_blocks: block("10.0.0.0/24"), ..Default::default() }), true, true);
+    let remote = block("192.0.2.0/24");
+    check(from(ClientMatch { remote_ip_blocks: remote, ..Default::default() }), true, true);
+    let both = ClientMatch {
+        principals: any_of([principal()]),
+        ip_blocks: block("192.0.2.0/24"),
+        ..Default::default()
+    };
+    check(from(both), false, false);
+}
+
+#[test]
+fn what_is_asked() {
+    let host = |host: &str, port| {
+        let hosts = any_of([HostMatch { host: exact(host), port }]);
+        to(OperationMatch { hosts, ..Default::default() })
+    };
+    check(host("web.app", None), true, true);
+    check(host("web.app", Some(8080)), true, true);
+    check(host("web.app", Some(80)), false, false);
+    check(host("web", None), false, false);
+    let paths = |values| to(OperationMatch { paths: values, ..Default::default() });
+    let template = |text| PathPattern::template(text).unwrap();
+    check(paths(any_of([template("/admin/{*}")])), true, true);
+    check(paths(none_of([template("/admin/{**}")])), false, false);
+    check(paths(any_of([PathPattern::Text(exact("/admin"))])), false, false);
+    let of = |methods: Values<TextMatch>, ports: Values<u16>| {
+        to(OperationMatch { methods, ports, ..Default::default() })
+    };
+    check(of(any_of([exact("GET"), exact("PUT")]), any_of([8080])), true, true);
+    check(of(any_of([exact("GET")]), none_of([8080])), false, false);
+    check(of(none_of([exact("get")]), Values::default()), true, true);
+}
+
+#[test]
+fn what_else_must_hold() {
+    let header = |name: &str, values| when(Condition::Header { name: name.into(), values });
+    check(header("x-env", any_of([exact("test")])), true, true);
+    check(header("x-env", none_of([exact("test")])), false, false);
+    check(header("x-other", none_of([exact("test")])), true, true);
+    check(header("x-other", any_of([TextMatch::Presence])), false, false);
+    let claim = |keys: &[&str], value: &str| {
+        let keys = keys.iter().map(|key| Text::from(*key)).collect();
+        when(Condition::Claim { keys, values: any_of([exact(value)]) })
+    };
+    check(claim(&["groups"], "dev"), true, false);
+    check(claim(&["groups"], "ops"), false, false);
+    check(claim(&["org", "unit"], "it"), true, false);
+    check(claim(&["org"], "it"), false, false);
+    let text = |attribute, value| when(Condition::Text(attribute, any_of([exact(value)])));
+    check(text(TextAttribute::Audience, "b"), true, false);
+    check(text(TextAttribute::Presenter, "b"), false, false);
+    check(text(TextAttribute::ServerName, "web"), false, false);
+    check(text(TextAttribute::TrustDomain, "cluster.local"), true, false);
+    let ip = |attribute, block: &str| {
+        when(Condition::Ip(attribute, any_of([block.parse().expect("an address")])))
+    };
+    check(ip(IpAttribute::Destination, "10.96.0.0/16"), true, true);
+    check(ip(IpAttribute::Source, "10.96.0.0/16"), false, false);
+    check(when(Condition::DestinationPort(any_of([80, 8080]))), true, true);
+    let and = RequestRule {
+        when: vec![
+            Condition::DestinationPort(any_of([8080])),
+            Condition::Text(TextAttribute::Principal, any_of([TextMatch::Presence])),
+        ],
+        ..Default::default()
+    };
+    check(and, true, false);
+    check(RequestRule::default(), true, true);
+}
+
+fn decide(policies: &[Arc<RequestPolicy>], expected: Decision) {
+    let decision = ask(true, |asked| authorize(policies, asked).decision);
+    assert_eq!(decision, expected, "{policies:?}");
+}
+
+#[test]
+fn the_order_is_deny_then_allow() {
+    let yes = RequestRule::default;
+    let no = || when(Condition::DestinationPort(any_of([1])));
+    let allow = policy("allow", Action::Allow, vec![no(), yes()]);
+    let other = policy("other", Action::Allow, vec![no()]);
+    let nobody = policy("nobody", Action::Allow, vec![]);
+    let deny = policy("deny", Action::Deny, vec![yes()]);
+    let denied = || Decision::Deny(Denial::Denied(by("deny", 0)));
+    let not_allowed = |name, allow_policies| {
+        let policy = PolicyName::new("app", name);
+        Decision::Deny(Denial::NotAllowed { policy, allow_policies })
+    };
+    decide(&[], Decision::Allow(None));
+    decide(std::slice::from_ref(&allow), Decision::Allow(Some(by("allow", 1))));
+    decide(&[other.clone(), allow.clone()], Decision::Allow(Some(by("allow", 1))));
+    decide(&[other.clone(), nobody.clone()], not_allowed("other", 2));
+    decide(&[allow.clone(), deny.clone()], denied());
+    decide(&[on_trial(&deny), on_trial(&nobody)], Decision::Allow(None));
+    let policies = [on_trial(&deny), on_trial(&nobody), policy("log", Action::Audit, vec![yes()])];
+    let judgement = ask(true, |asked| authorize(&policies, asked));
+    assert_eq!(judgement.audits, [by("log", 0)]);
+    let named = PolicyName::new("app", "nobody");
+    let trial = Denial::NotAllowed { policy: named, allow_policies: 1 };
+    assert_eq!(judgement.dry_run_denials, [Denial::Denied(by("deny", 0)), trial]);
+}
+
+#[test]
+fn providers_are_asked_for_what_their_policies_match() {
+    let custom = |name: &str, rules| policy(name, Action::Custom("authz".into()), rules);
+    let no = || when(Condition::DestinationPort(any_of([1])));
+    let policies = [
+        custom("one", vec![RequestRule::default()]),
+        custom("two", vec![no()]),
+        custom("three", vec![]),
+    ];
+    let asked = ask(true, |asked| providers(&policies, asked));
+    let rule = by("one", 0);
+    assert_eq!(asked, [Custom { provider: "authz".into(), rule, is_dry_run: false }]);
+    // By themselves they decide nothing.
+    decide(&policies, Decision::Allow(None));
+}
