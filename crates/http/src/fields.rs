@@ -4,20 +4,20 @@
 //! some applications still look at it; they are found without regard to case. What a peer or a
 //! policy puts in is checked here, so that no CR, LF or NUL can reach a head that is written.
 
-mod known;
+pub(crate) mod known;
 
 use thiserror::Error;
 
 use crate::grammar;
 
-pub use known::Known;
+use known::Known;
 
 /// How many fields a message has at most, unless it is set otherwise: Envoy's default.
-pub const DEFAULT_FIELDS: u16 = 100;
+const DEFAULT_FIELDS: u16 = 100;
 
 /// How many bytes all fields of a message have at most, unless it is set otherwise: Envoy's
 /// default.
-pub const DEFAULT_FIELD_BYTES: u32 = 60 * 1024;
+const DEFAULT_FIELD_BYTES: u32 = 60 * 1024;
 
 /// What a field costs besides its name and its value: colon, space and CRLF.
 const SEPARATORS: usize = 4;
@@ -87,7 +87,7 @@ pub struct Field<'a> {
     /// Its value, without whitespace around it.
     pub value: &'a [u8],
     /// The name, if the codec knows it.
-    pub known: Option<Known>,
+    pub(crate) known: Option<Known>,
 }
 
 /// Where a field lies in the buffer: its name, and its value right behind.
@@ -146,13 +146,8 @@ impl Fields {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     /// All fields in their order.
@@ -213,7 +208,7 @@ impl Fields {
     }
 
     /// Keeps the fields that the function wants to keep.
-    pub fn retain(&mut self, mut is_kept: impl FnMut(&Field<'_>) -> bool) {
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&Field<'_>) -> bool) {
         let (bytes, cost) = (&self.bytes, &mut self.cost);
         self.entries.retain(|entry| {
             let kept = is_kept(&entry.field(bytes));

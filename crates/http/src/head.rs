@@ -31,7 +31,7 @@ pub enum Scheme {
 
 impl Scheme {
     /// As in a URI.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Https => "https",
@@ -74,12 +74,12 @@ impl Method {
     }
 
     /// Whether a tunnel is asked for.
-    pub fn is_connect(&self) -> bool {
+    pub(crate) fn is_connect(&self) -> bool {
         self.as_str() == "CONNECT"
     }
 
     /// Whether the response has no body.
-    pub fn is_head(&self) -> bool {
+    pub(crate) fn is_head(&self) -> bool {
         self.as_str() == "HEAD"
     }
 }
@@ -206,12 +206,12 @@ impl Status {
     }
 
     /// Whether the final response is still to come, or the protocol is switched.
-    pub fn is_informational(self) -> bool {
+    pub(crate) fn is_informational(self) -> bool {
         self.0 < 200
     }
 
     /// 2xx.
-    pub fn is_success(self) -> bool {
+    pub(crate) fn is_success(self) -> bool {
         (200..300).contains(&self.0)
     }
 }
@@ -228,7 +228,7 @@ impl Reason {
     }
 
     /// As it is sent.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }

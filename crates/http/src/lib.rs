@@ -5,28 +5,30 @@
 //! a head is read into values, and what is sent is written from these values. What the grammar
 //! refuses, and why, is in `docs/design/layer-7.md`.
 //!
-//! | module | holds |
+//! | name | what it is |
 //! |---|---|
-//! | [`fields`] | header fields and trailers: names as received, found without regard to case |
-//! | [`head`] | requests' and responses' heads, of which no illegal one can be made |
-//! | [`authority`] | host and port |
-//! | [`path`] | path and query, and Istio's normalisation of paths |
+//! | [`Fields`] | header fields and trailers: names as received, found without regard to case |
+//! | [`RequestHead`], [`ResponseHead`] | heads, of which no illegal one can be made |
+//! | [`Authority`] | host and port |
+//! | [`Path`] | path and query, and Istio's normalisation of paths |
 //! | [`h1::parse`] | heads from a buffer |
 //! | [`h1::framing`] | how long a body is, and what else concerns one connection alone |
 //! | [`h1::chunks`] | the chunked coding, both ways |
 //! | [`h1::write`] | heads into a buffer |
-//! | [`refused`] | why something is refused: the section of the RFC, and the status to answer |
+//! | [`Refused`] | why something is refused: the section of the RFC, and the status to answer |
 
-pub mod authority;
-pub mod fields;
+mod authority;
+mod fields;
 mod grammar;
 pub mod h1;
-pub mod head;
-pub mod path;
-pub mod refused;
+mod head;
+mod path;
+mod refused;
 
-pub use authority::Authority;
-pub use fields::{FieldLimits, Fields, Known};
-pub use head::{Method, RequestHead, ResponseHead, Scheme, Status, Target, Version};
-pub use path::{Normalisation, Path};
-pub use refused::Refused;
+pub use self::{
+    authority::Authority,
+    fields::{Field, FieldError, FieldLimits, Fields, Name, known::Known},
+    head::{Method, Reason, RequestHead, ResponseHead, Scheme, Status, Target, Version},
+    path::{Normalisation, Path},
+    refused::Refused,
+};

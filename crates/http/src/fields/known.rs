@@ -16,7 +16,7 @@ macro_rules! known {
 
         impl Known {
             /// The name in lower case.
-            pub fn text(self) -> &'static str {
+            pub(crate) fn text(self) -> &'static str {
                 ALL[self as usize].1
             }
         }

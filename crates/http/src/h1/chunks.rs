@@ -15,7 +15,7 @@ use crate::refused::Refused;
 const SIZE_DIGITS: u8 = 16;
 
 /// How many bytes all extensions of a body have at most.
-pub const EXTENSION_BYTES: u32 = 4 * 1024;
+const EXTENSION_BYTES: u32 = 4 * 1024;
 
 /// What came next in a body.
 #[derive(Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! here; nothing copies them.
 
 use super::options::{self, Options, Protocol};
-use crate::fields::{Fields, Known};
+use crate::fields::{Fields, known::Known};
 use crate::grammar;
 use crate::head::{RequestHead, ResponseHead, Version};
 use crate::refused::Refused;

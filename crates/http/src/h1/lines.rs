@@ -11,10 +11,10 @@ use crate::grammar;
 use crate::refused::Refused;
 
 /// How long a request line is at most, unless it is set otherwise.
-pub const DEFAULT_LINE_BYTES: usize = 16 * 1024;
+const DEFAULT_LINE_BYTES: usize = 16 * 1024;
 
 /// How long a head is at most, unless it is set otherwise: Envoy's default.
-pub const DEFAULT_HEAD_BYTES: usize = 60 * 1024;
+const DEFAULT_HEAD_BYTES: usize = 60 * 1024;
 
 /// How much a head may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Limits {
     pub line_bytes: usize,
     /// Bytes of the head, with the empty line that ends it.
     pub head_bytes: usize,
-    /// Fields, when they are read and later; no more than [`super::parse::MOST_FIELDS`] are read.
+    /// Fields, when they are read and later; never more than 256 are read.
     pub fields: FieldLimits,
 }
 

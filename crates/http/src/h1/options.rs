@@ -3,7 +3,7 @@
 //! A field that Connection names is removed. A client could use that to remove what others rely on,
 //! so fields that are for everybody on the way, and all that proxies set, cannot be named.
 
-use crate::fields::{Field, Fields, Known};
+use crate::fields::{Field, Fields, known::Known};
 use crate::grammar;
 
 /// A protocol that both ends switch to: one token, with a version or without.
@@ -21,7 +21,7 @@ impl Protocol {
     }
 
     /// As it is sent.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }

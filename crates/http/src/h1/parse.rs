@@ -8,17 +8,17 @@ use std::mem::MaybeUninit;
 
 use super::lines::Kind;
 use crate::authority::Authority;
-use crate::fields::{FieldError, FieldLimits, Fields, Known};
+use crate::fields::{FieldError, FieldLimits, Fields, known::Known};
 use crate::grammar;
 use crate::head::{Method, Reason, RequestHead, ResponseHead, Scheme, Status, Target, Version};
 use crate::path::Path;
 use crate::refused::Refused;
 
-pub use super::lines::{DEFAULT_HEAD_BYTES, DEFAULT_LINE_BYTES, Limits, Progress};
+pub use super::lines::{Limits, Progress};
 
 /// More fields than these are not read, whatever the limit is: the parser's index of a head is on
 /// the stack.
-pub const MOST_FIELDS: usize = 256;
+const MOST_FIELDS: usize = 256;
 
 /// What a buffer holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::lines::{Kind, Limits, Progress};
 use super::parse;
-use crate::fields::{Fields, Known};
+use crate::fields::{Fields, known::Known};
 use crate::refused::Refused;
 
 /// A trailer section that is not whole yet.

@@ -7,7 +7,7 @@
 
 use super::framing::{RequestBody, ResponseBody};
 use super::options::Protocol;
-use crate::fields::{Fields, Known};
+use crate::fields::{Fields, known::Known};
 use crate::head::{RequestHead, ResponseHead, Target, Version};
 
 /// The client that a response is for.

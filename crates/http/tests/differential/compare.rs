@@ -107,7 +107,7 @@ fn ours(mut input: &[u8]) -> (Vec<Message>, String) {
             trailers,
         });
         // What follows CONNECT or an upgrade belongs to another protocol.
-        if head.method().is_connect() || framing.upgrade.is_some() {
+        if head.method().as_str() == "CONNECT" || framing.upgrade.is_some() {
             return (messages, "switch".to_owned());
         }
         if !framing.is_persistent {

@@ -55,7 +55,7 @@ fn ours(mut input: &[u8]) -> Result<Answer, String> {
         let fields = lines(&head.fields);
         let framing = framing::response(&mut head, Asked::Other);
         let framing = framing.map_err(|refused| format!("{refused:?}"))?;
-        if head.status.is_informational() {
+        if head.status.code() < 200 {
             continue;
         }
         let framed = match framing.body {
