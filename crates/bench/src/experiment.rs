@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
+use ambit_words::names::DEFAULT_TRUST_DOMAIN;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
@@ -13,8 +15,6 @@ use super::modes::{Carrier, Mode};
 use super::published::published;
 use super::record::Case;
 
-/// The label by which a namespace is in the mesh.
-pub(super) const MESH_LABEL: &str = "istio.io/dataplane-mode";
 /// The load generator's own pod, beside manifests that have none.
 const GENERATOR: &str = "ambit-load";
 /// As many objects are applied at once.
@@ -269,8 +269,8 @@ fn labelled(object: &Value, mesh: bool) -> Value {
     let mut object = object.clone();
     if object["kind"] == "Namespace" {
         match (mesh, object["metadata"]["labels"].as_object_mut()) {
-            (true, _) => object["metadata"]["labels"][MESH_LABEL] = json!("ambient"),
-            (false, Some(labels)) => drop(labels.remove(MESH_LABEL)),
+            (true, _) => object["metadata"]["labels"][DATAPLANE_MODE] = json!(AMBIENT),
+            (false, Some(labels)) => drop(labels.remove(DATAPLANE_MODE)),
             (false, None) => {}
         }
     }
@@ -639,7 +639,7 @@ impl Beside {
 /// A policy for workloads that are not there, in the namespace of those that are.
 fn policy(number: usize, rules: usize) -> Value {
     let rule = |rule: usize| {
-        let principal = format!("cluster.local/ns/other-{number}/sa/client-{rule}");
+        let principal = format!("{DEFAULT_TRUST_DOMAIN}/ns/other-{number}/sa/client-{rule}");
         json!({ "from": [{ "source": { "principals": [principal] } }] })
     };
     json!({

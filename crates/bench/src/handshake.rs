@@ -14,6 +14,7 @@ use std::time::Duration;
 use ambit_model::identity::Identity;
 use ambit_tls::probe::connect_without_certificate;
 use ambit_tls::{ClientStream, Connector, HandshakeError, RevocationList, WorkloadCertificate};
+use ambit_words::error_chain;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
@@ -87,22 +88,12 @@ async fn attempt(knock: &Knock) -> Result<(), String> {
 async fn secure(knock: &Knock, tcp: TcpStream) -> Result<ClientStream<TcpStream>, String> {
     if knock.credentials.is_empty() {
         let stream = connect_without_certificate(&knock.roots_pem, tcp).await;
-        return stream.map_err(|error| chain(&error));
+        return stream.map_err(|error| error_chain(&error));
     }
     let certificate =
-        WorkloadCertificate::from_bytes(&knock.credentials).map_err(|error| chain(&error))?;
-    let expected: Identity = knock.expected.parse().map_err(|error| chain(&error))?;
+        WorkloadCertificate::from_bytes(&knock.credentials).map_err(|error| error_chain(&error))?;
+    let expected: Identity = knock.expected.parse().map_err(|error| error_chain(&error))?;
     let connector = Connector::new(certificate, Arc::new(RevocationList::none()));
     let connected = connector.connect(tcp, &[expected]).await;
-    connected.map(|(stream, _)| stream).map_err(|error| chain(&error))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    connected.map(|(stream, _)| stream).map_err(|error| error_chain(&error))
 }

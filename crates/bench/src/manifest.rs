@@ -13,6 +13,9 @@
 //! | [`ratings`] | `bookinfo/fortio` | `http://ratings.bookinfo:9080/ratings/0` |
 //! | [`path`] | `bench/client` | `server.bench` and `neighbour.bench` on 8080, 9000 and 9001 |
 
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
+use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
+
 const TIER: &str = include_str!("manifests/tier.yaml");
 const CLIENT: &str = include_str!("manifests/client.yaml");
 const LOAD_GENERATOR_RESOURCES: &str = include_str!("manifests/load-generator-resources.yaml");
@@ -22,9 +25,6 @@ const AWAY_FROM_CLIENT: &str = include_str!("manifests/away-from-client.yaml");
 const PATH: &str = include_str!("manifests/path.yaml");
 const SERVER: &str = include_str!("manifests/server.yaml");
 const POLICY: &str = include_str!("manifests/policy.yaml");
-
-/// Where policies hold for every namespace.
-const ROOT_NAMESPACE: &str = "istio-system";
 
 /// Which release of bookinfo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ const TIERS: [Tier; 4] = [
 
 /// The tiered application in `ns-1` to `ns-N`, with a load generator in each.
 pub fn tiered(namespaces: u32, mesh: bool) -> String {
-    let mut text = namespace(ROOT_NAMESPACE, false);
+    let mut text = namespace(DEFAULT_MESH_NAMESPACE, false);
     for number in 1..=namespaces {
         let name = format!("ns-{number}");
         text += &namespace(&name, mesh);
@@ -126,7 +126,7 @@ pub fn tiered_policies(namespaces: u32) -> String {
             let callers = if tier.callers.is_empty() { &["vegeta"] } else { tier.callers };
             principals.extend(callers.iter().map(|caller| principal(&namespace, caller)));
         }
-        text += &policy(ROOT_NAMESPACE, "app", tier.app, &principals);
+        text += &policy(DEFAULT_MESH_NAMESPACE, "app", tier.app, &principals);
     }
     text
 }
@@ -205,7 +205,10 @@ pub fn path_policies() -> String {
 }
 
 fn namespace(name: &str, mesh: bool) -> String {
-    let labels = if mesh { "  labels:\n    istio.io/dataplane-mode: ambient\n" } else { "" };
+    let labels = match mesh {
+        true => format!("  labels:\n    {DATAPLANE_MODE}: {AMBIENT}\n"),
+        false => String::new(),
+    };
     format!("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n{labels}---\n")
 }
 
@@ -250,7 +253,7 @@ fn bookinfo_policy(app: &str, caller: &str) -> String {
 }
 
 fn principal(namespace: &str, account: &str) -> String {
-    format!("cluster.local/ns/{namespace}/sa/{account}")
+    format!("{DEFAULT_TRUST_DOMAIN}/ns/{namespace}/sa/{account}")
 }
 
 /// Pods with this label may be called by these principals, and by nobody else.

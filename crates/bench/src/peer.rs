@@ -34,6 +34,7 @@ use std::time::Duration;
 use ambit_machine::{Check, Client, ClientError, Record, RecordError};
 use ambit_net::netlink::NetlinkError;
 use ambit_net::sys::process::{Pid, raise_open_files_limit};
+use ambit_words::error_chain;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 
@@ -299,13 +300,7 @@ impl Sidecars {
 impl Drop for Sidecars {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!(error = %in_words(&error), "not all sidecars ended");
+            tracing::warn!(error = %error_chain(&error), "not all sidecars ended");
         }
     }
-}
-
-/// An error with its causes, on one line.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

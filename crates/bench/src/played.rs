@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ambit_cluster::{Choice, Cluster, DEFAULT_MESH_NAMESPACE};
+use ambit_cluster::{Choice, Cluster};
+use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};

@@ -9,10 +9,11 @@ mod probe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use ambit_manifest::Unenforced;
+use ambit_words::departure::GRACE_MAX;
+use ambit_words::durations::{DurationError, parse_duration_within};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -349,9 +350,9 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(crate) struct UninstallArgs {
     /// How long connections through the mesh may stay open. Then they are cut and counted (0s to
-    /// 3600s).
-    #[arg(long, default_value = "200s", value_name = "DURATION")]
-    pub(crate) grace: Grace,
+    /// 1h).
+    #[arg(long, default_value = "200s", value_parser = grace, value_name = "DURATION")]
+    pub(crate) grace: Duration,
     /// Continues even if policies refuse plain text, or nodes do not answer.
     #[arg(long)]
     pub(crate) force: bool,
@@ -359,19 +360,8 @@ pub(crate) struct UninstallArgs {
     pub(crate) kube: KubeArgs,
 }
 
-/// A time for connections to end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grace(pub(crate) Duration);
-
-impl FromStr for Grace {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
-        let seconds = seconds.filter(|seconds| (0..=3600).contains(seconds));
-        let wrong = || format!("{text:?}: write 0s to 3600s, for example 200s");
-        Ok(Self(Duration::from_secs(seconds.ok_or_else(wrong)?)))
-    }
+fn grace(text: &str) -> Result<Duration, DurationError> {
+    parse_duration_within(text, Duration::ZERO..=GRACE_MAX)
 }
 
 /// `ambit exec`.

@@ -85,7 +85,7 @@ fn return_memory() {
 fn is_cni_plugin() -> bool {
     let mut words = std::env::args_os();
     let program = words.next().map(std::path::PathBuf::from).unwrap_or_default();
-    program.file_name().is_some_and(|name| name == ambit_node::PLUGIN)
+    program.file_name().is_some_and(|name| name == ambit_words::names::CNI_PLUGIN)
         || words.next().is_some_and(|word| word == "cni")
 }
 

@@ -278,17 +278,6 @@ fn answered(what: String, code: u16, message: String) -> ClusterError {
     }
 }
 
-/// An error and what caused it.
-pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 fn page_path(path: &str, next: &str) -> String {
     let join = if path.contains('?') { '&' } else { '?' };
     let mut page = format!("{path}{join}limit={PAGE_LENGTH}");

@@ -2,20 +2,15 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use ambit_apiserver::Caller;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use crate::api::ClusterError;
 
-/// Where Ambit's parts run unless told otherwise: Istio's name, so that either can take the other's
-/// place.
-pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
 /// What stands for a context's name in a pod of the cluster itself.
 const IN_CLUSTER: &str = "in-cluster";
-/// How long the API server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the user said of a cluster.
 #[derive(Clone, Debug)]
@@ -44,7 +39,7 @@ impl Cluster {
             Some(file) => Kubeconfig::read_from(file),
             None => Kubeconfig::read(),
         };
-        let (mut config, context) = match read {
+        let (config, context) = match read {
             Ok(kubeconfig) => {
                 let context = context(&kubeconfig, choice.context.as_deref())?;
                 let options = KubeConfigOptions {
@@ -61,8 +56,7 @@ impl Cluster {
                 _ => return Err(ClusterError::Kubeconfig(Box::new(source))),
             },
         };
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        let client = Client::try_from(config)
+        let client = ambit_apiserver::client(config, Caller::Command)
             .map_err(|source| ClusterError::Client(context.clone(), Box::new(source)))?;
         Ok(Self { client, context, mesh_namespace: choice.mesh_namespace.clone() })
     }
@@ -70,7 +64,8 @@ impl Cluster {
     /// A cluster that a test plays.
     #[cfg(test)]
     pub(crate) fn played(client: Client) -> Self {
-        let (context, mesh_namespace) = ("test".to_owned(), DEFAULT_MESH_NAMESPACE.to_owned());
+        let mesh_namespace = ambit_words::names::DEFAULT_MESH_NAMESPACE.to_owned();
+        let context = "test".to_owned();
         Self { client, context, mesh_namespace }
     }
 

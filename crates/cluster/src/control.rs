@@ -4,10 +4,11 @@
 //! together from all of them; everything else any replica can answer.
 
 use ambit_wire::admin::{Explanation, List, Node, Status, control};
+use ambit_words::ports;
 use serde::de::DeserializeOwned;
 
 use crate::api::ClusterError;
-use crate::parts::{CONTROL_PORT, PodName};
+use crate::parts::PodName;
 
 impl crate::Cluster {
     /// How the mesh is, put together of what all replicas of control say.
@@ -31,7 +32,7 @@ impl crate::Cluster {
     pub async fn ask_control<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClusterError> {
         let mut last = None;
         for pod in self.control_pods().await? {
-            match self.ask(&pod, CONTROL_PORT, target).await {
+            match self.ask(&pod, ports::CONTROL_ADMIN, target).await {
                 Err(error @ ClusterError::Forward { .. }) => last = Some(error),
                 answer => return answer,
             }
@@ -42,7 +43,7 @@ impl crate::Cluster {
     /// The answers of all replicas; one at least.
     async fn ask_all<T: DeserializeOwned>(&self, target: &str) -> Result<Vec<T>, ClusterError> {
         let pods = self.control_pods().await?;
-        let ask = |pod: PodName| async move { self.ask(&pod, CONTROL_PORT, target).await };
+        let ask = |pod: PodName| async move { self.ask(&pod, ports::CONTROL_ADMIN, target).await };
         let answers = futures::future::join_all(pods.into_iter().map(ask)).await;
         answers.into_iter().collect()
     }

@@ -11,22 +11,18 @@
 
 use std::time::{Duration, SystemTime};
 
+use ambit_words::annotations::{DEPARTURE, ENABLED, REDIRECTION};
+use ambit_words::departure::{Answer, Order};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::Cluster;
 use crate::api::{ClusterError, Form};
-use crate::findings::{REDIRECTION, listed};
+use crate::findings::listed;
 use crate::json::{annotation, name, namespace, owner, text};
 use crate::parts::AGENT;
 
-/// The annotation of the order and of the answers; the agent's names too.
-pub(crate) const ANNOTATION: &str = "ambit.io/departure";
-/// Begins the order to let plain connections in; the moment follows at which that is over.
-const OPEN: &str = "open/";
-/// Begins the order to leave; the moment follows at which what is still open is cut.
-const LEAVE: &str = "leave/";
 /// How often the answers are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long an agent may take to open its pods.
@@ -82,33 +78,6 @@ pub enum DepartureError {
     Stopped,
 }
 
-/// What an agent has answered to the order in force.
-#[derive(Debug, PartialEq, Eq)]
-enum Answer {
-    /// Nothing yet.
-    None,
-    /// Its pods let plain connections in.
-    Open,
-    /// Its pods are leaving; so many of their connections go on.
-    Leaving(usize),
-    /// Its pods have left; so many of their connections were cut.
-    Left(usize),
-}
-
-impl Answer {
-    fn parse(answer: Option<&str>, order: &str) -> Self {
-        let Some(words) = answer.and_then(|it| it.strip_prefix(order)) else { return Self::None };
-        let mut words = words.split_whitespace();
-        let (word, count) = (words.next(), words.next().and_then(|it| it.parse().ok()));
-        match (word, count) {
-            (Some("open"), None) => Self::Open,
-            (Some("leaving"), Some(count)) => Self::Leaving(count),
-            (Some("left"), Some(count)) => Self::Left(count),
-            _ => Self::None,
-        }
-    }
-}
-
 impl Departure {
     /// Takes all pods out of the mesh, unless `stop` comes first; answers how many connections were
     /// cut, counted at each end that the mesh had.
@@ -129,7 +98,7 @@ impl Departure {
             if let Err(error) = patiently(is_passing, || cluster.order(None)).await {
                 say(&format!(
                     "the order cannot be withdrawn: {error}; remove the annotation \
-                    {ANNOTATION} of DaemonSet {}/{AGENT}",
+                    {DEPARTURE} of DaemonSet {}/{AGENT}",
                     cluster.mesh_namespace()
                 ));
             }
@@ -144,15 +113,16 @@ impl Departure {
     ) -> Result<usize, DepartureError> {
         // Who has left already, by a command before this one, is not called back.
         let standing = patiently(may_pass, || cluster.standing_order()).await?;
-        if !standing.starts_with(LEAVE) {
+        if !matches!(standing.parse(), Ok(Order::<Timestamp>::Leave(_))) {
             say("every pod lets plain connections in");
-            let order = format!("{OPEN}{}", moment(OPEN_TIME));
-            self.await_answers(cluster, &order, OPEN_LIMIT, say, |it| *it == Answer::Open).await?;
+            let order = Order::Open(moment(OPEN_TIME)).to_string();
+            let is_open = |it: &Option<Answer>| *it == Some(Answer::Open);
+            self.await_answers(cluster, &order, OPEN_LIMIT, say, is_open).await?;
         }
         say(&format!("every pod leaves; open connections have {:?} to end", self.grace));
-        let order = format!("{LEAVE}{}", moment(self.grace));
+        let order = Order::Leave(moment(self.grace)).to_string();
         let limit = self.grace + LEAVE_MARGIN;
-        let has_left = |it: &Answer| matches!(it, Answer::Left(_));
+        let has_left = |it: &Option<Answer>| matches!(it, Some(Answer::Left(_)));
         let answers = self.await_answers(cluster, &order, limit, say, has_left).await?;
         let captured = patiently(may_pass, || cluster.captured()).await?;
         if !captured.is_empty() && !self.is_forced {
@@ -161,7 +131,7 @@ impl Departure {
         if !captured.is_empty() {
             say(&format!("still reported as captured: {}", listed(&captured)));
         }
-        Ok(answers.iter().map(|it| if let Answer::Left(cut) = it { *cut } else { 0 }).sum())
+        Ok(answers.iter().map(|it| if let Some(Answer::Left(cut)) = it { *cut } else { 0 }).sum())
     }
 
     /// Orders, and waits until every agent has answered as it should.
@@ -171,8 +141,8 @@ impl Departure {
         order: &str,
         limit: Duration,
         say: &mut impl FnMut(&str),
-        is_done: impl Fn(&Answer) -> bool,
-    ) -> Result<Vec<Answer>, DepartureError> {
+        is_done: impl Fn(&Option<Answer>) -> bool,
+    ) -> Result<Vec<Option<Answer>>, DepartureError> {
         patiently(may_pass, || cluster.order(Some(order))).await?;
         let start = Instant::now();
         let mut said_at = start;
@@ -205,7 +175,7 @@ impl Departure {
                 said_at = Instant::now();
                 let open: usize = answers
                     .iter()
-                    .map(|it| if let Answer::Leaving(open) = it.1 { open } else { 0 })
+                    .map(|it| if let Some(Answer::Leaving(open)) = it.1 { open } else { 0 })
                     .sum();
                 say(&format!("waiting for {}: {open} connections are open", listed(&late)));
             }
@@ -216,22 +186,22 @@ impl Departure {
 
 impl Cluster {
     async fn order(&self, order: Option<&str>) -> Result<(), ClusterError> {
-        let annotations = json!({ ANNOTATION: order });
+        let annotations = json!({ DEPARTURE: order });
         self.patch(&self.agents(), &json!({"metadata": {"annotations": annotations}})).await
     }
 
     /// The order in force; empty if there is none.
     async fn standing_order(&self) -> Result<String, ClusterError> {
         let set = self.read(&self.agents()).await?;
-        Ok(annotation(&set, ANNOTATION).unwrap_or_default().to_owned())
+        Ok(annotation(&set, DEPARTURE).unwrap_or_default().to_owned())
     }
 
     fn agents(&self) -> String {
         format!("/apis/apps/v1/namespaces/{}/daemonsets/{AGENT}", self.mesh_namespace())
     }
 
-    /// What each agent has answered, by node.
-    async fn answers(&self, order: &str) -> Result<Vec<(String, Answer)>, ClusterError> {
+    /// What each agent has answered to this order, if it has, by node.
+    async fn answers(&self, order: &str) -> Result<Vec<(String, Option<Answer>)>, ClusterError> {
         let namespace = self.mesh_namespace();
         let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector=app%3D{AGENT}");
         let pods = self.list(&path, Form::Whole, |_| {}).await?;
@@ -240,7 +210,7 @@ impl Cluster {
         };
         let answer = |pod: &Value| {
             let node = text(pod, "/spec/nodeName").to_owned();
-            (node, Answer::parse(annotation(pod, ANNOTATION), order))
+            (node, annotation(pod, DEPARTURE).and_then(|it| Answer::read(it, order)))
         };
         Ok(pods.iter().filter(lives).map(answer).collect())
     }
@@ -248,7 +218,7 @@ impl Cluster {
     /// The pods that are reported as captured.
     async fn captured(&self) -> Result<Vec<String>, ClusterError> {
         let pods = self.list("/api/v1/pods", Form::Metadata, |_| {}).await?;
-        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some("enabled");
+        let is_captured = |pod: &&Value| annotation(pod, REDIRECTION) == Some(ENABLED);
         let named = |pod: &Value| format!("{}/{}", namespace(pod), name(pod));
         Ok(pods.iter().filter(is_captured).map(named).collect())
     }
@@ -313,13 +283,13 @@ mod tests {
         fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Value {
             if method == Method::PATCH {
                 let patch: Value = serde_json::from_slice(body).expect("a patch is JSON");
-                let order = &patch["metadata"]["annotations"][ANNOTATION];
+                let order = &patch["metadata"]["annotations"][DEPARTURE];
                 self.order = order.as_str().map(str::to_owned);
                 self.orders.push(self.order.clone());
                 return json!({});
             }
             if path.contains("/daemonsets/") {
-                return json!({"metadata": {"annotations": {ANNOTATION: self.order}}});
+                return json!({"metadata": {"annotations": {DEPARTURE: self.order}}});
             }
             if path.starts_with("/api/v1/pods") {
                 let value = if self.captured { "enabled" } else { "other" };
@@ -331,7 +301,7 @@ mod tests {
             let agent = |node: usize| {
                 let order = self.order.as_deref().unwrap_or_default();
                 let said = (self.answers[node])(order).map(|it| format!("{order} {it}"));
-                let annotations = json!({ ANNOTATION: said });
+                let annotations = json!({ DEPARTURE: said });
                 json!({"metadata": {"name": "agent", "annotations": annotations,
                     "ownerReferences": [{"kind": "DaemonSet", "name": AGENT}]},
                     "spec": {"nodeName": format!("n{}", node + 1)}})

@@ -3,13 +3,14 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use ambit_words::error_chain;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
 use kube::api::AttachParams;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::api::{ClusterError, in_full, told};
+use crate::api::{ClusterError, told};
 use crate::parts::PodName;
 
 /// The most that a command may print: a report of the load generator has a hundredth.
@@ -51,7 +52,7 @@ impl crate::Cluster {
                 Some((status, out, err)) => outcome(&status, out, &err).map_err(&failed),
                 // What reads from the connection has ended, and knows why.
                 None => Err(failed(match process.join().await {
-                    Err(error) => in_full(&error),
+                    Err(error) => error_chain(&error),
                     Ok(()) => "the connection ended before it did".to_owned(),
                 })),
             }
@@ -103,7 +104,7 @@ async fn whole(stream: Option<impl AsyncRead + Unpin>) -> Result<String, String>
     let Some(stream) = stream else { return Ok(String::new()) };
     let mut bytes = Vec::new();
     let mut stream = stream.take(OUTPUT_SIZE_MAX_BYTES + 1);
-    stream.read_to_end(&mut bytes).await.map_err(|error| in_full(&error))?;
+    stream.read_to_end(&mut bytes).await.map_err(|error| error_chain(&error))?;
     if bytes.len() as u64 > OUTPUT_SIZE_MAX_BYTES {
         return Err(format!("it prints more than {} MiB", OUTPUT_SIZE_MAX_BYTES >> 20));
     }

@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use ambit_wire::admin::{HeldCertificate, List as Listed, Status, node_proxy};
+use ambit_words::annotations::LAST_APPLIED;
+use ambit_words::error_chain;
+use ambit_words::names::{CONTROL, ROOT_CONFIG_MAP};
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::access::{ASKED_AT_ONCE, Right};
-use crate::api::{ClusterError, Form, in_full};
-use crate::findings::is_ours;
+use crate::api::{ClusterError, Form};
 use crate::json::{items, text};
-use crate::parts::{AGENT, CONTROL, proxies};
+use crate::parts::{AGENT, is_ours, proxies};
 
 /// Lists that are read at the same time.
 const READ_AT_ONCE: usize = 6;
 /// Most proxies that are asked for their certificates; a sample tells whether renewal works.
 const PROXIES_ASKED_MAX: usize = 64;
-/// The ConfigMap that hands the root out.
-pub(crate) const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
 
 /// The definitions that the chart brings.
 pub(crate) const DEFINITIONS: [&str; 4] = [
@@ -207,26 +207,24 @@ const INSTALLED: [(&str, &str, bool); 14] = [
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", false),
 ];
 
-/// The service accounts of control and of the node agent. That of the proxy is allowed nothing.
-const CONTROL_ACCOUNT: &str = "istiod";
 const AGENT_ACCOUNT: &str = "istio-cni";
 /// What each part cannot do without: account, group, resource (or resource/part), verb, and whether
 /// it is asked for in the mesh's namespace only.
 const NEEDED: [(&str, &str, &str, &str, bool); 19] = [
-    (CONTROL_ACCOUNT, "", "namespaces", "watch", false),
-    (CONTROL_ACCOUNT, "", "nodes", "watch", false),
-    (CONTROL_ACCOUNT, "", "pods", "watch", false),
-    (CONTROL_ACCOUNT, "", "services", "watch", false),
-    (CONTROL_ACCOUNT, "discovery.k8s.io", "endpointslices", "watch", false),
-    (CONTROL_ACCOUNT, "security.istio.io", "authorizationpolicies", "watch", false),
-    (CONTROL_ACCOUNT, "security.istio.io", "peerauthentications", "watch", false),
-    (CONTROL_ACCOUNT, "networking.istio.io", "serviceentries", "watch", false),
-    (CONTROL_ACCOUNT, "networking.istio.io", "workloadentries", "watch", false),
-    (CONTROL_ACCOUNT, "security.istio.io", "authorizationpolicies/status", "patch", false),
-    (CONTROL_ACCOUNT, "authentication.k8s.io", "tokenreviews", "create", false),
-    (CONTROL_ACCOUNT, "", "configmaps", "create", false),
-    (CONTROL_ACCOUNT, "coordination.k8s.io", "leases", "create", true),
-    (CONTROL_ACCOUNT, "", "secrets", "create", true),
+    (CONTROL, "", "namespaces", "watch", false),
+    (CONTROL, "", "nodes", "watch", false),
+    (CONTROL, "", "pods", "watch", false),
+    (CONTROL, "", "services", "watch", false),
+    (CONTROL, "discovery.k8s.io", "endpointslices", "watch", false),
+    (CONTROL, "security.istio.io", "authorizationpolicies", "watch", false),
+    (CONTROL, "security.istio.io", "peerauthentications", "watch", false),
+    (CONTROL, "networking.istio.io", "serviceentries", "watch", false),
+    (CONTROL, "networking.istio.io", "workloadentries", "watch", false),
+    (CONTROL, "security.istio.io", "authorizationpolicies/status", "patch", false),
+    (CONTROL, "authentication.k8s.io", "tokenreviews", "create", false),
+    (CONTROL, "", "configmaps", "create", false),
+    (CONTROL, "coordination.k8s.io", "leases", "create", true),
+    (CONTROL, "", "secrets", "create", true),
     (AGENT_ACCOUNT, "", "namespaces", "watch", false),
     (AGENT_ACCOUNT, "", "pods", "watch", false),
     (AGENT_ACCOUNT, "", "pods", "get", false),
@@ -328,7 +326,7 @@ impl Facts {
                 Ok(objects) => self.add(list, objects),
                 // A cluster without the kind has no object of it.
                 Err(ClusterError::Absent(_)) => self.add(list, Vec::new()),
-                Err(error) => self.unknown.push((list.name().to_owned(), in_full(&error))),
+                Err(error) => self.unknown.push((list.name().to_owned(), error_chain(&error))),
             }
         }
     }
@@ -343,7 +341,9 @@ impl Facts {
                 Ok(outdated) => self.outdated.extend(outdated),
                 // A cluster without the group has no object of it.
                 Err(ClusterError::Absent(_)) => {}
-                Err(error) => self.unknown.push((format!("versions of {group}"), in_full(&error))),
+                Err(error) => {
+                    self.unknown.push((format!("versions of {group}"), error_chain(&error)))
+                }
             }
         }
     }
@@ -358,7 +358,7 @@ impl Facts {
         match cluster.read(&path).await {
             Ok(config) => self.cilium = Some(config),
             Err(error) => {
-                self.unknown.push(("configmap cilium-config".to_owned(), in_full(&error)))
+                self.unknown.push(("configmap cilium-config".to_owned(), error_chain(&error)))
             }
         }
     }
@@ -378,7 +378,7 @@ impl Facts {
             self.known(list).iter().any(|it| crate::json::name(it) == name && is_ours(it))
         };
         let accounts = [
-            (CONTROL_ACCOUNT, runs(List::Deployments, CONTROL)),
+            (CONTROL, runs(List::Deployments, CONTROL)),
             (AGENT_ACCOUNT, runs(List::DaemonSets, AGENT)),
         ];
         let is_asked = |account: &str| accounts.contains(&(account, true));
@@ -412,7 +412,7 @@ impl Facts {
             match answer {
                 Ok(access) => self.access.push(access),
                 Err(error) => {
-                    self.unknown.push((what.to_owned(), in_full(&error)));
+                    self.unknown.push((what.to_owned(), error_chain(&error)));
                     return;
                 }
             }
@@ -421,7 +421,7 @@ impl Facts {
 
     async fn ask_parts(&mut self, cluster: &crate::Cluster) {
         let status = cluster.status().await;
-        self.control = Some(status.map_err(|error| in_full(&error)));
+        self.control = Some(status.map_err(|error| error_chain(&error)));
         let of_mesh = |pod: &&Value| crate::json::namespace(pod) == self.mesh_namespace;
         let pods: Vec<Value> = self.known(List::Pods).iter().filter(of_mesh).cloned().collect();
         let mut asked = proxies(&pods);
@@ -433,7 +433,7 @@ impl Facts {
         }
         let answers = cluster.ask_each(asked, node_proxy::CERTIFICATES).await.into_iter();
         let held = answers.map(|(node, answer): (_, Result<Listed<_>, _>)| {
-            (node, answer.map(|list| list.items).map_err(|error| in_full(&error)))
+            (node, answer.map(|list| list.items).map_err(|error| error_chain(&error)))
         });
         self.certificates = held.collect();
     }
@@ -465,7 +465,7 @@ fn trim(list: List, object: &mut Value) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+            annotations.remove(LAST_APPLIED);
         }
     }
     match list {

@@ -3,6 +3,8 @@
 //! A rule names the object, says what is wrong with it and what to do. What it does not know it
 //! does not judge; what could not be read is a finding of its own.
 
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
+
 mod health;
 mod istio;
 mod leaving;
@@ -16,7 +18,6 @@ mod trust;
 
 use std::fmt;
 
-pub(crate) use istio::is_ours;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,10 +29,6 @@ use crate::json::{label, name, namespace};
 const NAMES_MAX: usize = 5;
 /// Findings of one rule; the rest is counted in one more.
 const SAME_RULE_MAX: usize = 20;
-/// The label that takes a namespace or pod into the mesh.
-const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
-/// What the agent writes on a pod that it has captured.
-pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -203,7 +200,7 @@ fn object(kind: &str, object: &Value) -> String {
 /// The namespaces whose label takes their pods into the mesh.
 fn labelled_namespaces(facts: &Facts) -> Vec<&str> {
     let namespaces = facts.known(crate::facts::List::Namespaces).iter();
-    let labelled = namespaces.filter(|it| label(it, DATAPLANE_MODE) == Some("ambient"));
+    let labelled = namespaces.filter(|it| label(it, DATAPLANE_MODE) == Some(AMBIENT));
     labelled.map(name).collect()
 }
 
@@ -211,7 +208,7 @@ fn labelled_namespaces(facts: &Facts) -> Vec<&str> {
 /// are left alone.
 fn is_member(pod: &Value, labelled: &[&str]) -> bool {
     let is_meant = match label(pod, DATAPLANE_MODE) {
-        Some(mode) => mode == "ambient",
+        Some(mode) => mode == AMBIENT,
         None => labelled.contains(&namespace(pod)),
     };
     is_meant && pod.pointer("/spec/hostNetwork") != Some(&Value::Bool(true))

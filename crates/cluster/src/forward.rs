@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use ambit_wire::admin::Refusal;
+use ambit_words::error_chain;
+use ambit_words::ports::PROXY_METRICS;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -16,13 +18,11 @@ use kube::Api;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::api::{ClusterError, in_full, told};
+use crate::api::{ClusterError, told};
 use crate::parts::PodName;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
 const ANSWER_SIZE_MAX_BYTES: usize = 256 << 20;
-/// Where a node proxy says what it has counted.
-const STATS_PORT: u16 = 15020;
 const STATS: &str = "/metrics";
 /// How long a part may take to answer, from the first packet to the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -41,9 +41,9 @@ impl crate::Cluster {
 
     /// What a node proxy has counted, as Prometheus reads it.
     pub async fn metrics(&self, pod: &PodName) -> Result<String, ClusterError> {
-        let (status, body) = self.fetch(pod, STATS_PORT, STATS).await?;
+        let (status, body) = self.fetch(pod, PROXY_METRICS, STATS).await?;
         if !status.is_success() {
-            let what = format!("{STATS} at port {STATS_PORT}: {status}");
+            let what = format!("{STATS} at port {PROXY_METRICS}: {status}");
             return Err(ClusterError::Forward { pod: pod.to_string(), what });
         }
         Ok(String::from_utf8_lossy(&body).into_owned())
@@ -113,21 +113,21 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(|error| in_full(&error))?;
+    let (mut sender, connection) = handshake.await.map_err(|error| error_chain(&error))?;
     let request = Request::builder()
         .method(Method::GET)
         .uri(target)
         .header(http::header::HOST, "localhost")
         .header(http::header::CONNECTION, "close")
         .body(Full::<Bytes>::default())
-        .map_err(|error| in_full(&error))?;
+        .map_err(|error| error_chain(&error))?;
     let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| in_full(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| error_chain(&error))?;
         let status = response.status();
         let mut body = Limited::new(response.into_body(), ANSWER_SIZE_MAX_BYTES);
         let mut whole = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            if let Ok(data) = frame.map_err(|error| in_full(&*error))?.into_data() {
+            if let Ok(data) = frame.map_err(|error| error_chain(&*error))?.into_data() {
                 whole.extend_from_slice(&data);
             }
         }
@@ -138,7 +138,7 @@ where
         answer = &mut answer => answer,
         closed = connection => match closed {
             Ok(()) => answer.await,
-            Err(error) => Err(in_full(&error)),
+            Err(error) => Err(error_chain(&error)),
         },
     }
 }
@@ -179,7 +179,7 @@ mod tests {
             match (read, expected) {
                 (Ok(list), Ok(count)) => assert_eq!(list.items.len(), count),
                 (Err(error), Err(part)) => {
-                    let error = in_full(&error);
+                    let error = error_chain(&error);
                     assert!(error.contains(part), "{error}");
                 }
                 (read, expected) => panic!("{read:?} is not {expected:?}"),

@@ -24,7 +24,7 @@ mod workloads;
 
 pub use access::Right;
 pub use api::ClusterError;
-pub use context::{Choice, Cluster, DEFAULT_MESH_NAMESPACE, kubeconfig_file};
+pub use context::{Choice, Cluster, kubeconfig_file};
 pub use departure::{Departure, DepartureError};
 pub use facts::{Facts, Stage};
 pub use findings::{Finding, Severity, findings};

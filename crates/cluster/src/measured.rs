@@ -1,10 +1,10 @@
 //! Where the mesh can be measured: the nodes that take pods, and the image of the node proxies.
 
+use ambit_words::names::PROXY;
 use serde_json::Value;
 
 use crate::api::{ClusterError, Form};
 use crate::json::{condition, items, name, text};
-use crate::parts::PROXY;
 use crate::workloads::{LiveNode, sort};
 
 /// What a proxy's container is called.

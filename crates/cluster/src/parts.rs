@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ambit_words::names::{CONTROL, PROXY};
+use ambit_words::ports;
 use futures::{AsyncBufReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -10,20 +12,26 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::{ClusterError, Form, told};
-use crate::json::{is_ready, name, namespace, owner, text};
+use crate::json::{is_ready, items, name, namespace, owner, text};
 
-/// The administration of control, on its pod's loopback.
-pub(crate) const CONTROL_PORT: u16 = 9876;
-/// The administration of a node proxy, on its pod's loopback.
-pub(crate) const PROXY_PORT: u16 = 15000;
-/// The Deployment of control.
-pub(crate) const CONTROL: &str = "istiod";
-/// The DaemonSet of the node proxy.
-pub(crate) const PROXY: &str = "ztunnel";
 /// The DaemonSet of the node agent.
 pub(crate) const AGENT: &str = "istio-cni-node";
+/// The roles that our image is started in, each in the place of one of Istio's parts.
+pub(crate) const ROLES: [(&str, &str); 3] =
+    [(CONTROL, "control"), (PROXY, "proxy"), (AGENT, "node")];
 /// Proxies that are asked at the same time.
 const ASKED_AT_ONCE: usize = 16;
+
+/// Whether a Deployment or DaemonSet runs our image, whatever a mirror has called it.
+pub(crate) fn is_ours(part: &Value) -> bool {
+    let role = ROLES.iter().find(|(of, _)| *of == name(part)).map(|(_, role)| *role);
+    items(part, "/spec/template/spec/containers").any(|container| {
+        let image = text(container, "/image").rsplit('/').next().unwrap_or_default();
+        let is_named = image.split([':', '@']).next() == Some("ambit");
+        is_named
+            || items(container, "/args").next().and_then(Value::as_str) == role && role.is_some()
+    })
+}
 
 /// A pod's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +124,7 @@ impl crate::Cluster {
         target: &str,
     ) -> Vec<(String, Result<T, ClusterError>)> {
         let asked = proxies.into_iter().map(|proxy| async move {
-            let answer = self.ask(&proxy.pod, PROXY_PORT, target).await;
+            let answer = self.ask(&proxy.pod, ports::PROXY_ADMIN, target).await;
             (proxy.node, answer)
         });
         futures::stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
+use ambit_words::annotations::{ENABLED, REDIRECTION};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::Cluster;
 use crate::api::{ClusterError, Form};
-use crate::findings::REDIRECTION;
 use crate::json::{annotation, condition, is_ready, items, label, name, namespace, number, text};
 use crate::parts::PodName;
 
@@ -253,7 +253,7 @@ impl LivePod {
         Self {
             name: PodName { namespace, name },
             is_ready: is_ready(pod),
-            is_captured: annotation(pod, REDIRECTION) == Some("enabled"),
+            is_captured: annotation(pod, REDIRECTION) == Some(ENABLED),
             restarts: containers().map(|it| number(it, "/restartCount")).sum(),
             waits_for: waits_for(pod),
         }

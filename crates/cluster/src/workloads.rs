@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ambit_words::labels::INSTANCE_TYPE;
+use ambit_words::names;
 use serde_json::{Value, json};
 
 use crate::api::{ClusterError, Form};
@@ -16,7 +18,6 @@ const LISTS: [(&str, &str, &str); 6] = [
     ("/api/v1/pods", "v1", "Pod"),
     ("/api/v1/services", "v1", "Service"),
 ];
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// The workloads of a cluster, and what its nodes are.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +106,7 @@ fn planned(objects: Vec<Value>, nodes: &[Value], mesh_namespace: &str) -> LiveWo
 }
 
 fn is_part(object: &Value) -> bool {
-    [crate::parts::CONTROL, crate::parts::PROXY, crate::parts::AGENT].contains(&name(object))
+    [names::CONTROL, names::PROXY, crate::parts::AGENT].contains(&name(object))
 }
 
 fn takes_pods(node: &Value) -> bool {

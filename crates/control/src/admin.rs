@@ -19,6 +19,7 @@ use ambit_wire::admin::{
     ApiVersion, Authority, CertificateInForce, Discovery, Explanation, List, Mark, MeshIdentity,
     Objects, Registry, Status, control,
 };
+use ambit_words::names::OPEN_METRICS;
 use http::{Method, StatusCode};
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -30,9 +31,6 @@ use crate::http_server::{Answer, Question};
 use crate::metrics::Metrics;
 use crate::world::World;
 use crate::xds_server::Clients;
-
-/// The content type of OpenMetrics.
-pub(crate) const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Why the administration socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +90,7 @@ impl Admin {
             (&Method::GET, control::STATUS) => Answer::json(StatusCode::OK, &self.status()),
             (&Method::POST, control::MARK) => self.mark(),
             (&Method::GET, "/metrics") => {
-                Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
+                Answer::text(StatusCode::OK, OPEN_METRICS, self.metrics.text())
             }
             (&Method::GET, control::SYNC) => {
                 let resources = self.world.resources().borrow().clone();

@@ -13,8 +13,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_manifest::ObjectName;
 use ambit_tls::token::{TokenError, TokenVerifier};
+use ambit_words::error_chain;
+use ambit_words::names::TOKEN_AUDIENCE;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use k8s_openapi::api::authentication::v1::{
@@ -29,13 +32,10 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use zeroize::Zeroizing;
 
-use crate::error_text::chain;
 use crate::issuer::{Issuer, Signature, Source, Turns};
-use crate::kubernetes::{ANSWER_TIMEOUT, ApiError, answer};
+use crate::kubernetes::{ApiError, answer};
 use crate::world::World;
 
-/// For whom tokens must be meant.
-pub(crate) const AUDIENCE: &str = "istio-ca";
 /// Longest token that is looked at; Kubernetes' own are about 1 KiB long.
 const TOKEN_SIZE_MAX_BYTES: usize = 8 << 10;
 /// How long the API server's word on a token is good, unless the token ends before.
@@ -103,8 +103,8 @@ impl CallerError {
     /// What the caller is told.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Unknown(_) => Status::unavailable(chain(self)),
-            _ => Status::unauthenticated(chain(self)),
+            Self::Unknown(_) => Status::unavailable(error_chain(self)),
+            _ => Status::unauthenticated(error_chain(self)),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Callers {
         let token = bearer(metadata).ok_or(CallerError::NoToken)?;
         match self {
             Self::Own(verifier) => {
-                let claims = verifier.verify(token, AUDIENCE, now)?;
+                let claims = verifier.verify(token, TOKEN_AUDIENCE, now)?;
                 let from = remote.map(|remote| remote.ip().to_canonical());
                 let is_there = from.is_some_and(|ip| world.is_address_of(&claims.node, ip));
                 // A token without a node is one for nothing; whoever needs the node says so.
@@ -273,7 +273,7 @@ impl Reviews {
     async fn review(&self, token: &str, expires_at: SystemTime) -> Result<Caller, CallerError> {
         let mut review = TokenReview {
             spec: TokenReviewSpec {
-                audiences: Some(vec![AUDIENCE.to_owned()]),
+                audiences: Some(vec![TOKEN_AUDIENCE.to_owned()]),
                 token: token.to_owned(),
             },
             ..TokenReview::default()
@@ -318,11 +318,11 @@ fn plausible(token: &str, now: SystemTime) -> Result<SystemTime, CallerError> {
     let claims: Unverified =
         serde_json::from_slice(&body).map_err(|_| refused("it has no `aud` and `exp`"))?;
     let is_meant = match &claims.aud {
-        Audience::One(one) => one == AUDIENCE,
-        Audience::Many(many) => many.iter().any(|audience| audience == AUDIENCE),
+        Audience::One(one) => one == TOKEN_AUDIENCE,
+        Audience::Many(many) => many.iter().any(|audience| audience == TOKEN_AUDIENCE),
     };
     if !is_meant {
-        return Err(CallerError::Refused(format!("it is not meant for {AUDIENCE}")));
+        return Err(CallerError::Refused(format!("it is not meant for {TOKEN_AUDIENCE}")));
     }
     let expires_at = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
     let expires_at = expires_at.ok_or_else(|| refused("its end is out of range"))?;
@@ -338,8 +338,8 @@ fn accept(status: TokenReviewStatus, expires_at: SystemTime) -> Result<Caller, C
         return Err(CallerError::Refused(what));
     }
     // An API server that does not know audiences would accept a token for anybody.
-    if !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
-        return Err(CallerError::Refused(format!("it is not meant for {AUDIENCE}")));
+    if !status.audiences.iter().flatten().any(|audience| audience == TOKEN_AUDIENCE) {
+        return Err(CallerError::Refused(format!("it is not meant for {TOKEN_AUDIENCE}")));
     }
     let UserInfo { username, extra, .. } = status.user.unwrap_or_default();
     let username = username.unwrap_or_default();
@@ -442,7 +442,7 @@ mod tests {
         let now = SystemTime::now();
         let claims = Claims {
             issuer: ISSUER.to_owned(),
-            audience: vec![AUDIENCE.to_owned()],
+            audience: vec![TOKEN_AUDIENCE.to_owned()],
             issued_at: now,
             expires_at: now + Duration::from_secs(600),
             namespace: "istio-system".to_owned(),
@@ -526,7 +526,7 @@ mod tests {
         api.review(&after, status(&extra(Some("node-1"), "u1")));
         ask(&callers, &before).await.unwrap();
         let refused = ask(&callers, &after).await.unwrap_err();
-        assert!(chain(&refused).contains("signature"), "{refused}");
+        assert!(error_chain(&refused).contains("signature"), "{refused}");
         api.publish_keys(published(&new, None));
         tokio::time::advance(Duration::from_secs(601)).await;
         ask(&callers, &after).await.unwrap();
@@ -596,14 +596,14 @@ mod tests {
             match (ask(&callers, token).await, expected) {
                 (Ok(caller), Ok(node)) => assert_eq!(caller.node, node, "{status}"),
                 (Err(error), Err(part)) => {
-                    let text = chain(&error);
+                    let text = error_chain(&error);
                     assert!(text.contains(part), "{status}: {text}");
                     assert!(!text.contains(token), "a token in an error");
                 }
                 (got, _) => panic!("{status}: {got:?}"),
             }
         };
-        let good = token(AUDIENCE, 600);
+        let good = token(TOKEN_AUDIENCE, 600);
         check(&good, status(&extra(Some("node-1"), "u1")), Ok("node-1")).await;
         check(&good, status(&extra(None, "u1")), Ok("node-1")).await;
         check(&good, status(&json!({})), Ok("")).await;
@@ -620,13 +620,13 @@ mod tests {
         let any = status(&json!({}));
         check("abc", any.clone(), Err("not a JWT")).await;
         check(&token("api", 600), any.clone(), Err("not meant for istio-ca")).await;
-        check(&token(AUDIENCE, 0), any, Err("expired")).await;
+        check(&token(TOKEN_AUDIENCE, 0), any, Err("expired")).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_remembered_for_a_minute_and_an_outage_is_no_refusal() {
         let api = FakeApi::default();
-        let (long, short) = (token(AUDIENCE, 600), token(AUDIENCE, 20));
+        let (long, short) = (token(TOKEN_AUDIENCE, 600), token(TOKEN_AUDIENCE, 20));
         for token in [&long, &short] {
             api.review(token, status(&extra(Some("node-1"), "u1")));
         }

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_words::durations::parse_duration;
+use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
+use ambit_words::ports;
 use serde::Deserialize;
 
 use crate::view_builder::Mesh;
@@ -49,7 +52,7 @@ pub struct Args {
 
     /// Time over which the proxies' streams end at shutdown, one after another [default: 5s with
     /// --registry kubernetes, otherwise 0s]
-    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     pub shutdown_spread: Option<Duration>,
 
     /// Directory for each node's token, roots and revocation list, as DIR/NODE/...
@@ -57,7 +60,7 @@ pub struct Args {
     pub node_credentials: Option<PathBuf>,
 
     /// Address of discovery and certificates (TLS, token)
-    #[arg(long, default_value = "[::]:15012")]
+    #[arg(long, default_value_t = ports::everywhere(ports::XDS))]
     pub xds_address: SocketAddr,
 
     /// Address of discovery without TLS and token; loopback only [default: none]
@@ -65,7 +68,7 @@ pub struct Args {
     pub plaintext_xds_address: Option<SocketAddr>,
 
     /// Address of /metrics and /ready
-    #[arg(long, default_value = "[::]:15014")]
+    #[arg(long, default_value_t = ports::everywhere(ports::CONTROL_MONITORING))]
     pub monitoring_address: SocketAddr,
 
     /// Further DNS name or address in the server certificate; may be repeated
@@ -79,11 +82,12 @@ pub struct Args {
 
     /// Lifetime of workload certificates
     #[arg(long, env = "DEFAULT_WORKLOAD_CERT_TTL", default_value = "24h",
-        value_parser = duration, value_name = "DURATION")]
+        value_parser = parse_duration, value_name = "DURATION")]
     pub workload_cert_ttl: Duration,
 
     /// Longest lifetime that proxies may request [default: --workload-cert-ttl]
-    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL", value_parser = duration, value_name = "DURATION")]
+    #[arg(long, env = "MAX_WORKLOAD_CERT_TTL",
+        value_parser = parse_duration, value_name = "DURATION")]
     pub max_workload_cert_ttl: Option<Duration>,
 
     /// Namespace whose policies apply in all namespaces
@@ -99,7 +103,12 @@ pub struct Args {
     pub cluster_id: String,
 
     /// DNS suffix of services
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local", value_name = "DOMAIN")]
+    #[arg(
+        long,
+        env = "CLUSTER_DOMAIN",
+        default_value = DEFAULT_CLUSTER_DOMAIN,
+        value_name = "DOMAIN",
+    )]
     pub cluster_domain: String,
 
     /// Service accounts that may request certificates of pods on their node, as NAMESPACE/NAME,
@@ -137,7 +146,7 @@ pub enum ConfigError {
         /// Its value.
         given: SocketAddr,
         /// A right one.
-        example: &'static str,
+        example: SocketAddr,
     },
     /// A name that is part of identities cannot be one.
     #[error("{flag} {value:?} cannot be used: {what}")]
@@ -242,11 +251,12 @@ impl TryFrom<Args> for Config {
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
         let registry = source(&args)?;
-        for (flag, given, example) in [
-            ("--plaintext-xds-address", args.plaintext_xds_address, "127.0.0.1:15010"),
-            ("--admin-address", args.admin_address, "127.0.0.1:9876"),
+        for (flag, given, port) in [
+            ("--plaintext-xds-address", args.plaintext_xds_address, ports::PLAINTEXT_XDS),
+            ("--admin-address", args.admin_address, ports::CONTROL_ADMIN),
         ] {
             if let Some(given) = given.filter(|given| !given.ip().is_loopback()) {
+                let example = ports::on_loopback(port);
                 return Err(ConfigError::NotLoopback { flag, given, example });
             }
         }
@@ -311,13 +321,17 @@ fn mesh(args: &Args) -> Result<Mesh, ConfigError> {
         Some(path) => read_mesh_config(path)?,
         None => MeshConfig::default(),
     };
-    let trust_domain =
-        agreed("--trust-domain", args.trust_domain.clone(), file.trust_domain, "cluster.local")?;
+    let trust_domain = agreed(
+        "--trust-domain",
+        args.trust_domain.clone(),
+        file.trust_domain,
+        DEFAULT_TRUST_DOMAIN,
+    )?;
     let root_namespace = agreed(
         "--root-namespace",
         args.root_namespace.clone(),
         file.root_namespace,
-        "istio-system",
+        DEFAULT_MESH_NAMESPACE,
     )?;
     let rule = ambit_manifest::names::dns_subdomain;
     for (flag, value) in [
@@ -379,29 +393,6 @@ fn accounts(given: &[String], root_namespace: &str) -> Result<Vec<(Text, Text)>,
     given.iter().map(account).collect()
 }
 
-/// Reads `1h30m`, `90s`, `24h`, `7d`, as Go and Kubernetes write durations.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write for example 60s, 1h30m or 7d");
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
-        let unit_end =
-            rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
-        let seconds: u64 = match &rest[digits..digits + unit_end] {
-            "s" => 1,
-            "m" => 60,
-            "h" => 3600,
-            "d" => 86_400,
-            _ => return Err(wrong()),
-        };
-        total += Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
-        rest = &rest[digits + unit_end..];
-    }
-    if text.is_empty() { Err(wrong()) } else { Ok(total) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -447,19 +438,9 @@ mod tests {
             Err("at most"),
         );
         check("--registry files:/tmp --workload-cert-ttl soon", Err("is not a duration"));
+        check("--registry files:/tmp --shutdown-spread 500ms", Ok(()));
         check("--registry files:/tmp --trust-domain a/b", Err("--trust-domain"));
         check("--registry files:/tmp --trusted-node-accounts ztunnel", Err("NAMESPACE/NAME"));
         check("--registry files:/tmp --mesh-config /nowhere", Err("check the path"));
-    }
-
-    #[test]
-    fn durations() {
-        let seconds = |text| duration(text).map(|it| it.as_secs()).ok();
-        assert_eq!(seconds("90s"), Some(90));
-        assert_eq!(seconds("1h30m"), Some(5400));
-        assert_eq!(seconds("7d"), Some(604_800));
-        for wrong in ["", "5", "5x", "h", "-1s"] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
-        }
     }
 }

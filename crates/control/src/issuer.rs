@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use ambit_tls::key_set::{Forgery, KeySet};
+use ambit_words::error_chain;
 use kube::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::error_text::chain;
 use crate::kubernetes::{ApiError, answer};
 
 /// Where the API server publishes its keys.
@@ -115,14 +115,14 @@ impl Issuer {
                 return;
             }
             // It is away: what was known holds.
-            Err(error @ ApiError::Away(_)) => chain(&error),
+            Err(error @ ApiError::Away(_)) => error_chain(&error),
             Err(error) => {
                 known.keys = None;
-                chain(&error)
+                error_chain(&error)
             }
             Ok(Err(error)) => {
                 known.keys = None;
-                chain(&error)
+                error_chain(&error)
             }
         };
         if known.problem.as_ref() != Some(&problem) {

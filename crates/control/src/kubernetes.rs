@@ -1,8 +1,8 @@
 //! The Kubernetes API server as the control plane speaks to it.
 //!
-//! One client for all parts, a limit on how long any single answer may take, and one way to tell
-//! an API server that is away (go on with what is known, try again) from one that says no (tell the
-//! operator). Nothing here knows what is asked.
+//! A limit on how long any single answer may take, and one way to tell an API server that is away
+//! (go on with what is known, try again) from one that says no (tell the operator). Nothing here
+//! knows what is asked.
 
 pub(crate) mod conditions;
 pub(crate) mod election;
@@ -11,45 +11,13 @@ pub(crate) mod fake;
 pub(crate) mod roots;
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use kube::Client;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use ambit_apiserver::ANSWER_TIMEOUT;
+use ambit_words::error_chain;
 use kube::core::Status;
 
-use crate::error_text::chain;
-
-/// Longest wait for one answer; watches have their own limit.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest silence on a connection, watches included: they are renewed before.
-const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Under which name our changes are known to the API server.
 pub(crate) const FIELD_MANAGER: &str = "ambit";
-
-/// Why there is no way to the API server.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The file given with `--kubeconfig`.
-    #[error("--kubeconfig {path}: {what}; check the path, its context and what it refers to")]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// Neither KUBECONFIG nor a pod's service account.
-    #[error(
-        "no API server is configured: {0}; run in a pod with a service account, set \
-         KUBECONFIG, or give --kubeconfig FILE"
-    )]
-    Unknown(String),
-    /// The configuration cannot be used.
-    #[error("cannot connect to the API server: {0}; check certificates and credentials")]
-    Unusable(String),
-}
 
 /// Why the API server did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -93,33 +61,13 @@ impl From<kube::Error> for ApiError {
             }
             kube::Error::Api(status) => Self::Refused(status),
             // The other variants repeat their source, so only the source is told.
-            kube::Error::Service(source) => Self::Away(chain(&*source)),
-            kube::Error::HyperError(source) => Self::Away(chain(&source)),
-            kube::Error::ReadEvents(source) => Self::Away(chain(&source)),
+            kube::Error::Service(source) => Self::Away(error_chain(&*source)),
+            kube::Error::HyperError(source) => Self::Away(error_chain(&source)),
+            kube::Error::ReadEvents(source) => Self::Away(error_chain(&source)),
             kube::Error::SerdeError(source) => Self::Unreadable(source.to_string()),
             other => Self::Away(other.to_string()),
         }
     }
-}
-
-/// A client by the file at `kubeconfig`; without one by KUBECONFIG, or as a pod of the cluster.
-pub(crate) async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
-                path: path.to_owned(),
-                what: chain(&error),
-            };
-            let file = Kubeconfig::read_from(path).map_err(failed)?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
-        }
-        None => Config::infer().await.map_err(|error| ConnectError::Unknown(error.to_string()))?,
-    };
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(SILENCE_MAX);
-    config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(|error| ConnectError::Unusable(error.to_string()))
 }
 
 /// The answer to one request, if it comes within [`ANSWER_TIMEOUT`].

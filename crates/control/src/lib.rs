@@ -16,7 +16,7 @@
 //! | `ca` | the certificate authority |
 //! | `node_credentials` | tokens, roots and revocation lists for nodes |
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
-//! | `durable`, `error_text` | whole files, whole errors |
+//! | `durable` | whole files |
 
 mod admin;
 mod authentication;
@@ -25,7 +25,6 @@ mod callers;
 pub mod config;
 mod delta_service;
 mod durable;
-mod error_text;
 mod http_server;
 mod issuer;
 mod kubernetes;

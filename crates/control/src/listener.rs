@@ -20,6 +20,7 @@ use ambit_net::admission::{Admission, Bound, Bounds, Owner, Proof, Source};
 use ambit_net::drain::Guard;
 use ambit_tls::service::ServiceAcceptor;
 use ambit_tls::{HandshakeError, ServerStream};
+use ambit_words::error_chain;
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
@@ -206,7 +207,7 @@ pub(crate) fn accept(
                         let _ = sender.send(Ok(Connection { transport, remote })).await;
                     }
                     Err(error) => {
-                        let (remote, error) = (address, crate::error_text::chain(&error));
+                        let (remote, error) = (address, error_chain(&error));
                         // A flood must not fill the log as well; what it costs is told apart.
                         tracing::debug!(%remote, error, "connection refused");
                     }

@@ -6,11 +6,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use ambit_words::names::OPEN_METRICS;
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::admin::METRICS_TYPE;
 use crate::ca::CertificateAuthority;
 use crate::http_server::{Answer, Question};
 use crate::metrics::Metrics;
@@ -33,7 +33,7 @@ impl Monitoring {
         match (&question.method, question.path.as_str()) {
             (&Method::GET, "/metrics" | "/stats/prometheus") => {
                 self.look_at_authority();
-                Answer::text(StatusCode::OK, METRICS_TYPE, self.metrics.text())
+                Answer::text(StatusCode::OK, OPEN_METRICS, self.metrics.text())
             }
             (&Method::GET, "/ready") => {
                 let ready = *self.serves.borrow();

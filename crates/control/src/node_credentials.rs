@@ -12,11 +12,11 @@ use ambit_manifest::names::dns_subdomain;
 use ambit_model::Text;
 use ambit_net::drain::Guard;
 use ambit_tls::token::{Claims, ISSUER, TokenError, TokenSigner};
+use ambit_words::error_chain;
+use ambit_words::names::TOKEN_AUDIENCE;
 
 use crate::ca::CertificateAuthority;
-use crate::callers::AUDIENCE;
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
-use crate::error_text::chain;
 use crate::world::World;
 
 /// How long a token is valid.
@@ -71,12 +71,13 @@ impl NodeCredentials {
         let nodes = self.world.nodes();
         for node in before.iter().filter(|node| !nodes.contains(node)) {
             if let Err(error) = durable::remove(&self.directory.join(&**node).join("token")) {
-                tracing::error!(%node, error = chain(&error), "token of a removed node stays");
+                let error = error_chain(&error);
+                tracing::error!(%node, error, "token of a removed node stays");
             }
         }
         for node in &nodes {
             if let Err(error) = self.write(node, now) {
-                tracing::error!(%node, error = chain(&error), "node credentials not written");
+                tracing::error!(%node, error = error_chain(&error), "node credentials not written");
             }
         }
         nodes
@@ -107,7 +108,7 @@ impl NodeCredentials {
     fn claims(&self, node: &str, now: SystemTime) -> Claims {
         Claims {
             issuer: ISSUER.to_owned(),
-            audience: vec![AUDIENCE.to_owned()],
+            audience: vec![TOKEN_AUDIENCE.to_owned()],
             issued_at: now,
             expires_at: now + TOKEN_LIFETIME,
             namespace: self.account.0.to_string(),
@@ -120,7 +121,7 @@ impl NodeCredentials {
     fn is_fresh(&self, path: &Path, node: &str, now: SystemTime) -> Result<bool, FileError> {
         let Some(bytes) = durable::read(path)? else { return Ok(false) };
         let Ok(text) = String::from_utf8(bytes) else { return Ok(false) };
-        let verified = self.signer.verifier().verify(text.trim(), AUDIENCE, now);
+        let verified = self.signer.verifier().verify(text.trim(), TOKEN_AUDIENCE, now);
         Ok(verified.is_ok_and(|claims| {
             let left = claims.expires_at.duration_since(now).unwrap_or_default();
             claims.node == node && left > TOKEN_LIFETIME / 2

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use ambit_apiserver::ConnectError;
 use ambit_net::accept::Listener;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::http_port;
@@ -22,6 +23,8 @@ use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_net::sys::process::open_files_limit;
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::token::{TokenError, TokenSigner};
+use ambit_words::error_chain;
+use ambit_words::names;
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::runtime::{EnterGuard, Runtime};
@@ -41,9 +44,7 @@ use crate::callers::{Callers, Reviews};
 use crate::config::{Args, Config, ConfigError, Source};
 use crate::delta_service::DeltaService;
 use crate::durable::{self, FileError, PRIVATE};
-use crate::error_text::chain;
 use crate::http_server::{self, Answer};
-use crate::kubernetes::{self, ConnectError};
 use crate::listener::{self, CONNECTION_WINDOW_BYTES, Security};
 use crate::metrics::Metrics;
 use crate::monitoring::Monitoring;
@@ -75,7 +76,7 @@ const CALL_WINDOW_BYTES: u32 = CONNECTION_WINDOW_BYTES / 2;
 /// Largest list of a call's headers: a token of 8 KiB and little else.
 const HEADERS_MAX_BYTES: u32 = 16 << 10;
 /// Names under which istiod is known.
-const SERVICE_NAMES: [&str; 3] = ["istiod", "localhost", "ambit-control"];
+const SERVICE_NAMES: [&str; 3] = [names::CONTROL, "localhost", "ambit-control"];
 
 /// Why the control plane cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -265,7 +266,7 @@ impl Control {
         let cluster = match &config.registry {
             Source::Files(_) => None,
             Source::Kubernetes(file) => {
-                Some(Cluster::new(kubernetes::connect(file.as_deref()).await?, &config))
+                Some(Cluster::new(ambit_apiserver::connect(file.as_deref()).await?, &config))
             }
         };
         Self::set_up_in(cluster, config, life).await
@@ -499,7 +500,7 @@ fn serve_grpc(
             drain.draining().await;
         };
         if let Err(error) = router.serve_with_incoming_shutdown(connections, stop).await {
-            tracing::error!(error = chain(&error), "serving proxies failed");
+            tracing::error!(error = error_chain(&error), "serving proxies failed");
         }
     });
 }
@@ -509,9 +510,9 @@ fn server_names(config: &Config) -> Result<Vec<String>, RunError> {
     let namespace = &config.mesh.root_namespace;
     let mut names: Vec<String> = SERVICE_NAMES.iter().map(|name| (*name).to_owned()).collect();
     for suffix in ["", ".svc"] {
-        names.push(format!("istiod.{namespace}{suffix}"));
+        names.push(format!("{}.{namespace}{suffix}", names::CONTROL));
     }
-    names.push(format!("istiod.{namespace}.svc.{}", config.mesh.domain));
+    names.push(format!("{}.{namespace}.svc.{}", names::CONTROL, config.mesh.domain));
     let addresses = RouteSocket::open()?.addresses()?;
     names.extend(addresses.iter().map(|address| address.address.addr().to_string()));
     names.extend(config.server_names.iter().cloned());
@@ -604,7 +605,7 @@ fn maintain(parts: &Parts, guard: &Guard) {
                 () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
             }
             if let Err(error) = authority.maintain(&world.holders(), SystemTime::now()) {
-                tracing::error!(error = chain(&error), "maintenance of the authority");
+                tracing::error!(error = error_chain(&error), "maintenance of the authority");
             }
         }
     });

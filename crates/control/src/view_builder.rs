@@ -53,11 +53,15 @@ pub(crate) struct Mesh {
 impl Mesh {
     /// The mesh of an installation without settings.
     pub(crate) fn sample() -> Self {
+        use ambit_words::names::{
+            DEFAULT_CLUSTER_DOMAIN, DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN,
+        };
+
         Self {
             cluster_id: "Kubernetes".into(),
-            trust_domain: "cluster.local".into(),
-            root_namespace: "istio-system".into(),
-            domain: "cluster.local".into(),
+            trust_domain: DEFAULT_TRUST_DOMAIN.into(),
+            root_namespace: DEFAULT_MESH_NAMESPACE.into(),
+            domain: DEFAULT_CLUSTER_DOMAIN.into(),
         }
     }
 }

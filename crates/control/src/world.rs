@@ -14,11 +14,11 @@ use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::view::Change;
 use ambit_wire::xds::resources::Resources;
+use ambit_words::error_chain;
 use tokio::sync::watch;
 
 use crate::ca::Holder;
 use crate::durable::{self, PRIVATE};
-use crate::error_text::chain;
 use crate::metrics::Metrics;
 use crate::registry::{Batch, Event};
 use crate::view_builder::{Builder, Mesh, Vips};
@@ -94,7 +94,7 @@ impl World {
             if let Some(vips) = builder.changed_vips() {
                 let written = durable::replace(&self.vips_path, &vips.to_json(), PRIVATE);
                 if let Err(error) = written {
-                    let error = chain(&error);
+                    let error = error_chain(&error);
                     tracing::error!(error, "allocated addresses may change at the next start");
                 }
             }

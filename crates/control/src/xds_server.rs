@@ -24,6 +24,7 @@ use ambit_wire::proto::envoy::service::discovery::v3::{
 use ambit_wire::xds::ResourceType;
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Progress, Stream};
+use ambit_words::error_chain;
 use http::HeaderMap;
 use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -33,7 +34,6 @@ use tonic::metadata::MetadataMap;
 
 use crate::authentication::Authentication;
 use crate::callers::Caller;
-use crate::error_text::chain;
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -342,7 +342,7 @@ impl StreamTask {
         let resources = self.resources.borrow_and_update().clone();
         let refused = self.stream.receive(request, &resources);
         let rejection =
-            refused.map_err(|error| End::Told(Status::invalid_argument(chain(&error))))?;
+            refused.map_err(|error| End::Told(Status::invalid_argument(error_chain(&error))))?;
         if is_first {
             self.check_node()?;
             let client = Arc::new(Client::new(self.remote, self.node(), &self.stream));
@@ -415,7 +415,7 @@ impl StreamTask {
         loop {
             let resources = self.resources.borrow_and_update().clone();
             let next = self.stream.next_response(&resources);
-            let next = next.map_err(|error| End::Told(Status::aborted(chain(&error))))?;
+            let next = next.map_err(|error| End::Told(Status::aborted(error_chain(&error))))?;
             let Some(response) = next else { break };
             if let Ok(resource_type) = response.type_url.parse::<ResourceType>() {
                 self.discovery.metrics.pushed(type_name(resource_type));

@@ -44,7 +44,9 @@ pub enum DialError {
     },
     /// Nobody answered; for the port of HBONE there is a usual reason.
     #[error(
-        "{0} did not answer within {limit_s} s: maybe a NetworkPolicy is blocking HBONE port 15008",
+        "{0} did not answer within {limit_s} s: maybe a NetworkPolicy is blocking HBONE port \
+         {port}",
+        port = ambit_words::ports::HBONE,
         limit_s = CONNECT_TIMEOUT.as_secs()
     )]
     HboneTimeout(SocketAddr),

@@ -15,6 +15,7 @@ use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_tls::Peer;
 use ambit_wire::hbone::Baggage;
+use ambit_words::error_chain;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -198,7 +199,7 @@ impl Record {
     }
 
     fn log(&self, message: &'static str, bytes: Bytes, error: Option<&dyn Error>) {
-        let error = error.map(explain);
+        let error = error.map(error_chain);
         // The view of the workload that this proxy stands for: sent is what its application sent.
         let (sent, received) = match self.reporter {
             Reporter::Source => (bytes.to_server, bytes.to_client),
@@ -367,18 +368,6 @@ impl<T> std::hash::Hash for Same<T> {
     fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
         self.place().hash(hasher);
     }
-}
-
-/// An error and all that caused it, in one line.
-pub fn explain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

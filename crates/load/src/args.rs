@@ -220,7 +220,7 @@ mod tests {
             ("https://a", "write http://"),
             ("a --rate fast", "write 450/s"),
             ("a --rate -5", "write 450/s"),
-            ("a --duration soon", "write 10s"),
+            ("a --duration soon", "write for example 500ms"),
             ("a --connections 0", "must be between 1 and"),
             ("a --connections x", "invalid value 'x'"),
             ("a --header X", "write it as"),

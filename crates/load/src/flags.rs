@@ -1,7 +1,6 @@
 //! What the values of flags may be, and where an address leads.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -18,14 +17,6 @@ pub(crate) async fn resolve(authority: &str) -> Result<SocketAddr> {
         Some(address) => Ok(address),
         None => bail!("{authority} resolves to nothing"),
     }
-}
-
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if !(0.0..=MAX_SECONDS as f64).contains(&seconds) {
-        return Err(format!("{seconds} is not between 0 and {MAX_SECONDS} seconds"));
-    }
-    Ok(Duration::from_secs_f64(seconds))
 }
 
 pub(crate) fn connections(text: &str) -> Result<usize, String> {

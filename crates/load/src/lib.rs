@@ -13,7 +13,6 @@ mod bulk;
 mod command;
 mod engine;
 mod flags;
-mod go_duration;
 mod h2c;
 mod http1;
 mod long;

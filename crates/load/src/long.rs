@@ -29,10 +29,10 @@ pub struct LongArgs {
     #[arg(long, default_value_t = 0)]
     pub idle: usize,
     /// How long.
-    #[arg(long, default_value = "5", value_parser = super::flags::seconds)]
+    #[arg(long, default_value = "5", value_parser = super::plan::duration)]
     pub seconds: Duration,
     /// The time between two pings.
-    #[arg(long, default_value = "0.1", value_parser = super::flags::seconds)]
+    #[arg(long, default_value = "0.1", value_parser = super::plan::duration)]
     pub interval: Duration,
 }
 

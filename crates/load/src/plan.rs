@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use ambit_words::durations::{DurationError, parse_duration, parse_duration_or_seconds};
 use serde::{Deserialize, Serialize};
 
 use super::flags::{MAX_CONNECTIONS, MAX_SECONDS};
@@ -137,12 +138,9 @@ pub enum PlanError {
         /// As written.
         text: String,
     },
-    /// Not a duration.
-    #[error("{text:?} is not a duration; write 10s, 1m30s or 500ms, up to {MAX_SECONDS} s")]
-    Duration {
-        /// As written.
-        text: String,
-    },
+    /// Not a duration, or too long a one.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
     /// Not a header field.
     #[error("{text:?} is not a header; write it as \"Name: value\"")]
     Header {
@@ -317,7 +315,7 @@ pub(super) fn pace(text: &str) -> Result<Pace, PlanError> {
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let has_number = unit.starts_with(|first: char| first.is_ascii_digit());
     let per = if has_number { unit.to_owned() } else { format!("1{unit}") };
-    let per = crate::go_duration::parse(&per).filter(|per| !per.is_zero()).ok_or_else(wrong)?;
+    let per = parse_duration(&per).ok().filter(|per| !per.is_zero()).ok_or_else(wrong)?;
     match number / per.as_secs_f64() {
         0.0 => Ok(Pace::Max),
         rate if rate > 0.0 && rate <= MAX_RATE => Ok(Pace::Rate(rate)),
@@ -325,12 +323,10 @@ pub(super) fn pace(text: &str) -> Result<Pace, PlanError> {
     }
 }
 
-/// Reads `10s`, `1m30s`, or a number of seconds.
+/// Reads `10s`, `1m30s`, or a number of seconds, as Fortio takes one.
 pub fn duration(text: &str) -> Result<Duration, PlanError> {
-    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=MAX_SECONDS as f64).contains(s));
-    let read = seconds.map(Duration::from_secs_f64).or_else(|| crate::go_duration::parse(text));
-    let read = read.filter(|duration| duration.as_secs_f64() <= MAX_SECONDS as f64);
-    read.ok_or_else(|| PlanError::Duration { text: text.to_owned() })
+    let range = Duration::ZERO..=Duration::from_secs(MAX_SECONDS);
+    Ok(parse_duration_or_seconds(text, range)?)
 }
 
 /// Whether HTTP takes it as a method or as a field's name (RFC 9110, section 5.6.2).

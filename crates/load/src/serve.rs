@@ -483,7 +483,7 @@ mod tests {
             ("", "URL is required"),
             ("url=a&c=x", "is no number"),
             ("url=https://a", "write http://"),
-            ("url=a&t=soon", "write 10s"),
+            ("url=a&t=soon", "write for example 500ms"),
             ("url=a&qps=NaN", "NaN is no rate"),
             ("url=a&X=GET%0d%0aFoo:", "is not a method"),
         ] {

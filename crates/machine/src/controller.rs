@@ -9,6 +9,7 @@ pub(crate) mod rollout;
 pub(crate) mod schedule;
 mod shape;
 
+use ambit_words::labels;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -147,10 +148,10 @@ pub(crate) fn node_object(network: crate::addresses::NodeNetwork) -> (ObjectRef,
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {
-            "kubernetes.io/hostname": name,
-            "kubernetes.io/os": "linux",
-            "topology.kubernetes.io/region": "local",
-            "topology.kubernetes.io/zone": name.replace("node", "zone"),
+            labels::HOSTNAME: name,
+            labels::OS: "linux",
+            labels::REGION: "local",
+            labels::ZONE: name.replace("node", "zone"),
         }},
         "spec": {"podCIDR": network.pod_cidrs()[0], "podCIDRs": network.pod_cidrs()},
         "status": {

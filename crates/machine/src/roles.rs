@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::process::{self, Pid, Signal};
+use ambit_words::{names, ports};
 use tokio::time::{Instant, sleep};
 
 use super::client::RoleInfo;
@@ -35,8 +36,6 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 const GOOD_RUN: Duration = Duration::from_secs(5);
 /// How often a file is looked for that must be there first.
 const NEED_INTERVAL: Duration = Duration::from_millis(10);
-/// The name that the control plane's certificate carries.
-const CONTROL_HOSTNAME: &str = "istiod.istio-system.svc";
 
 /// One program to keep running.
 #[derive(Clone, Debug)]
@@ -123,8 +122,8 @@ impl Builder<'_> {
             ("--state", text(self.layout.control())),
             ("--admin-socket", text(socket.clone())),
             ("--node-credentials", text(self.layout.nodes())),
-            ("--xds-address", "[::]:15012".to_owned()),
-            ("--monitoring-address", "[::]:15014".to_owned()),
+            ("--xds-address", format!("[::]:{}", ports::XDS)),
+            ("--monitoring-address", format!("[::]:{}", ports::CONTROL_MONITORING)),
         ];
         self.role("control", None, Check::Socket(socket), &flags)
     }
@@ -132,7 +131,7 @@ impl Builder<'_> {
     fn lab_node(&self, node: NodeNetwork) -> Role {
         let flags =
             [("--node-name", node.name()), ("--state", text(self.layout.root().to_owned()))];
-        let check = Check::Connect((DNS.v4, 53).into());
+        let check = Check::Connect((DNS.v4, ports::DNS).into());
         self.role("lab-node", Some(&node.name()), check, &flags)
     }
 
@@ -150,7 +149,7 @@ impl Builder<'_> {
 
     fn proxy(&self, node: NodeNetwork) -> Role {
         let name = node.name();
-        let control = format!("https://{}:15012", CONTROL.v4);
+        let control = format!("https://{}:{}", CONTROL.v4, ports::XDS);
         let (root, token) = (self.layout.root_certificate(&name), self.layout.token(&name));
         let flags = [
             ("--node-name", name.clone()),
@@ -160,11 +159,14 @@ impl Builder<'_> {
             ("--xds-root-ca", text(root.clone())),
             ("--ca-root-ca", text(root.clone())),
             ("--auth-token", text(token.clone())),
-            ("--alt-hostname", CONTROL_HOSTNAME.to_owned()),
+            ("--alt-hostname", names::CONTROL_HOST.to_owned()),
             ("--snapshot", text(self.layout.snapshot(&name))),
             ("--admin-socket", text(self.layout.proxy_admin_socket(&name))),
         ];
-        let check = Check::Get { address: ([127, 0, 0, 1], 15021).into(), path: "/healthz/ready" };
+        let check = Check::Get {
+            address: ([127, 0, 0, 1], ports::PROXY_READINESS).into(),
+            path: "/healthz/ready",
+        };
         let mut role = self.role("proxy", Some(&name), check, &flags);
         if let Some(program) = self.config.proxies.get(&name) {
             role.program.clone_from(program);
@@ -180,7 +182,7 @@ impl Builder<'_> {
     /// The same settings as ztunnel's environment variables.
     fn ztunnel_environment(&self, node: NodeNetwork) -> BTreeMap<String, String> {
         let name = node.name();
-        let control = format!("https://{}:15012", CONTROL.v4);
+        let control = format!("https://{}:{}", CONTROL.v4, ports::XDS);
         let root = text(self.layout.root_certificate(&name));
         [
             ("XDS_ADDRESS", control.clone()),
@@ -188,14 +190,14 @@ impl Builder<'_> {
             ("XDS_ROOT_CA", root.clone()),
             ("CA_ROOT_CA", root),
             ("AUTH_TOKEN", text(self.layout.token(&name))),
-            ("ALT_XDS_HOSTNAME", CONTROL_HOSTNAME.to_owned()),
-            ("ALT_CA_HOSTNAME", CONTROL_HOSTNAME.to_owned()),
+            ("ALT_XDS_HOSTNAME", names::CONTROL_HOST.to_owned()),
+            ("ALT_CA_HOSTNAME", names::CONTROL_HOST.to_owned()),
             ("INPOD_UDS", text(self.layout.zds_socket(&name))),
             ("CLUSTER_ID", "Kubernetes".to_owned()),
             ("POD_NAME", format!("ztunnel-{name}")),
-            ("POD_NAMESPACE", "istio-system".to_owned()),
-            ("SERVICE_ACCOUNT", "ztunnel".to_owned()),
-            ("TRUST_DOMAIN", "cluster.local".to_owned()),
+            ("POD_NAMESPACE", names::DEFAULT_MESH_NAMESPACE.to_owned()),
+            ("SERVICE_ACCOUNT", names::PROXY.to_owned()),
+            ("TRUST_DOMAIN", names::DEFAULT_TRUST_DOMAIN.to_owned()),
             ("INSTANCE_IP", node.fabric().v4.to_string()),
             ("PROXY_MODE", "shared".to_owned()),
             ("RUST_LOG", "info".to_owned()),

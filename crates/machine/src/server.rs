@@ -2,26 +2,21 @@
 //!
 //! One user's socket, mode 0600. A command that is refused changed nothing; its answer says why.
 
-use std::convert::Infallible;
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ambit_net::capture::Capture;
+use ambit_net::local_http;
 use anyhow::Context;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::net::UnixListener;
 
 use super::client::MachineStatus;
 use super::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
@@ -32,12 +27,6 @@ use crate::registry::timestamp;
 
 /// Largest command: manifests of a large test.
 const BODY_SIZE_MAX_BYTES: usize = 256 << 20;
-/// Commands at a time; more wait in the listener's queue.
-const CONNECTIONS_MAX: usize = 64;
-/// How long a client may take to send its headers.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Wait after a failed accept, such as too many open files.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -71,42 +60,14 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
     // The directory is the user's alone, so that the socket's mode is never too wide.
     let listener = UnixListener::bind(&path).with_context(failed)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(failed)?;
-    tokio::spawn(accept(listener, Arc::clone(machine)));
-    Ok(())
-}
-
-async fn accept(listener: UnixListener, machine: Arc<Machine>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let machine = Arc::clone(&machine);
-                tokio::spawn(async move {
-                    serve(stream, machine).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a command");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
-}
-
-async fn serve(stream: UnixStream, machine: Arc<Machine>) {
-    let service = service_fn(|request| {
+    let machine = Arc::clone(machine);
+    let answer = move |request| {
         let machine = Arc::clone(&machine);
-        async move { Ok::<_, Infallible>(answer(request, &machine).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a command's connection broke");
-    }
+        async move { answer(request, &machine).await }
+    };
+    let spawn = |connection| drop(tokio::spawn(connection));
+    tokio::spawn(local_http::serve(listener, "commands", answer, spawn));
+    Ok(())
 }
 
 async fn answer(request: Request<Incoming>, machine: &Machine) -> Response<Full<Bytes>> {

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use ambit_net::capture::Capture;
 use ambit_net::namespace::NetNs;
+use ambit_words::names::UNSCHEDULABLE;
 use tokio::sync::Notify;
 
 use super::client::{NodeInfo, PodInfo};
@@ -25,8 +26,6 @@ const STEPS_MAX: usize = 10_000;
 /// Where in a pod object it says whether a node takes it, and why not.
 const SCHEDULED: &str = "/status/conditions/0/status";
 const WHY_NOT: &str = "/status/conditions/0/message";
-/// Kubernetes' word for a pod that no node takes.
-const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// Everything that the machine's tasks share.
 pub(super) struct Machine {

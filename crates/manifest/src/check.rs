@@ -11,20 +11,20 @@ mod policies;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ambit_words::labels::{HOSTNAME, NONE, SERVICE_NAME, USE_WAYPOINT};
+use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use k8s_openapi::api::core::v1::{PodSpec, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::istio::{Resolution, ServiceEntry, ServiceEntrySpec};
 use super::validate::names;
-use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed, USE_WAYPOINT};
-use crate::slice::{BY_NAME, SERVICE_NAME};
+use super::{Errors, Finding, Kind, Location, Manifests, Object, ObjectKey, Typed};
+use crate::slice::BY_NAME;
 
-/// The namespace whose policies hold everywhere, unless control is told otherwise.
-const ROOT_NAMESPACE: &str = "istio-system";
 /// Namespaces that every cluster has.
 pub const BUILT_IN_NAMESPACES: [&str; 4] =
-    ["default", ROOT_NAMESPACE, "kube-public", "kube-system"];
+    ["default", DEFAULT_MESH_NAMESPACE, "kube-public", "kube-system"];
 /// Names that a warning lists; the rest is counted.
 const NAMES_MAX: usize = 5;
 
@@ -166,10 +166,7 @@ impl<'a> All<'a> {
             object,
             field(&object.typed, "nodeSelector"),
             format!("no node has {}: no pod of it will run", wanted.join(" and ")),
-            format!(
-                "remove nodeSelector, or choose a node by kubernetes.io/hostname ({})",
-                listed(&names)
-            ),
+            format!("remove nodeSelector, or choose a node by {HOSTNAME} ({})", listed(&names)),
         ));
     }
 
@@ -328,7 +325,7 @@ impl<'a> All<'a> {
 fn waypoint(object: &Object, warnings: &mut Vec<Finding>) {
     let named = |labels: Option<&BTreeMap<String, String>>| {
         let waypoint = labels.and_then(|labels| labels.get(USE_WAYPOINT));
-        waypoint.filter(|waypoint| !["none", ""].contains(&waypoint.as_str())).cloned()
+        waypoint.filter(|waypoint| ![NONE, ""].contains(&waypoint.as_str())).cloned()
     };
     let key = &object.key;
     let refused = match key.kind {

@@ -1,6 +1,4 @@
 //! Words of EndpointSlices.
 
-/// The label that names the Service of a slice.
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The type of address that is a name, which nobody looks up.
 pub const BY_NAME: &str = "FQDN";

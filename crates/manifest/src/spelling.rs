@@ -2,19 +2,19 @@
 //!
 //! Nothing here changes what a user wrote; callers say which word they suspect.
 
-use crate::{label, slice};
+use ambit_words::labels;
 
 /// Label keys that Ambit reads. A key that is almost one of them has no effect, and Kubernetes
 /// takes it without complaint.
 const LABELS: [&str; 8] = [
-    label::DATAPLANE_MODE,
-    label::USE_WAYPOINT,
-    "istio.io/use-waypoint-namespace",
-    "istio.io/ingress-use-waypoint",
-    "ambit.io/cut-open-connections",
-    "service.istio.io/canonical-name",
-    "service.istio.io/canonical-revision",
-    slice::SERVICE_NAME,
+    labels::DATAPLANE_MODE,
+    labels::USE_WAYPOINT,
+    labels::USE_WAYPOINT_NAMESPACE,
+    labels::INGRESS_USE_WAYPOINT,
+    labels::CUT_OPEN_CONNECTIONS,
+    labels::CANONICAL_NAME,
+    labels::CANONICAL_REVISION,
+    labels::SERVICE_NAME,
 ];
 /// How many letters of a label's key may be wrong for it to be taken for a slip.
 const LABEL_SLIPS_MAX: usize = 2;

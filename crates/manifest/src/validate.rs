@@ -9,11 +9,11 @@ pub(crate) mod networking;
 pub(crate) mod pods;
 pub(crate) mod security;
 
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
 use super::finding::{Issues, Path};
-use super::label::DATAPLANE_MODE;
 use super::object::{Kind, Typed};
 use super::spelling::meant_label;
 
@@ -135,7 +135,7 @@ fn dataplane_mode(kind: Kind, metadata: &ObjectMeta, at: &Path, issues: &mut Iss
         return;
     };
     let at = at.field(DATAPLANE_MODE);
-    if !matches!(mode.as_str(), "ambient" | "none") {
+    if !matches!(mode.as_str(), AMBIENT | NONE) {
         issues.error(&at, format!("the mode `{mode}` does not exist"), "use `ambient` or `none`");
     } else if !matches!(kind, Kind::Namespace | Kind::Pod) {
         issues.warn(

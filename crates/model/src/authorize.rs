@@ -8,6 +8,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use ambit_words::labels::USE_WAYPOINT;
+
 use crate::address::Reach;
 use crate::identity::Identity;
 use crate::names::{PolicyName, ServiceName};
@@ -260,7 +262,7 @@ impl View {
                 format!("the control plane must send policy {policy}, or the workload not name it")
             }
             Denial::NotThroughWaypoint { waypoint } => {
-                format!("connect through {waypoint}, or remove the label istio.io/use-waypoint")
+                format!("connect through {waypoint}, or remove the label {USE_WAYPOINT}")
             }
             Denial::NotAllowed { policy, .. } if source.identity().is_none() => format!(
                 "the client must be in the mesh to prove an identity, or {policy} must allow \

@@ -8,8 +8,6 @@ use std::str::FromStr;
 
 use crate::Text;
 
-/// The trust domain of a mesh that names none.
-pub const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
 /// The service account of a workload that names none.
 pub const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 /// SPIFFE-ID section 2.3 allows 2048 bytes for a whole identifier.

@@ -9,6 +9,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ambit_words::ports;
+
 use crate::Text;
 use crate::address::{Reach, not_for_entries};
 use crate::authorize::gateway_name;
@@ -18,9 +20,6 @@ use crate::names::ServiceName;
 use crate::service::{Mode, Service};
 use crate::view::View;
 use crate::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload};
-
-/// The port on which HBONE is served.
-pub const HBONE_PORT: u16 = 15008;
 
 /// A captured connection: who opened it, and where it wanted to go.
 #[derive(Clone, Copy, Debug)]
@@ -141,9 +140,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Ports that belong to the proxy in every pod and are never a destination through it.
-pub const PROXY_PORTS: [u16; 3] = [15001, 15006, 15008];
-
 impl View {
     /// Decides where a captured connection goes.
     pub fn plan(&self, flow: &Flow<'_>, around: &mut impl Surroundings) -> Plan {
@@ -215,14 +211,14 @@ impl View {
         if !is_in_mesh || workload.native_tunnel {
             return Ok(Plan::Direct(Direct { address, workload: Some(workload), service }));
         }
-        if PROXY_PORTS.contains(&address.port()) {
+        if ports::OF_PROXY.contains(&address.port()) {
             return Err(Refusal::ProxyPort(address));
         }
         let is_local = around.may_join() && enrolled == Some(&identity);
         let mut identities = vec![identity];
         let further = service.iter().flat_map(|service| service.subject_alt_names.iter());
         identities.extend(further.filter_map(|san| san.parse().ok()));
-        let hbone = SocketAddr::new(address.ip(), HBONE_PORT);
+        let hbone = SocketAddr::new(address.ip(), ports::HBONE);
         let target = Target { workload, service, address, hbone, identities };
         Ok(if is_local { Plan::Local(target) } else { Plan::Tunnel(target) })
     }

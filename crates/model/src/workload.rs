@@ -254,7 +254,7 @@ impl Workload {
             hostname: empty.clone(),
             network: empty.clone(),
             tunnel: Tunnel::None,
-            trust_domain: crate::identity::DEFAULT_TRUST_DOMAIN.into(),
+            trust_domain: ambit_words::names::DEFAULT_TRUST_DOMAIN.into(),
             service_account: crate::identity::DEFAULT_SERVICE_ACCOUNT.into(),
             waypoint: None,
             network_gateway: None,

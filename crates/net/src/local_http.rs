@@ -4,6 +4,8 @@
 //! One request a connection, bodies bounded, no keep-alive. Never used between machines, and never
 //! says a word to a socket of another user than its own and root.
 
+mod server;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+pub use self::server::serve;
 use crate::socket::peer_credentials;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ambit_net::namespace::NetNs;
 use ambit_net::nftables::Watch;
 use ambit_wire::capture::Obstacle;
+use ambit_words::departure::Answer;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -259,14 +260,14 @@ impl Agent {
                 if !self.pods.values().all(|pod| pod.enrolment.admits_plain()) {
                     return;
                 }
-                format!("{order} open")
+                Answer::Open.to(order)
             }
             Course::Leave { order, .. } if self.is_out() => {
-                format!("{order} left {}", self.cut.unwrap_or_default())
+                Answer::Left(self.cut.unwrap_or_default()).to(order)
             }
             Course::Leave { order, .. } => {
                 let open: usize = self.pods.values().map(|pod| pod.connections).sum();
-                format!("{order} leaving {open}")
+                Answer::Leaving(open).to(order)
             }
         };
         self.tell.send_if_modified(|before| {

@@ -5,9 +5,13 @@
 //! file or a socket.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use ambit_words::departure::GRACE_MAX;
+use ambit_words::durations::{DurationError, parse_duration_within};
+use ambit_words::labels::ISTIO_NOT_READY;
+use ambit_words::ports;
 
 use crate::cluster::DaemonSetName;
 use crate::install::conflist;
@@ -19,9 +23,6 @@ pub(crate) const REPAIR_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two looks, so that a typing error does not burn a core.
 pub(crate) const REPAIR_INTERVAL_MIN: Duration = Duration::from_millis(50);
-
-/// Longest time that connections may stay open while everything is removed.
-const UNINSTALL_GRACE_MAX: Duration = Duration::from_secs(3600);
 
 /// Flags of `ambit node`, the node agent in istio-cni's place.
 #[derive(Debug, Clone, clap::Args)]
@@ -70,7 +71,7 @@ pub struct Args {
     pub cni_conf_name: Option<String>,
 
     /// Taint that the agent removes from the node when it is ready; empty for none
-    #[arg(long, default_value = "cni.istio.io/not-ready", value_name = "KEY")]
+    #[arg(long, default_value = ISTIO_NOT_READY, value_name = "KEY")]
     pub remove_taint: String,
 
     /// The agent's own DaemonSet, as NAMESPACE/NAME. If it is deleted when the agent stops, the
@@ -88,7 +89,7 @@ pub struct Args {
     #[arg(long)]
     pub uninstall: bool,
 
-    /// How long captured connections may stay open at the end (0s to 3600s)
+    /// How long captured connections may stay open at the end (0s to 1h)
     #[arg(long, default_value = "20s", value_parser = parse_grace, value_name = "DURATION")]
     pub uninstall_grace: Duration,
 
@@ -101,7 +102,7 @@ pub struct Args {
     pub ipv6: bool,
 
     /// Address of /readyz, /healthz and /metrics
-    #[arg(long, default_value = "127.0.0.1:8000")]
+    #[arg(long, default_value_t = ports::on_loopback(ports::NODE_MONITORING))]
     pub readiness_address: SocketAddr,
 
     /// How often the agent checks each pod's capture rules, besides whenever the kernel reports a
@@ -242,32 +243,12 @@ fn daemon_set(text: String, in_cluster: bool) -> Result<DaemonSetName, ArgsError
     }
 }
 
-fn parse_grace(text: &str) -> Result<Duration, String> {
-    parse_duration(text, Duration::ZERO..=UNINSTALL_GRACE_MAX, "0s to 3600s")
+fn parse_grace(text: &str) -> Result<Duration, DurationError> {
+    parse_duration_within(text, Duration::ZERO..=GRACE_MAX)
 }
 
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    parse_duration(text, REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX, "50ms to 5s")
-}
-
-fn parse_duration(
-    text: &str,
-    range: RangeInclusive<Duration>,
-    written: &str,
-) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write for example 500ms or 2s");
-    let interval = if let Some(number) = text.strip_suffix("ms") {
-        Duration::from_millis(number.parse().map_err(|_| wrong())?)
-    } else if let Some(number) = text.strip_suffix('s') {
-        Duration::from_secs(number.parse().map_err(|_| wrong())?)
-    } else {
-        return Err(wrong());
-    };
-    if range.contains(&interval) {
-        Ok(interval)
-    } else {
-        Err(format!("{text} is out of range; write {written}"))
-    }
+fn parse_interval(text: &str) -> Result<Duration, DurationError> {
+    parse_duration_within(text, REPAIR_INTERVAL_MIN..=REPAIR_INTERVAL_MAX)
 }
 
 #[cfg(test)]
@@ -309,8 +290,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_duration_has_any_unit() {
+        let args = parse(&["--uninstall-grace", "1m"]).expect("parses");
+        assert_eq!(args.uninstall_grace, Duration::from_secs(60));
+        let error = parse(&["--uninstall-grace", "2h"]).expect_err("refused");
+        assert!(error.contains("write 0s to 1h0m0s"), "{error}");
+    }
+
+    #[test]
     fn an_interval_out_of_range_or_without_a_unit_is_refused_with_the_range() {
-        for (text, part) in [("6s", "50ms to 5s"), ("1ms", "50ms to 5s"), ("3", "500ms or 2s")] {
+        for (text, part) in [("6s", "50ms to 5s"), ("1ms", "50ms to 5s"), ("3", "500ms, 90s")] {
             let error = parse(&["--repair-interval", text]).expect_err("refused");
             assert!(error.contains(part), "{error}");
         }

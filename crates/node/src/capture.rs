@@ -25,6 +25,7 @@ use ambit_net::namespace::NetNs;
 use ambit_net::netlink::{NetlinkError, Route, RouteSocket};
 use ambit_net::nftables::{Connection, Difference, Nftables, Table};
 use ambit_net::procnet;
+use ambit_words::ports::OF_PROXY;
 
 use crate::enrolment::Footprint;
 use crate::pod::CaptureOptions;
@@ -192,8 +193,7 @@ pub(crate) fn connections(netns: &NetNs) -> Result<usize, CaptureError> {
         .run(procnet::established_by_local_port)
         .map_err(CaptureError::Enter)?
         .map_err(CaptureError::Sockets)?;
-    let ports = [rules::OUTBOUND_PORT, rules::INBOUND_PORT, rules::HBONE_PORT];
-    Ok(ports.iter().filter_map(|port| counts.get(port)).sum())
+    Ok(OF_PROXY.iter().filter_map(|port| counts.get(port)).sum())
 }
 
 /// The calling thread's namespace, open for work.

@@ -5,20 +5,18 @@
 
 use std::time::Duration;
 
+use ambit_apiserver::ANSWER_TIMEOUT;
+use ambit_words::annotations::DEPARTURE;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
-use crate::course;
-
 /// Wait before something that could not be written is tried again; doubles.
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest wait before it is tried again.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Longest that the server may take to say what became of the DaemonSet.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A DaemonSet, by namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +74,7 @@ pub(crate) async fn state_of(client: &Client, daemon_set: &DaemonSetName) -> Sta
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
     match tokio::time::timeout(ANSWER_TIMEOUT, sets.get_metadata(&daemon_set.name)).await {
         Ok(Ok(mut found)) if found.metadata.deletion_timestamp.is_none() => {
-            State::There { order: found.annotations_mut().remove(course::ANNOTATION) }
+            State::There { order: found.annotations_mut().remove(DEPARTURE) }
         }
         Ok(Ok(_)) => State::Gone,
         // Said by the server; 404 alone may be what stands before it.

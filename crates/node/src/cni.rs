@@ -5,24 +5,20 @@
 //! its plugin works with this agent. This module decides nothing about the pod; it never answers
 //! success for a pod that should be captured and is not.
 
-use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_net::local_http;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Deserialize;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::pod::{NewPod, PodName, PodUid};
 
@@ -30,9 +26,7 @@ use crate::pod::{NewPod, PodName, PodUid};
 const ADD_PATH: &str = "/cmdadd";
 /// Largest announcement.
 const BODY_MAX_BYTES: usize = 64 * 1024;
-/// Connections served at a time; more wait in the listener's queue.
-const CONNECTIONS_MAX: usize = 64;
-/// How long a client may take to send its request.
+/// How long a client may take to send the body of its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the socket cannot be served.
@@ -136,45 +130,16 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, CniError> {
 
 /// Serves announcements until nobody takes them any more.
 pub(crate) async fn serve(listener: UnixListener, announced: mpsc::Sender<Announced>) {
-    let own_uid = ambit_net::sys::process::effective_uid();
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    while !announced.is_closed() {
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept the CNI plugin");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
-            () = announced.closed() => return,
-        };
-        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own_uid) {
-            tracing::warn!("a process of another user at the CNI plugin's socket, refused");
-            continue;
-        }
-        let announced = announced.clone();
-        tokio::spawn(async move {
-            serve_connection(stream, announced).await;
-            drop(place);
-        });
-    }
-}
-
-async fn serve_connection(stream: UnixStream, announced: mpsc::Sender<Announced>) {
-    let service = service_fn(|request| {
-        let announced = announced.clone();
-        async move { Ok::<_, Infallible>(answer(request, announced).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "the CNI plugin's connection broke");
+    let taker = announced.clone();
+    let serving = local_http::serve(
+        listener,
+        "CNI plugin",
+        move |request| answer(request, announced.clone()),
+        |connection| drop(tokio::spawn(connection)),
+    );
+    tokio::select! {
+        () = serving => {}
+        () = taker.closed() => {}
     }
 }
 

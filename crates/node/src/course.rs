@@ -4,10 +4,12 @@
 //! An order that cannot be read changes nothing, nor does losing sight of the server. Only words
 //! are exchanged here; what becomes of pods is the agent's doing.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
+use ambit_words::annotations::DEPARTURE;
+use ambit_words::departure::{GRACE_MAX, Order};
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -22,40 +24,22 @@ use tokio::sync::watch;
 
 use crate::cluster::{DaemonSetName, RETRY_MAX, RETRY_MIN};
 use crate::pod::PodName;
-use crate::registry::kubernetes::{Reconnect, WATCH_TIMEOUT_SECONDS};
+use crate::registry::kubernetes::Reconnect;
 
-/// The annotation of the DaemonSet that orders, and that of the agent's pod that answers; the
-/// command's names too.
-pub(crate) const ANNOTATION: &str = "ambit.io/departure";
-/// Begins an order to let plain connections in; the moment follows at which that is over.
-const OPEN: &str = "open/";
-/// Begins an order to leave; the moment follows at which what is still open is cut.
-const LEAVE: &str = "leave/";
-/// Longest time that an order may leave to open connections.
-const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Longest time that an order may let plain connections in. Pods leave right after it, or not.
 const OPEN_MAX: Duration = Duration::from_secs(600);
 
-/// An order as it was written, which tells it from every other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Order(Arc<str>);
-
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// What is to become of the mesh on this node.
+/// What is to become of the mesh on this node. An order is kept as it was written, which tells it
+/// from every other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Course {
     /// It stays: pods are in it as their labels say.
     Stay,
     /// It will leave all nodes: plain connections are let in unjudged, so that whoever leaves
     /// first still reaches those who leave last. Until then: whoever ordered it may be dead.
-    Open { order: Order, until: Instant },
+    Open { order: Arc<str>, until: Instant },
     /// Pods leave; connections through the mesh go on until then. The agent stays and answers.
-    Leave { order: Order, until: Instant },
+    Leave { order: Arc<str>, until: Instant },
     /// Pods leave, and the agent ends with the last of them. It waits for nobody who reads reports.
     End { until: Instant },
 }
@@ -63,18 +47,16 @@ pub(crate) enum Course {
 impl Course {
     /// The course that an order sets.
     fn parse(text: &str, at: Timestamp, now: Instant) -> Option<Self> {
-        let order = Order(text.into());
-        let until = |moment: &str, max: Duration| {
-            let moment: Timestamp = moment.parse().ok()?;
+        let until = |moment: Timestamp, max: Duration| {
             let left = moment.as_millisecond().saturating_sub(at.as_millisecond());
             let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
-            Some(now + left.min(max))
+            now + left.min(max)
         };
-        if let Some(moment) = text.strip_prefix(OPEN) {
-            return Some(Self::Open { order, until: until(moment, OPEN_MAX)? });
-        }
-        let until = until(text.strip_prefix(LEAVE)?, GRACE_MAX)?;
-        Some(Self::Leave { order, until })
+        let order = text.into();
+        Some(match text.parse().ok()? {
+            Order::Open(moment) => Self::Open { order, until: until(moment, OPEN_MAX) },
+            Order::Leave(moment) => Self::Leave { order, until: until(moment, GRACE_MAX) },
+        })
     }
 
     /// Whether pods are to leave.
@@ -82,7 +64,7 @@ impl Course {
         matches!(self, Self::Leave { .. } | Self::End { .. })
     }
 
-    fn order(&self) -> Option<&Order> {
+    fn order(&self) -> Option<&str> {
         match self {
             Self::Open { order, .. } | Self::Leave { order, .. } => Some(order),
             Self::Stay | Self::End { .. } => None,
@@ -93,7 +75,7 @@ impl Course {
 /// Takes note of what the DaemonSet's annotation says. What has begun to end ends.
 pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
     course.send_if_modified(|course| {
-        let same = course.order().map(|order| &*order.0) == text;
+        let same = course.order() == text;
         if same || matches!(course, Course::End { .. }) {
             return false;
         }
@@ -104,7 +86,7 @@ pub(crate) fn take(text: Option<&str>, course: &watch::Sender<Course>) {
         let Some(ordered) = ordered else {
             tracing::error!(
                 order = text,
-                "the annotation {ANNOTATION} of the agent's DaemonSet \
+                "the annotation {DEPARTURE} of the agent's DaemonSet \
                 says nothing that the agent knows; the mesh stays"
             );
             return false;
@@ -127,7 +109,7 @@ fn hear(
         Event::Apply(set) | Event::InitApply(set) => {
             *is_listed = true;
             deleted.send_replace(set.metadata.deletion_timestamp.is_some());
-            take(set.annotations().get(ANNOTATION).map(String::as_str), course);
+            take(set.annotations().get(DEPARTURE).map(String::as_str), course);
         }
         Event::Init => *is_listed = false,
         Event::InitDone if *is_listed => {}
@@ -167,7 +149,7 @@ pub(crate) async fn answer(client: &Client, pod: &PodName, mut told: watch::Rece
     let mut wait = RETRY_MIN;
     while told.wait_for(|told| !told.is_empty()).await.is_ok() {
         let text = told.borrow_and_update().clone();
-        let patch = json!({"metadata": {"annotations": {ANNOTATION: text}}});
+        let patch = json!({"metadata": {"annotations": {DEPARTURE: text}}});
         let patch = Patch::Merge(&patch);
         match pods.patch_status(&pod.name, &PatchParams::default(), &patch).await {
             Ok(_) => {
@@ -228,7 +210,7 @@ mod tests {
             serde_json::from_value::<PartialObjectMeta<DaemonSet>>(json!({"metadata": metadata}))
                 .expect("metadata")
         };
-        let there = || set(json!({"name": "a", "annotations": {ANNOTATION: "open/1"}}));
+        let there = || set(json!({"name": "a", "annotations": {DEPARTURE: "open/1"}}));
         let going = || set(json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
         let check = |events: Vec<Event<PartialObjectMeta<DaemonSet>>>, expected: bool| {
             let (course, _watched) = watch::channel(Course::Stay);

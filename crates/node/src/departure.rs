@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ambit_words::error_chain;
 use kube::Client;
 use tokio::sync::watch;
 
@@ -19,7 +20,6 @@ use crate::cluster::{self, DaemonSetName, State};
 use crate::course::{self, Course};
 use crate::install::{self, Installer, conflist};
 use crate::monitor::Health;
-use crate::work::chain;
 
 /// How often readiness is asked for before the node is opened.
 const READY_POLL: Duration = Duration::from_millis(100);
@@ -180,7 +180,7 @@ impl Departure {
         match removed.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
             Ok(()) => tracing::info!("the CNI configuration is as it was"),
             Err(error) => {
-                tracing::error!(error = %chain(&error), "the CNI plugin stays on the node");
+                tracing::error!(error = %error_chain(&error), "the CNI plugin stays on the node");
             }
         }
     }

@@ -15,13 +15,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ambit_words::error_chain;
+use ambit_words::names::CNI_PLUGIN;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::monitor::Health;
-use conflist::{Chained, ConflistError, PLUGIN};
+use conflist::{Chained, ConflistError};
 
 /// The original of `NAME` is kept as `.ambit-original-NAME.saved`: a name that no container runtime
 /// takes for a configuration, as it would if the name ended like one.
@@ -182,8 +184,8 @@ impl Installer {
                 remove(&self.conf_dir.join(name))?;
             }
         }
-        remove(&self.bin_dir.join(between(ASIDE, PLUGIN)))?;
-        remove(&self.bin_dir.join(PLUGIN))
+        remove(&self.bin_dir.join(between(ASIDE, CNI_PLUGIN)))?;
+        remove(&self.bin_dir.join(CNI_PLUGIN))
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
@@ -204,12 +206,12 @@ impl Installer {
 
     /// Copies the executable, unless the same is there.
     fn install_executable(&self) -> Result<(), InstallError> {
-        let installed = self.bin_dir.join(PLUGIN);
+        let installed = self.bin_dir.join(CNI_PLUGIN);
         let same = same_content(&self.executable, &installed);
         if same.map_err(|source| failed("compare", &self.executable, source))? {
             return Ok(());
         }
-        let aside = self.bin_dir.join(between(ASIDE, PLUGIN));
+        let aside = self.bin_dir.join(between(ASIDE, CNI_PLUGIN));
         let copy = || {
             fs::copy(&self.executable, &aside)?;
             fs::set_permissions(&aside, fs::Permissions::from_mode(0o755))?;
@@ -245,7 +247,7 @@ pub(crate) async fn keep(installer: Installer, health: Arc<Health>) {
                     pause = (2 * pause).min(REPAIR_PAUSE_MAX);
                 }
             }
-            Err(error) => tracing::warn!(error = %crate::work::chain(&error),
+            Err(error) => tracing::warn!(error = %error_chain(&error),
                 "the CNI plugin is not in its place; tried again"),
         }
         was_installed = health.installed.load(Ordering::Relaxed);

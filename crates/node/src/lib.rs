@@ -23,6 +23,8 @@
 //! | `cluster` | the node's taint, the agent's DaemonSet |
 //! | `course`, `departure` | whether the mesh stays on the node; how it leaves |
 
+use ambit_apiserver::ConnectError;
+
 mod agent;
 mod args;
 mod bridges;
@@ -58,9 +60,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 pub use args::{Args, ArgsError};
-pub use install::conflist::PLUGIN;
 pub use plugin::cni_plugin;
-pub use registry::kubernetes::ClientError;
 
 use agent::{Agent, Parts};
 use args::{Settings, Source};
@@ -86,8 +86,8 @@ pub enum RunError {
     #[error("follow the registry")]
     Registry(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There is no way to the API server.
-    #[error("find the API server (--kubeconfig, KUBECONFIG, or run in a pod)")]
-    Client(#[from] ClientError),
+    #[error(transparent)]
+    ApiServer(#[from] ConnectError),
     /// One of the agent's sockets cannot be opened.
     #[error("open the agent's sockets")]
     Socket(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -121,7 +121,7 @@ async fn run_until(settings: Settings, stop: impl Future<Output = ()>) -> Result
     let client = match &settings.source {
         Source::Files(_) => None,
         Source::Kubernetes { kubeconfig, .. } => {
-            Some(registry::kubernetes::client(kubeconfig.as_deref()).await?)
+            Some(ambit_apiserver::connect(kubeconfig.as_deref()).await?)
         }
     };
     let departure = Departure::new(&settings, client.clone())?;

@@ -9,21 +9,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ambit_wire::capture::NOT_CAPTURED;
-use ambit_wire::kubernetes::{CAPTURE_LACKS, CUT_OPEN_CONNECTIONS, OLDER_CONNECTIONS};
+use ambit_words::annotations::{
+    BYPASS_INBOUND_CAPTURE, CAPTURE_LACKS, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+};
+use ambit_words::labels::{AMBIENT, CUT_OPEN_CONNECTIONS, DATAPLANE_MODE, NONE};
 
 use crate::place::Place;
 
-/// Label of a pod or namespace that puts it in the mesh, or takes a pod out.
-pub(crate) const MODE_LABEL: &str = "istio.io/dataplane-mode";
 /// Annotation left by the sidecar injector: such a pod has a proxy of its own.
 const SIDECAR_ANNOTATION: &str = "sidecar.istio.io/status";
-/// Annotation that leaves inbound connections of the pod alone.
-const BYPASS_INBOUND_ANNOTATION: &str = "ambient.istio.io/bypass-inbound-capture";
 /// Annotation that overrides the agent's `--dns-capture` for one pod.
 const DNS_CAPTURE_ANNOTATION: &str = "ambient.istio.io/dns-capture";
-/// Annotation that reports a pod as captured.
-pub(crate) const CAPTURED_ANNOTATION: &str = "ambient.istio.io/redirection";
 /// Annotation of a static pod's object: the uid by which the kubelet and the runtime know the pod.
 const STATIC_UID_ANNOTATION: &str = "kubernetes.io/config.hash";
 
@@ -91,11 +87,11 @@ impl PodObject {
     /// Whether enrolment depends on this label or annotation.
     pub(crate) fn uses(key: &str) -> bool {
         [
-            MODE_LABEL,
+            DATAPLANE_MODE,
             SIDECAR_ANNOTATION,
-            BYPASS_INBOUND_ANNOTATION,
+            BYPASS_INBOUND_CAPTURE,
             DNS_CAPTURE_ANNOTATION,
-            CAPTURED_ANNOTATION,
+            REDIRECTION,
             CUT_OPEN_CONNECTIONS,
             OLDER_CONNECTIONS,
             CAPTURE_LACKS,
@@ -178,16 +174,16 @@ pub(crate) enum Membership {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Exclusion {
     /// Neither the pod nor its namespace carries the label with the value `ambient`.
-    #[error("neither the pod nor its namespace is labelled istio.io/dataplane-mode=ambient")]
+    #[error("neither the pod nor its namespace is labelled {DATAPLANE_MODE}={AMBIENT}")]
     NotLabelled,
     /// The pod's own label says `none`.
-    #[error("the pod is labelled istio.io/dataplane-mode=none")]
+    #[error("the pod is labelled {DATAPLANE_MODE}={NONE}")]
     OptedOut,
     /// The pod shares the node's network namespace.
     #[error("the pod uses hostNetwork")]
     HostNetwork,
     /// The pod has a sidecar.
-    #[error("the pod has a sidecar (annotation sidecar.istio.io/status)")]
+    #[error("the pod has a sidecar (annotation {SIDECAR_ANNOTATION})")]
     Sidecar,
 }
 
@@ -203,17 +199,17 @@ pub(crate) fn membership(
     if pod.annotations.contains_key(SIDECAR_ANNOTATION) {
         return Membership::Out(Exclusion::Sidecar);
     }
-    let of_namespace = namespace_labels.and_then(|labels| labels.get(MODE_LABEL));
-    match pod.labels.get(MODE_LABEL).map(String::as_str) {
-        Some("ambient") => {}
-        Some("none") => return Membership::Out(Exclusion::OptedOut),
-        _ if of_namespace.map(String::as_str) == Some("ambient") => {}
+    let of_namespace = namespace_labels.and_then(|labels| labels.get(DATAPLANE_MODE));
+    match pod.labels.get(DATAPLANE_MODE).map(String::as_str) {
+        Some(AMBIENT) => {}
+        Some(NONE) => return Membership::Out(Exclusion::OptedOut),
+        _ if of_namespace.map(String::as_str) == Some(AMBIENT) => {}
         _ => return Membership::Out(Exclusion::NotLabelled),
     }
     Membership::In(CaptureOptions {
         dns: flag(pod, DNS_CAPTURE_ANNOTATION).unwrap_or(defaults.dns),
         ipv6: defaults.ipv6,
-        bypass_inbound: flag(pod, BYPASS_INBOUND_ANNOTATION).unwrap_or(false),
+        bypass_inbound: flag(pod, BYPASS_INBOUND_CAPTURE).unwrap_or(false),
         cut_open: cuts_open(pod, namespace_labels),
     })
 }
@@ -250,7 +246,7 @@ pub(crate) mod tests {
     fn labels(value: &str) -> BTreeMap<String, String> {
         match value {
             "-" => BTreeMap::new(),
-            value => BTreeMap::from([(MODE_LABEL.to_owned(), value.to_owned())]),
+            value => BTreeMap::from([(DATAPLANE_MODE.to_owned(), value.to_owned())]),
         }
     }
 
@@ -296,12 +292,12 @@ pub(crate) mod tests {
         let mut pod = pod("a");
         pod.labels = labels("ambient");
         pod.annotations.insert(DNS_CAPTURE_ANNOTATION.into(), "false".into());
-        pod.annotations.insert(BYPASS_INBOUND_ANNOTATION.into(), "true".into());
+        pod.annotations.insert(BYPASS_INBOUND_CAPTURE.into(), "true".into());
         let expected =
             CaptureOptions { dns: false, ipv6: true, bypass_inbound: true, cut_open: false };
         assert_eq!(membership(&pod, None, DEFAULTS), Membership::In(expected));
         pod.annotations.insert(DNS_CAPTURE_ANNOTATION.into(), "perhaps".into());
-        pod.annotations.remove(BYPASS_INBOUND_ANNOTATION);
+        pod.annotations.remove(BYPASS_INBOUND_CAPTURE);
         let expected =
             CaptureOptions { dns: true, ipv6: true, bypass_inbound: false, cut_open: false };
         assert_eq!(membership(&pod, None, DEFAULTS), Membership::In(expected));
@@ -319,7 +315,10 @@ pub(crate) mod tests {
         for (of_pod, of_namespace, expected) in table {
             let label = |value: Option<&str>| -> BTreeMap<String, String> {
                 let value = value.map(|it| (CUT_OPEN_CONNECTIONS.to_owned(), it.to_owned()));
-                value.into_iter().chain([(MODE_LABEL.to_owned(), "ambient".to_owned())]).collect()
+                value
+                    .into_iter()
+                    .chain([(DATAPLANE_MODE.to_owned(), "ambient".to_owned())])
+                    .collect()
             };
             let mut pod = pod("a");
             pod.labels = label(of_pod);

@@ -20,6 +20,7 @@ use ambit_net::seqpacket::Connection;
 use ambit_net::socket::{self, DialOptions, ListenOptions};
 use ambit_wire::zds::MAX_PACKET_BYTES;
 use ambit_wire::zds::proxy::{Enrolment, Event, Packet};
+use ambit_words::ports;
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -143,13 +144,18 @@ impl Testbed {
 
     /// Listens on every port that the proxy has in a pod, each named after what it is for.
     pub(crate) fn proxy_listens(&mut self) {
-        let ports = [("outbound", 15001), ("inbound", 15006), ("hbone", 15008), ("dns", 15053)];
-        for (tag, port) in ports {
+        let listeners = [
+            ("outbound", ports::OUTBOUND),
+            ("inbound", ports::INBOUND),
+            ("hbone", ports::HBONE),
+            ("dns", ports::DNS_CAPTURE),
+        ];
+        for (tag, port) in listeners {
             self.pod_listens(tag, port, Some(PROXY_MARK));
         }
         let pod = self.pod.clone();
         for addresses in both() {
-            let address = SocketAddr::new(addresses.localhost, 15053);
+            let address = SocketAddr::new(addresses.localhost, ports::DNS_CAPTURE);
             self.answers_datagrams(&pod, "dns", address, Some(PROXY_MARK));
         }
     }

@@ -13,6 +13,7 @@ use ambit_net::namespace::NetNs;
 use ambit_net::netlink::{LinkWatch, NetlinkError};
 use ambit_net::nftables::Watch;
 use ambit_wire::capture::Obstacle;
+use ambit_words::error_chain;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::capture::rules::Extent;
@@ -147,8 +148,8 @@ impl Workshop {
     pub(crate) fn expect_probes(&self, uid: &PodUid, ips: &[IpAddr]) {
         if let Err(error) = self.tools.node_side.insert(uid, ips) {
             count(&self.tools.health.metrics.failures);
-            tracing::warn!(error = %chain(&error), "probes of a captured pod may be refused until \
-                the node's table is put right");
+            tracing::warn!(error = %error_chain(&error), "probes of a captured pod may be refused \
+                until the node's table is put right");
         }
     }
 
@@ -169,12 +170,12 @@ impl Workshop {
                 match capture::remove_all(&netns) {
                     Ok(()) => tracing::warn!(pod = %name, cut, "out of the mesh, with open \
                         connections"),
-                    Err(error) => tracing::error!(pod = %name, error = %chain(&error),
+                    Err(error) => tracing::error!(pod = %name, error = %error_chain(&error),
                         "rules are left in the pod's network namespace"),
                 }
             }
             if let Err(error) = tools.node_side.erase() {
-                tracing::error!(error = %chain(&error), "the node's own table is left");
+                tracing::error!(error = %error_chain(&error), "the node's own table is left");
             }
             all
         })
@@ -194,7 +195,7 @@ impl Workshop {
         };
         let ended: Result<Infallible, NetlinkError> = watched.await;
         let Err(error) = ended;
-        tracing::warn!(error = %chain(&error), "no more notifications of new interfaces");
+        tracing::warn!(error = %error_chain(&error), "no more notifications of new interfaces");
         std::future::pending().await
     }
 
@@ -202,7 +203,7 @@ impl Workshop {
     pub(crate) fn expect_no_probes(&self, uid: &PodUid) {
         if let Err(error) = self.tools.node_side.remove(uid) {
             count(&self.tools.health.metrics.failures);
-            tracing::warn!(error = %chain(&error), "the node's table; put right later");
+            tracing::warn!(error = %error_chain(&error), "the node's table; put right later");
         }
     }
 
@@ -250,7 +251,7 @@ impl Workshop {
         }
         let (outcome, problem) = match result {
             Ok(outcome) => (outcome, None),
-            Err(error) => (Outcome::Failed, Some(chain(&error))),
+            Err(error) => (Outcome::Failed, Some(error_chain(&error))),
         };
         Done::Acted { uid, generation, action, outcome, problem }
     }
@@ -270,7 +271,8 @@ impl Workshop {
         };
         match reported {
             Err(error) if self.tools.leaving.load(Ordering::Relaxed) => {
-                tracing::warn!(pod = %name, error = %chain(&error), "stays reported as captured");
+                let error = error_chain(&error);
+                tracing::warn!(pod = %name, error, "stays reported as captured");
             }
             reported => reported?,
         }
@@ -291,15 +293,15 @@ impl Workshop {
                 let told = reason.clone();
                 let looked = self.on_thread(move |_| ports::obstacle(&netns, reason)).await;
                 looked.unwrap_or_else(|error| {
-                    tracing::debug!(pod = %name, error = %chain(&error), "who has its ports");
+                    tracing::debug!(pod = %name, error = %error_chain(&error), "who has its ports");
                     Obstacle::Refused(told)
                 })
             }
             known => known,
         };
         if let Err(error) = self.tools.reports.explain(name, uid, &seen).await {
-            tracing::warn!(pod = %name, error = %chain(&error), "why it is not captured is said \
-                in this log alone");
+            let error = error_chain(&error);
+            tracing::warn!(pod = %name, error, "why it is not captured is said in this log alone");
         }
         seen
     }
@@ -309,12 +311,13 @@ impl Workshop {
         for _ in 1..CLEAR_TRIES {
             let Err(error) = self.tools.reports.clear(name, uid).await else { return };
             count(&self.tools.health.metrics.failures);
-            tracing::warn!(pod = %name, error = %chain(&error), "still reported as captured");
+            tracing::warn!(pod = %name, error = %error_chain(&error), "still reported as captured");
             tokio::time::sleep(wait).await;
             wait *= 2;
         }
         if let Err(error) = self.tools.reports.clear(name, uid).await {
-            tracing::error!(pod = %name, error = %chain(&error), "stays reported as captured");
+            let error = error_chain(&error);
+            tracing::error!(pod = %name, error, "stays reported as captured");
         }
     }
 
@@ -424,7 +427,7 @@ impl Tools {
             }
             Err(error) => {
                 count(&self.health.metrics.failures);
-                tracing::warn!(error = %chain(&error), "the node's own table; tried again");
+                tracing::warn!(error = %error_chain(&error), "the node's own table; tried again");
             }
         }
         self.health.forgeable.store(self.node_side.is_open(), Ordering::Relaxed);
@@ -433,7 +436,7 @@ impl Tools {
     fn guard_new_ports(&self) {
         if let Err(error) = self.node_side.guard_new_ports() {
             count(&self.health.metrics.failures);
-            tracing::warn!(error = %chain(&error), "a new port of a bridge; tried again");
+            tracing::warn!(error = %error_chain(&error), "a new port of a bridge; tried again");
         }
         self.health.forgeable.store(self.node_side.is_open(), Ordering::Relaxed);
     }
@@ -442,7 +445,7 @@ impl Tools {
 /// What is known of earlier reports; nothing, where they cannot be read.
 fn listed(reports: Result<Vec<(PodName, PodUid)>, ReportError>) -> Vec<(PodName, PodUid)> {
     reports.unwrap_or_else(|error| {
-        tracing::warn!(error = %chain(&error), "cannot read the reports of an earlier agent");
+        tracing::warn!(error = %error_chain(&error), "cannot read the reports of an earlier agent");
         Vec::new()
     })
 }
@@ -453,19 +456,8 @@ async fn altered(watch: &mut Watch) {
     match watch.changed().await {
         Ok(()) => tokio::time::sleep(TAMPER_PAUSE).await,
         Err(error) => {
-            tracing::warn!(error = %chain(&error), "no more notifications of altered rules");
+            tracing::warn!(error = %error_chain(&error), "no more notifications of altered rules");
             std::future::pending().await
         }
     }
-}
-
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

@@ -222,7 +222,6 @@ impl ZdsServer {
     }
 
     async fn accept(self: &Arc<Self>, listener: &Listener) {
-        let own_uid = ambit_net::sys::process::effective_uid();
         let mut sessions = JoinSet::new();
         let mut pace = tokio::time::interval(Duration::from_secs(1) / ACCEPTS_PER_SECOND);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -236,10 +235,10 @@ impl ZdsServer {
                     continue;
                 }
             };
-            let uid = connection.peer_credentials().map(|peer| peer.uid);
-            if !uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == own_uid) {
+            let peer = connection.peer_credentials();
+            if !peer.as_ref().is_ok_and(|peer| peer.is_own_or_root()) {
                 count(&self.health.metrics.zds_failures);
-                tracing::warn!(?uid, "a process of another user at the ZDS socket, refused");
+                tracing::warn!(?peer, "a process of another user at the ZDS socket, refused");
                 continue;
             }
             if sessions.len() >= CONNECTIONS_MAX {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use serde::Serialize;
 
 use super::measured::Measured;
@@ -165,7 +166,8 @@ impl Mode {
         let is_there = |it: &PodGroup| {
             it.count > 0 && (it.part == Part::Application || it.mesh != Resources::default())
         };
-        let of_cluster = self.per_cluster.iter().map(|it| group(SYSTEM, *it, reserved.of(*it)));
+        let of_cluster =
+            self.per_cluster.iter().map(|it| group(DEFAULT_MESH_NAMESPACE, *it, reserved.of(*it)));
         let of_namespaces = application.service_namespaces.iter().flat_map(|namespace| {
             let group = |it: &Component| group(namespace, *it, reserved.of(*it));
             self.per_namespace.iter().map(group)
@@ -177,7 +179,7 @@ impl Mode {
             if *it == Ztunnel && measured.is_some() {
                 resources.cpu_millicores = 0;
             }
-            group(SYSTEM, *it, resources)
+            group(DEFAULT_MESH_NAMESPACE, *it, resources)
         });
         let daemons = application.daemons.iter().map(|pods| self.meshed(pods, reserved));
         Demand {
@@ -193,9 +195,6 @@ impl Mode {
         proxies.fold(pods.clone(), |pods, it| pods.with_sidecar(reserved.of(*it)))
     }
 }
-
-/// Where the mesh's own pods are.
-const SYSTEM: &str = "istio-system";
 
 #[cfg(test)]
 mod tests {

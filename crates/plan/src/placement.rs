@@ -11,9 +11,11 @@
 
 use std::collections::BTreeMap;
 
+use ambit_words::labels::{HOSTNAME, INSTANCE_TYPE, OS, ZONE};
+
 use super::modes::Demand;
 use super::node_type::NodeType;
-use super::pods::{HOSTNAME, PodGroup, Topology, ZONE};
+use super::pods::{PodGroup, Topology};
 use super::quantity::Resources;
 
 /// The scheduler's highest score of a plugin.
@@ -354,9 +356,9 @@ impl<'a> Cluster<'a> {
         let own = [
             (HOSTNAME, name.clone()),
             (ZONE, format!("zone-{}", zone + 1)),
-            ("kubernetes.io/os", "linux".to_owned()),
+            (OS, "linux".to_owned()),
             ("kubernetes.io/arch", "amd64".to_owned()),
-            ("node.kubernetes.io/instance-type", self.node_type.name.clone()),
+            (INSTANCE_TYPE, self.node_type.name.clone()),
         ];
         let mut labels: BTreeMap<String, String> =
             own.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

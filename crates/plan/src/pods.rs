@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::selector::matches;
+use ambit_words::labels::{HOSTNAME, ZONE};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
     ResourceRequirements,
@@ -16,8 +17,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::quantity::{AmountError, Resources, parse_cpu, parse_memory};
 
-pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
-pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
 /// What the scheduler's scores take a container for that requests nothing.
 const SCORED_WITHOUT_REQUEST: Resources = Resources::of_mebibytes(100, 200);
 

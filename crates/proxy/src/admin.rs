@@ -17,6 +17,8 @@ use ambit_dataplane::logging::Levels;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use ambit_wire::admin::{ApiVersion, List, Process, Shares, node_proxy};
+use ambit_words::error_chain;
+use ambit_words::names::OPEN_METRICS;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode};
@@ -37,7 +39,6 @@ const MAX_SHARES_SHOWN: usize = 8;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What `/` shows.
 const INDEX: &str = "\
@@ -243,7 +244,7 @@ impl Admin {
                 None => return text(StatusCode::BAD_REQUEST, "give ?level=LEVEL or ?reset\n"),
             };
             if let Err(error) = set {
-                let reason = format!("{}\n", ambit_dataplane::record::explain(&error));
+                let reason = format!("{}\n", error_chain(&error));
                 return text(StatusCode::BAD_REQUEST, reason);
             }
             info!(levels = self.levels.current(), "an operator set the log levels");

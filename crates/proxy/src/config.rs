@@ -19,6 +19,8 @@ use ambit_dataplane::settings::{Hbone, Settings, Sockets};
 use ambit_dataplane::views::NodeMetadata;
 use ambit_model::Text;
 use ambit_net::socket::Keepalive;
+use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_TRUST_DOMAIN};
+use ambit_words::ports;
 pub(crate) use istio::Environment;
 use istio::{CA_HEADER_PREFIX, ProxyConfig, XDS_HEADER_PREFIX};
 use parse::{Threads, Uris};
@@ -90,13 +92,13 @@ pub struct Args {
     #[arg(long, env = "CRL_PATH", value_name = "FILE")]
     pub crl_path: Option<PathBuf>,
     /// Trust domain of the pods' identities
-    #[arg(long, env = "TRUST_DOMAIN", default_value = "cluster.local")]
+    #[arg(long, env = "TRUST_DOMAIN", default_value = DEFAULT_TRUST_DOMAIN)]
     pub trust_domain: String,
     /// Cluster that this proxy belongs to [default: ISTIO_META_CLUSTER_ID, else Kubernetes]
     #[arg(long, env = "CLUSTER_ID", value_name = "NAME")]
     pub cluster_id: Option<String>,
     /// Domain of the cluster's DNS
-    #[arg(long, env = "CLUSTER_DOMAIN", default_value = "cluster.local")]
+    #[arg(long, env = "CLUSTER_DOMAIN", default_value = DEFAULT_CLUSTER_DOMAIN)]
     pub cluster_domain: String,
     /// Network that this node is on
     #[arg(long, env = "NETWORK", default_value = "")]
@@ -246,16 +248,28 @@ pub struct Args {
     )]
     pub dns_upstream: Vec<SocketAddr>,
     /// Address of the administration API; loopback only
-    #[arg(long, env = "AMBIT_ADMIN_ADDRESS", default_value = "127.0.0.1:15000")]
+    #[arg(
+        long,
+        env = "AMBIT_ADMIN_ADDRESS",
+        default_value_t = ports::on_loopback(ports::PROXY_ADMIN),
+    )]
     pub admin_address: SocketAddr,
     /// Unix socket of the administration API
     #[arg(long, env = "AMBIT_ADMIN_SOCKET", value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
     /// Address of /metrics
-    #[arg(long, env = "AMBIT_METRICS_ADDRESS", default_value = "[::]:15020")]
+    #[arg(
+        long,
+        env = "AMBIT_METRICS_ADDRESS",
+        default_value_t = ports::everywhere(ports::PROXY_METRICS),
+    )]
     pub metrics_address: SocketAddr,
     /// Address of /healthz/ready
-    #[arg(long, env = "AMBIT_READINESS_ADDRESS", default_value = "[::]:15021")]
+    #[arg(
+        long,
+        env = "AMBIT_READINESS_ADDRESS",
+        default_value_t = ports::everywhere(ports::PROXY_READINESS),
+    )]
     pub readiness_address: SocketAddr,
     /// Sample allocations for /debug/pprof/heap
     #[arg(

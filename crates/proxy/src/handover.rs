@@ -14,6 +14,7 @@ use std::sync::Arc;
 use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
 use ambit_net::seqpacket::{Connection, Packet, PacketError};
+use ambit_words::ports;
 use serde::{Deserialize, Serialize};
 
 /// Largest header. Names are at most 253 bytes long, reasons are cut.
@@ -158,9 +159,9 @@ impl ListenerKind {
     /// The port it listens on.
     pub(crate) fn port(self) -> u16 {
         match self {
-            Self::Outbound => 15001,
-            Self::Plaintext => 15006,
-            Self::Inbound => ambit_model::plan::HBONE_PORT,
+            Self::Outbound => ports::OUTBOUND,
+            Self::Plaintext => ports::INBOUND,
+            Self::Inbound => ports::HBONE,
         }
     }
 }

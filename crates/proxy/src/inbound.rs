@@ -23,7 +23,6 @@ use ambit_dataplane::record::{Record, Way};
 use ambit_model::address::Reach;
 use ambit_model::authorize;
 use ambit_model::identity::Identity;
-use ambit_model::plan::PROXY_PORTS;
 use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::{ApplicationProtocol, ApplicationTunnel, Workload};
@@ -34,6 +33,7 @@ use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
 use ambit_net::socket::normalise;
 use ambit_tls::{HandshakeError, Peer, ServerStream};
 use ambit_wire::hbone::{self, Authority, Baggage, Forwarded, HeaderError, proxy_protocol};
+use ambit_words::ports;
 use http::{HeaderMap, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -202,7 +202,7 @@ pub(crate) async fn serve(
     from: SocketAddr,
     held: Permit,
 ) {
-    let unknown = SocketAddr::new(from.ip(), hbone::PORT);
+    let unknown = SocketAddr::new(from.ip(), ports::HBONE);
     let own = stream.local_addr().map_or(unknown, normalise);
     if let Err(error) = session(&thread, &served, stream, from, own, held).await {
         Record::new(Reporter::Destination, from, own).failed(&thread.plane.tally, &error);
@@ -378,7 +378,7 @@ impl Session {
             return Err(InboundError::NoWorkloadAddress(self.own));
         }
         for address in [target.asked, target.own] {
-            if PROXY_PORTS.contains(&address.port()) {
+            if ports::OF_PROXY.contains(&address.port()) {
                 return Err(InboundError::ProxyPort(address));
             }
         }

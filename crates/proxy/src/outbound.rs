@@ -20,11 +20,12 @@ use ambit_dataplane::plane::reset;
 use ambit_dataplane::record::{Record, Way};
 use ambit_dataplane::tunnel::{self, Ask};
 use ambit_model::names::WorkloadName;
-use ambit_model::plan::{Direct, Flow, PROXY_PORTS, Plan, Refusal, Target};
+use ambit_model::plan::{Direct, Flow, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_net::copy::SocketEnd;
 use ambit_net::hbone::Tunnel;
 use ambit_net::socket::{address_exists, normalise, original_destination};
+use ambit_words::ports;
 use tokio::net::TcpStream;
 
 use crate::config::SameNode;
@@ -166,7 +167,7 @@ async fn identify(
     peer: SocketAddr,
     destination: SocketAddr,
 ) -> Result<Source, OutboundError> {
-    if PROXY_PORTS.contains(&destination.port()) {
+    if ports::OF_PROXY.contains(&destination.port()) {
         let own = client.local_addr().map_err(OutboundError::OriginalDestination)?;
         if normalise(own) == destination {
             return Err(OutboundError::SelfCall(destination));

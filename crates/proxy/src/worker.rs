@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ambit_dataplane::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
+use ambit_dataplane::demand;
 use ambit_dataplane::descriptors::Shares;
 use ambit_dataplane::learned::Successor;
 use ambit_dataplane::logging::Levels;
 use ambit_dataplane::views::Views;
-use ambit_dataplane::{demand, record};
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
@@ -28,6 +28,7 @@ use ambit_net::namespace::NetNs;
 use ambit_net::seqpacket::Connection;
 use ambit_tls::WorkloadCertificate;
 use ambit_wire::proto::ambit::snapshot::Snapshot;
+use ambit_words::error_chain;
 use anyhow::Context as _;
 use prost::Message as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -249,7 +250,7 @@ impl Worker {
             }
         };
         if let Err(error) = said {
-            error!(error = record::explain(&error), "not taken over from the supervisor");
+            error!(error = error_chain(&error), "not taken over from the supervisor");
         }
     }
 
@@ -282,7 +283,7 @@ impl Worker {
             content.map_err(|source| HandoverError::Kind { message: "certificate", source })?;
         match (WorkloadCertificate::from_bytes(&content), &mut self.keeper) {
             (Ok(certificate), Some(keeper)) => keeper.hand(certificate),
-            (Err(error), _) => warn!(error = record::explain(&error), "a kept certificate"),
+            (Err(error), _) => warn!(error = error_chain(&error), "a kept certificate"),
             (Ok(_), None) => {}
         }
         Ok(())
@@ -457,7 +458,7 @@ async fn write(socket: Arc<Connection>, mut outbox: mpsc::Receiver<Message<FromW
     while let Some(message) = outbox.recv().await {
         if let Err(error) = handover::send(&socket, &message).await {
             if !error.is_gone() {
-                error!(error = record::explain(&error), "supervisor");
+                error!(error = error_chain(&error), "supervisor");
             }
             return;
         }

@@ -3,15 +3,13 @@
 //! A node proxy proves itself with its node's token and names the pod that the certificate is for.
 //! Reading a request decides nothing: whether the caller may have that identity is the CA's matter.
 
+use ambit_words::names::IMPERSONATED_IDENTITY;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
 use ambit_model::identity::{Identity, IdentityError};
 
 use crate::proto::istio::v1::auth::IstioCertificateRequest;
-
-/// Metadata field that names the pod's identity.
-const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 
 /// Asks for a certificate on behalf of a pod.
 pub fn request_for(

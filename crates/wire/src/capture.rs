@@ -9,9 +9,6 @@ use std::str::FromStr;
 
 use ambit_model::printable::is_printable;
 
-/// Annotation by which an agent says why it cannot capture a pod that is to be captured.
-pub const NOT_CAPTURED: &str = "ambit.io/not-captured";
-
 /// Longest name of a process that is kept; the kernel's own names have 15 bytes.
 const PROCESS_CHARS_MAX: usize = 64;
 /// Longest reason of a proxy or of the kernel that is kept; one of a node proxy has 1 KiB at most.

@@ -16,9 +16,6 @@ mod trace;
 pub use baggage::Baggage;
 pub use trace::TraceParent;
 
-/// The port that HBONE is received on.
-pub const PORT: u16 = 15008;
-
 /// Describes the workload that sends the header.
 pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 /// Who is behind the tunnel, and the service that was meant.

@@ -1,4 +1,4 @@
-//! Lists of pods in the Kubernetes API server's own encoding, and labels and annotations of ours.
+//! Lists of pods in the Kubernetes API server's own encoding.
 //!
 //! The API server writes and a client reads protobuf in a fraction of the time that JSON takes, and
 //! what nobody needs of a pod is skipped. A list may be as long as a cluster is large, so it is
@@ -10,13 +10,6 @@ use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint};
 
 use crate::proto::kubernetes::{ListMeta, Pod, TypeMeta};
-
-/// Label of a pod or namespace: `true` has connections cut that are older than the capture.
-pub const CUT_OPEN_CONNECTIONS: &str = "ambit.io/cut-open-connections";
-/// Annotation by which an agent says how many open connections are older than the pod's capture.
-pub const OLDER_CONNECTIONS: &str = "ambit.io/older-connections";
-/// Annotation by which an agent names the kernel parameter that the pod's capture lacks.
-pub const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
 
 /// The media type, for `Accept` and `Content-Type`.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";

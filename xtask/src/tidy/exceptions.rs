@@ -30,11 +30,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         2,
         "calls are methods of the context, which opens with their errors",
     ),
-    (
-        "crates/cluster/src/departure.rs",
-        10,
-        "findings name a departure's annotation, and it names theirs",
-    ),
+    ("crates/cluster/src/findings.rs", 8, PARTS),
     ("crates/control/src/admin.rs", 2, PARTS),
     (
         "crates/control/src/registry.rs",
@@ -57,8 +53,6 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         5,
         "rules, sets and chains name one another in the kernel's encoding",
     ),
-    ("crates/node/src/capture.rs", 2, PARTS),
-    ("crates/node/src/cluster.rs", 2, "the agents' DaemonSet bears the course as an annotation"),
     ("crates/node/src/departure.rs", 2, "the role's error is also that of its end"),
     ("crates/proxy/src/admin.rs", 2, PARTS),
     ("crates/proxy/src/config.rs", 3, PARTS),
@@ -68,4 +62,15 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         "a handshake checks its peer against the list, which names peers",
     ),
     ("crates/wire/src/convert.rs", 3, PARTS),
+];
+
+/// Values, as they are written, that several crates define and that mean different things.
+pub(super) const COINCIDENCES: &[(&str, &str)] = &[
+    ("\"-1\"", "no answer in Fortio's output; the first of repeated pods in a plan"),
+    ("\"ambient\"", "the value of a label; a mode of the experiments"),
+    ("\"ambit\"", "the project's name, for tables, tokens, images and managed fields"),
+    ("\"control\"", "a machine's namespace; a role of the experiments"),
+    ("\"default\"", "the service account of pods; Envoy's name of its own certificate"),
+    ("\"none\"", "the value of labels; a mode of the experiments"),
+    ("\"pods\"", "a set of the node's rules; a bridge of a machine"),
 ];

@@ -17,7 +17,17 @@ pub(super) struct SourceFile {
     pub(super) doc_lines: usize,
     pub(super) code_lines: usize,
     pub(super) uses_unsafe: bool,
+    /// Those outside of tests whose value is written out.
+    pub(super) constants: Vec<Constant>,
     tests_from: Option<usize>,
+}
+
+/// A constant with its value.
+pub(super) struct Constant {
+    pub(super) name: String,
+    /// Its type, if that is one word.
+    pub(super) type_name: String,
+    pub(super) value: syn::Lit,
 }
 
 /// A function and the lines of its body and signature.
@@ -60,7 +70,11 @@ pub(super) fn all() -> Result<Vec<SourceFile>> {
 }
 
 fn read(path: &str) -> Result<SourceFile> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+    parsed(path, std::fs::read_to_string(path).with_context(|| format!("read {path}"))?)
+}
+
+/// The file at `path`, whose text is known.
+pub(super) fn parsed(path: &str, text: String) -> Result<SourceFile> {
     let tree = syn::parse_file(&text).with_context(|| format!("parse {path}"))?;
     let mut counts = Counts::default();
     counts.visit_file(&tree);
@@ -81,6 +95,7 @@ fn read(path: &str) -> Result<SourceFile> {
         pub_items: counts.pub_items,
         narrow_items: counts.narrow_items,
         uses_unsafe: counts.uses_unsafe,
+        constants: counts.constants,
         doc_lines,
         code_lines,
         tests_from,
@@ -94,6 +109,7 @@ struct Counts {
     pub_items: usize,
     narrow_items: usize,
     uses_unsafe: bool,
+    constants: Vec<Constant>,
     in_implementation: bool,
 }
 
@@ -102,6 +118,17 @@ impl Counts {
         let lines = whole.end().line - whole.start().line + 1;
         let implements = self.in_implementation;
         self.functions.push(Function { name: name.to_string(), lines, implements });
+    }
+
+    fn constant(&mut self, name: &syn::Ident, of: &syn::Type, value: &syn::Expr) {
+        let type_name = match of {
+            syn::Type::Path(path) => path.path.get_ident().map(ToString::to_string),
+            _ => None,
+        };
+        if let syn::Expr::Lit(value) = value {
+            let (name, value) = (name.to_string(), value.lit.clone());
+            self.constants.push(Constant { name, type_name: type_name.unwrap_or_default(), value });
+        }
     }
 }
 
@@ -128,6 +155,16 @@ impl<'ast> Visit<'ast> for Counts {
         self.function(&item.sig.ident, span.unwrap_or_else(|| item.block.span()));
         self.uses_unsafe |= item.sig.unsafety.is_some();
         syn::visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        self.constant(&item.ident, &item.ty, &item.expr);
+        syn::visit::visit_item_const(self, item);
+    }
+
+    fn visit_impl_item_const(&mut self, item: &'ast syn::ImplItemConst) {
+        self.constant(&item.ident, &item.ty, &item.expr);
+        syn::visit::visit_impl_item_const(self, item);
     }
 
     fn visit_expr_unsafe(&mut self, block: &'ast syn::ExprUnsafe) {

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use ambit_cluster::{Cluster, LivePod, PodName, TemporaryNamespace};
 use ambit_load::Report;
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{KNOCKS, read_report};
-use crate::experiment::{MESH_LABEL, Manifests, Size, http};
+use crate::experiment::{Manifests, Size, http};
 use crate::guests::CLIENT_CONTAINER;
 use crate::modes::Mode;
 use crate::record::{MachineSize, Usage};
@@ -130,7 +131,7 @@ impl Namespace {
         };
         let start = Instant::now();
         let labels = match self.mode.has_mesh() {
-            true => json!({ MESH_LABEL: "ambient" }),
+            true => json!({ DATAPLANE_MODE: AMBIENT }),
             false => json!({}),
         };
         self.namespace.make(labels).await?;

@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime};
 
 use ambit_model::identity::Identity;
 use ambit_tls::{Authority, AuthorityBundle, WorkloadCertificate, WorkloadKey};
+use ambit_words::names::DEFAULT_TRUST_DOMAIN;
+use ambit_words::ports;
 use anyhow::{Context, Result};
 
 use super::report::CertificateProof;
 use super::stage::{Stage, address_of};
 use crate::handshake::{Answer, Knock};
 
-const HBONE_PORT: u16 = 15008;
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// How long ago the expired certificate was made.
 const LONG_AGO: Duration = Duration::from_secs(7200);
@@ -22,8 +23,8 @@ const LONG_AGO: Duration = Duration::from_secs(7200);
 /// Knocks at a pod of the mesh from outside of it.
 pub(super) async fn knock(stage: &Stage) -> Result<Vec<CertificateProof>> {
     let pod = stage.pod("ns-1", "tier-1-app-a").await?;
-    let target = SocketAddr::new(address_of(&pod)?, HBONE_PORT);
-    let server = Identity::new("cluster.local", "ns-1", &*pod.service_account);
+    let target = SocketAddr::new(address_of(&pod)?, ports::HBONE);
+    let server = Identity::new(DEFAULT_TRUST_DOMAIN, "ns-1", &*pod.service_account);
     let read = |name: &str| {
         let path = stage.layout.control().join(name);
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
@@ -31,8 +32,8 @@ pub(super) async fn knock(stage: &Stage) -> Result<Vec<CertificateProof>> {
     let (roots_pem, now) = (read("root-cert.pem")?, SystemTime::now());
     let mesh = Authority::from_root_pem(&roots_pem, &read("root-key.pem")?, now)?;
     let mesh = AuthorityBundle::new(mesh);
-    let foreign = AuthorityBundle::new(Authority::generate("cluster.local", now)?);
-    let client = Identity::new("cluster.local", "client", "vegeta");
+    let foreign = AuthorityBundle::new(Authority::generate(DEFAULT_TRUST_DOMAIN, now)?);
+    let client = Identity::new(DEFAULT_TRUST_DOMAIN, "client", "vegeta");
     let stranger = Identity::new("elsewhere.example", "client", "vegeta");
     let good = credentials(&mesh, &client, now, &roots_pem)?;
     let expired = credentials(&mesh, &client, now - LONG_AGO, &roots_pem)?;

@@ -139,7 +139,7 @@ impl DemoReport {
             ),
             ("with the mesh off the marker is on the wire", off.marker_seen > 0),
             ("with the mesh on the marker never occurs", on.marker_seen == 0),
-            ("between pods there is port 15008 alone", ports == [15008]),
+            ("between pods there is port 15008 alone", ports == [ambit_words::ports::HBONE]),
             (
                 "every byte there is TLS, and at least as many as the application received",
                 on.other_bytes_on_tls_port == 0 && on.tls_bytes >= on.application_bytes,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ambit_load::Report;
 use ambit_machine::is_pod_address;
 use ambit_net::capture::Trace;
+use ambit_words::ports;
 use anyhow::{Context, Result};
 
 use super::DemoConfig;
@@ -16,8 +17,6 @@ use super::stage::Stage;
 const MARKER: &str = "marker-6b1f0c52d9";
 /// The largest capture.
 const CAPTURE_LIMIT_BYTES: u64 = 1 << 30;
-/// The port of tunnels.
-const HBONE_PORT: u16 = 15008;
 
 /// Drives the three tiers and the application of two writes, and looks at the wire meanwhile.
 pub(super) async fn measure(stage: &Stage, config: &DemoConfig, mode: &str) -> Result<Mode> {
@@ -77,7 +76,7 @@ fn seen(trace: &Trace) -> Wire {
             *by_port.entry(stream.server_port).or_default() += stream.payload.len() as u64;
         }
     }
-    let tls = trace.tls_summary(HBONE_PORT);
+    let tls = trace.tls_summary(ports::HBONE);
     Wire {
         marker_seen: trace.count_marker(MARKER.as_bytes()),
         bytes_between_pods_by_port: by_port,

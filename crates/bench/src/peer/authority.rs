@@ -6,10 +6,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use ambit_model::identity::{DEFAULT_TRUST_DOMAIN, Identity};
+use ambit_model::identity::Identity;
 use ambit_tls::authority::{self, AuthorityBundle};
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::key::{KeyError, WorkloadKey};
+use ambit_words::names::DEFAULT_TRUST_DOMAIN;
 
 /// As long as Istio's and Linkerd's.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);

@@ -23,6 +23,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use ambit_machine::Check;
+use ambit_words::ports;
 use serde_json::{Value, json};
 
 use super::authority::{Authority, AuthorityError};
@@ -33,7 +34,8 @@ use super::topology::{Pod, Topology};
 /// Who a sidecar runs as in Istio.
 pub(super) const USER: u32 = 1337;
 /// Where it listens in Istio.
-pub(super) const PORTS: Ports = Ports { outbound: 15001, inbound: 15006, admin: 15000 };
+pub(super) const PORTS: Ports =
+    Ports { outbound: ports::OUTBOUND, inbound: ports::INBOUND, admin: ports::PROXY_ADMIN };
 /// Worker threads, Istio's default for a sidecar.
 const CONCURRENCY: u8 = 2;
 

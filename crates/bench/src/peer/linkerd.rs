@@ -24,13 +24,14 @@ use std::sync::Arc;
 
 use ambit_machine::Check;
 use ambit_model::identity::Identity;
+use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 use tokio::runtime::Handle;
 
 use super::SidecarError;
 use super::authority::Authority;
 use super::program::{Launch, PrivateDirectory};
 use super::redirect::Ports;
-use super::topology::{CLUSTER_DOMAIN, Pod, Topology};
+use super::topology::{Pod, Topology};
 use api::Api;
 
 /// Who a sidecar runs as in Linkerd.
@@ -110,7 +111,9 @@ pub(super) fn readiness() -> Check {
 /// What Linkerd calls an identity.
 fn identity_name(identity: &Identity) -> String {
     let Identity { namespace, service_account, .. } = identity;
-    format!("{service_account}.{namespace}.serviceaccount.identity.{NAMESPACE}.{CLUSTER_DOMAIN}")
+    format!(
+        "{service_account}.{namespace}.serviceaccount.identity.{NAMESPACE}.{DEFAULT_CLUSTER_DOMAIN}"
+    )
 }
 
 fn environment(

@@ -12,12 +12,11 @@ use ambit_machine::{
     Client, ClientError, Dual, NodeNetwork, Phase, PodInfo, Record, ServiceView, WatchError,
     read_services,
 };
-use ambit_model::identity::{DEFAULT_TRUST_DOMAIN, Identity};
+use ambit_model::identity::Identity;
 use ambit_net::namespace::NetNs;
 use ambit_net::nftables::Protocol as Transport;
-
-/// What a cluster calls its services.
-pub(super) const CLUSTER_DOMAIN: &str = "cluster.local";
+use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
+use ambit_words::names::DEFAULT_TRUST_DOMAIN;
 
 /// Why sidecars cannot know what they must.
 #[derive(Debug, thiserror::Error)]
@@ -182,7 +181,7 @@ impl fmt::Display for Pod {
 impl Service {
     /// Its name in the cluster's DNS.
     pub(super) fn hostname(&self) -> String {
-        format!("{}.{}.svc.{CLUSTER_DOMAIN}", self.name, self.namespace)
+        format!("{}.{}.svc.{DEFAULT_CLUSTER_DOMAIN}", self.name, self.namespace)
     }
 
     /// Its port with this number.

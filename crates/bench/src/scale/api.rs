@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use http::Method;
 use kube::Client;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 
 /// How often a request that could not be answered is repeated, and after what pause.
@@ -20,9 +19,7 @@ pub(super) struct Api(Client);
 impl Api {
     /// By the file at `kubeconfig`.
     pub(super) async fn open(kubeconfig: &Path) -> Result<Self> {
-        let file = Kubeconfig::read_from(kubeconfig)?;
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-        Ok(Self(Client::try_from(config)?))
+        Ok(Self(ambit_apiserver::connect(Some(kubeconfig)).await?))
     }
 
     /// Makes an object, or leaves one of its name as it is. What it needs may still be on its way

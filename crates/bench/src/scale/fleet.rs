@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ambit_net::grpc::Target;
 use ambit_tls::service::ServiceConnector;
+use ambit_words::names::{CONTROL_HOST, DEFAULT_MESH_NAMESPACE, PROXY, TOKEN_AUDIENCE};
 use anyhow::{Context, Result, bail, ensure};
 use futures::stream::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -23,14 +24,10 @@ use tokio::runtime::Handle;
 use super::api::Api;
 use super::follower::{Common, Follower, Stream, Told};
 use super::held::Texts;
-use super::population::{self, ACCOUNT, MESH, path};
+use super::population::{self, path};
 use super::spread::Spread;
 use super::{FleetArgs, Size, changes, viewer};
 
-/// The name that the control plane proves.
-const SERVER_NAME: &str = "istiod.istio-system.svc";
-/// What a proxy's token is for, and how long it lasts.
-const AUDIENCE: &str = "istio-ca";
 const TOKEN_SECONDS: u32 = 6 * 3600;
 /// Tokens that are asked for at the same time.
 const ASKING: usize = 16;
@@ -102,7 +99,7 @@ impl Fleet {
         ensure!(size.nodes > 0 && size.pods > 0 && size.services > 0, "there is nothing to follow");
         let api = Api::open(&kubeconfig).await?;
         let roots = std::fs::read_to_string(&roots).context("read the roots")?;
-        let tls = Some(ServiceConnector::new(&roots, SERVER_NAME, None)?);
+        let tls = Some(ServiceConnector::new(&roots, CONTROL_HOST, None)?);
         let common = Arc::new(Common {
             target: Target { uri: server, tls, mark: None },
             names: Mutex::default(),
@@ -182,15 +179,15 @@ fn synced(streams: &[Stream], since: Instant) -> Synced {
 /// A token of its own for the proxy of each node, bound to its pod and so to its node.
 async fn token(api: &Api, index: u32) -> Result<String> {
     let pod = population::proxy_name(index);
-    let object = api.read(&format!("{}/{pod}", path(MESH, "pods"))).await?;
+    let object = api.read(&format!("{}/{pod}", path(DEFAULT_MESH_NAMESPACE, "pods"))).await?;
     let bound = json!({
         "kind": "Pod", "apiVersion": "v1", "name": pod, "uid": object["metadata"]["uid"],
     });
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-        "spec": {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS,
+        "spec": {"audiences": [TOKEN_AUDIENCE], "expirationSeconds": TOKEN_SECONDS,
             "boundObjectRef": bound}});
-    let accounts = path(MESH, "serviceaccounts");
-    let answer = api.ask(&format!("{accounts}/{ACCOUNT}/token"), &request).await?;
+    let accounts = path(DEFAULT_MESH_NAMESPACE, "serviceaccounts");
+    let answer = api.ask(&format!("{accounts}/{PROXY}/token"), &request).await?;
     let token = answer["status"]["token"].as_str().context("the API server gives no token")?;
     Ok(token.to_owned())
 }

@@ -16,6 +16,7 @@ use ambit_wire::xds::Backoff;
 use ambit_wire::xds::digest::{self, Grouping};
 use ambit_wire::xds::node::ProxyNode;
 use ambit_wire::xds::replies::Replies;
+use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::HeaderValue;
@@ -23,7 +24,7 @@ use prost::Message as _;
 
 use super::call::Call;
 use super::held::{Digests, Held, TYPES, Texts};
-use super::population::{self, MESH};
+use super::population;
 
 /// What all proxies of a fleet share.
 pub(super) struct Common {
@@ -99,7 +100,7 @@ impl Follower {
         let node = ProxyNode {
             ip: std::net::Ipv4Addr::LOCALHOST.into(),
             pod: population::proxy_name(index),
-            namespace: MESH.to_owned(),
+            namespace: DEFAULT_MESH_NAMESPACE.to_owned(),
             node: population::node_name(index),
             metadata: std::collections::BTreeMap::new(),
         };

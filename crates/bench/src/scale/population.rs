@@ -6,6 +6,9 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use ambit_words::annotations::{ENABLED, REDIRECTION};
+use ambit_words::labels;
+use ambit_words::names::{DEFAULT_MESH_NAMESPACE, PROXY};
 use anyhow::Result;
 use futures::stream::{StreamExt, TryStreamExt};
 use serde_json::{Value, json};
@@ -13,9 +16,6 @@ use serde_json::{Value, json};
 use super::api::Api;
 use super::{PopulateArgs, Size};
 
-/// Where the mesh is installed, and the account of its proxies.
-pub(super) const MESH: &str = "istio-system";
-pub(super) const ACCOUNT: &str = "ztunnel";
 /// The first pod's address, and that of the first proxy's pod.
 const FIRST_POD: u32 = 0x0a80_0001;
 const FIRST_PROXY: u32 = 0x0af0_0001;
@@ -32,11 +32,12 @@ pub(super) async fn run(args: &PopulateArgs) -> Result<()> {
             .await?;
         let namespaces = (0..size.namespaces).map(|it| {
             let name = namespace(it);
-            let metadata = json!({"name": name, "labels": {"istio.io/dataplane-mode": "ambient"}});
+            let metadata =
+                json!({"name": name, "labels": {labels::DATAPLANE_MODE: labels::AMBIENT}});
             ("/api/v1/namespaces".to_owned(), json!({ "metadata": metadata }))
         });
         make(&api, args.writers, namespaces).await?;
-        let proxies = (0..size.nodes).map(|it| (path(MESH, "pods"), proxy(it)));
+        let proxies = (0..size.nodes).map(|it| (path(DEFAULT_MESH_NAMESPACE, "pods"), proxy(it)));
         make(&api, args.writers, proxies).await?;
     }
     let services = args.services_before..size.services;
@@ -94,9 +95,9 @@ fn node(index: u32) -> Value {
             "name": name,
             "annotations": {"kwok.x-k8s.io/node": "fake"},
             "labels": {
-                "kubernetes.io/hostname": name,
-                "topology.kubernetes.io/region": "region-1",
-                "topology.kubernetes.io/zone": format!("zone-{}", index % 3),
+                labels::HOSTNAME: name,
+                labels::REGION: "region-1",
+                labels::ZONE: format!("zone-{}", index % 3),
             },
         },
         "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "effect": "NoSchedule"}]},
@@ -123,14 +124,14 @@ fn pod(size: Size, index: u32) -> Value {
     let address = Ipv4Addr::from(FIRST_POD + index);
     let node = node_name(index % size.nodes);
     let mut pod = any_pod(&pod_name(size, index), &node, address, "default", labels);
-    pod["metadata"]["annotations"]["ambient.istio.io/redirection"] = "enabled".into();
+    pod["metadata"]["annotations"][REDIRECTION] = ENABLED.into();
     pod
 }
 
 fn proxy(index: u32) -> Value {
     let address = Ipv4Addr::from(FIRST_PROXY + index);
     let labels = json!({"app": "scale-ztunnel"});
-    any_pod(&proxy_name(index), &node_name(index), address, ACCOUNT, labels)
+    any_pod(&proxy_name(index), &node_name(index), address, PROXY, labels)
 }
 
 fn any_pod(name: &str, node: &str, address: Ipv4Addr, account: &str, labels: Value) -> Value {

@@ -8,6 +8,7 @@ use ambit_wire::proto::envoy::service::discovery::v3::DeltaDiscoveryResponse;
 use ambit_wire::xds::client::{Client, Interest};
 use ambit_wire::xds::node::ProxyNode;
 use ambit_wire::xds::{DELTA_PATH, MAX_RESPONSE_BYTES};
+use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use anyhow::{Context, Result};
 use prost::Message as _;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 use tonic::metadata::MetadataMap;
 
 use super::held::TYPES;
-use super::population::{self, MESH};
+use super::population;
 
 /// Requests on their way, as in a proxy.
 const REQUESTS: usize = 256;
@@ -36,7 +37,7 @@ pub(super) async fn run(target: &ambit_net::grpc::Target, token: &str) -> Result
     let node = ProxyNode {
         ip: std::net::Ipv4Addr::LOCALHOST.into(),
         pod: population::proxy_name(0),
-        namespace: MESH.to_owned(),
+        namespace: DEFAULT_MESH_NAMESPACE.to_owned(),
         node: population::node_name(0),
         metadata: std::collections::BTreeMap::new(),
     };

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use ambit_cluster::{Choice, DEFAULT_MESH_NAMESPACE};
+use ambit_cluster::Choice;
+use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use clap::Args;
 
 /// Which cluster, in place of a machine. Any of these means one.

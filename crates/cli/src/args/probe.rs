@@ -1,7 +1,8 @@
 //! The words of a probe.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
+use ambit_words::ports;
 use clap::{Args, ValueEnum};
 
 /// `ambit probe`.
@@ -34,11 +35,11 @@ impl ProbeArgs {
     /// Where to ask.
     pub(crate) fn address(&self) -> SocketAddr {
         let port = match self.part {
-            ProbedPart::Control => 9876,
-            ProbedPart::Node => 8000,
-            ProbedPart::Proxy => 15000,
+            ProbedPart::Control => ports::CONTROL_ADMIN,
+            ProbedPart::Node => ports::NODE_MONITORING,
+            ProbedPart::Proxy => ports::PROXY_ADMIN,
         };
-        self.address.unwrap_or((Ipv4Addr::LOCALHOST, port).into())
+        self.address.unwrap_or_else(|| ports::on_loopback(port))
     }
 
     /// What to ask.

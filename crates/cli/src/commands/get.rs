@@ -14,6 +14,7 @@ use ambit_wire::admin::{
     self, ApiVersion, Connection, Connections, HeldCertificate, List, Namespace, OlderConnections,
     control, node_proxy,
 };
+use ambit_words::labels::CUT_OPEN_CONNECTIONS;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,9 +23,6 @@ use self::columns::{Column, Row};
 use super::mesh::{self, Answers, Mesh};
 use crate::args::{GetArgs, Kind, Output};
 use crate::table;
-
-/// The label that has such connections cut.
-const CUT: &str = "ambit.io/cut-open-connections";
 
 /// Prints a list.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
@@ -150,7 +148,8 @@ fn of_namespace(
 fn bypassing(older: &OlderConnections) -> String {
     format!(
         "note: {} has {} more open connections, older than its capture: in plain text, \
-         without policy and not in this list; restart their clients, or label the pod {CUT}=true",
+         without policy and not in this list; restart their clients, or label the pod \
+         {CUT_OPEN_CONNECTIONS}=true",
         printable(&older.pod),
         older.connections
     )

@@ -33,7 +33,7 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
     if errors > 0 && !args.force {
         bail!("nothing was changed: {errors} findings forbid it; repair them, or use --force");
     }
-    let departure = Departure { grace: args.grace.0, is_forced: args.force };
+    let departure = Departure { grace: args.grace, is_forced: args.force };
     let say = |words: &str| drop(super::print_text(&format!("{words}\n")));
     let cut = departure.run(&cluster, say, stop).await?;
     super::print_text(&match cut {
@@ -41,7 +41,7 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
         cut => format!(
             "every pod has left the mesh; {cut} ends of connections were open after {:?} and were \
              cut\n",
-            args.grace.0
+            args.grace
         ),
     })?;
     Ok(ExitCode::SUCCESS)

@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ambit_wire::admin::{FailingPod, Finding, NotAccepted, Status};
+use ambit_words::annotations::DEPARTURE;
+use ambit_words::labels::{APP_NAME, ISTIO_NOT_READY};
+use ambit_words::names::{CONTROL, CONTROL_LEASE, PROXY};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::platform::linux_nodes;
 use super::{Report, listed, object};
 use crate::Facts;
-use crate::departure;
 use crate::facts::{DEFINITIONS, List};
 use crate::json::{
     annotation, condition, is_ready, items, label, name, namespace, number, owner, text,
 };
-use crate::parts::{AGENT, CONTROL, PROXY, is_control};
+use crate::parts::{AGENT, is_control};
 
-/// The Lease of the replica that does what must be done once.
-const LEASE: &str = "ambit-control";
 /// Taints that keep pods off a node whose agent is not ready.
-const TAINTS: [&str; 2] = ["ambit.io/not-ready", "cni.istio.io/not-ready"];
+const TAINTS: [&str; 2] = ["ambit.io/not-ready", ISTIO_NOT_READY];
 /// So many restarts of a container are told.
 const RESTARTS_TOLD: u64 = 3;
 /// What an agent or proxy does for its node.
@@ -102,14 +102,13 @@ fn definitions(facts: &Facts, report: &mut Report) {
 fn orders(facts: &Facts, report: &mut Report) {
     let agents = facts.known(List::DaemonSets).iter();
     for set in agents.filter(|it| namespace(it) == facts.mesh_namespace && name(it) == AGENT) {
-        let Some(order) = annotation(set, departure::ANNOTATION) else { continue };
+        let Some(order) = annotation(set, DEPARTURE) else { continue };
         report.error("departing", object("DaemonSet", set)).says(
             format!("orders every pod out of the mesh ({order})"),
             format!(
                 "wait for the uninstalling to end, or withdraw what one has left behind: kubectl \
                  -n {} annotate daemonset/{AGENT} {}-",
-                facts.mesh_namespace,
-                departure::ANNOTATION
+                facts.mesh_namespace, DEPARTURE
             ),
         );
     }
@@ -179,9 +178,9 @@ fn control(facts: &Facts, report: &mut Report) {
 
 fn lease(facts: &Facts, report: &mut Report) {
     let Some(leases) = facts.list(List::Leases) else { return };
-    let place = format!("Lease {}/{LEASE}", facts.mesh_namespace);
+    let place = format!("Lease {}/{CONTROL_LEASE}", facts.mesh_namespace);
     let remedy = "see `ambit logs --kube control`, and that control may write leases";
-    let Some(lease) = leases.iter().find(|it| name(it) == LEASE) else {
+    let Some(lease) = leases.iter().find(|it| name(it) == CONTROL_LEASE) else {
         report.error("no-leader", place).says("is not there: no replica leads", remedy);
         return;
     };
@@ -380,7 +379,7 @@ fn admission(facts: &Facts, report: &mut Report) {
     let is_ours = |it: &&Value| {
         name(it).starts_with("ambit")
             || label(it, "app.kubernetes.io/part-of") == Some("ambit")
-            || label(it, "app.kubernetes.io/name") == Some("ambit")
+            || label(it, APP_NAME) == Some("ambit")
     };
     let remedy = "switch it on in the chart's values, or leave it: policies are held to their \
                   strictest reading all the same";

@@ -5,11 +5,9 @@ use serde_json::Value;
 use super::{Report, labelled_namespaces, listed, object};
 use crate::Facts;
 use crate::facts::{List, Stage};
-use crate::json::{annotation, items, label, name, namespace, text};
-use crate::parts::{AGENT, CONTROL, PROXY};
+use crate::json::{annotation, label, name, namespace};
+use crate::parts::{ROLES, is_ours};
 
-/// The roles that our image is started in, each in the place of one of Istio's parts.
-const ROLES: [(&str, &str); 3] = [(CONTROL, "control"), (PROXY, "proxy"), (AGENT, "node")];
 /// Groups of the resources whose definitions the chart brings.
 const GROUPS: [&str; 4] =
     [".security.istio.io", ".networking.istio.io", ".extensions.istio.io", ".telemetry.istio.io"];
@@ -44,17 +42,6 @@ fn running(facts: &Facts, report: &mut Report) {
             );
         }
     }
-}
-
-/// Whether a Deployment or DaemonSet runs our image, whatever a mirror has called it.
-pub(crate) fn is_ours(part: &Value) -> bool {
-    let role = ROLES.iter().find(|(of, _)| *of == name(part)).map(|(_, role)| *role);
-    items(part, "/spec/template/spec/containers").any(|container| {
-        let image = text(container, "/image").rsplit('/').next().unwrap_or_default();
-        let is_named = image.split([':', '@']).next() == Some("ambit");
-        is_named
-            || items(container, "/args").next().and_then(Value::as_str) == role && role.is_some()
-    })
 }
 
 fn injection(facts: &Facts, report: &mut Report) {

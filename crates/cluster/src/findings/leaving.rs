@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ambit_words::annotations::{ENABLED, REDIRECTION};
 use serde_json::Value;
 
-use super::{REDIRECTION, Report, listed, object, outdated};
+use super::{Report, listed, object, outdated};
 use crate::Facts;
 use crate::facts::List;
 use crate::json::{annotation, is_ready, items, name, namespace, owner, text};
@@ -23,7 +24,7 @@ const IDENTITY_FIELDS: [&str; 6] = [
 ];
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
-    let is_captured = |pod: &Value| annotation(pod, REDIRECTION) == Some("enabled");
+    let is_captured = |pod: &Value| annotation(pod, REDIRECTION) == Some(ENABLED);
     let has_members = facts.known(List::Pods).iter().any(is_captured);
     // Among them may be one that is STRICT.
     let unread = facts.outdated.iter().filter(|it| it.0.starts_with("peerauthentications."));
@@ -79,7 +80,7 @@ fn agents(facts: &Facts, report: &mut Report) {
     for pod in facts.known(List::Pods) {
         let node = text(pod, "/spec/nodeName");
         // What is on no node yet is not captured, whatever is written on it.
-        if annotation(pod, REDIRECTION) == Some("enabled") && !node.is_empty() {
+        if annotation(pod, REDIRECTION) == Some(ENABLED) && !node.is_empty() {
             *captured.entry(node).or_default() += 1;
         }
     }

@@ -1,24 +1,18 @@
 //! The pods and services that the mesh is for: is each what its labels say?
 
+use ambit_words::annotations::{
+    BYPASS_INBOUND_CAPTURE, CAPTURE_LACKS, ENABLED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+};
+use ambit_words::labels::{AMBIENT, CUT_OPEN_CONNECTIONS, DATAPLANE_MODE, NONE, USE_WAYPOINT};
+use ambit_words::names::CNI_PLUGIN;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{DATAPLANE_MODE, REDIRECTION, Report, is_member, labelled_namespaces, listed, object};
+use super::{Report, is_member, labelled_namespaces, listed, object};
 use crate::Facts;
 use crate::facts::List;
 use crate::json::{annotation, items, label, name, namespace, text};
 
-/// What an agent writes on a captured pod with open connections that are older than the capture.
-const OLDER_CONNECTIONS: &str = "ambit.io/older-connections";
-/// What an agent writes on a pod whose capture lacks a kernel parameter.
-const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
-/// By this a pod takes plain connections past its proxy; `true` alone means it, as for the agent.
-const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
-/// What an agent writes on a pod that it cannot capture: a word for the kind, then the details.
-const NOT_CAPTURED: &str = "ambit.io/not-captured";
-const USE_WAYPOINT: &str = "istio.io/use-waypoint";
-/// The CNI plugin, as the kubelet names it in what it tells of a pod.
-const PLUGIN: &str = "ambit-cni";
 /// The container of a sidecar.
 const SIDECAR: &str = "istio-proxy";
 /// A pod that started less long ago may still be on its way.
@@ -29,10 +23,10 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     let mut left_alone = Vec::new();
     for pod in facts.known(List::Pods) {
         let is_meant = match label(pod, DATAPLANE_MODE) {
-            Some(mode) => mode == "ambient",
+            Some(mode) => mode == AMBIENT,
             None => labelled.contains(&namespace(pod)),
         };
-        let is_captured = annotation(pod, REDIRECTION) == Some("enabled");
+        let is_captured = annotation(pod, REDIRECTION) == Some(ENABLED);
         if is_captured && runs(pod) {
             standing(pod, report);
         }
@@ -59,7 +53,7 @@ fn standing(pod: &Value, report: &mut Report) {
     if let Some(connections) = annotation(pod, OLDER_CONNECTIONS) {
         report.info("older-connections", object("Pod", pod)).says(
             format!("open connections older than its capture, in plain text: {connections}"),
-            "restart the pod, or label it ambit.io/cut-open-connections=true",
+            format!("restart the pod, or label it {CUT_OPEN_CONNECTIONS}=true"),
         );
     }
     if let Some(parameter) = annotation(pod, CAPTURE_LACKS) {
@@ -71,10 +65,10 @@ fn standing(pod: &Value, report: &mut Report) {
             ),
         );
     }
-    if annotation(pod, BYPASS_INBOUND) == Some("true") {
+    if annotation(pod, BYPASS_INBOUND_CAPTURE) == Some("true") {
         report.warning("bypass-inbound", object("Pod", pod)).says(
             "takes plain connections past its proxy: no policy applies to them, STRICT included",
-            format!("remove the annotation {BYPASS_INBOUND}, if that is not meant"),
+            format!("remove the annotation {BYPASS_INBOUND_CAPTURE}, if that is not meant"),
         );
     }
 }
@@ -103,7 +97,7 @@ fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
     let events = facts.known(List::PodWarnings).iter().filter(of_pod);
     let newest = events.max_by_key(|event| text(event, "/lastTimestamp"));
     if !runs(pod) {
-        let failed = newest.filter(|it| text(it, "/message").contains(PLUGIN));
+        let failed = newest.filter(|it| text(it, "/message").contains(CNI_PLUGIN));
         if let Some(event) = failed.filter(|_| pod["metadata"]["deletionTimestamp"].is_null()) {
             report.error("not-started", place()).says(
                 format!("cannot start, because it cannot be captured: {}", text(event, "/message")),
@@ -153,7 +147,7 @@ fn waypoints(facts: &Facts, report: &mut Report) {
         .chain(of("Namespace", List::Namespaces))
         .chain(of("Pod", List::Pods));
     for (kind, it) in labelled {
-        let named = label(it, USE_WAYPOINT).filter(|waypoint| !["none", ""].contains(waypoint));
+        let named = label(it, USE_WAYPOINT).filter(|waypoint| ![NONE, ""].contains(waypoint));
         if let Some(waypoint) = named {
             report.error("waypoint", object(kind, it)).says(
                 format!(

@@ -10,20 +10,18 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ambit_words::addresses::PROBE_V4;
+use ambit_words::names::PROXY;
+use ambit_words::ports::HBONE;
 use serde_json::{Value, json};
 
-use super::istio::is_ours;
 use super::selector::takes;
 use super::{Report, is_member, labelled_namespaces, listed};
 use crate::Facts;
 use crate::facts::{List, Stage};
 use crate::json::{items, name, namespace, number, text};
-use crate::parts::PROXY;
+use crate::parts::is_ours;
 
-/// Where captured connections arrive.
-const HBONE_PORT: u64 = 15008;
-/// Where the kubelet's probes of captured pods come from.
-const PROBE_ADDRESS: &str = "169.254.7.127/32";
 /// Kinds of policies that are not judged, by their definitions.
 const OTHER_KINDS: [&str; 6] = [
     "ciliumnetworkpolicies.cilium.io",
@@ -132,9 +130,11 @@ fn others(facts: &Facts, report: &mut Report) {
         .collect();
     if !others.is_empty() {
         let what = "policies of this kind are not checked";
-        let remedy = "see that they let TCP 15008 in and out wherever they let the application's \
-                      port pass, and probes from 169.254.7.127 in; with proxy.sameNode=join they \
-                      are not applied between two pods of one node";
+        let remedy = format!(
+            "see that they let TCP {HBONE} in and out wherever they let the application's port \
+             pass, and probes from {PROBE_V4} in; with proxy.sameNode=join they are not applied \
+             between two pods of one node"
+        );
         report.info("other-policies", listed(&others)).says(what, remedy);
     }
 }
@@ -156,7 +156,7 @@ fn harm<'a>(policy: &'a Value, all: &[&'a Value], pods: &[&'a Value]) -> Harm<'a
     for pod in pods.iter().filter(|pod| selects(policy, pod)).take(PODS_MAX) {
         let of_pod = || all.iter().filter(|it| selects(it, pod));
         let rules = || of_pod().flat_map(|policy| items(policy, "/spec/ingress"));
-        let open = |rule: &Value| allows(rule, pod, HBONE_PORT);
+        let open = |rule: &Value| allows(rule, pod, u64::from(HBONE));
         let kept_out = items(policy, "/spec/ingress").find(|rule| {
             is_about_tcp(rule) && !rules().any(|other| open(other) && admits(other, rule))
         });
@@ -248,7 +248,7 @@ fn names_pods(peer: &Value) -> bool {
 /// Whether an egress rule lets captured connections to a pod out.
 fn opens(rule: &Value, pod: &Value, home: &str, mesh: &Mesh) -> bool {
     let mut to = items(rule, "/to").peekable();
-    allows(rule, pod, HBONE_PORT)
+    allows(rule, pod, u64::from(HBONE))
         && (to.peek().is_none()
             || to.any(|it| is_peer(it, pod, home, mesh) || is_in_block(&it["ipBlock"], pod)))
 }
@@ -318,7 +318,8 @@ fn admits(wide: &Value, narrow: &Value) -> bool {
 
 fn admits_probes(rule: &Value) -> bool {
     let mut from = items(rule, "/from").peekable();
-    let is_wide = |cidr: &str| [PROBE_ADDRESS, "169.254.0.0/16", "0.0.0.0/0"].contains(&cidr);
+    let own = format!("{PROBE_V4}/32");
+    let is_wide = |cidr: &str| [&own, "169.254.0.0/16", "0.0.0.0/0"].contains(&cidr);
     from.peek().is_none() || from.any(|peer| is_wide(text(peer, "/ipBlock/cidr")))
 }
 
@@ -372,12 +373,12 @@ fn tell(policy: &Value, harm: &Harm, report: &mut Report) {
     if !harm.unprobed.is_empty() {
         report.warning("network-policy-probes", place()).says(
             format!(
-                "does not let 169.254.7.127 in, where the kubelet's probes of captured pods come \
+                "does not let {PROBE_V4} in, where the kubelet's probes of captured pods come \
                  from; unless the network plugin always admits the node itself, the probes of {} \
                  fail",
                 listed(&harm.unprobed)
             ),
-            format!("add a rule from {{ipBlock: {{cidr: {PROBE_ADDRESS}}}}} to the probed ports"),
+            format!("add a rule from {{ipBlock: {{cidr: {PROBE_V4}/32}}}} to the probed ports"),
         );
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use ambit_wire::admin::CertificateState;
+use ambit_words::names::ROOT_CONFIG_MAP as ROOT;
 use jiff::Timestamp;
 use serde_json::Value;
 use x509_parser::pem::Pem;
 
 use super::{Report, labelled_namespaces, listed};
 use crate::Facts;
-use crate::facts::{List, ROOT_CONFIG_MAP as ROOT};
+use crate::facts::List;
 use crate::json::namespace;
 
 /// A root that ends sooner is told.

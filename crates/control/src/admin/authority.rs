@@ -13,12 +13,12 @@ use ambit_wire::admin::{
     ApiVersion, Certificates, IssuedCertificate, Revocation, RevokedCertificate, RevokedNow,
     RotationStatus, control,
 };
+use ambit_words::error_chain;
 use http::{Method, StatusCode};
 use k8s_openapi::jiff::Timestamp;
 
 use super::Admin;
 use crate::ca::{CaError, Issued, Revoked, Which};
-use crate::error_text::chain;
 use crate::http_server::{Answer, Question};
 
 impl Admin {
@@ -92,7 +92,7 @@ impl Admin {
             let message = format!(
                 "revoked on this replica, but the others do not know it yet; this is tried again \
                  every 5 s while this replica runs: {}",
-                chain(&error)
+                error_chain(&error)
             );
             Answer::error(StatusCode::SERVICE_UNAVAILABLE, &message)
         })
@@ -111,7 +111,7 @@ impl Admin {
                 self.holder(&pod)
             }
             Revocation { serial: None, pod: None, identity: Some(identity), unlisted: false } => {
-                let identity = identity.parse().map_err(|error| chain(&error))?;
+                let identity = identity.parse().map_err(|error| error_chain(&error))?;
                 Ok(Which::Identity(identity))
             }
             _ => Err(format!("exactly one thing can be revoked at a time; {usage}")),
@@ -121,7 +121,7 @@ impl Admin {
     /// A serial as the ledger writes it, or as proxies do. An unknown one is more likely a typing
     /// error than another authority's, and revoking nothing must not look like success.
     fn serial(&self, text: &str, unlisted: bool) -> Result<Which, String> {
-        let given: Serial = text.parse().map_err(|error| chain(&error))?;
+        let given: Serial = text.parse().map_err(|error| error_chain(&error))?;
         let (issued, _) = self.authority.certificates();
         let mut known = issued.iter().filter_map(|entry| entry.serial.parse::<Serial>().ok());
         match known.find(|serial| *serial == given || serial.to_decimal() == text) {
@@ -182,5 +182,5 @@ fn failed(error: &CaError) -> Answer {
         CaError::Rotation(_) | CaError::NotSpread(_) => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    Answer::error(status, &chain(error))
+    Answer::error(status, &error_chain(error))
 }

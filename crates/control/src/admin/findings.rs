@@ -10,9 +10,10 @@ use std::fmt;
 
 use ambit_manifest::istio::WorkloadSelector;
 use ambit_manifest::policy::{self, named_namespaces};
-use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, USE_WAYPOINT, meant_label};
+use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, meant_label};
 use ambit_model::workload::WorkloadKind;
 use ambit_wire::admin::{Finding, Severity};
+use ambit_words::labels::USE_WAYPOINT;
 
 use crate::view_builder::Builder;
 use crate::view_builder::records::PodRecord;

@@ -2,7 +2,6 @@
 //!
 //! Nothing here decides anything; it shows what was decided.
 
-use ambit_manifest::DATAPLANE_MODE;
 use ambit_manifest::ObjectName;
 use ambit_manifest::policy;
 use ambit_manifest::{Kind, istio};
@@ -12,10 +11,12 @@ use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, GatewayDestination, PortMapping, Tunnel, Workload};
 use ambit_wire::admin;
 use ambit_wire::capture::Obstacle;
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
+use ambit_words::names::UNSCHEDULABLE;
 use serde_json::json;
 
 use crate::view_builder::Builder;
-use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord, UNSCHEDULABLE};
+use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
 use crate::view_builder::workloads::PodState;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
@@ -57,9 +58,9 @@ fn mode(builder: &Builder, name: &ObjectName, pod: &PodRecord) -> &'static str {
     let namespace = builder.store().namespace(&name.namespace);
     let wanted = pod.labels.get(DATAPLANE_MODE).or_else(|| namespace.labels.get(DATAPLANE_MODE));
     match wanted.map(String::as_str) {
-        Some("ambient") if pod.host_network => "host-network",
-        Some("ambient") => "ambient",
-        _ => "none",
+        Some(AMBIENT) if pod.host_network => "host-network",
+        Some(AMBIENT) => AMBIENT,
+        _ => NONE,
     }
 }
 
@@ -80,17 +81,17 @@ pub(super) fn aside(builder: &Builder) -> admin::Pods {
             pods.capture_lacks.push(admin::CaptureLack { pod: text.clone(), parameter });
         }
         let mode = mode(builder, name, pod);
-        if mode != "none" {
+        if mode != NONE {
             pods.failing.extend(failing_pod(&text, pod, state));
         }
         match (mode, state.is_captured(pod)) {
             ("host-network", _) => pods.host_network_left_alone.push(text),
-            ("none", true) => {
+            (NONE, true) => {
                 pods.captured += 1;
                 pods.waiting_for_release.push(text);
             }
             (_, true) => pods.captured += 1,
-            ("ambient", false) if state.may_run(pod) && !is_unschedulable(pod, state) => {
+            (AMBIENT, false) if state.may_run(pod) && !is_unschedulable(pod, state) => {
                 pods.not_captured.extend(state.obstacle(pod).map(|it| not_captured(&text, it)));
                 pods.waiting_for_capture.push(text);
             }
@@ -361,7 +362,7 @@ pub(super) fn nodes(builder: &Builder, connected: &[String]) -> Vec<admin::Node>
 pub(super) fn namespaces(builder: &Builder) -> Vec<admin::Namespace> {
     let store = builder.store();
     let namespace = |(name, namespace): (&Text, &NamespaceRecord)| {
-        let mode = namespace.labels.get(DATAPLANE_MODE).map_or("none", String::as_str);
+        let mode = namespace.labels.get(DATAPLANE_MODE).map_or(NONE, String::as_str);
         admin::Namespace {
             name: name.to_string(),
             mode: mode.to_owned(),

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use ambit_manifest::DATAPLANE_MODE;
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
@@ -17,6 +16,7 @@ use ambit_model::plan::{Direct, Flow, Plan, Target};
 use ambit_model::service::Service;
 use ambit_model::workload::{Tunnel, Workload};
 use ambit_wire::admin;
+use ambit_words::labels::DATAPLANE_MODE;
 use serde_json::json;
 
 use super::lists::protocol;

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
 use ambit_tls::Authority;
+use ambit_words::error_chain;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,7 +24,6 @@ use zeroize::Zeroizing;
 
 use super::shared::{LineError, ORDERS_MAX, PARTS, REVOKED_MAX, Shared};
 use super::{CaError, CertificateAuthority};
-use crate::error_text::chain;
 use crate::kubernetes::{ApiError, FIELD_MANAGER, answer};
 
 /// The Secret of an operator's own authority.
@@ -164,7 +164,7 @@ impl ClusterAuthority {
             match self.root(SystemTime::now()).await {
                 Err(error) if error.is_away() => {
                     if !std::mem::replace(&mut is_said, true) {
-                        let error = chain(&error);
+                        let error = error_chain(&error);
                         tracing::warn!(error, "waiting for the certificate authority's Secret");
                     }
                     tokio::time::sleep(PAUSE).await;
@@ -396,7 +396,7 @@ fn note(
     problem: &mut Option<String>,
     error: Option<&ClusterError>,
 ) {
-    let now_wrong = error.map(|error| chain(error));
+    let now_wrong = error.map(|error| error_chain(error));
     if now_wrong == *problem {
         return;
     }
@@ -701,7 +701,7 @@ mod tests {
         let serial = replica.sign(&identity(0));
         let refused =
             replica.authority.revoke(&Which::Serial(serial.parse().unwrap()), SystemTime::now());
-        assert!(chain(&refused.unwrap_err()).contains("plug in a new root"));
+        assert!(error_chain(&refused.unwrap_err()).contains("plug in a new root"));
     }
 
     #[tokio::test]

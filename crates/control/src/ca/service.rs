@@ -19,6 +19,7 @@ use ambit_wire::proto::istio::v1::auth::istio_certificate_service_server::{
     IstioCertificateService, IstioCertificateServiceServer,
 };
 use ambit_wire::proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
+use ambit_words::error_chain;
 use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service};
@@ -30,7 +31,6 @@ use super::bodies::{Bodies, REQUEST_MAX_BYTES};
 use super::{CaError, CertificateAuthority};
 use crate::authentication::Authentication;
 use crate::callers::Caller;
-use crate::error_text::chain;
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -169,7 +169,7 @@ impl CertificateService {
                 return Err(Refusal("malformed", Status::invalid_argument(what)));
             }
             Err(error) => {
-                return Err(Refusal("malformed", Status::invalid_argument(chain(&error))));
+                return Err(Refusal("malformed", Status::invalid_argument(error_chain(&error))));
             }
         };
         if identity.trust_domain != self.trust_domain {
@@ -208,7 +208,7 @@ impl CertificateService {
 }
 
 fn refused(error: &CaError) -> Refusal {
-    let text = chain(error);
+    let text = error_chain(error);
     if let CaError::Full(_) = error {
         return Refusal("full", Status::resource_exhausted(text));
     }

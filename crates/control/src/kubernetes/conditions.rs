@@ -13,6 +13,7 @@ use ambit_manifest::Kind;
 use ambit_manifest::ObjectName;
 use ambit_manifest::policy::{self, StatusCondition};
 use ambit_net::drain::Guard;
+use ambit_words::error_chain;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -23,7 +24,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{ApiError, FIELD_MANAGER, answer};
-use crate::error_text::chain;
 use crate::registry::kubernetes::istio;
 use crate::world::World;
 
@@ -66,7 +66,7 @@ impl Conditions {
                     }
                     Err(error) => {
                         if !std::mem::replace(&mut has_failed, true) {
-                            let error = chain(&error);
+                            let error = error_chain(&error);
                             tracing::error!(error, "conditions not written; trying again");
                         }
                         RETRY

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use ambit_net::drain::Guard;
+use ambit_words::names::CONTROL_LEASE;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -19,8 +20,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{ApiError, FIELD_MANAGER, answer};
 
-/// The Lease.
-const LEASE: &str = "ambit-control";
 /// How long it is held without renewal.
 const DURATION: Duration = Duration::from_secs(15);
 /// How often it is renewed, and looked at by those who do not have it.
@@ -99,7 +98,7 @@ impl Election {
 
     /// Whether the Lease is ours, taken or renewed a moment ago.
     async fn hold(&mut self, began: Instant) -> Result<bool, ApiError> {
-        let Some(lease) = answer(self.leases.get_opt(LEASE)).await? else {
+        let Some(lease) = answer(self.leases.get_opt(CONTROL_LEASE)).await? else {
             return won(answer(self.leases.create(&written(), &self.lease(None))).await);
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -113,7 +112,7 @@ impl Election {
         let is_over = since.elapsed() >= Duration::from_secs(seconds.into()).max(DURATION);
         if holder == self.identity || holder.is_empty() || is_over {
             let ours = self.lease(Some(lease));
-            return won(answer(self.leases.replace(LEASE, &written(), &ours)).await);
+            return won(answer(self.leases.replace(CONTROL_LEASE, &written(), &ours)).await);
         }
         Ok(false)
     }
@@ -123,7 +122,7 @@ impl Election {
         let now = MicroTime(Timestamp::now());
         let metadata = match &before {
             Some(before) => before.metadata.clone(),
-            None => ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() },
+            None => ObjectMeta { name: Some(CONTROL_LEASE.to_owned()), ..ObjectMeta::default() },
         };
         let spec = before.and_then(|before| before.spec).unwrap_or_default();
         let is_ours = spec.holder_identity.as_deref() == Some(self.identity.as_str());
@@ -142,11 +141,13 @@ impl Election {
     }
 
     async fn give_back(&self) -> Result<(), ApiError> {
-        let Some(mut lease) = answer(self.leases.get_opt(LEASE)).await? else { return Ok(()) };
+        let Some(mut lease) = answer(self.leases.get_opt(CONTROL_LEASE)).await? else {
+            return Ok(());
+        };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() == Some(self.identity.as_str()) {
             spec.holder_identity = None;
-            won(answer(self.leases.replace(LEASE, &written(), &lease)).await)?;
+            won(answer(self.leases.replace(CONTROL_LEASE, &written(), &lease)).await)?;
         }
         Ok(())
     }

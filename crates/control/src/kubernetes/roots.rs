@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
+use ambit_words::error_chain;
+use ambit_words::names::ROOT_CONFIG_MAP;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -21,11 +23,10 @@ use tokio::sync::watch;
 
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::ca::CertificateAuthority;
-use crate::error_text::chain;
 use crate::world::World;
 
 /// What is written: name, key.
-const ROOTS: (&str, &str) = ("istio-ca-root-cert", "root-cert.pem");
+const ROOTS: (&str, &str) = (ROOT_CONFIG_MAP, "root-cert.pem");
 const LIST: (&str, &str) = ("istio-ca-crl", "ca-crl.pem");
 /// How often what is there is compared, though nothing is known to have changed.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
@@ -84,7 +85,7 @@ impl Roots {
                 }
                 Err(error) if !has_failed => {
                     has_failed = true;
-                    tracing::error!(error = chain(&error), "roots not written; trying again");
+                    tracing::error!(error = error_chain(&error), "roots not written; trying again");
                 }
                 Err(_) => {}
             }
@@ -124,7 +125,10 @@ impl Roots {
         let lists = self.known(LIST).await?;
         for published in lists.texts.values() {
             if let Err(error) = self.authority.succeed(published, SystemTime::now()) {
-                tracing::error!(error = chain(&error), "a list that was published is not followed");
+                tracing::error!(
+                    error = error_chain(&error),
+                    "a list that was published is not followed"
+                );
                 return Ok(namespaces);
             }
         }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
 use ambit_manifest::{Kind, ObjectKey};
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
@@ -48,9 +49,6 @@ const BATCH_MAX: usize = 10_000;
 const QUEUE: usize = 1024;
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
-/// How long the API server keeps one watch open. A connection that died without a word is found
-/// out five seconds later.
-const WATCH_TIMEOUT_SECONDS: u32 = 120;
 /// First and longest pause after a watch failed.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

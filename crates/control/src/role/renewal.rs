@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
 use ambit_tls::service::ServiceAcceptor;
+use ambit_words::error_chain;
 use arc_swap::ArcSwap;
 
 use super::RunError;
 use crate::ca::{CertificateAuthority, SERVER_CERT_TTL};
-use crate::error_text::chain;
 
 /// How often the clock is looked at, and how long an expired certificate may be served at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
@@ -71,7 +71,10 @@ impl<C: Fn() -> SystemTime + Send + 'static> Renewal<C> {
                     signed_at = now;
                 }
                 Err(error) => {
-                    tracing::error!(error = chain(&error), "the server certificate is not renewed");
+                    tracing::error!(
+                        error = error_chain(&error),
+                        "the server certificate is not renewed"
+                    );
                 }
             }
         }

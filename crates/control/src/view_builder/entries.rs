@@ -17,6 +17,7 @@ use ambit_model::address::not_for_entries;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
 use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
+use ambit_words::labels::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
 
 use super::Mesh;
 use super::records::{NamespaceRecord, entry_labels};
@@ -207,8 +208,7 @@ pub(crate) fn canonical(labels: &Labels, fallback: &Text) -> (Text, Text) {
     let first = |keys: &[&str]| {
         keys.iter().find_map(|key| labels.get(*key)).map(|it| Text::from(it.as_str()))
     };
-    let name = first(&["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]);
-    let revision =
-        first(&["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"]);
+    let name = first(&[CANONICAL_NAME, APP_NAME, "app"]);
+    let revision = first(&[CANONICAL_REVISION, "app.kubernetes.io/version", "version"]);
     (name.unwrap_or_else(|| fallback.clone()), revision.unwrap_or_else(|| Arc::from("latest")))
 }

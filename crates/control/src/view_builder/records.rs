@@ -12,8 +12,12 @@ use ambit_manifest::istio::WorkloadEntry;
 use ambit_manifest::names;
 use ambit_model::Text;
 use ambit_model::workload::{Locality, WorkloadKind};
-use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
-use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
+use ambit_wire::capture::Obstacle;
+use ambit_words::annotations::{
+    CAPTURE_LACKS, ENABLED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+};
+use ambit_words::labels;
+use ambit_words::names::UNSCHEDULABLE;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -73,11 +77,6 @@ pub(crate) struct PodRecord {
     pub(crate) own_status: Option<PodStatus>,
 }
 
-/// What the reason of a pod that is on no node begins with.
-pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
-/// The annotation with which a node agent says that it captured a pod.
-pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
-
 impl PodRecord {
     /// What `pod` says.
     pub(crate) fn new(pod: &Pod) -> Self {
@@ -103,7 +102,7 @@ impl PodRecord {
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             kind,
             owner,
-            is_annotated_captured: says(REDIRECTION) == Some("enabled"),
+            is_annotated_captured: says(REDIRECTION) == Some(ENABLED),
             notes: CaptureNotes::read(says(OLDER_CONNECTIONS), says(CAPTURE_LACKS)),
             obstacle: says(NOT_CAPTURED).and_then(|line| line.parse().ok()).map(Box::new),
             own_status: own_status(pod),
@@ -227,9 +226,9 @@ impl NodeRecord {
         Self {
             addresses: own.filter_map(|it| names::address(&it.address)).collect(),
             locality: Locality {
-                region: label("topology.kubernetes.io/region"),
-                zone: label("topology.kubernetes.io/zone"),
-                subzone: label("topology.istio.io/subzone"),
+                region: label(labels::REGION),
+                zone: label(labels::ZONE),
+                subzone: label(labels::SUBZONE),
             },
         }
     }

@@ -5,12 +5,13 @@
 
 use std::net::IpAddr;
 
+use ambit_manifest::ObjectName;
 use ambit_manifest::names;
-use ambit_manifest::{ObjectName, USE_WAYPOINT};
 use ambit_model::names::{NetworkAddress, ServiceName};
-use ambit_model::plan::HBONE_PORT;
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
 use ambit_model::workload::{AppProtocol, GatewayAddress, GatewayDestination, PortMapping};
+use ambit_words::labels::{INGRESS_USE_WAYPOINT, NONE, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE};
+use ambit_words::ports;
 use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -20,10 +21,6 @@ use super::selectors::Labels;
 
 /// Kubernetes' default for session affinity.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
-/// The label that says where that waypoint is.
-const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
-/// The label that sends gateways through the waypoint too.
-const INGRESS_USE_WAYPOINT: &str = "istio.io/ingress-use-waypoint";
 
 /// The service's name in the view.
 pub(crate) fn service_name(mesh: &Mesh, name: &ObjectName) -> ServiceName {
@@ -192,7 +189,7 @@ fn ip_families(spec: &ServiceSpec) -> IpFamilies {
 /// The waypoint that these labels name.
 pub(crate) fn named_waypoint(labels: &Labels) -> Option<&str> {
     let name = labels.get(USE_WAYPOINT).map(String::as_str);
-    name.filter(|name| !["", "none"].contains(name))
+    name.filter(|name| !["", NONE].contains(name))
 }
 
 /// The waypoint that the first of `labels` to name one means; `none` is an answer too.
@@ -211,6 +208,6 @@ pub(crate) fn waypoint(
     let hostname = format!("{name}.{namespace}.svc.{}", mesh.domain);
     Some(GatewayAddress {
         destination: GatewayDestination::Refused(hostname.into()),
-        hbone_mtls_port: HBONE_PORT,
+        hbone_mtls_port: ports::HBONE,
     })
 }

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::names;
-use ambit_manifest::slice::{BY_NAME, SERVICE_NAME};
+use ambit_manifest::slice::BY_NAME;
 use ambit_model::Text;
 use ambit_model::workload::{PortMapping, Workload};
+use ambit_words::labels::SERVICE_NAME;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
 use super::records::{NamedPorts, ServiceRecord};

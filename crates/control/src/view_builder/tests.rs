@@ -1,10 +1,10 @@
 //! Objects in, resources out: conversion tables, and that one change costs what depends on it.
 
 use ambit_model::names::NetworkAddress;
-use ambit_model::plan::HBONE_PORT;
 use ambit_model::policy::{Action, Match, PolicyScope, Rule};
 use ambit_model::service::{Mode, Scope};
 use ambit_model::workload::{AppProtocol, GatewayDestination, Tunnel, WorkloadKind};
+use ambit_words::ports;
 use serde_json::{Value, json};
 
 mod endpoint_slices;
@@ -249,7 +249,7 @@ fn a_namespace_speaks_for_its_services() {
     let service = the_service(&builder, "shop/web.shop.svc.cluster.local");
     assert_eq!(service.load_balancing.mode, Mode::Failover);
     let waypoint = service.waypoint.unwrap();
-    assert_eq!(waypoint.hbone_mtls_port, HBONE_PORT);
+    assert_eq!(waypoint.hbone_mtls_port, ports::HBONE);
     let refused = "wp.infra.svc.cluster.local".into();
     assert_eq!(waypoint.destination, GatewayDestination::Refused(refused));
     builder.apply([put(

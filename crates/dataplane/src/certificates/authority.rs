@@ -11,6 +11,7 @@ use ambit_model::identity::Identity;
 use ambit_net::grpc;
 use ambit_wire::proto::istio::v1::auth::IstioCertificateRequest;
 use ambit_wire::proto::istio::v1::auth::istio_certificate_service_client as service;
+use ambit_words::names::IMPERSONATED_IDENTITY;
 use futures::future::BoxFuture;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
@@ -19,8 +20,6 @@ use crate::control_plane::{Access, ControlPlaneError};
 
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The field that names whose certificate a node proxy asks for.
-const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 
 /// Why a request was not signed.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,9 @@
 
 use std::fmt::Write;
 
+use ambit_words::durations::write_duration;
 use serde_json::{Value, json};
 
-use crate::go_duration;
 use crate::report::{Latencies, Report};
 
 /// The ends of Fortio's buckets, in units of its resolution.
@@ -88,7 +88,7 @@ pub(crate) fn json(report: &Report, settings: &Settings) -> Value {
 fn requested(report: &Report) -> String {
     match (report.requested_count, report.requested_seconds) {
         (Some(count), _) => format!("exactly {count} calls"),
-        (None, Some(seconds)) => go_duration::format(std::time::Duration::from_secs_f64(seconds)),
+        (None, Some(seconds)) => write_duration(std::time::Duration::from_secs_f64(seconds)),
         (None, None) => "until stop".to_owned(),
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use ambit_words::durations::write_duration;
 use serde_json::{Value, json};
 
-use crate::go_duration;
 use crate::report::Report;
 
 /// Where Vegeta's columns begin.
@@ -113,7 +113,7 @@ fn rounded(micros: f64) -> String {
         [3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1];
     let nanos = (micros * 1e3).round() as u64;
     let next = UNITS_NS.windows(2).find(|pair| nanos >= pair[0]).map_or(1, |pair| pair[1]);
-    go_duration::format(Duration::from_nanos((nanos + next / 2) / next * next))
+    write_duration(Duration::from_nanos((nanos + next / 2) / next * next))
 }
 
 #[cfg(test)]

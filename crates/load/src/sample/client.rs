@@ -3,9 +3,9 @@
 //! Whether connections are used again is the caller's choice, because it is what the published
 //! experiments differ in; everything has a limit, and what went wrong is told in words.
 
-use std::error::Error;
 use std::time::Duration;
 
+use ambit_words::error_chain;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -92,7 +92,8 @@ impl Client {
             let close = HeaderValue::from_static("close");
             request.headers_mut().insert(header::CONNECTION, close);
         }
-        let response = self.client.request(request).await.map_err(|error| failed(chain(&error)))?;
+        let response =
+            self.client.request(request).await.map_err(|error| failed(error_chain(&error)))?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = body(response).await.map_err(failed)?;
         Ok(Answered { status, headers, body })
@@ -107,17 +108,6 @@ pub(super) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
 
 async fn body(response: Response<Incoming>) -> Result<Bytes, String> {
     let limited = Limited::new(response.into_body(), ANSWER_SIZE_MAX_BYTES);
-    let collected = limited.collect().await.map_err(|error| chain(error.as_ref()))?;
+    let collected = limited.collect().await.map_err(|error| error_chain(error.as_ref()))?;
     Ok(collected.to_bytes())
-}
-
-/// An error with its causes: the outer one says little.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ambit_net::drain::Guard;
+use ambit_words::durations::parse_duration;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Request, Response, StatusCode, header};
@@ -12,7 +13,6 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use super::server::{self, Ends};
-use crate::go_duration;
 
 /// Largest answer that can be asked for.
 const SIZE_MAX_BYTES: usize = 8 << 20;
@@ -99,7 +99,7 @@ fn wish(query: &str) -> Result<Wish, String> {
                 wish.size = Some(size.ok_or_else(error)?);
             }
             Some(("delay", text)) => {
-                let delay = go_duration::parse(text).filter(|delay| *delay <= DELAY_MAX);
+                let delay = parse_duration(text).ok().filter(|delay| *delay <= DELAY_MAX);
                 let error = || format!("delay={text}: write a duration up to 60s, such as 10ms\n");
                 wish.delay = delay.ok_or_else(error)?;
             }

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use ambit_net::drain::Guard;
+use ambit_words::durations::write_duration;
 use futures::StreamExt;
 use futures::stream;
 use http_body_util::Full;
@@ -92,7 +93,7 @@ impl FakeService {
             ip_addresses: vec![ends.local.ip().to_string()],
             start_time: answer::timestamp(start_time),
             end_time: answer::timestamp(SystemTime::now()),
-            duration: crate::go_duration::format(start.elapsed()),
+            duration: write_duration(start.elapsed()),
             headers: BTreeMap::new(),
             body: self.settings.message.clone(),
             upstream_calls: calls,

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use ambit_net::drain::Guard;
 use ambit_net::sys::clock::Timer;
+use ambit_words::durations::parse_duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::raw_echo::until_asked;
 use super::server;
-use crate::go_duration;
 
 /// Largest answer.
 const SIZE_MAX_BYTES: usize = 8 << 20;
@@ -59,8 +59,8 @@ impl FromStr for Delay {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (from, to) = text.split_once("..").unwrap_or((text, text));
-        match (go_duration::parse(from), go_duration::parse(to)) {
-            (Some(from), Some(to)) if from <= to => Ok(Self { from, to }),
+        match (parse_duration(from), parse_duration(to)) {
+            (Ok(from), Ok(to)) if from <= to => Ok(Self { from, to }),
             _ => Err("write 10ms, or 5ms..15ms".to_owned()),
         }
     }
@@ -71,8 +71,8 @@ impl FromStr for Stall {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let halves = text.split_once('/').unwrap_or_default();
-        match (go_duration::parse(halves.0), go_duration::parse(halves.1)) {
-            (Some(length), Some(period)) if length < period => Ok(Self { length, period }),
+        match (parse_duration(halves.0), parse_duration(halves.1)) {
+            (Ok(length), Ok(period)) if length < period => Ok(Self { length, period }),
             _ => Err("write 200ms/1s, the first shorter than the second".to_owned()),
         }
     }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ambit_manifest::selector::matches;
+use ambit_words::labels::HOSTNAME;
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm};
 use serde_json::Value;
 
 use crate::addresses::{POD_FIRST, POD_LAST};
 
-const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Most pods on one node: its pod network has no more addresses.
 const PODS_MAX: usize = (POD_LAST - POD_FIRST) as usize + 1;
 

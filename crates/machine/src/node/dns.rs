@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use ambit_words::{names, ports};
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
@@ -21,7 +22,6 @@ use tokio::time::timeout;
 
 pub(crate) use zone::{Data, Found, Zone};
 
-const PORT: u16 = 53;
 /// How long an answer may be kept.
 const TTL_SECONDS: u32 = 5;
 /// Largest UDP answer that is sent, whatever the client says it takes.
@@ -41,7 +41,7 @@ pub(crate) type SharedZone = Arc<RwLock<Arc<Zone>>>;
 /// Serves the zone on the given addresses until the runtime ends.
 pub(crate) async fn serve(addresses: &[IpAddr], zone: &SharedZone) -> io::Result<()> {
     for address in addresses {
-        let address = SocketAddr::new(*address, PORT);
+        let address = SocketAddr::new(*address, ports::DNS);
         let udp = UdpSocket::bind(address).await?;
         let tcp = TcpListener::bind(address).await?;
         tokio::spawn(serve_udp(udp, Arc::clone(zone)));
@@ -206,7 +206,7 @@ fn name(text: &str) -> Option<Name> {
 fn start_of_authority() -> Option<Record> {
     let (server, contact) = (name("ns.dns.cluster.local")?, name("hostmaster.cluster.local")?);
     let soa = SOA::new(server, contact, 1, 7200, 1800, 86400, TTL_SECONDS);
-    Some(Record::from_rdata(name(zone::CLUSTER)?, TTL_SECONDS, RData::SOA(soa)))
+    Some(Record::from_rdata(name(names::DEFAULT_CLUSTER_DOMAIN)?, TTL_SECONDS, RData::SOA(soa)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! joined where it is.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::process::{self, Signal};
+use ambit_words::error_chain;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -69,17 +69,6 @@ enum StartError {
     Launch(#[from] LaunchError),
     #[error("cannot write {path}")]
     File { path: PathBuf, source: io::Error },
-}
-
-/// An error with everything it was caused by, for a status.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// A pod that is being run.
@@ -165,7 +154,7 @@ impl PodRun {
                     self.own_restarts += 1;
                     self.status.reason = "its init died".to_owned();
                 }
-                Err(error) => self.status.reason = with_causes(&error),
+                Err(error) => self.status.reason = error_chain(&error),
             }
             self.status.pid = 0;
             self.status.ready = false;
@@ -431,7 +420,7 @@ impl PodRun {
             if let Err(error) = network::remove_pod(self.context.network, number, &path) {
                 tracing::error!(
                     pod = self.names.name,
-                    error = with_causes(&error),
+                    error = error_chain(&error),
                     "cannot take a pod's network down"
                 );
             }

@@ -5,12 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{All, Pods, ROOT_NAMESPACE, finding, listed, selector, selects};
+use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
+
+use super::{All, Pods, finding, listed, selector, selects};
 use crate::istio::{AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
 use crate::{Finding, Kind, Object, ObjectKey, Typed, policy};
-
-/// The trust domain, unless control is started with another one.
-const TRUST_DOMAIN: &str = "cluster.local";
 
 impl All<'_> {
     /// A policy that is not enforced as it is written, and whom that concerns.
@@ -22,9 +21,9 @@ impl All<'_> {
     ) {
         self.strangers(object, policy, warnings);
         let namespace = &*object.key.namespace;
-        let scope = (namespace != ROOT_NAMESPACE).then_some(namespace);
+        let scope = (namespace != DEFAULT_MESH_NAMESPACE).then_some(namespace);
         self.selects_nothing(object, scope, policy.spec.selector.as_ref(), warnings);
-        let converted = policy::convert(policy, ROOT_NAMESPACE);
+        let converted = policy::convert(policy, DEFAULT_MESH_NAMESPACE);
         if converted.condition.status == "True" {
             return;
         }
@@ -118,7 +117,7 @@ impl All<'_> {
         warnings: &mut Vec<Finding>,
     ) {
         for named in policy::named_namespaces(policy) {
-            if self.has_namespace(&named.namespace) || !named.is_of(TRUST_DOMAIN) {
+            if self.has_namespace(&named.namespace) || !named.is_of(DEFAULT_TRUST_DOMAIN) {
                 continue;
             }
             let what = format!("{} does not exist: no client matches it", named.named());

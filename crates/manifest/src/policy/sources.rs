@@ -3,10 +3,9 @@
 //! A principal of a namespace that does not exist is no error: it may come. Until then it matches
 //! nobody, and a slip in its name looks the same. Nothing here knows which namespaces exist.
 
-use crate::istio::{AuthorizationPolicy, Rule, Values};
+use ambit_words::names::DEFAULT_TRUST_DOMAIN;
 
-/// The trust domain that means the mesh's own, whatever that is called.
-const OWN_TRUST_DOMAIN: &str = "cluster.local";
+use crate::istio::{AuthorizationPolicy, Rule, Values};
 
 /// A namespace that a policy names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +31,9 @@ impl NamedNamespace {
 
     /// Whether it is a namespace of the mesh of this trust domain.
     pub fn is_of(&self, trust_domain: &str) -> bool {
-        self.trust_domain.as_deref().is_none_or(|it| [trust_domain, OWN_TRUST_DOMAIN].contains(&it))
+        self.trust_domain
+            .as_deref()
+            .is_none_or(|it| [trust_domain, DEFAULT_TRUST_DOMAIN].contains(&it))
     }
 }
 

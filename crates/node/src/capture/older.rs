@@ -10,14 +10,12 @@ use std::net::SocketAddr;
 use ambit_net::conntrack::{Conntrack, Entry, Tuple};
 use ambit_net::nftables::{Connection, Protocol};
 use ambit_net::tcp_table::{self, TcpConnection};
+use ambit_words::ports::{DNS_CAPTURE, HBONE, INBOUND, OUTBOUND};
 
-use super::rules::{
-    DNS_CAPTURE_PORT, HBONE_PORT, INBOUND_PORT, MARK_MASK, OUTBOUND_PORT, PROXY_MARK,
-    TRANSPARENT_MARK,
-};
+use super::rules::{MARK_MASK, PROXY_MARK, TRANSPARENT_MARK};
 
 /// Ports at which every connection is a captured one.
-const PROXY_PORTS: [u16; 4] = [OUTBOUND_PORT, INBOUND_PORT, HBONE_PORT, DNS_CAPTURE_PORT];
+const PROXY_PORTS: [u16; 4] = [OUTBOUND, INBOUND, HBONE, DNS_CAPTURE];
 /// Longest record: it is written in one transaction of some 60 bytes each. What is beyond is cut.
 const OLDER_MAX: usize = 200_000;
 

@@ -12,12 +12,12 @@ use std::path::Path;
 use ambit_net::namespace::NetNs;
 use ambit_net::procnet;
 use ambit_wire::capture::Obstacle;
+use ambit_words::ports::{DNS_CAPTURE, HBONE, INBOUND, OUTBOUND};
 
 use super::CaptureError;
-use super::rules::{DNS_CAPTURE_PORT, HBONE_PORT, INBOUND_PORT, OUTBOUND_PORT};
 
 /// The ports, in the order in which they are looked at.
-const PORTS: [u16; 4] = [OUTBOUND_PORT, INBOUND_PORT, HBONE_PORT, DNS_CAPTURE_PORT];
+const PORTS: [u16; 4] = [OUTBOUND, INBOUND, HBONE, DNS_CAPTURE];
 /// Descriptors that are looked at in one search: a pod may open as many as it likes, and whoever
 /// searches has other pods to see to.
 const DESCRIPTORS_MAX: usize = 200_000;
@@ -43,7 +43,7 @@ pub(crate) fn obstacle(netns: &NetNs, reason: String) -> Result<Obstacle, Captur
 fn holders() -> io::Result<Vec<(u16, BTreeSet<u64>)>> {
     let of = |port| {
         let (mut inodes, udp) = procnet::holders(port)?;
-        if port == DNS_CAPTURE_PORT {
+        if port == DNS_CAPTURE {
             inodes.extend(udp);
         }
         Ok((port, inodes))

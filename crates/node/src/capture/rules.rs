@@ -25,6 +25,8 @@ use ambit_net::netlink;
 use ambit_net::nftables::{
     Chain, Connection, Direction, Family, Hook, Priority, Protocol, Rule, Set, Table,
 };
+use ambit_words::addresses::{PROBE_V4, PROBE_V6};
+use ambit_words::ports::{DNS, DNS_CAPTURE, HBONE, INBOUND, OUTBOUND};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::pod::CaptureOptions;
@@ -32,27 +34,12 @@ use crate::pod::CaptureOptions;
 /// Name of the agent's tables, in the pods' namespaces and in the node's.
 pub(crate) const TABLE: &str = "ambit";
 
-/// Where the proxy takes connections that the pod opens.
-pub(crate) const OUTBOUND_PORT: u16 = 15001;
-/// Where the proxy takes plain connections to the pod.
-pub(crate) const INBOUND_PORT: u16 = 15006;
-/// Where the proxy takes HBONE; reached as it is, never redirected.
-pub(crate) const HBONE_PORT: u16 = 15008;
-/// Where the proxy answers DNS.
-pub(crate) const DNS_CAPTURE_PORT: u16 = 15053;
-
 /// Mark of every socket of the proxy.
 pub(crate) const PROXY_MARK: u32 = 0x539;
 /// Mark of connections that the proxy opened with the client's address as source.
 pub(crate) const TRANSPARENT_MARK: u32 = 0x111;
 /// The bits of a mark that are ours.
 pub(crate) const MARK_MASK: u32 = 0xfff;
-
-/// The address that the node's own connections to pods come from: kubelet probes.
-pub(crate) const PROBE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
-/// The same for IPv6.
-pub(crate) const PROBE_V6: Ipv6Addr =
-    Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff);
 
 /// Kernel parameter that lets a connection waiting on a closed listener move to another one.
 pub(crate) const MIGRATE_PARAMETER: &str = "net/ipv4/tcp_migrate_req";
@@ -73,7 +60,6 @@ const RULE_PRIORITY: u32 = 32764;
 const ROUTE_TABLE: u32 = 100;
 /// The kernel's own table of what is delivered here.
 const LOCAL_TABLE: u32 = 255;
-const DNS_PORT: u16 = 53;
 const DNS_ZONE: u16 = 1;
 
 const TCP_FIN: u8 = 0x01;
@@ -261,9 +247,9 @@ fn nat_prerouting(version: IpVersion, options: CaptureOptions, uplink: &Uplink) 
     let inbound = redirected
         .fold(first_packet(Rule::new("inbound")), Rule::destination_not)
         .to_local_address()
-        .port_not(HBONE_PORT)
+        .port_not(HBONE)
         .mark_not(PROXY_MARK, MARK_MASK)
-        .redirect(INBOUND_PORT);
+        .redirect(INBOUND);
     vec![probe.accept(), inbound]
 }
 
@@ -278,17 +264,17 @@ fn nat_output(version: IpVersion, options: CaptureOptions) -> Vec<Rule> {
         rules.push(
             Rule::new("dns over udp")
                 .protocol(Protocol::Udp)
-                .port(DNS_PORT)
+                .port(DNS)
                 .out_interface_not("lo")
                 .mark_not(PROXY_MARK, MARK_MASK)
-                .redirect(DNS_CAPTURE_PORT),
+                .redirect(DNS_CAPTURE),
         );
         rules.push(
             first_packet(Rule::new("dns over tcp"))
-                .port(DNS_PORT)
+                .port(DNS)
                 .destination_not(version.localhost())
                 .mark_not(PROXY_MARK, MARK_MASK)
-                .redirect(DNS_CAPTURE_PORT),
+                .redirect(DNS_CAPTURE),
         );
     }
     rules.extend([
@@ -303,7 +289,7 @@ fn nat_output(version: IpVersion, options: CaptureOptions) -> Vec<Rule> {
         first_packet(Rule::new("outbound"))
             .destination_not(version.localhost())
             .mark_not(PROXY_MARK, MARK_MASK)
-            .redirect_into(version.outbound_block(), OUTBOUND_PORT),
+            .redirect_into(version.outbound_block(), OUTBOUND),
     ]);
     rules
 }
@@ -323,8 +309,8 @@ fn filter_input(version: IpVersion, uplink: &Uplink, filter: &Filter) -> Vec<Rul
         Rule::new("within the pod").in_interface("lo").accept(),
         // A packet in which no protocol is found is none of the others, either.
         Rule::new("other protocols").protocol_not(Protocol::Tcp).accept(),
-        Rule::new("hbone").protocol(Protocol::Tcp).port(HBONE_PORT).accept(),
-        Rule::new("redirected").protocol(Protocol::Tcp).port(INBOUND_PORT).accept(),
+        Rule::new("hbone").protocol(Protocol::Tcp).port(HBONE).accept(),
+        Rule::new("redirected").protocol(Protocol::Tcp).port(INBOUND).accept(),
         probe_of_node(version, uplink).accept(),
     ];
     rules.extend(unless_captured(filter, |rule| match version {
@@ -377,7 +363,7 @@ fn unless_captured(filter: &Filter, of_older: impl Fn(Rule) -> Rule) -> Vec<Rule
 fn zone_of_query() -> Rule {
     Rule::new("dns queries of the proxy")
         .protocol(Protocol::Udp)
-        .port(DNS_PORT)
+        .port(DNS)
         .mark(PROXY_MARK, MARK_MASK)
         .zone(DNS_ZONE)
 }
@@ -385,7 +371,7 @@ fn zone_of_query() -> Rule {
 fn zone_of_answer() -> Rule {
     Rule::new("dns answers to the proxy")
         .protocol(Protocol::Udp)
-        .source_port(DNS_PORT)
+        .source_port(DNS)
         .mark_not(PROXY_MARK, MARK_MASK)
         .zone(DNS_ZONE)
 }

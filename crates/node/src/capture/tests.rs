@@ -10,6 +10,7 @@ use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rul
 use ambit_net::socket::DialOptions;
 use ambit_net::sys::mount::{self, MountOptions};
 use ambit_net::sys::process::{self, Namespaces};
+use ambit_words::ports::{INBOUND, OUTBOUND};
 
 use super::rules::{
     Extent, IpVersion, LOOSE_PARAMETER, MIGRATE_PARAMETER, PROXY_MARK, TABLE, TRANSPARENT_MARK,
@@ -520,8 +521,8 @@ fn istio_rules(version: IpVersion) -> Table {
     Table::new(version.family(), "nat")
         .chain(prerouting.rule(to("ISTIO_PRERT")).rule(foreign))
         .chain(Chain::nat("OUTPUT", Hook::Output, nat).rule(to("ISTIO_OUTPUT")))
-        .chain(Chain::regular("ISTIO_PRERT").rule(redirect(rules::INBOUND_PORT)))
-        .chain(Chain::regular("ISTIO_OUTPUT").rule(redirect(rules::OUTBOUND_PORT)))
+        .chain(Chain::regular("ISTIO_PRERT").rule(redirect(INBOUND)))
+        .chain(Chain::regular("ISTIO_OUTPUT").rule(redirect(OUTBOUND)))
 }
 
 #[tokio::test]

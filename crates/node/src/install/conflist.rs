@@ -4,12 +4,11 @@
 
 use std::path::Path;
 
+use ambit_words::names::CNI_PLUGIN;
 use serde_json::{Value, json};
 
 use crate::plugin::{AGENT_TIMEOUT_SECONDS, VERSIONS};
 
-/// Name of the plugin's executable, and its type in a configuration.
-pub const PLUGIN: &str = "ambit-cni";
 /// How the names of configurations end, as container runtimes know them.
 const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 /// A list of plugins; the others hold one plugin.
@@ -42,7 +41,8 @@ pub(crate) struct Chained {
 /// The plugin's entry in a list.
 pub(crate) fn entry(agent_socket: &Path, mesh_namespace: Option<&str>) -> Value {
     let timeout = AGENT_TIMEOUT_SECONDS;
-    let mut entry = json!({"type": PLUGIN, "agentSocket": agent_socket, "agentTimeout": timeout});
+    let mut entry =
+        json!({"type": CNI_PLUGIN, "agentSocket": agent_socket, "agentTimeout": timeout});
     if let Some(namespace) = mesh_namespace {
         entry["meshNamespace"] = namespace.into();
     }
@@ -104,7 +104,7 @@ pub(crate) fn unchain(content: &[u8]) -> Result<Option<Vec<u8>>, ConflistError> 
 }
 
 fn is_ours(plugin: &Value) -> bool {
-    plugin["type"] == PLUGIN
+    plugin["type"] == CNI_PLUGIN
 }
 
 /// With a version that has no chains, every pod would be refused.
@@ -177,7 +177,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_plugin_follows_those_of_every_network() {
-        let ours = PLUGIN;
+        let ours = CNI_PLUGIN;
         let calico: &[&str] = &["calico", "portmap", "bandwidth", ours];
         check("10-calico.conflist", CALICO, Ok(("10-calico.conflist", calico)));
         check("05-cilium.conflist", CILIUM, Ok(("05-cilium.conflist", &["cilium-cni", ours])));
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         let first = chain("a.conflist", CILIUM.as_bytes(), &old).expect("valid").expect("written");
         assert_eq!(ours(&first.content), Some(old));
         let second = chain("a.conflist", &first.content, &new).expect("valid").expect("written");
-        assert_eq!(types(&second.content), ["cilium-cni", PLUGIN]);
+        assert_eq!(types(&second.content), ["cilium-cni", CNI_PLUGIN]);
         assert_eq!(ours(&second.content), Some(new.clone()));
         let mut followed: Value = serde_json::from_slice(&second.content).expect("JSON");
         followed["plugins"].as_array_mut().expect("a list").push(json!({"type": "portmap"}));

@@ -10,16 +10,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
 use ambit_net::namespace::NetNs;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::Api;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
@@ -35,12 +34,6 @@ use super::{REFRESH_QUEUE, Refresh, RegistryHandle};
 use crate::place::Place;
 use crate::pod::{NewPod, PodName, PodObject, PodStatus, PodUid, RegistryView};
 
-/// Longest wait for a connection to the server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the server keeps one watch open before it is asked for anew.
-pub(crate) const WATCH_TIMEOUT_SECONDS: u32 = 120;
-/// Longest silence on a connection, watches included: one that died without a word is found out.
-const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// Wait before the first new try of a watch; doubles with each further failure.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
 /// Longest wait between two tries of a watch.
@@ -76,35 +69,6 @@ struct LookedUp {
     name: PodName,
     /// Who waits for it.
     announced: Option<Refresh>,
-}
-
-/// Why no client for the API server could be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The file named, or what a pod is given, cannot be used.
-    #[error("read the client configuration")]
-    Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// What it says cannot be used.
-    #[error("make a client for the API server")]
-    Client(#[source] kube::Error),
-}
-
-/// A client: by that file, or as every program in a cluster finds its server.
-pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
-    let wrong = |error: Box<dyn std::error::Error + Send + Sync>| ClientError::Configuration(error);
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.into()))?;
-            let options = KubeConfigOptions::default();
-            let config = Config::from_custom_kubeconfig(file, &options).await;
-            config.map_err(|error| wrong(error.into()))?
-        }
-        None => Config::infer().await.map_err(|error| wrong(error.into()))?,
-    };
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(SILENCE_MAX);
-    config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(ClientError::Client)
 }
 
 /// Follows the server until the handle is dropped. Comes back when everything is known.
@@ -496,11 +460,12 @@ impl Backoff for Reconnect {
 
 #[cfg(test)]
 mod tests {
-    use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
+    use ambit_wire::capture::Obstacle;
+    use ambit_words::annotations::{NOT_CAPTURED, REDIRECTION};
+    use ambit_words::labels::DATAPLANE_MODE;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod::MODE_LABEL;
     use crate::registry::fake_api::FakeApi;
     use crate::registry::reports::{Annotations, Report, ReportError, Reports};
     use crate::testbed::{Directory, PATIENCE};
@@ -560,7 +525,7 @@ mod tests {
         /// Annotations as of now: the uid that is reported.
         fn reported(&self) -> Option<String> {
             let pod = self.api.object(WEB)?;
-            let annotation = &pod["metadata"]["annotations"][crate::pod::CAPTURED_ANNOTATION];
+            let annotation = &pod["metadata"]["annotations"][REDIRECTION];
             (annotation == "enabled").then(|| pod["metadata"]["uid"].as_str().map(str::to_owned))?
         }
     }
@@ -580,7 +545,7 @@ mod tests {
     }
 
     fn is_ambient(view: &RegistryView) -> bool {
-        view.namespaces.get("shop").is_some_and(|labels| labels[MODE_LABEL] == "ambient")
+        view.namespaces.get("shop").is_some_and(|labels| labels[DATAPLANE_MODE] == "ambient")
     }
 
     #[tokio::test]

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ambit_wire::capture::{NOT_CAPTURED, Obstacle};
-use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
+use ambit_wire::capture::Obstacle;
+use ambit_words::annotations::{
+    CAPTURE_LACKS, ENABLED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
@@ -17,10 +19,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::files::{CapturedFiles, RegistryError};
-use crate::pod::{CAPTURED_ANNOTATION, PodName, PodObject, PodUid, RegistryView};
+use crate::pod::{PodName, PodObject, PodUid, RegistryView};
 
-/// What the annotation says of a captured pod.
-const CAPTURED: &str = "enabled";
 /// Longest that the server may take to write a report.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two writes of which only the number of older connections is the reason: it falls
@@ -54,13 +54,13 @@ pub(crate) enum ReportError {
     Files(#[from] RegistryError),
     /// The server refused, or is away.
     #[error(
-        "write the pod's annotation {CAPTURED_ANNOTATION} (the agent may need `patch` on \
+        "write the pod's annotation {REDIRECTION} (the agent may need `patch` on \
         pods/status)"
     )]
     Annotate(#[source] kube::Error),
     /// The server did not answer.
     #[error(
-        "write the pod's annotation {CAPTURED_ANNOTATION}: no answer of the API server within {}s",
+        "write the pod's annotation {REDIRECTION}: no answer of the API server within {}s",
         WRITE_TIMEOUT.as_secs()
     )]
     Silence,
@@ -183,7 +183,7 @@ impl Annotations {
         *last = Last::Unsure;
         // The uid makes it conditional: no other pod of this name is meant.
         let patch = json!({"metadata": {"uid": uid.as_str(), "annotations": {
-            CAPTURED_ANNOTATION: report.map(|_| CAPTURED),
+            REDIRECTION: report.map(|_| ENABLED),
             OLDER_CONNECTIONS: report.and_then(|it| it.older()),
             CAPTURE_LACKS: report.and_then(|it| it.lacks()),
             NOT_CAPTURED: null,
@@ -247,7 +247,7 @@ impl Annotations {
         let view = self.view.borrow();
         let Some(pod) = view.pods.get(name).filter(|pod| pod.uid == *uid) else { return false };
         let says = |key: &str| pod.annotations.get(key).cloned();
-        let is_captured = says(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED);
+        let is_captured = says(REDIRECTION).is_some_and(|value| value == ENABLED);
         let lacks = report.and_then(|it| it.lacks());
         let is_explained = says(NOT_CAPTURED).is_some();
         if is_captured != report.is_some() || says(CAPTURE_LACKS) != lacks || is_explained {
@@ -280,9 +280,10 @@ impl Annotations {
 
     fn all(&self) -> Vec<(PodName, PodUid)> {
         let view = self.view.borrow();
-        let captured = view.pods.values().filter(|pod| {
-            pod.annotations.get(CAPTURED_ANNOTATION).is_some_and(|value| value == CAPTURED)
-        });
+        let captured = view
+            .pods
+            .values()
+            .filter(|pod| pod.annotations.get(REDIRECTION).is_some_and(|value| value == ENABLED));
         captured.map(|pod| (pod.name.clone(), pod.uid.clone())).collect()
     }
 }

@@ -8,30 +8,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ambit_dataplane::control_plane::{RootCertificate, Token};
+use ambit_words::durations::{DurationError, parse_duration_or_seconds};
+use ambit_words::{names, ports};
 use http::Uri;
 use zeroize::Zeroizing;
 
 use super::istio::{Environment, ProxyConfig};
 use super::{Args, ConfigError};
 
-/// Units of a duration, longest first so that `ms` is not taken for `m`.
-const UNITS: [(&str, f64); 7] = [
-    ("ns", 1e-9),
-    ("us", 1e-6),
-    ("ms", 1e-3),
-    ("s", 1.0),
-    ("m", 60.0),
-    ("h", 3600.0),
-    ("d", 86400.0),
-];
-/// No setting needs to be longer; keeps arithmetic far from overflow.
-const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 86400);
 /// ztunnel's floor for the number of threads.
 const MIN_WORKER_THREADS: usize = 2;
 /// Listeners exist per thread and pod: more threads would cost descriptors, not bring speed.
 const MAX_WORKER_THREADS: usize = 64;
-/// DNS servers listen here unless told otherwise.
-const DNS_PORT: u16 = 53;
 
 /// How many data-plane threads to start.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,41 +90,15 @@ pub(super) fn cpu_quantity(text: &str) -> Result<usize, String> {
     Ok(cores.ceil() as usize)
 }
 
-/// A duration as Istio writes it: `90s`, `1h30m`, `500ms`; a bare number is seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration; write for example 90s, 1h30m or 500ms");
-    let mut rest = text.trim();
-    if rest.is_empty() {
-        return Err(wrong());
-    }
-    let mut seconds = 0.0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number: f64 = rest[..end].parse().map_err(|_| wrong())?;
-        rest = &rest[end..];
-        let unit = if rest.is_empty() { Some(&("", 1.0)) } else { unit_of(rest) };
-        let (name, scale) = unit.ok_or_else(wrong)?;
-        seconds += number * scale;
-        rest = rest[name.len()..].trim_start();
-    }
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    if duration > MAX_DURATION {
-        return Err(format!("{text:?} is longer than ten years"));
-    }
-    Ok(duration)
-}
-
-fn unit_of(text: &str) -> Option<&'static (&'static str, f64)> {
-    UNITS.iter().find(|(name, _)| {
-        let after = text.strip_prefix(name);
-        after.is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_alphabetic()))
-    })
+/// A duration; as for ztunnel, a bare number is seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, DurationError> {
+    parse_duration_or_seconds(text, Duration::ZERO..=Duration::MAX)
 }
 
 /// A DNS server, with port 53 unless it names another.
 pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>();
-    let bare = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    let bare = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, ports::DNS));
     with_port
         .or_else(|_| bare())
         .map_err(|_| format!("{text:?} is no IP address, nor one with a port"))
@@ -177,14 +139,15 @@ impl Uris {
         proxy_config: &ProxyConfig,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
-        let default = match environment.variable("KUBERNETES_SERVICE_HOST") {
-            Some(_) => "https://istiod.istio-system.svc:15012",
-            None => "https://localhost:15012",
+        let host = match environment.variable("KUBERNETES_SERVICE_HOST") {
+            Some(_) => names::CONTROL_HOST,
+            None => "localhost",
         };
+        let default = format!("https://{host}:{}", ports::XDS);
         let named = args.xds_address.as_deref().or(proxy_config.discovery_address.as_deref());
         Ok(Self {
-            discovery: uri("--xds-address", named.unwrap_or(default))?,
-            authority: uri("--ca-address", args.ca_address.as_deref().unwrap_or(default))?,
+            discovery: uri("--xds-address", named.unwrap_or(&default))?,
+            authority: uri("--ca-address", args.ca_address.as_deref().unwrap_or(&default))?,
         })
     }
 

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, udp_bind, unspecified_like};
+use ambit_words::ports;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
@@ -24,8 +25,6 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_RESOLVERS: usize = 3;
 /// Where the node's own resolvers are named.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Resolvers listen here.
-const DNS_PORT: u16 = 53;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +60,7 @@ pub(super) fn node_resolvers(configured: &[SocketAddr]) -> Vec<SocketAddr> {
 fn resolvers_of(resolv_conf: &str) -> Vec<SocketAddr> {
     let lines = resolv_conf.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
     let addresses = lines.filter_map(|rest| rest.trim().parse().ok());
-    addresses.map(|ip| SocketAddr::new(ip, DNS_PORT)).take(MAX_RESOLVERS).collect()
+    addresses.map(|ip| SocketAddr::new(ip, ports::DNS)).take(MAX_RESOLVERS).collect()
 }
 
 /// Asks one resolver after the other.

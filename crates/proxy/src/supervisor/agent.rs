@@ -11,6 +11,7 @@ use ambit_net::seqpacket::{Connection, PacketError};
 use ambit_net::sys::process::effective_uid;
 use ambit_wire::zds::MAX_PACKET_BYTES;
 use ambit_wire::zds::proxy::{Enrolment, Event, Packet, SessionError};
+use ambit_words::error_chain;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
@@ -70,9 +71,10 @@ pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
         match ended {
             AgentError::Ending => return,
             AgentError::Socket(PacketError::Closed) => info!("the node agent closed its socket"),
-            error if is_away && was_away => debug!(error = %chain(&error), "node agent"),
+            error if is_away && was_away => debug!(error = %error_chain(&error), "node agent"),
             error => {
-                warn!(error = %chain(&error), "no connection to the node agent; pods stay served")
+                let error = error_chain(&error);
+                warn!(error, "no connection to the node agent; pods stay served")
             }
         }
         if is_away {
@@ -81,11 +83,6 @@ pub(super) async fn follow(path: PathBuf, asked: mpsc::Sender<Asked>) {
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RECONNECT_LIMIT);
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 async fn session(
@@ -127,7 +124,7 @@ async fn converse(
             Ok(Event::Refuse(refusal)) => Err(refusal.to_string()),
             Ok(event) => ask(asked, event, fds.into_iter().next()).await?,
             Err(error) => {
-                let last = enrolment.answer(Err(&chain(&error)));
+                let last = enrolment.answer(Err(&error_chain(&error)));
                 socket.send(&last, &[]).await.map_err(AgentError::Socket)?;
                 return Err(AgentError::Session(error));
             }

@@ -17,13 +17,11 @@ use std::sync::Arc;
 use ambit_net::namespace::{NetNs, set_sysctl};
 use ambit_net::procnet;
 use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, tcp_listener, udp_bind};
+use ambit_words::ports;
 use tracing::{debug, warn};
 
 use crate::config::{Config, Operator};
 use crate::handover::{DnsSocket, ListenerKind, Message, OperatorSocket, PodInfo, ToWorker};
-
-/// The port on which captured DNS queries arrive.
-const DNS_PORT: u16 = 15053;
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -200,7 +198,7 @@ fn open_dns(
         if ip.is_ipv6() && !options.ipv6 {
             continue;
         }
-        let address = SocketAddr::new(*ip, DNS_PORT);
+        let address = SocketAddr::new(*ip, ports::DNS_CAPTURE);
         let udp = udp_bind(address, &listen).map(OwnedFd::from);
         let tcp = tcp_listener(address, &listen).map(OwnedFd::from);
         for (kind, opened) in [(DnsSocket::Udp, udp), (DnsSocket::Tcp, tcp)] {

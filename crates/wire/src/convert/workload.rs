@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ambit_model::identity::{DEFAULT_SERVICE_ACCOUNT, DEFAULT_TRUST_DOMAIN};
+use ambit_model::identity::DEFAULT_SERVICE_ACCOUNT;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::{
     AppProtocol, ApplicationProtocol, ApplicationTunnel, GatewayAddress, GatewayDestination,
     Locality, PortMapping, Template, Tunnel, Workload, WorkloadKind,
 };
+use ambit_words::names::DEFAULT_TRUST_DOMAIN;
 
 use super::{
     ConvertError, Problem, each, ip, ip_bytes, known, network_address, network_address_message,

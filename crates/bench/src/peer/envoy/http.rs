@@ -1,8 +1,9 @@
 //! HTTP connection managers, their routes and filters.
 
+use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 use serde_json::{Value, json};
 
-use super::super::topology::{CLUSTER_DOMAIN, Pod, Protocol, Service, Topology};
+use super::super::topology::{Pod, Protocol, Service, Topology};
 use super::{cluster, extension};
 
 const MANAGER: &str =
@@ -97,7 +98,7 @@ fn manager(stat_prefix: &str, filters: &[Value]) -> Value {
 fn domains(service: &Service, pod: &Pod) -> Vec<String> {
     let Service { namespace, name, .. } = service;
     let mut domains = vec![
-        format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}"),
+        format!("{name}.{namespace}.svc.{DEFAULT_CLUSTER_DOMAIN}"),
         format!("{name}.{namespace}.svc"),
         format!("{name}.{namespace}"),
     ];

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
-use ambit_manifest::slice::SERVICE_NAME;
 use ambit_manifest::{Kind, Typed};
-use ambit_wire::capture::NOT_CAPTURED;
-use ambit_wire::kubernetes::{CAPTURE_LACKS, OLDER_CONNECTIONS};
+use ambit_words::annotations::{
+    CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+};
+use ambit_words::labels::SERVICE_NAME;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
     ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Service,
@@ -23,7 +24,7 @@ use serde_json::Value;
 
 use super::strictest;
 use crate::registry::Event;
-use crate::view_builder::records::{REDIRECTION, TRAFFIC_DISTRIBUTION};
+use crate::view_builder::records::TRAFFIC_DISTRIBUTION;
 
 /// Slices of which the controller that follows selectors is not the author: its own, one at least
 /// for each Service, say nothing that pods do not say. Those that it leaves behind when a Service
@@ -239,7 +240,7 @@ fn reduce_istio(object: &mut DynamicObject) {
     metadata.resource_version = None;
     metadata.finalizers = None;
     if let Some(annotations) = &mut metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        annotations.remove(LAST_APPLIED);
     }
     if let Some(fields) = object.data.as_object_mut() {
         fields.retain(|name, _| name == "spec");

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use ambit_words::durations::parse_duration;
 use http::Uri;
 use serde_json::Value;
-
-use crate::go_duration;
 
 /// Most upstreams of one service.
 const UPSTREAMS_MAX: usize = 64;
@@ -95,8 +94,8 @@ impl Settings {
     /// Reads the environment. An empty variable counts as not set.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let text = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let duration_of =
-            |name| parsed(name, text(name), go_duration::parse, "write it as 1s or 250ms");
+        let duration = |text: &str| parse_duration(text).ok();
+        let duration_of = |name| parsed(name, text(name), duration, "write it as 1s or 250ms");
         let flag = |name| parsed(name, text(name), flag, "write true or false");
         let server_type = |kind: &str| (kind == "http").then_some(());
         let http_only = "this sample speaks http only; run the image itself for anything else";

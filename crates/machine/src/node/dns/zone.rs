@@ -9,12 +9,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ambit_net::nftables::Protocol;
+use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 use hickory_proto::rr::RecordType;
 
 use crate::node::services::ServiceView;
-
-/// The cluster's domain.
-pub(crate) const CLUSTER: &str = "cluster.local";
 
 /// One piece of data of a name. Names are without the final dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +61,7 @@ impl Zone {
         }
         for (namespace, addresses) in pods {
             for address in addresses {
-                let name = format!("{}.{namespace}.pod.{CLUSTER}", dashed(*address));
+                let name = format!("{}.{namespace}.pod.{DEFAULT_CLUSTER_DOMAIN}", dashed(*address));
                 zone.add(name, Data::Address(*address));
             }
         }
@@ -74,7 +72,7 @@ impl Zone {
     pub(crate) fn find(&self, name: &str, kind: RecordType) -> Found {
         let name = name.trim_end_matches('.');
         let Some(data) = self.names.get(name) else {
-            let exists = self.endings.contains(name) || name == CLUSTER;
+            let exists = self.endings.contains(name) || name == DEFAULT_CLUSTER_DOMAIN;
             return if exists { Found::Data(Vec::new()) } else { Found::Nothing };
         };
         let of_kind = |data: &&Data| match data {
@@ -108,7 +106,7 @@ impl Zone {
     }
 
     fn add_service(&mut self, service: &ServiceView) {
-        let host = format!("{}.{}.svc.{CLUSTER}", service.name, service.namespace);
+        let host = format!("{}.{}.svc.{DEFAULT_CLUSTER_DOMAIN}", service.name, service.namespace);
         for address in &service.addresses {
             self.add(host.clone(), Data::Address(*address));
             self.add(reverse(*address), Data::Pointer(host.clone()));

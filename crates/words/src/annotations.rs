@@ -1,0 +1,19 @@
+//! Keys of annotations.
+
+/// On a pod: [`ENABLED`] if it is captured. The agent writes it.
+pub const REDIRECTION: &str = "ambient.istio.io/redirection";
+/// The value of [`REDIRECTION`] of a captured pod.
+pub const ENABLED: &str = "enabled";
+/// On a pod: `true` leaves connections to it alone.
+pub const BYPASS_INBOUND_CAPTURE: &str = "ambient.istio.io/bypass-inbound-capture";
+/// On a pod: how many open connections are older than its capture. The agent writes it.
+pub const OLDER_CONNECTIONS: &str = "ambit.io/older-connections";
+/// On a pod: the kernel parameter that its capture lacks. The agent writes it.
+pub const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
+/// On a pod: why it is not captured, although it is enrolled. The agent writes it.
+pub const NOT_CAPTURED: &str = "ambit.io/not-captured";
+/// On the agents' DaemonSet: the order to leave; on an agent's pod: its answer.
+pub const DEPARTURE: &str = "ambit.io/departure";
+
+/// Where kubectl keeps the whole object as it was applied.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -1,0 +1,40 @@
+//! Keys of labels, of selectors and of taints.
+
+/// Enrols a namespace or pod: [`AMBIENT`] or [`NONE`].
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// The value of [`DATAPLANE_MODE`] that enrols.
+pub const AMBIENT: &str = "ambient";
+/// The value of [`DATAPLANE_MODE`] that takes a pod out, and of [`USE_WAYPOINT`] that names none.
+pub const NONE: &str = "none";
+/// Names a waypoint, on a namespace, Service, pod or entry.
+pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// The namespace of the waypoint that [`USE_WAYPOINT`] names.
+pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+/// Sends what comes through a gateway to the waypoint too.
+pub const INGRESS_USE_WAYPOINT: &str = "istio.io/ingress-use-waypoint";
+/// On a pod or namespace: `true` has connections cut that are older than the capture.
+pub const CUT_OPEN_CONNECTIONS: &str = "ambit.io/cut-open-connections";
+/// The name of an application, in telemetry.
+pub const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
+/// The version of an application, in telemetry.
+pub const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
+/// The smallest of Istio's three parts of a locality.
+pub const SUBZONE: &str = "topology.istio.io/subzone";
+
+/// Kubernetes' name of an application.
+pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// The Service of an EndpointSlice.
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The name of a node.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The operating system of a node.
+pub const OS: &str = "kubernetes.io/os";
+/// The region of a node.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// The zone of a node.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// The kind of machine of a node.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+
+/// The taint that Istio's CNI plugin, and the node agent by default, take away from a ready node.
+pub const ISTIO_NOT_READY: &str = "cni.istio.io/not-ready";

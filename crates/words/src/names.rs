@@ -1,0 +1,29 @@
+//! Names that have a meaning of their own.
+
+/// The trust domain unless told otherwise. In a policy it means the mesh's own, whatever that is.
+pub const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
+/// The domain of a cluster's Services unless told otherwise.
+pub const DEFAULT_CLUSTER_DOMAIN: &str = "cluster.local";
+/// Where Ambit's parts run, and where policies apply to the whole mesh, unless told otherwise:
+/// Istio's name, so that either can take the other's place.
+pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
+/// The control plane's Deployment, Service and service account.
+pub const CONTROL: &str = "istiod";
+/// The control plane's name in certificates.
+pub const CONTROL_HOST: &str = "istiod.istio-system.svc";
+/// The node proxies' DaemonSet and service account.
+pub const PROXY: &str = "ztunnel";
+/// The control plane's Lease: who holds it leads.
+pub const CONTROL_LEASE: &str = "ambit-control";
+/// The CNI plugin, and its file on a node.
+pub const CNI_PLUGIN: &str = "ambit-cni";
+/// The ConfigMap of each namespace that has the roots of trust.
+pub const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
+/// What a token must be meant for, to be taken for a certificate.
+pub const TOKEN_AUDIENCE: &str = "istio-ca";
+/// The metadata of a certificate request that names for whom it is.
+pub const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
+/// The reason of a pod's condition for which no node has room.
+pub const UNSCHEDULABLE: &str = "Unschedulable";
+/// The media type of metrics.
+pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
