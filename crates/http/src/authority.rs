@@ -19,7 +19,7 @@ pub struct Authority {
 
 impl Authority {
     /// Reads `host`, `host:port`, `[v6]` or `[v6]:port`.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refused> {
         if bytes.contains(&b'@') {
             return Err(Refused::UserInfo);
         }
@@ -51,7 +51,7 @@ impl Authority {
     }
 
     /// The port, if one is written.
-    pub fn port(&self) -> Option<u16> {
+    pub(crate) fn port(&self) -> Option<u16> {
         self.port
     }
 }

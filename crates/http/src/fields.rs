@@ -26,9 +26,9 @@ const SEPARATORS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLimits {
     /// The number of fields.
-    pub number: u16,
+    pub(crate) number: u16,
     /// The bytes of all fields, as HTTP/1.1 writes them.
-    pub bytes: u32,
+    pub(crate) bytes: u32,
 }
 
 impl Default for FieldLimits {
@@ -135,7 +135,7 @@ impl Eq for Fields {}
 
 impl Fields {
     /// No fields yet.
-    pub fn new(limits: FieldLimits) -> Self {
+    pub(crate) fn new(limits: FieldLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
@@ -156,13 +156,13 @@ impl Fields {
     }
 
     /// The values of all fields of this name, in their order.
-    pub fn all<'a>(&'a self, name: impl Into<Name<'a>>) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn all<'a>(&'a self, name: impl Into<Name<'a>>) -> impl Iterator<Item = &'a [u8]> {
         let name = name.into();
         self.iter().filter(move |field| is_named(field, name)).map(|field| field.value)
     }
 
     /// The value of the first field of this name.
-    pub fn first<'a>(&'a self, name: impl Into<Name<'a>>) -> Option<&'a [u8]> {
+    pub(crate) fn first<'a>(&'a self, name: impl Into<Name<'a>>) -> Option<&'a [u8]> {
         self.all(name).next()
     }
 

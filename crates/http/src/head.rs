@@ -55,7 +55,7 @@ const REGISTERED: [&str; 9] =
 
 impl Method {
     /// The method that this is. Any token is one.
-    pub fn parse(text: &str) -> Result<Self, Refused> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Refused> {
         if let Some(registered) = REGISTERED.iter().find(|method| **method == text) {
             return Ok(Self(Kind::Registered(registered)));
         }
@@ -124,7 +124,7 @@ pub struct RequestHead {
 impl RequestHead {
     /// A head whose parts fit one another. The scheme is the target's if it has one, else the
     /// connection's.
-    pub fn new(
+    pub(crate) fn new(
         method: Method,
         scheme: Scheme,
         target: Target,
@@ -151,7 +151,7 @@ impl RequestHead {
     }
 
     /// The target's scheme, or the connection's.
-    pub fn scheme(&self) -> Scheme {
+    pub(crate) fn scheme(&self) -> Scheme {
         self.scheme
     }
 
@@ -161,7 +161,7 @@ impl RequestHead {
     }
 
     /// The version that the client speaks.
-    pub fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         self.version
     }
 
@@ -196,7 +196,7 @@ pub struct Status(u16);
 
 impl Status {
     /// Whether `code` is a status.
-    pub fn new(code: u16) -> Result<Self, Refused> {
+    pub(crate) fn new(code: u16) -> Result<Self, Refused> {
         if (100..=999).contains(&code) { Ok(Self(code)) } else { Err(Refused::StatusLine) }
     }
 
@@ -222,7 +222,7 @@ pub struct Reason(Box<[u8]>);
 
 impl Reason {
     /// Whether these bytes can stand behind a status.
-    pub fn new(bytes: &[u8]) -> Result<Self, Refused> {
+    pub(crate) fn new(bytes: &[u8]) -> Result<Self, Refused> {
         let is_allowed = bytes.iter().all(|byte| grammar::is_value_byte(*byte));
         if is_allowed { Ok(Self(bytes.into())) } else { Err(Refused::StatusLine) }
     }
@@ -241,7 +241,7 @@ pub struct ResponseHead {
     /// The words behind it.
     pub reason: Reason,
     /// The version that the server speaks.
-    pub version: Version,
+    pub(crate) version: Version,
     /// The header fields.
     pub fields: Fields,
 }

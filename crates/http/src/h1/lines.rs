@@ -20,11 +20,11 @@ const DEFAULT_HEAD_BYTES: usize = 60 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the request line, with its end.
-    pub line_bytes: usize,
+    pub(crate) line_bytes: usize,
     /// Bytes of the head, with the empty line that ends it.
-    pub head_bytes: usize,
+    pub(crate) head_bytes: usize,
     /// Fields, when they are read and later; never more than 256 are read.
-    pub fields: FieldLimits,
+    pub(crate) fields: FieldLimits,
 }
 
 impl Default for Limits {
