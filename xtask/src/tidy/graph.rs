@@ -15,11 +15,12 @@ const OURS: &str = "ambit-";
 const WORDS: &str = "ambit-words";
 
 /// Which of our crates each crate may import, besides [`WORDS`].
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 20] = [
     (WORDS, &[]),
     ("ambit-apiserver", &[]),
     ("ambit-model", &[]),
     ("ambit-log", &["ambit-model"]),
+    ("ambit-http", &[]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),
