@@ -8,7 +8,7 @@ const STEP_MAX: f64 = 1.01;
 impl Run {
     /// Joins steps of histograms that lie within one percent. The percentiles beside them, the
     /// source of every table, stay as measured; curves cannot show the difference.
-    pub fn condense(&mut self) {
+    pub(crate) fn condense(&mut self) {
         for measurement in &mut self.measurements {
             let load = &mut measurement.load;
             for latencies in [&mut load.latency, &mut load.service_time] {

@@ -211,7 +211,7 @@ impl Certificates {
     }
 
     /// Fires when the roots or the revocations change.
-    pub fn trust_changed(&self) -> watch::Receiver<u64> {
+    pub(crate) fn trust_changed(&self) -> watch::Receiver<u64> {
         self.inner.trust_changed.subscribe()
     }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 /// The longest path of a state directory: the sockets below it must fit a `sockaddr_un`.
-pub const STATE_PATH_LEN_MAX: usize = 43;
+pub(crate) const STATE_PATH_LEN_MAX: usize = 43;
 
 /// The name of a pod's socket in the pod's directory.
 pub(crate) const SOCKET_NAME: &str = "sock";
@@ -82,12 +82,12 @@ impl Layout {
     }
 
     /// What a node reports about one pod.
-    pub fn pod_status(&self, namespace: &str, name: &str) -> PathBuf {
+    pub(crate) fn pod_status(&self, namespace: &str, name: &str) -> PathBuf {
         self.pod_statuses().join(namespace).join(format!("{name}.json"))
     }
 
     /// The agents' marks of captured pods.
-    pub fn captured_directory(&self) -> PathBuf {
+    pub(crate) fn captured_directory(&self) -> PathBuf {
         self.registry().join("captured")
     }
 
@@ -142,17 +142,17 @@ impl Layout {
     }
 
     /// The root certificate that was handed over with the token.
-    pub fn root_certificate(&self, node: &str) -> PathBuf {
+    pub(crate) fn root_certificate(&self, node: &str) -> PathBuf {
         self.node(node).join("root-cert.pem")
     }
 
     /// The network namespace of control or of a node, by its name.
-    pub fn network_namespace(&self, name: &str) -> PathBuf {
+    pub(crate) fn network_namespace(&self, name: &str) -> PathBuf {
         self.root.join("netns").join(name)
     }
 
     /// The network namespace of a pod.
-    pub fn pod_network_namespace(&self, node: &str, uid: &str) -> PathBuf {
+    pub(crate) fn pod_network_namespace(&self, node: &str, uid: &str) -> PathBuf {
         self.node(node).join("netns").join(uid)
     }
 

@@ -86,7 +86,7 @@ pub enum OwnershipError {
 /// Makes the state directory, or takes the one that is there if it is ours alone. Also looks at
 /// every directory above it, so it must be called where users have their real numbers: outside of
 /// a user namespace of the machine.
-pub fn take_state_directory(root: &Path) -> Result<(), OwnershipError> {
+pub(crate) fn take_state_directory(root: &Path) -> Result<(), OwnershipError> {
     if check_way(root)?.is_none() {
         // The rest of the way is made by us, in a directory that only we can change, or a sticky
         // one. A stranger who is faster in that one is found by the second look.

@@ -60,13 +60,6 @@ pub enum Input {
     },
 }
 
-impl Input {
-    /// The input that a command line argument means.
-    pub fn from_argument(argument: &str) -> Self {
-        if argument == "-" { Self::Stdin } else { Self::Path(argument.into()) }
-    }
-}
-
 /// All objects of an input, each valid on its own.
 #[derive(Debug, Default)]
 pub struct Manifests {

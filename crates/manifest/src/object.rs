@@ -165,12 +165,6 @@ impl ObjectKey {
         let namespace = if kind.is_namespaced() { namespace } else { "" };
         Self { kind, namespace: namespace.into(), name: name.into() }
     }
-
-    /// Where the registry keeps it, relative to `registry/objects`: `services/shop/web.json`.
-    pub fn registry_path(&self) -> String {
-        let namespace = if self.namespace.is_empty() { "_" } else { &self.namespace };
-        format!("{}/{namespace}/{}.json", self.kind.plural(), self.name)
-    }
 }
 
 impl fmt::Display for ObjectKey {
@@ -305,18 +299,5 @@ mod tests {
         );
         assert_eq!(kind("apps/v1beta9", "Deployment"), Some(Kind::Deployment));
         assert_eq!(Kind::from_plural("serviceentries"), Some(Kind::ServiceEntry));
-    }
-
-    #[test]
-    fn keys_have_registry_paths() {
-        let key = ObjectKey::new(Kind::Service, "shop", "web");
-        assert_eq!(
-            (key.registry_path().as_str(), key.to_string().as_str()),
-            ("services/shop/web.json", "Service shop/web")
-        );
-        assert_eq!(
-            ObjectKey::new(Kind::Namespace, "x", "shop").registry_path(),
-            "namespaces/_/shop.json"
-        );
     }
 }

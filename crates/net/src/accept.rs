@@ -85,7 +85,7 @@ impl Admitted {
 
     /// Ends the connection when sent bytes stay unacknowledged for so long, even after it was
     /// closed here.
-    pub fn limit_unread(&self, time: Duration) {
+    pub(crate) fn limit_unread(&self, time: Duration) {
         if let Stream::Tcp(stream) = &self.stream {
             // A failure costs the kernel's memory for longer.
             let _ = socket::set_user_timeout(stream, time);

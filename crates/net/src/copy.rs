@@ -27,7 +27,7 @@ use watch::Watch;
 /// How much is read from a socket at once: with the header of an HTTP/2 frame it fills sixteen TLS
 /// records. A byte more would take a record of its own. Less costs a stream wake-ups and segments:
 /// with a quarter of it a stream is a quarter slower.
-pub const READ_BYTES: usize = 16 * TLS_RECORD_BYTES - FRAME_HEADER_BYTES;
+pub(crate) const READ_BYTES: usize = 16 * TLS_RECORD_BYTES - FRAME_HEADER_BYTES;
 /// What a full TLS record carries (RFC 8446 section 5.1).
 const TLS_RECORD_BYTES: usize = 16 * 1024;
 /// What an HTTP/2 frame begins with (RFC 9113 section 4.1).

@@ -28,9 +28,9 @@ pub use tunnel::Tunnel;
 /// Streams a peer may have open on one connection to us.
 pub const MAX_SERVER_STREAMS: u32 = 200;
 /// All header fields of one request, decoded (server).
-pub const MAX_REQUEST_HEADER_BYTES: u32 = 64 * 1024;
+pub(crate) const MAX_REQUEST_HEADER_BYTES: u32 = 64 * 1024;
 /// All header fields of one response, decoded (client).
-pub const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
+pub(crate) const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
 /// Bytes that may wait for the transport, of one stream and of all of them together; beyond them no
 /// source is read. Whole reads, so that no small rest of room makes for small reads.
 const MAX_SEND_BUFFER_BYTES: usize = 2 * READ_BYTES;

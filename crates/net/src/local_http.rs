@@ -21,7 +21,7 @@ pub use self::server::serve;
 use crate::socket::peer_credentials;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
-pub const MAX_ANSWER_BYTES: usize = 256 << 20;
+pub(crate) const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Why a request over a unix socket was not answered.
 #[derive(Debug, thiserror::Error)]

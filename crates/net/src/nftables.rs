@@ -32,7 +32,6 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub use encode::MAX_COMMENT_BYTES;
 pub use rule::{ConnectionState, Direction, Protocol, Rule, SocketOwner};
 pub use set::{Connection, ServiceKey, Set, Verdict};
 pub use table::{Chain, ChainKind, Family, Hook, Priority, Table};

@@ -134,13 +134,6 @@ impl Connection {
         Ok(Self(sys::watch(fd)?))
     }
 
-    /// Leaves the runtime and makes the connection blocking.
-    pub fn into_blocking(self) -> io::Result<BlockingConnection> {
-        let fd = self.0.into_inner();
-        socket2::SockRef::from(&fd).set_nonblocking(false)?;
-        Ok(BlockingConnection(fd))
-    }
-
     /// Sends one packet; the caller keeps its descriptors. Cancel safe: sent whole or not at all.
     pub async fn send(&self, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), PacketError> {
         loop {

@@ -237,7 +237,7 @@ fn is_port_taken(error: &io::Error) -> bool {
 }
 
 /// Connects within `timeout` from the calling thread's namespace.
-pub async fn tcp_connect(
+pub(crate) async fn tcp_connect(
     destination: SocketAddr,
     options: &DialOptions,
     timeout: Duration,
@@ -263,7 +263,7 @@ pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
 }
 
 /// Ends a connection when sent bytes stay unacknowledged for so long.
-pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
+pub(crate) fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
 

@@ -37,7 +37,7 @@ pub use explain::explain;
 pub use json::json;
 pub use measured::{Measured, RATE_MAX};
 pub use modes::{Application, Component, MODES, Mode, Reservations};
-pub use node_type::{DEFAULT_NODE_TYPE, NodeType, NodeTypeError, PODS_PER_NODE};
+pub use node_type::{DEFAULT_NODE_TYPE, NodeType, NodeTypeError};
 pub use placement::{PlacedNode, Surroundings, Unplaceable};
 pub use pods::{FieldNote, PodGroup, ReadPods};
 pub use published::{Comparison, PublishedRow, compare, is_published, published_inputs};

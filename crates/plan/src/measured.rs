@@ -30,7 +30,7 @@ pub struct Measured {
 
 impl Measured {
     /// CPU of all node proxies together.
-    pub fn millicores(&self) -> u64 {
+    pub(crate) fn millicores(&self) -> u64 {
         // A millicore is a million nanoseconds a second.
         let ns = u64::from(self.cpu_per_request_ns) * u64::from(self.requests_per_second);
         ns.div_ceil(1_000_000)

@@ -13,7 +13,7 @@ use super::quantity::{Price, Resources};
 /// The type that is planned with unless another is named.
 pub const DEFAULT_NODE_TYPE: &str = "n2-standard-8";
 /// Kubernetes' own limit of pods on a node.
-pub const PODS_PER_NODE: u32 = 110;
+pub(crate) const PODS_PER_NODE: u32 = 110;
 const MEBIBYTE: u64 = 1 << 20;
 const GIBIBYTE: u64 = 1 << 30;
 

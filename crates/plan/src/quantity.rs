@@ -245,7 +245,7 @@ impl Price {
     }
 
     /// In hundredths, half a hundredth rounded up.
-    pub fn cents(self) -> u64 {
+    pub(crate) fn cents(self) -> u64 {
         (self.0 + 5_000) / 10_000
     }
 }

@@ -22,10 +22,6 @@ pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 pub const FORWARDED: HeaderName = http::header::FORWARDED;
 /// Trace context of the connection.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// The network the request came from, in the inner CONNECT of double HBONE.
-pub const X_FORWARDED_NETWORK: HeaderName = HeaderName::from_static("x-forwarded-network");
-/// What kind of proxy the request comes from.
-pub const X_ISTIO_SOURCE: HeaderName = HeaderName::from_static("x-istio-source");
 
 /// RFC 1035, section 2.3.4.
 const MAX_HOSTNAME_BYTES: usize = 253;

@@ -114,7 +114,7 @@ pub fn content_version(body: &[u8]) -> String {
 }
 
 /// The other names of a workload: its addresses, unless they are its node's.
-pub fn workload_aliases(workload: &Workload) -> Vec<String> {
+pub(crate) fn workload_aliases(workload: &Workload) -> Vec<String> {
     if workload.host_network {
         return Vec::new();
     }
@@ -122,7 +122,7 @@ pub fn workload_aliases(workload: &Workload) -> Vec<String> {
 }
 
 /// The other names of a service: its virtual addresses.
-pub fn service_aliases(service: &Service) -> Vec<String> {
+pub(crate) fn service_aliases(service: &Service) -> Vec<String> {
     let alias = |it: &ambit_model::service::VirtualAddress| match it.prefix_len {
         Some(length) => format!("{}/{length}", it.address),
         None => it.address.to_string(),

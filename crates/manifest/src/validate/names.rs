@@ -22,7 +22,7 @@ const PORT_NAME_LENGTH_MAX: usize = 15;
 pub type Rule = fn(&str) -> Option<String>;
 
 /// RFC 1123 label: namespaces, services, containers.
-pub fn dns_label(text: &str) -> Option<String> {
+pub(crate) fn dns_label(text: &str) -> Option<String> {
     if text.is_empty() || text.len() > LABEL_LENGTH_MAX {
         return Some(format!("`{text}` must have 1 to {LABEL_LENGTH_MAX} characters"));
     }
@@ -59,7 +59,7 @@ pub fn dns_subdomain(text: &str) -> Option<String> {
 }
 
 /// A label's key, or an annotation's: `name` or `prefix/name`.
-pub fn qualified_name(text: &str) -> Option<String> {
+pub(crate) fn qualified_name(text: &str) -> Option<String> {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
@@ -77,7 +77,7 @@ pub fn qualified_name(text: &str) -> Option<String> {
 }
 
 /// A label's value; empty is allowed.
-pub fn label_value(text: &str) -> Option<String> {
+pub(crate) fn label_value(text: &str) -> Option<String> {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let bytes = text.as_bytes();
     let edge = |c: Option<&u8>| c.is_none_or(u8::is_ascii_alphanumeric);
@@ -95,7 +95,7 @@ pub fn label_value(text: &str) -> Option<String> {
 }
 
 /// A port's name (RFC 6335 service name).
-pub fn port_name(text: &str) -> Option<String> {
+pub(crate) fn port_name(text: &str) -> Option<String> {
     let fine = !text.is_empty()
         && text.len() <= PORT_NAME_LENGTH_MAX
         && text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
@@ -113,13 +113,13 @@ pub fn port_name(text: &str) -> Option<String> {
 }
 
 /// The name of an environment variable: printable ASCII without `=`.
-pub fn env_name(text: &str) -> Option<String> {
+pub(crate) fn env_name(text: &str) -> Option<String> {
     let fine = !text.is_empty() && text.bytes().all(|c| (0x20..0x7f).contains(&c) && c != b'=');
     (!fine).then(|| format!("the variable name `{text}` must be printable ASCII without `=`"))
 }
 
 /// A key of a ConfigMap or Secret.
-pub fn data_key(text: &str) -> Option<String> {
+pub(crate) fn data_key(text: &str) -> Option<String> {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let fine = !text.is_empty()
         && text.len() <= SUBDOMAIN_LENGTH_MAX
@@ -152,7 +152,7 @@ pub fn host(text: &str) -> Option<String> {
 }
 
 /// A workload's port.
-pub fn port_number(number: i64) -> Option<String> {
+pub(crate) fn port_number(number: i64) -> Option<String> {
     (!(1..=65535).contains(&number)).then(|| format!("{number} is not between 1 and 65535"))
 }
 
@@ -167,7 +167,7 @@ pub fn address_block(text: &str) -> Option<IpNet> {
 }
 
 /// The problem with `text` as an address or block, if there is one.
-pub fn not_a_block(text: &str) -> Option<String> {
+pub(crate) fn not_a_block(text: &str) -> Option<String> {
     match written_block(text) {
         None => Some(format!("`{text}` is neither an IP address nor a CIDR block")),
         Some(block) => canonical_block(block).is_none().then(|| {

@@ -36,7 +36,7 @@ const STATUS_DETAILS: &str = "grpc-status-details-bin";
 const TRUSTED_BYTES: usize = 8 << 20;
 
 /// Most bytes of the messages in a message whose elements are not counted.
-pub const NESTED_BYTES_MAX: usize = 64 << 10;
+pub(crate) const NESTED_BYTES_MAX: usize = 64 << 10;
 
 /// The messages of one direction, as they arrive. Cancel safe: a caller that stops waiting loses
 /// nothing.

@@ -14,7 +14,7 @@ use crate::netlink::NetlinkError;
 use crate::netlink::message::{Request, ip_bytes};
 
 /// Longest comment of a rule.
-pub const MAX_COMMENT_BYTES: usize = 100;
+pub(crate) const MAX_COMMENT_BYTES: usize = 100;
 
 /// Elements per message, so that a list of them fits into an attribute (64 KiB).
 pub(super) const ELEMENTS_PER_MESSAGE: usize = 400;

@@ -140,7 +140,7 @@ pub fn proc(target: &Path) -> io::Result<()> {
 
 /// The files of `/proc` on a mount of their own that is in no namespace: what this one forbids
 /// about `/proc` does not hold there. Takes `SYS_ADMIN` over the PID namespace. Linux 5.2.
-pub fn detached_proc() -> io::Result<OwnedFd> {
+pub(crate) fn detached_proc() -> io::Result<OwnedFd> {
     // SAFETY: the name is NUL-terminated and outlives the call.
     let context =
         check(unsafe { libc::syscall(libc::SYS_fsopen, c"proc".as_ptr(), libc::FSOPEN_CLOEXEC) }
@@ -161,11 +161,6 @@ pub fn detached_proc() -> io::Result<OwnedFd> {
             as libc::c_int)?;
     // SAFETY: the call made this descriptor, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(mount) })
-}
-
-/// Mounts `/sys` for the current network namespace.
-pub fn sysfs(target: &Path, options: MountOptions) -> io::Result<()> {
-    mount_raw(Some(Path::new("sysfs")), target, Some("sysfs"), options.flags(), None)
 }
 
 /// Mounts the kernel's trace files.

@@ -30,8 +30,6 @@ impl Namespaces {
     pub const UTS: Self = Self(libc::CLONE_NEWUTS);
     /// Users: gives every capability inside, none outside.
     pub const USER: Self = Self(libc::CLONE_NEWUSER);
-    /// Control groups.
-    pub const CGROUP: Self = Self(libc::CLONE_NEWCGROUP);
 
     /// Whether all of `other` is in `self`.
     pub fn contains(self, other: Self) -> bool {
@@ -182,25 +180,6 @@ fn write_raw(path: &std::ffi::CStr, content: &[u8]) -> io::Result<()> {
         libc::write(file.as_raw_fd(), content.as_ptr().cast(), content.len())
     })
     .map(drop)
-}
-
-/// Maps users and groups of a process that was put into a user namespace: each is (inside, outside,
-/// count).
-///
-/// For callers that may map more than their own user; see [`start_in_namespaces`] for the
-/// unprivileged case.
-pub fn write_id_maps(
-    pid: Pid,
-    users: &[(u32, u32, u32)],
-    groups: &[(u32, u32, u32)],
-) -> io::Result<()> {
-    let lines = |maps: &[(u32, u32, u32)]| -> String {
-        maps.iter()
-            .map(|(inside, outside, count)| format!("{inside} {outside} {count}\n"))
-            .collect()
-    };
-    fs::write(format!("/proc/{pid}/uid_map"), lines(users))?;
-    fs::write(format!("/proc/{pid}/gid_map"), lines(groups))
 }
 
 /// Has the kernel send `signal` to this process when its parent thread dies.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use ambit_model::identity::Identity;
 
 /// Type of the field that carries the client's SPIFFE identity.
-pub const TLV_SPIFFE_ID: u8 = 0xD0;
+pub(crate) const TLV_SPIFFE_ID: u8 = 0xD0;
 
 /// What SPIFFE allows for an identity.
 const MAX_IDENTITY_BYTES: usize = 2048;

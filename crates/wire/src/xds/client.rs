@@ -31,7 +31,7 @@ use crate::proto::google::rpc::Status;
 use crate::proto::istio::workload as proto;
 
 /// Most names that may be demanded on one client.
-pub const MAX_DEMANDED: usize = 100_000;
+pub(crate) const MAX_DEMANDED: usize = 100_000;
 /// Longest reason sent in a refusal.
 const MAX_REASON_BYTES: usize = 4096;
 /// `google.rpc.Code.INVALID_ARGUMENT`.

@@ -26,11 +26,11 @@ use crate::proto::envoy::service::discovery::v3::{
 
 /// Size at which a response is closed and the rest goes into the next one. Large, because other
 /// proxies take the first response for the whole.
-pub const RESPONSE_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) const RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 /// Most responses of one type that are sent ahead of their acknowledgements.
 pub const MAX_UNACKNOWLEDGED: usize = 4;
 /// Most names that one stream may subscribe to.
-pub const MAX_SUBSCRIBED_NAMES: usize = 200_000;
+pub(crate) const MAX_SUBSCRIBED_NAMES: usize = 200_000;
 /// Longest reason of a refusal that is kept.
 const MAX_REASON_BYTES: usize = 4096;
 /// What a resource costs in a response beyond itself.

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Most requests that wait for one proxy.
-pub const MAX_QUEUED: usize = 16_384;
+pub(crate) const MAX_QUEUED: usize = 16_384;
 
 /// One proxy's connection. Later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
