@@ -16,6 +16,7 @@
 //! | [`plan`] | outbound: where a connection goes |
 //! | [`choice`] | which endpoint of a service |
 //! | [`authorize`] | inbound: whether a connection may come in, and why |
+//! | [`http`] | routes of requests, and policies that read requests |
 //! | [`printable`], [`markup`] | foreign text for a terminal, and within SVG or HTML |
 
 pub mod address;
