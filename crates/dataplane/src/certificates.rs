@@ -204,7 +204,7 @@ impl Certificates {
         (in_date && !credentials.is_revoked).then(|| credentials.clone())
     }
 
-    /// The revocations in force. Live connections are judged again whenever [`Self::trust_changed`]
+    /// The revocations in force. Live connections are judged again whenever `trust_changed`
     /// fires.
     pub fn revocations(&self) -> Arc<RevocationList> {
         self.inner.revocations.load_full()
