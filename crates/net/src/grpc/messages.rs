@@ -62,7 +62,7 @@ pub struct Limit {
     /// Those of nested messages do not count.
     pub fields: usize,
     /// Numbers of the fields that are messages with elements of their own: all of them together
-    /// take at most [`NESTED_BYTES_MAX`].
+    /// take at most `NESTED_BYTES_MAX`.
     pub nested: &'static [u32],
 }
 

@@ -42,7 +42,7 @@ impl Connect {
     }
 
     /// The request's headers, which are not kept: a peer may send
-    /// [`MAX_REQUEST_HEADER_BYTES`] with each request and let many wait for their answers.
+    /// `MAX_REQUEST_HEADER_BYTES` with each request and let many wait for their answers.
     pub fn take_headers(&mut self) -> HeaderMap {
         std::mem::take(&mut self.head.headers)
     }
