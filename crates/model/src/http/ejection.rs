@@ -2,8 +2,8 @@
 //! in the time.
 //!
 //! The caller reports the outcome of each request. Enough consecutive failures eject the endpoint
-//! for a time that grows with each ejection. However many endpoints fail, at least one is never left
-//! out: it answers, even if badly.
+//! for a time that grows with each ejection. However many endpoints fail, at least one is never
+//! left out: it answers, even if badly.
 
 use std::time::{Duration, Instant};
 
