@@ -61,6 +61,13 @@ pub struct Name<'a> {
     known: Option<Known>,
 }
 
+impl Name<'_> {
+    /// Whether this names the host, as HTTP/1.1 or as HTTP/2 calls it.
+    pub(crate) fn is_host(self) -> bool {
+        self.known == Some(Known::Host) || self.text.eq_ignore_ascii_case(b":authority")
+    }
+}
+
 impl From<Known> for Name<'_> {
     fn from(known: Known) -> Self {
         Self { text: known.text().as_bytes(), known: Some(known) }

@@ -1,12 +1,12 @@
 //! The heads of requests and responses.
 //!
 //! Fields are private where a wrong value could stand in them: a method has the form of target that
-//! belongs to it, HTTP/1.1 has a host, a status has three digits, a reason no line end. The host is
+//! belongs to it, a request has a host, a status has three digits, a reason no line end. The host is
 //! in one place, the target; a Host field that came is taken out of the fields, so that router,
 //! policy and upstream cannot read two of them.
 
 use crate::authority::Authority;
-use crate::fields::Fields;
+use crate::fields::{Fields, Name};
 use crate::grammar;
 use crate::path::Path;
 use crate::refused::Refused;
@@ -20,23 +20,13 @@ pub enum Version {
     Http11,
 }
 
-/// How a target is reached.
+/// How a connection is secured, as a URI says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// In plain text.
+    /// Not: in plain text.
     Http,
-    /// In TLS.
+    /// By TLS.
     Https,
-}
-
-impl Scheme {
-    /// As in a URI.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
 }
 
 /// A request's method; its case matters.
@@ -84,29 +74,23 @@ impl Method {
     }
 }
 
-/// What a request is for, in one of the four forms of RFC 9112, 3.2.
+/// What a request is for, in the forms of RFC 9112, 3.2, that a server is sent. A whole URI, as a
+/// client sends it to a proxy, is a path and a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A path; the host is what the Host field says, or unknown in HTTP/1.0.
+    /// A path.
     Origin {
         /// Path and query.
         path: Path,
-        /// From the Host field.
-        host: Option<Authority>,
-    },
-    /// A whole URI, as a client sends it to a proxy. A Host field that says otherwise was replaced.
-    Absolute {
-        /// Path and query.
-        path: Path,
-        /// From the URI.
-        authority: Authority,
+        /// From the URI if that was whole, else from the Host field.
+        host: Authority,
     },
     /// CONNECT: where the tunnel leads, always with a port.
     Authority(Authority),
     /// OPTIONS: the server as a whole.
     Asterisk {
-        /// From the Host field.
-        host: Option<Authority>,
+        /// From the URI if there was one, else from the Host field.
+        host: Authority,
     },
 }
 
@@ -114,35 +98,28 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
     method: Method,
-    scheme: Scheme,
     target: Target,
     version: Version,
-    /// The header fields, but for Host.
+    /// The header fields, but for Host. Whoever looks up a name asks [`RequestHead::values`], and
+    /// whoever lists all fields adds Host from [`RequestHead::authority`].
     pub fields: Fields,
 }
 
 impl RequestHead {
-    /// A head whose parts fit one another. The scheme is the target's if it has one, else the
-    /// connection's.
+    /// A head whose parts fit one another.
     pub(crate) fn new(
         method: Method,
-        scheme: Scheme,
         target: Target,
         version: Version,
         fields: Fields,
     ) -> Result<Self, Refused> {
-        let host = match (&target, method.as_str()) {
-            (Target::Authority(to), "CONNECT") if to.port().is_some() => Some(to),
-            (_, "CONNECT") | (Target::Authority(_), _) => return Err(Refused::TargetForm),
-            (Target::Asterisk { host }, "OPTIONS") => host.as_ref(),
-            (Target::Asterisk { .. }, _) => return Err(Refused::TargetForm),
-            (Target::Origin { host, .. }, _) => host.as_ref(),
-            (Target::Absolute { authority, .. }, _) => Some(authority),
+        let fits = match (&target, method.as_str()) {
+            (Target::Authority(to), "CONNECT") => to.port().is_some(),
+            (_, "CONNECT") | (Target::Authority(_), _) => false,
+            (Target::Asterisk { .. }, method) => method == "OPTIONS",
+            (Target::Origin { .. }, _) => true,
         };
-        if host.is_none() && version == Version::Http11 {
-            return Err(Refused::HostMissing);
-        }
-        Ok(Self { method, scheme, target, version, fields })
+        if fits { Ok(Self { method, target, version, fields }) } else { Err(Refused::TargetForm) }
     }
 
     /// The method.
@@ -150,12 +127,7 @@ impl RequestHead {
         &self.method
     }
 
-    /// The target's scheme, or the connection's.
-    pub(crate) fn scheme(&self) -> Scheme {
-        self.scheme
-    }
-
-    /// The target, in the form in which it came.
+    /// The target, in the form in which it is sent.
     pub fn target(&self) -> &Target {
         &self.target
     }
@@ -166,17 +138,28 @@ impl RequestHead {
     }
 
     /// The host that is asked, with its port if one is written: the target's, or the Host field's.
-    pub fn authority(&self) -> Option<&Authority> {
+    pub fn authority(&self) -> &Authority {
         match &self.target {
-            Target::Origin { host, .. } | Target::Asterisk { host } => host.as_ref(),
-            Target::Absolute { authority, .. } | Target::Authority(authority) => Some(authority),
+            Target::Origin { host, .. } | Target::Asterisk { host } => host,
+            Target::Authority(to) => to,
         }
+    }
+
+    /// The values of a name, as a route, a policy or a log asks for it.
+    ///
+    /// `host` and `:authority` are both the authority, which is in no field. It is the only answer
+    /// even if a filter has put in a field of that name, because the writer leaves such a field out.
+    pub fn values<'a>(&'a self, name: impl Into<Name<'a>>) -> impl Iterator<Item = &'a [u8]> {
+        let name = name.into();
+        let host = name.is_host().then(|| self.authority().as_str().as_bytes());
+        let fields = host.is_none().then(|| self.fields.all(name));
+        host.into_iter().chain(fields.into_iter().flatten())
     }
 
     /// Path and query, which CONNECT and `OPTIONS *` do not have.
     pub fn path(&self) -> Option<&Path> {
         match &self.target {
-            Target::Origin { path, .. } | Target::Absolute { path, .. } => Some(path),
+            Target::Origin { path, .. } => Some(path),
             Target::Authority(_) | Target::Asterisk { .. } => None,
         }
     }
@@ -184,7 +167,7 @@ impl RequestHead {
     /// Path and query, to normalise or replace them.
     pub fn path_mut(&mut self) -> Option<&mut Path> {
         match &mut self.target {
-            Target::Origin { path, .. } | Target::Absolute { path, .. } => Some(path),
+            Target::Origin { path, .. } => Some(path),
             Target::Authority(_) | Target::Asterisk { .. } => None,
         }
     }
@@ -249,40 +232,53 @@ pub struct ResponseHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::FieldLimits;
+    use crate::fields::{FieldLimits, known::Known};
 
-    fn check(method: &str, target: &str, version: Version, expected: Result<(), Refused>) {
+    fn check(method: &str, target: &str, expected: Result<(), Refused>) {
         let authority = |text: &str| Authority::parse(text.as_bytes()).expect("an authority");
         let path = || Path::parse(b"/a").expect("a path");
         let target_read = match target {
-            "origin" => Target::Origin { path: path(), host: None },
-            "origin with host" => Target::Origin { path: path(), host: Some(authority("h")) },
-            "absolute" => Target::Absolute { path: path(), authority: authority("h") },
+            "origin" => Target::Origin { path: path(), host: authority("h") },
             "authority" => Target::Authority(authority("h:1")),
             "authority without port" => Target::Authority(authority("h")),
-            "asterisk" => Target::Asterisk { host: Some(authority("h")) },
+            "asterisk" => Target::Asterisk { host: authority("h") },
             _ => unreachable!("a form that the table does not have"),
         };
         let method_read = Method::parse(method).expect("a method");
         let fields = Fields::new(FieldLimits::default());
-        let head = RequestHead::new(method_read, Scheme::Http, target_read, version, fields);
+        let head = RequestHead::new(method_read, target_read, Version::Http11, fields);
         assert_eq!(head.map(|_| ()), expected, "{method} {target}");
     }
 
     #[test]
     fn parts_fit_one_another() {
-        let (old, new) = (Version::Http10, Version::Http11);
-        check("GET", "origin with host", new, Ok(()));
-        check("GET", "origin", old, Ok(()));
-        check("GET", "origin", new, Err(Refused::HostMissing));
-        check("GET", "absolute", new, Ok(()));
-        check("CONNECT", "authority", new, Ok(()));
-        check("CONNECT", "authority without port", new, Err(Refused::TargetForm));
-        check("CONNECT", "origin with host", new, Err(Refused::TargetForm));
-        check("CONNECT", "absolute", new, Err(Refused::TargetForm));
-        check("GET", "authority", new, Err(Refused::TargetForm));
-        check("OPTIONS", "asterisk", new, Ok(()));
-        check("GET", "asterisk", new, Err(Refused::TargetForm));
+        check("GET", "origin", Ok(()));
+        check("OPTIONS", "origin", Ok(()));
+        check("CONNECT", "authority", Ok(()));
+        check("CONNECT", "authority without port", Err(Refused::TargetForm));
+        check("CONNECT", "origin", Err(Refused::TargetForm));
+        check("CONNECT", "asterisk", Err(Refused::TargetForm));
+        check("GET", "authority", Err(Refused::TargetForm));
+        check("OPTIONS", "asterisk", Ok(()));
+        check("GET", "asterisk", Err(Refused::TargetForm));
+    }
+
+    #[test]
+    fn the_host_is_served_from_the_head() {
+        let host = Authority::parse(b"h:1").expect("an authority");
+        let target = Target::Origin { path: Path::parse(b"/").expect("a path"), host };
+        let method = Method::parse("GET").expect("a method");
+        let mut fields = Fields::new(FieldLimits::default());
+        for (name, value) in [("a", "1"), ("Host", "other"), ("A", "2")] {
+            fields.append(name, value.as_bytes()).expect("a field");
+        }
+        let head = RequestHead::new(method, target, Version::Http11, fields).expect("a head");
+        for name in ["host", "Host", ":authority"] {
+            assert_eq!(head.values(name).collect::<Vec<_>>(), [b"h:1"], "{name}");
+        }
+        assert_eq!(head.values(Known::Host).collect::<Vec<_>>(), [b"h:1"]);
+        assert_eq!(head.values("a").collect::<Vec<_>>(), [b"1", b"2"]);
+        assert_eq!(head.values("b").count(), 0);
     }
 
     #[test]

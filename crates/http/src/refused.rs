@@ -42,6 +42,9 @@ pub enum Refused {
     /// An absolute target of another scheme.
     #[error("the target's scheme is not http or https")]
     TargetScheme,
+    /// An absolute target of https where the connection is not secured.
+    #[error("the target's scheme is https, but the connection is in plain text")]
+    HttpsInPlainText,
     /// A target with a fragment.
     #[error("the target has a fragment; it belongs to the client alone")]
     Fragment,
@@ -54,8 +57,8 @@ pub enum Refused {
     /// A path with an encoded NUL.
     #[error("the path has %00")]
     PathNul,
-    /// HTTP/1.1 without Host.
-    #[error("a request of HTTP/1.1 needs a Host field")]
+    /// HTTP/1.1 without Host, or HTTP/1.0 with a host neither there nor in the target.
+    #[error("the request has no Host field")]
     HostMissing,
     /// Several Host fields.
     #[error("the request has more than one Host field")]
@@ -81,6 +84,9 @@ pub enum Refused {
     /// A head or a trailer section above the limit.
     #[error("the head is larger than the limit")]
     HeadTooLarge,
+    /// More options in Connection than the limit.
+    #[error("Connection has more than 64 options")]
+    TooManyOptions,
     /// Content-Length and Transfer-Encoding together.
     #[error("the message has both Content-Length and Transfer-Encoding")]
     LengthAndCoding,
@@ -96,8 +102,8 @@ pub enum Refused {
     /// Transfer-Encoding in HTTP/1.0.
     #[error("HTTP/1.0 does not have Transfer-Encoding")]
     CodingInHttp10,
-    /// A response 101 that nobody asked for, or that does not say to what it switches.
-    #[error("101 answers no request for an upgrade, or names no protocol")]
+    /// A response 101 that nobody asked for, or to another protocol than was asked for.
+    #[error("101 answers no request for an upgrade, or does not name the protocol asked for")]
     Upgrade,
     /// A chunk's size that is none.
     #[error("a chunk's size is not one to sixteen hexadecimal digits")]
@@ -118,7 +124,7 @@ impl Refused {
     pub fn status(self) -> u16 {
         match self {
             Self::TargetTooLong => 414,
-            Self::TooManyFields | Self::HeadTooLarge => 431,
+            Self::TooManyFields | Self::HeadTooLarge | Self::TooManyOptions => 431,
             Self::TransferCoding => 501,
             Self::Version => 505,
             _ => 400,
@@ -136,6 +142,7 @@ impl Refused {
             Self::Target | Self::TargetForm | Self::TargetScheme | Self::Fragment => {
                 "RFC 9112, 3.2"
             }
+            Self::HttpsInPlainText => "RFC 9110, 7.4",
             Self::UserInfo => "RFC 9110, 4.2.4",
             Self::Escape => "RFC 3986, 2.1",
             Self::PathNul => "RFC 3986, 7.3",
@@ -145,6 +152,7 @@ impl Refused {
             Self::FieldName => "RFC 9110, 5.1",
             Self::FieldValue => "RFC 9110, 5.5",
             Self::TooManyFields | Self::HeadTooLarge => "RFC 6585, 5",
+            Self::TooManyOptions => "RFC 9110, 7.6.1",
             Self::TransferCoding | Self::CodingInHttp10 => "RFC 9112, 6.1",
             Self::LengthAndCoding | Self::ContentLength | Self::ChunkedNotLast => "RFC 9112, 6.3",
             Self::Upgrade => "RFC 9110, 7.8",

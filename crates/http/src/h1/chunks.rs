@@ -6,7 +6,7 @@
 
 use super::lines::Limits;
 use super::trailers::Section;
-use super::write;
+use super::{options, write};
 use crate::fields::Fields;
 use crate::grammar;
 use crate::refused::Refused;
@@ -160,8 +160,10 @@ pub fn encode(data: &[u8], out: &mut Vec<u8>) {
 /// Writes the end of a body with its trailers. Those that must not be trailers are left out.
 pub fn encode_end(trailers: Option<&Fields>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
-    for field in trailers.into_iter().flat_map(Fields::iter).filter(|it| it.known.is_none()) {
-        write::field(field.name, field.value, out);
+    for field in trailers.into_iter().flat_map(Fields::iter) {
+        if !options::belongs_in_head(&field) {
+            write::field(field.name, field.value, out);
+        }
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -52,7 +52,8 @@ pub struct RequestFraming {
     pub is_persistent: bool,
     /// Whether the client waits for 100 before it sends the body.
     pub expects_continue: bool,
-    /// The protocol that the client wants to switch to.
+    /// The protocol that the client wants to switch to, where it may. Then Upgrade is in the
+    /// head's fields, for routers and policies; otherwise it is not.
     pub upgrade: Option<Protocol>,
 }
 
@@ -63,8 +64,8 @@ pub enum Asked {
     Connect,
     /// HEAD.
     Head,
-    /// Another method, with Upgrade in it.
-    Upgrade,
+    /// Another method, and to switch to this protocol.
+    Upgrade(Protocol),
     /// Another method.
     Other,
 }
@@ -75,8 +76,7 @@ impl Asked {
         match head.method() {
             method if method.is_connect() => Self::Connect,
             method if method.is_head() => Self::Head,
-            _ if framing.upgrade.is_some() => Self::Upgrade,
-            _ => Self::Other,
+            _ => framing.upgrade.map_or(Self::Other, Self::Upgrade),
         }
     }
 }
@@ -104,9 +104,11 @@ pub fn request(head: &mut RequestHead) -> Result<RequestFraming, Refused> {
         Some(Length::Chunked) => RequestBody::Chunked,
         Some(Length::Sized(size)) => RequestBody::Sized(size),
     };
-    let options = options::take(&mut head.fields);
     let has_body = !matches!(body, RequestBody::Absent | RequestBody::Sized(0));
     let is_new = version == Version::Http11;
+    // A body would have to be read before the protocol is switched.
+    let may_upgrade = is_new && !has_body && !is_connect;
+    let options = options::take(&mut head.fields, may_upgrade)?;
     let mut expectations = head.fields.all(Known::Expect).flat_map(grammar::members);
     let expects = expectations.any(|it| it.eq_ignore_ascii_case(b"100-continue"));
     Ok(RequestFraming {
@@ -114,24 +116,23 @@ pub fn request(head: &mut RequestHead) -> Result<RequestFraming, Refused> {
         is_persistent: is_persistent(&options, version),
         // RFC 9110, 10.1.1: HTTP/1.0 does not know it, and without a body nothing is waited for.
         expects_continue: expects && is_new && has_body,
-        // A body would have to be read before the protocol is switched.
-        upgrade: options.upgrade.filter(|_| is_new && !has_body && !is_connect),
+        upgrade: options.upgrade,
     })
 }
 
 /// Decides how a response is framed and removes the fields that concern one connection alone.
 pub fn response(head: &mut ResponseHead, asked: Asked) -> Result<ResponseFraming, Refused> {
     let (body, is_agreed) = response_body(head, asked)?;
-    let options = options::take(&mut head.fields);
     let switches = head.status.code() == 101;
-    if switches && (asked != Asked::Upgrade || options.upgrade.is_none()) {
+    let options = options::take(&mut head.fields, switches)?;
+    if switches && options.upgrade.is_none_or(|to| asked != Asked::Upgrade(to)) {
         return Err(Refused::Upgrade);
     }
     let lasts = !matches!(body, ResponseBody::UntilClose | ResponseBody::Tunnel);
     Ok(ResponseFraming {
         body,
         is_persistent: lasts && is_agreed && is_persistent(&options, head.version),
-        upgrade: options.upgrade.filter(|_| switches),
+        upgrade: options.upgrade,
     })
 }
 

@@ -1,28 +1,37 @@
 //! What concerns one connection alone (RFC 9110, 7.6.1), and is therefore never passed on.
 //!
 //! A field that Connection names is removed. A client could use that to remove what others rely on,
-//! so fields that are for everybody on the way, and all that proxies set, cannot be named.
+//! so fields that are for everybody on the way, and all that proxies set, cannot be named. Upgrade
+//! alone stays, and only where the upgrade is accepted, so that routers and policies see it.
 
 use crate::fields::{Field, Fields, known::Known};
 use crate::grammar;
+use crate::refused::Refused;
 
-/// A protocol that both ends switch to: one token, with a version or without.
+/// How many options all Connection fields have at most. Each is compared with each field.
+const MOST_OPTIONS: usize = 64;
+
+/// A protocol that both ends may switch to.
 ///
-/// A list of protocols is taken for none: a proxy would have to understand whichever is chosen. The
-/// same holds for `h2c`, with which a client would leave HTTP/1.1, and every policy with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Protocol(Box<[u8]>);
+/// Behind an upgrade no policy sees a request. So this is a list of what is allowed: with `h2c`,
+/// `HTTP/2.0` or `TLS/1.0` a client would send requests past every policy. An upgrade to something
+/// else, and a list of protocols, is ignored as RFC 9110, 7.8, allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// `websocket` (RFC 6455).
+    WebSocket,
+}
 
 impl Protocol {
     fn parse(value: &[u8]) -> Option<Self> {
-        let mut parts = value.splitn(2, |byte| *byte == b'/');
-        let is_h2c = value.eq_ignore_ascii_case(b"h2c");
-        (!is_h2c && parts.all(grammar::is_token)).then(|| Self(value.into()))
+        value.eq_ignore_ascii_case(Self::WebSocket.as_bytes()).then_some(Self::WebSocket)
     }
 
-    /// As it is sent.
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.0
+    /// As it is sent, and as it is in the fields.
+    pub(super) fn as_bytes(self) -> &'static [u8] {
+        match self {
+            Self::WebSocket => b"websocket",
+        }
     }
 }
 
@@ -33,27 +42,31 @@ pub(super) struct Options {
     pub(super) closes: bool,
     /// Connection has `keep-alive`, which matters in HTTP/1.0 alone.
     pub(super) keeps: bool,
-    /// Connection has `upgrade`, and Upgrade names one protocol.
+    /// Connection has `upgrade`, and Upgrade names one protocol that is allowed.
     pub(super) upgrade: Option<Protocol>,
 }
 
-/// Fields for everybody on the way, besides those that frame a message or say who asks.
-const PROTECTED_PREFIXES: [&str; 5] = ["x-forwarded-", "x-envoy-", "x-ambit-", "x-b3-", "grpc-"];
+/// Prefixes of fields that proxies set.
+const PROXY_PREFIXES: [&str; 4] = ["x-forwarded-", "x-envoy-", "x-ambit-", "x-b3-"];
 
-/// Fields that proxies set: a client must not have them removed behind it.
-const PROTECTED: [&str; 6] =
+/// Fields that proxies set.
+const PROXY_FIELDS: [&str; 6] =
     ["b3", "baggage", "traceparent", "tracestate", "x-request-id", "x-real-ip"];
 
 /// Reads the fields that concern one connection, and removes them.
 ///
 /// `TE: trailers` stays: the writer names it in Connection again. Content-Length stays too, since
-/// policies and logs look at it; the writer writes its own.
-pub(super) fn take(fields: &mut Fields) -> Options {
+/// policies and logs look at it; the writer writes its own. So does Upgrade where the message may
+/// upgrade and the protocol is allowed: what policies see there is what the writer writes.
+pub(super) fn take(fields: &mut Fields, may_upgrade: bool) -> Result<Options, Refused> {
     let mut options = Options::default();
     let mut upgrades = false;
     let mut named: Vec<Box<[u8]>> = Vec::new();
     let values = fields.all(Known::Connection);
-    for option in values.flat_map(grammar::members) {
+    for (number, option) in values.flat_map(grammar::members).enumerate() {
+        if number >= MOST_OPTIONS {
+            return Err(Refused::TooManyOptions);
+        }
         match option {
             _ if option.eq_ignore_ascii_case(b"close") => options.closes = true,
             _ if option.eq_ignore_ascii_case(b"keep-alive") => options.keeps = true,
@@ -62,7 +75,7 @@ pub(super) fn take(fields: &mut Fields) -> Options {
             _ => named.push(option.into()),
         }
     }
-    if upgrades {
+    if upgrades && may_upgrade {
         let mut protocols = fields.all(Known::Upgrade);
         let first = protocols.next().and_then(Protocol::parse);
         options.upgrade = first.filter(|_| protocols.next().is_none());
@@ -71,7 +84,12 @@ pub(super) fn take(fields: &mut Fields) -> Options {
         let is_named = named.iter().any(|name| field.name.eq_ignore_ascii_case(name));
         !concerns_one_connection(field) && (!is_named || is_protected(field))
     });
-    options
+    if let Some(protocol) = options.upgrade {
+        // In the case in which it is sent. It is as long as what was removed, so there is room.
+        let put = fields.append(Known::Upgrade, protocol.as_bytes());
+        put.map_err(|_| Refused::HeadTooLarge)?;
+    }
+    Ok(options)
 }
 
 fn concerns_one_connection(field: &Field<'_>) -> bool {
@@ -89,15 +107,25 @@ fn concerns_one_connection(field: &Field<'_>) -> bool {
     }
 }
 
-/// Every name that the codec knows is one that has a meaning for all; more are listed.
+/// A client must not have these removed behind it. `grpc-timeout` and `grpc-status` are for both
+/// ends of a call.
 fn is_protected(field: &Field<'_>) -> bool {
-    let has_prefix = |prefix: &&str| {
-        let start = field.name.get(..prefix.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
-    };
+    belongs_in_head(field) || has_prefix(field, "grpc-")
+}
+
+/// Whether a field says something of the whole message, or is set by proxies. Such a field cannot
+/// come behind the body, when everybody on the way has already acted.
+///
+/// Every name that the codec knows is one that has a meaning for all; more are listed.
+pub(super) fn belongs_in_head(field: &Field<'_>) -> bool {
     field.known.is_some()
-        || PROTECTED_PREFIXES.iter().any(has_prefix)
-        || PROTECTED.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+        || PROXY_PREFIXES.iter().any(|prefix| has_prefix(field, prefix))
+        || PROXY_FIELDS.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+fn has_prefix(field: &Field<'_>, prefix: &str) -> bool {
+    let start = field.name.get(..prefix.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
 }
 
 #[cfg(test)]
@@ -106,17 +134,16 @@ mod tests {
     use crate::fields::FieldLimits;
 
     /// Fields as `name: value` lines; what remains of them, and what was read.
-    fn check(lines: &str, remain: &str, closes: bool, keeps: bool, upgrade: Option<&str>) {
+    fn check(lines: &str, remain: &str, closes: bool, keeps: bool, upgrade: Option<Protocol>) {
         let mut fields = Fields::new(FieldLimits::default());
         for line in lines.split('|') {
             let (name, value) = line.split_once(": ").expect("a field");
             fields.append(name, value.as_bytes()).expect("a field");
         }
-        let options = take(&mut fields);
+        let options = take(&mut fields, true);
         let text = |field: Field<'_>| String::from_utf8_lossy(field.name).into_owned();
         assert_eq!(fields.iter().map(text).collect::<Vec<_>>().join(" "), remain, "{lines}");
-        let upgrade = upgrade.map(|name| Protocol(name.as_bytes().into()));
-        assert_eq!(options, Options { closes, keeps, upgrade }, "{lines}");
+        assert_eq!(options, Ok(Options { closes, keeps, upgrade }), "{lines}");
     }
 
     #[test]
@@ -146,26 +173,55 @@ mod tests {
     }
 
     #[test]
-    fn upgrades() {
-        check("Connection: Upgrade|Upgrade: websocket", "", false, false, Some("websocket"));
-        check(
-            "Connection: keep-alive, upgrade|Upgrade: SPDY/3.1",
-            "",
-            false,
-            true,
-            Some("SPDY/3.1"),
+    fn an_accepted_upgrade_stays() {
+        let web = Some(Protocol::WebSocket);
+        check("Connection: Upgrade|a: 1|Upgrade: websocket|b: 2", "a b upgrade", false, false, web);
+        check("Connection: keep-alive, upgrade|Upgrade: WebSocket", "upgrade", false, true, web);
+        let mut fields = Fields::new(FieldLimits::default());
+        for (name, value) in [("Connection", "upgrade"), ("Upgrade", "WebSocket")] {
+            fields.append(name, value.as_bytes()).expect("a field");
+        }
+        take(&mut fields, true).expect("options");
+        assert_eq!(
+            fields.first("upgrade"),
+            Some(&b"websocket"[..]),
+            "what is seen is what is sent"
         );
+    }
+
+    #[test]
+    fn other_upgrades_are_ignored() {
         check("Upgrade: websocket", "", false, false, None);
         check("Connection: upgrade", "", false, false, None);
-        check("Connection: upgrade|Upgrade: a, b", "", false, false, None);
-        check("Connection: upgrade|Upgrade: a|Upgrade: b", "", false, false, None);
-        check(
-            "Connection: upgrade, http2-settings|Upgrade: h2c|HTTP2-Settings: AA",
-            "",
-            false,
-            false,
-            None,
-        );
+        check("Connection: upgrade|Upgrade: websocket|Upgrade: b", "", false, false, None);
+        for protocol in [
+            "h2c",
+            "H2C",
+            "h2c/1",
+            "HTTP/2.0",
+            "TLS/1.0",
+            "SPDY/3.1",
+            "websocket, h2c",
+            "h2c, websocket",
+            "websocket/13",
+            "websockets",
+        ] {
+            let lines = format!("Connection: upgrade, http2-settings|Upgrade: {protocol}");
+            check(&format!("{lines}|HTTP2-Settings: AA"), "", false, false, None);
+        }
+    }
+
+    #[test]
+    fn options_are_bounded() {
+        let options = |number: usize| {
+            let mut fields = Fields::new(FieldLimits::default());
+            for line in ["a,"; 2] {
+                fields.append("Connection", line.repeat(number / 2).as_bytes()).expect("a field");
+            }
+            take(&mut fields, false)
+        };
+        assert_eq!(options(MOST_OPTIONS), Ok(Options::default()));
+        assert_eq!(options(MOST_OPTIONS + 2), Err(Refused::TooManyOptions));
     }
 
     #[test]

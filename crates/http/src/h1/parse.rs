@@ -39,7 +39,8 @@ type Index<'b> = [MaybeUninit<httparse::Header<'b>>; MOST_FIELDS];
 /// Reads a request's head from the front of a buffer.
 ///
 /// `progress` is the caller's memory of this head: new for each head, the same until it is whole.
-/// The scheme is the connection's; an absolute target has its own.
+/// The scheme is the connection's. A client cannot choose it: an absolute target of https in plain
+/// text is refused, and one of http in TLS is no different from a path.
 pub fn request(
     bytes: &[u8],
     scheme: Scheme,
@@ -64,8 +65,8 @@ pub fn request(
     let version = version(read.version);
     let host = host(read.headers, version)?;
     let fields = fields(read.headers, limits.fields, |header| !is_host(header))?;
-    let (scheme, target) = self::target(method, target.as_bytes(), scheme, host)?;
-    let head = RequestHead::new(Method::parse(method)?, scheme, target, version, fields)?;
+    let target = self::target(method, target.as_bytes(), scheme, host)?;
+    let head = RequestHead::new(Method::parse(method)?, target, version, fields)?;
     Ok(Parsed::Complete { head, used })
 }
 
@@ -137,7 +138,7 @@ fn is_host(header: &httparse::Header<'_>) -> bool {
     header.name.eq_ignore_ascii_case(Known::Host.text())
 }
 
-/// What the one Host field says (RFC 9112, 3.2).
+/// What the one Host field says (RFC 9112, 3.2). In HTTP/1.0 the target may say it instead.
 fn host(headers: &[httparse::Header<'_>], version: Version) -> Result<Option<Authority>, Refused> {
     let mut hosts = headers.iter().filter(|header| is_host(header));
     let host = match hosts.next() {
@@ -149,38 +150,43 @@ fn host(headers: &[httparse::Header<'_>], version: Version) -> Result<Option<Aut
 }
 
 /// Reads a target in any of its forms. An absolute one, and CONNECT's, have the host in them, and
-/// what the Host field says is forgotten (RFC 9112, 3.2.2).
+/// what the Host field says is forgotten (RFC 9112, 3.2.2). Without a host nothing is read, since
+/// every policy needs one.
 fn target(
     method: &str,
     text: &[u8],
     scheme: Scheme,
     host: Option<Authority>,
-) -> Result<(Scheme, Target), Refused> {
+) -> Result<Target, Refused> {
     if method == "CONNECT" {
         let to = Authority::parse(text).map_err(|refused| match refused {
             Refused::UserInfo => refused,
             _ => Refused::TargetForm,
         })?;
-        return Ok((scheme, Target::Authority(to)));
+        return Ok(Target::Authority(to));
     }
+    let named = || host.ok_or(Refused::HostMissing);
     match text {
-        b"*" => return Ok((scheme, Target::Asterisk { host })),
-        [b'/', ..] => return Ok((scheme, Target::Origin { path: Path::parse(text)?, host })),
+        b"*" => return Ok(Target::Asterisk { host: named()? }),
+        [b'/', ..] => return Ok(Target::Origin { path: Path::parse(text)?, host: named()? }),
         _ => {}
     }
-    let (scheme, rest) = absolute(text)?;
+    let (of, rest) = absolute(text)?;
+    if of == Scheme::Https && scheme == Scheme::Http {
+        return Err(Refused::HttpsInPlainText);
+    }
     let end = rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     let authority = Authority::parse(authority)?;
     let path = match path {
         // RFC 9112, 3.2.4: so a client asks a proxy about a server as a whole.
         [] if method == "OPTIONS" => {
-            return Ok((scheme, Target::Asterisk { host: Some(authority) }));
+            return Ok(Target::Asterisk { host: authority });
         }
         [b'/', ..] => Path::parse(path)?,
         _ => Path::parse(&[b"/", path].concat())?,
     };
-    Ok((scheme, Target::Absolute { path, authority }))
+    Ok(Target::Origin { path, host: authority })
 }
 
 /// The scheme of an absolute target, and what follows `://`.

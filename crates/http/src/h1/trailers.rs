@@ -1,7 +1,7 @@
 //! The fields behind a chunked body.
 
 use super::lines::{Kind, Limits, Progress};
-use super::parse;
+use super::{options, parse};
 use crate::fields::{Fields, known::Known};
 use crate::refused::Refused;
 
@@ -46,7 +46,7 @@ fn allowed(mut fields: Fields) -> Result<Fields, Refused> {
     if fields.iter().any(|field| field.known.is_some_and(frames)) {
         return Err(Refused::Trailer);
     }
-    // What the codec knows controls, authenticates or describes a message.
-    fields.retain(|field| field.known.is_none());
+    // What is known controls, authenticates or describes a message; proxies set the rest.
+    fields.retain(|field| !options::belongs_in_head(field));
     Ok(fields)
 }

@@ -29,10 +29,12 @@ pub struct Written {
 }
 
 /// Writes a request's head. The connection to the server is kept unless it `closes`.
+///
+/// The server is an origin, never a proxy, so no target is absolute (RFC 9112, 3.2.1).
 pub fn request(
     head: &RequestHead,
     body: RequestBody,
-    upgrade: Option<&Protocol>,
+    upgrade: Option<Protocol>,
     closes: bool,
     out: &mut Vec<u8>,
 ) {
@@ -40,18 +42,11 @@ pub fn request(
     out.push(b' ');
     match head.target() {
         Target::Origin { path, .. } => out.extend_from_slice(path.as_str().as_bytes()),
-        Target::Absolute { path, authority } => {
-            for part in [head.scheme().as_str(), "://", authority.as_str(), path.as_str()] {
-                out.extend_from_slice(part.as_bytes());
-            }
-        }
         Target::Authority(to) => out.extend_from_slice(to.as_str().as_bytes()),
         Target::Asterisk { .. } => out.push(b'*'),
     }
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    if let Some(host) = head.authority() {
-        field(b"Host", host.as_str().as_bytes(), out);
-    }
+    field(b"Host", head.authority().as_str().as_bytes(), out);
     fields(&head.fields, out);
     match body {
         RequestBody::Absent => {}
@@ -68,7 +63,7 @@ pub fn request(
 pub fn response(
     head: &ResponseHead,
     body: ResponseBody,
-    upgrade: Option<&Protocol>,
+    upgrade: Option<Protocol>,
     client: Client,
     out: &mut Vec<u8>,
 ) -> Written {
@@ -140,7 +135,7 @@ fn fields(fields: &Fields, out: &mut Vec<u8>) {
     }
 }
 
-fn connection(options: [(bool, &str); 3], upgrade: Option<&Protocol>, out: &mut Vec<u8>) {
+fn connection(options: [(bool, &str); 3], upgrade: Option<Protocol>, out: &mut Vec<u8>) {
     let mut separator: &[u8] = b"Connection: ";
     for (_, option) in options.iter().filter(|(is_set, _)| *is_set) {
         out.extend_from_slice(separator);

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use ambit_http::h1::chunks::{Decoder, Piece};
 use ambit_http::h1::framing::{self, RequestBody};
 use ambit_http::h1::parse::{self, Limits, Parsed, Progress};
-use ambit_http::{Fields, Refused, RequestHead, Scheme, Target};
+use ambit_http::{Fields, Refused, Scheme};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -37,7 +37,7 @@ pub(crate) struct Verdict {
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
     method: String,
-    authority: Option<String>,
+    authority: String,
     path: String,
     fields: Lines,
     body: Vec<u8>,
@@ -88,7 +88,7 @@ fn ours(mut input: &[u8]) -> (Vec<Message>, String) {
             Err(refused) => return (messages, format!("{refused:?}")),
         };
         input = &input[used..];
-        let fields = fields_with_host(&head);
+        let fields = lines(&head.fields);
         let framing = match framing::request(&mut head) {
             Ok(framing) => framing,
             Err(refused) => return (messages, format!("{refused:?}")),
@@ -100,7 +100,7 @@ fn ours(mut input: &[u8]) -> (Vec<Message>, String) {
         };
         messages.push(Message {
             method: head.method().as_str().to_owned(),
-            authority: head.authority().map(|it| it.as_str().to_owned()),
+            authority: head.authority().as_str().to_owned(),
             path: head.path().map_or("", |it| it.as_str()).to_owned(),
             fields,
             body,
@@ -145,15 +145,6 @@ pub(crate) fn body(
     }
 }
 
-/// With Host where hyper leaves it. In an absolute target it does not count.
-fn fields_with_host(head: &RequestHead) -> Lines {
-    let mut fields = lines(&head.fields);
-    if let Target::Origin { host: Some(host), .. } = head.target() {
-        fields.push(("host".to_owned(), host.as_str().as_bytes().to_vec()));
-    }
-    sorted(fields)
-}
-
 pub(crate) fn lines(fields: &Fields) -> Lines {
     let name = |name: &[u8]| String::from_utf8_lossy(name).to_ascii_lowercase();
     sorted(fields.iter().map(|it| (name(it.name), it.value.to_vec())).collect())
@@ -196,10 +187,9 @@ fn their_message(head: &hyper::http::request::Parts, body: Vec<u8>, trailers: Li
     let (uri, mut fields) = (&head.uri, map_lines(&head.headers));
     let host = fields.iter().find(|(name, _)| name == "host");
     let host = host.map(|(_, value)| String::from_utf8_lossy(value).into_owned());
-    let is_origin = uri.authority().is_none() && uri.path() != "*";
-    if !is_origin {
-        fields.retain(|(name, _)| name != "host");
-    }
+    // An absolute target comes before Host (RFC 9112, 3.2.2).
+    let authority = uri.authority().map(|it| it.as_str().to_owned()).or(host);
+    fields.retain(|(name, _)| name != "host");
     let path = match uri.query() {
         _ if uri.path() == "*" => String::new(),
         _ if head.method == hyper::Method::CONNECT => String::new(),
@@ -208,7 +198,7 @@ fn their_message(head: &hyper::http::request::Parts, body: Vec<u8>, trailers: Li
     };
     Message {
         method: head.method.as_str().to_owned(),
-        authority: uri.authority().map(|it| it.as_str().to_owned()).or(host),
+        authority: authority.unwrap_or_default(),
         path,
         fields,
         body,

@@ -575,6 +575,12 @@ pub(crate) const CORPUS: &[Entry] = &[
         1,
     ),
     entry(
+        "absolute target of https",
+        b"GET https://h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+        "0 HttpsInPlainText",
+        1,
+    ),
+    entry(
         "absolute target without host",
         b"GET http:///a HTTP/1.1\r\nHost: h\r\n\r\n",
         "0 Host",
@@ -643,11 +649,18 @@ pub(crate) const CORPUS: &[Entry] = &[
         "2 end",
         2,
     ),
-    entry("HTTP/1.0", b"GET / HTTP/1.0\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n", "1 end", 1),
+    entry(
+        "HTTP/1.0",
+        b"GET / HTTP/1.0\r\nHost: h\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n",
+        "1 end",
+        1,
+    ),
+    entry("HTTP/1.0 without Host", b"GET / HTTP/1.0\r\n\r\n", "0 HostMissing", 1),
+    entry("HTTP/1.0 with the host in the target", b"GET http://h/ HTTP/1.0\r\n\r\n", "1 end", 1),
     entry(
         "HTTP/1.0 kept",
-        b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /next HTTP/1.1\r\n\
-          Host: h\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\n\r\n\
+          GET /next HTTP/1.1\r\nHost: h\r\n\r\n",
         "2 end",
         2,
     ),
@@ -685,6 +698,13 @@ pub(crate) const CORPUS: &[Entry] = &[
           \r\n\x81\x00",
         "1 switch",
         1,
+    ),
+    entry(
+        "upgrade to h2c",
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+          Upgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n",
+        "2 end",
+        2,
     ),
     entry("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "0 Method", 0),
 ];

@@ -105,6 +105,21 @@ fn extensions_are_bounded_over_the_whole_body() {
 fn trailers() {
     check("0\r\nGrpc-Status: 0\r\nx: \r\n\r\nrest", Ok(" Grpc-Status=0 x= +4"));
     check("1\r\na\r\n0\r\nAuthorization: x\r\nb: 1\r\nCookie: y\r\n\r\n", Ok("a b=1 +0"));
+    for name in [
+        "X-Forwarded-For",
+        "x-forwarded-client-cert",
+        "X-Envoy-Original-Path",
+        "x-ambit-a",
+        "x-b3-traceid",
+        "b3",
+        "baggage",
+        "Traceparent",
+        "tracestate",
+        "x-request-id",
+        "x-real-ip",
+    ] {
+        check(&format!("0\r\na: 1\r\n{name}: x\r\n\r\n"), Ok(" a=1 +0"));
+    }
     check("0\r\na: b\r\n", Ok("partial"));
     check("0\r\na: b\r\n c\r\n\r\n", Err(Refused::ObsFold));
     check("0\r\n a: b\r\n\r\n", Err(Refused::ObsFold));
@@ -129,7 +144,8 @@ fn what_is_written() {
     encode_end(None, &mut out);
     assert_eq!(out, [b"1a\r\n", &[b'x'; 0x1a][..], b"\r\n0\r\n\r\n"].concat());
     let mut trailers = Fields::new(FieldLimits::default());
-    for name in ["grpc-status", "content-length", "host", "X-Sum"] {
+    for name in ["grpc-status", "content-length", "X-Forwarded-For", "traceparent", "host", "X-Sum"]
+    {
         trailers.append(name, b"0").expect("a field");
     }
     out.clear();

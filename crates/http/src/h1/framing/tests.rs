@@ -120,10 +120,13 @@ fn whether_the_client_stays() {
 #[test]
 fn whether_the_client_waits_or_switches() {
     let check = |line: &str, fields: &str, waits: bool, protocol: Option<&str>| {
-        let framing = request(&mut read_request(line, fields)).expect("a body or none");
-        let upgrade = framing.upgrade.as_ref().map(Protocol::as_bytes);
+        let mut head = read_request(line, fields);
+        let framing = request(&mut head).expect("a body or none");
+        let upgrade = framing.upgrade.map(Protocol::as_bytes);
         let got = (framing.expects_continue, upgrade);
         assert_eq!(got, (waits, protocol.map(str::as_bytes)), "{line} {fields}");
+        // What is sent is what policies see.
+        assert_eq!(head.values("upgrade").next(), upgrade, "{line} {fields}");
     };
     let (new, old) = ("POST / HTTP/1.1", "POST / HTTP/1.0");
     check(new, "Expect: 100-Continue\r\nContent-Length: 5\r\n", true, None);
@@ -146,9 +149,10 @@ fn check_response(line: &str, fields: &str, asked: Asked, body: ResponseBody, pe
 
 #[test]
 fn bodies_of_responses() {
-    use Asked::{Connect, Head, Other, Upgrade};
+    use Asked::{Connect, Head, Other};
     use ResponseBody::{Absent, Chunked, Sized, Tunnel, UntilClose};
     let (ok, length) = ("HTTP/1.1 200 OK", "Content-Length: 5\r\n");
+    let web = Asked::Upgrade(Protocol::WebSocket);
     let (chunked, none) = ("Transfer-Encoding: chunked\r\n", Absent { length: None });
     check_response(ok, length, Other, Sized(5), true);
     check_response(ok, chunked, Other, Chunked, true);
@@ -168,9 +172,9 @@ fn bodies_of_responses() {
     check_response(ok, length, Connect, Tunnel, false);
     check_response(ok, chunked, Connect, Tunnel, false);
     check_response("HTTP/1.1 403 Forbidden", length, Connect, Sized(5), true);
-    check_response(ok, length, Upgrade, Sized(5), true);
+    check_response(ok, length, web, Sized(5), true);
     let switch = "Connection: upgrade\r\nUpgrade: websocket\r\n";
-    check_response("HTTP/1.1 101 Switching Protocols", switch, Upgrade, Tunnel, false);
+    check_response("HTTP/1.1 101 Switching Protocols", switch, web, Tunnel, false);
 }
 
 #[test]
@@ -188,6 +192,11 @@ fn responses_that_are_refused() {
     check("HTTP/1.1 101 Switching Protocols", switch, Refused::Upgrade);
     check("HTTP/1.1 103 Early Hints", length, Refused::ContentLength);
     check("HTTP/1.1 100 Continue", chunked, Refused::TransferCoding);
-    let mut unnamed = read_response("HTTP/1.1 101 Switching Protocols", "");
-    assert_eq!(response(&mut unnamed, Asked::Upgrade), Err(Refused::Upgrade));
+    // Only to what was asked for.
+    for upgrade in ["", "Upgrade: TLS/1.0\r\n", "Upgrade: h2c\r\n", "Upgrade: websocket, a\r\n"] {
+        let fields = format!("Connection: upgrade\r\n{upgrade}");
+        let mut head = read_response("HTTP/1.1 101 Switching Protocols", &fields);
+        let asked = Asked::Upgrade(Protocol::WebSocket);
+        assert_eq!(response(&mut head, asked), Err(Refused::Upgrade), "{fields}");
+    }
 }

@@ -11,6 +11,10 @@ fn parse_request(bytes: &[u8], progress: &mut Progress) -> Result<Parsed<Request
     request(bytes, Scheme::Http, &small(), progress)
 }
 
+fn parse_in_tls(bytes: &[u8], progress: &mut Progress) -> Result<Parsed<RequestHead>, Refused> {
+    request(bytes, Scheme::Https, &small(), progress)
+}
+
 fn parse_response(bytes: &[u8], progress: &mut Progress) -> Result<Parsed<ResponseHead>, Refused> {
     response(bytes, &small(), progress)
 }
@@ -45,7 +49,7 @@ fn shown(fields: &Fields) -> String {
     lines.collect()
 }
 
-/// `method form scheme authority path version fields`, a body behind the head left alone.
+/// `method form authority path version fields`, a body behind the head left alone.
 fn check(text: &str, expected: Result<&str, Refused>) {
     check_bytes(text.as_bytes(), expected);
 }
@@ -57,16 +61,14 @@ fn check_bytes(bytes: &[u8], expected: Result<&str, Refused>) {
             assert!(bytes[..used].ends_with(b"\r\n\r\n"));
             let form = match head.target() {
                 Target::Origin { .. } => "origin",
-                Target::Absolute { .. } => "absolute",
                 Target::Authority(_) => "authority",
                 Target::Asterisk { .. } => "asterisk",
             };
-            let authority = head.authority().map_or("-", Authority::as_str);
+            let authority = head.authority().as_str();
             let path = head.path().map_or("-", Path::as_str);
             let version = if head.version() == Version::Http10 { "1.0" } else { "1.1" };
-            let (method, scheme) = (head.method().as_str(), head.scheme().as_str());
-            let fields = shown(&head.fields);
-            format!("{method} {form} {scheme} {authority} {path} {version}{fields}")
+            let (method, fields) = (head.method().as_str(), shown(&head.fields));
+            format!("{method} {form} {authority} {path} {version}{fields}")
         }
     });
     assert_eq!(result.as_deref().map_err(|it| *it), expected, "{}", bytes.escape_ascii());
@@ -74,28 +76,43 @@ fn check_bytes(bytes: &[u8], expected: Result<&str, Refused>) {
 
 /// A request to `h` with one more line.
 fn check_line(line: &str, expected: Result<&str, Refused>) {
-    let expected = expected.map(|fields| format!("GET origin http h / 1.1{fields}"));
+    let expected = expected.map(|fields| format!("GET origin h / 1.1{fields}"));
     let expected = expected.as_deref().map_err(|it| *it);
     check(&format!("GET / HTTP/1.1\r\nHost: h\r\n{line}\r\n\r\n"), expected);
 }
 
 #[test]
 fn forms_of_targets() {
-    check("GET /a?b HTTP/1.1\r\nHost: h:80\r\n\r\n", Ok("GET origin http h:80 /a?b 1.1"));
-    check("GET / HTTP/1.0\r\n\r\n", Ok("GET origin http - / 1.0"));
-    check("GET / HTTP/1.0\r\nHost: h\r\n\r\n", Ok("GET origin http h / 1.0"));
+    check("GET /a?b HTTP/1.1\r\nHost: h:80\r\n\r\n", Ok("GET origin h:80 /a?b 1.1"));
+    check("GET / HTTP/1.0\r\nHost: h\r\n\r\n", Ok("GET origin h / 1.0"));
     let host = "HTTP/1.1\r\nHost: other\r\n\r\n";
-    check(&format!("GET http://h/a {host}"), Ok("GET absolute http h /a 1.1"));
-    check(&format!("GET HTTPS://h:1 {host}"), Ok("GET absolute https h:1 / 1.1"));
-    check(&format!("GET http://h?q {host}"), Ok("GET absolute http h /?q 1.1"));
-    check(&format!("CONNECT h:443 {host}"), Ok("CONNECT authority http h:443 - 1.1"));
-    check(&format!("CONNECT [::1]:443 {host}"), Ok("CONNECT authority http [::1]:443 - 1.1"));
-    check(&format!("OPTIONS * {host}"), Ok("OPTIONS asterisk http other - 1.1"));
-    check(&format!("OPTIONS http://h {host}"), Ok("OPTIONS asterisk http h - 1.1"));
-    check(&format!("OPTIONS http://h/ {host}"), Ok("OPTIONS absolute http h / 1.1"));
-    check("GET http://h/ HTTP/1.0\r\n\r\n", Ok("GET absolute http h / 1.0"));
-    check(&format!("get / {host}"), Ok("get origin http other / 1.1"));
-    check(&format!("M-SEARCH /a|[\\ {host}"), Ok("M-SEARCH origin http other /a|[\\ 1.1"));
+    check(&format!("GET http://h/a {host}"), Ok("GET origin h /a 1.1"));
+    check(&format!("GET HTTP://h:1 {host}"), Ok("GET origin h:1 / 1.1"));
+    check(&format!("GET http://h?q {host}"), Ok("GET origin h /?q 1.1"));
+    check(&format!("CONNECT h:443 {host}"), Ok("CONNECT authority h:443 - 1.1"));
+    check(&format!("CONNECT [::1]:443 {host}"), Ok("CONNECT authority [::1]:443 - 1.1"));
+    check(&format!("OPTIONS * {host}"), Ok("OPTIONS asterisk other - 1.1"));
+    check(&format!("OPTIONS http://h {host}"), Ok("OPTIONS asterisk h - 1.1"));
+    check(&format!("OPTIONS http://h/ {host}"), Ok("OPTIONS origin h / 1.1"));
+    check("GET http://h/ HTTP/1.0\r\n\r\n", Ok("GET origin h / 1.0"));
+    check("CONNECT h:443 HTTP/1.0\r\n\r\n", Ok("CONNECT authority h:443 - 1.0"));
+    check(&format!("get / {host}"), Ok("get origin other / 1.1"));
+    check(&format!("M-SEARCH /a|[\\ {host}"), Ok("M-SEARCH origin other /a|[\\ 1.1"));
+}
+
+#[test]
+fn the_client_does_not_choose_the_scheme() {
+    let host = "HTTP/1.1\r\nHost: h\r\n\r\n";
+    for target in ["https://h/a", "HTTPS://h:443", "https://h"] {
+        for method in ["GET", "OPTIONS"] {
+            let text = format!("{method} {target} {host}");
+            check(&text, Err(Refused::HttpsInPlainText));
+            let in_tls = in_all_ways(text.as_bytes(), parse_in_tls);
+            assert!(matches!(in_tls, Ok(Parsed::Complete { .. })), "{text}");
+        }
+    }
+    let plain = in_all_ways(format!("GET http://h/a {host}").as_bytes(), parse_in_tls);
+    assert!(matches!(plain, Ok(Parsed::Complete { .. })));
 }
 
 #[test]
@@ -155,7 +172,7 @@ fn request_lines() {
 
 #[test]
 fn a_request_may_begin_with_one_empty_line() {
-    check("\r\nGET / HTTP/1.0\r\n\r\n", Ok("GET origin http - / 1.0"));
+    check("\r\nGET / HTTP/1.0\r\nHost: h\r\n\r\n", Ok("GET origin h / 1.0"));
     check("\r\n\r\nGET / HTTP/1.0\r\n\r\n", Err(Refused::EmptyLines));
     check("\nGET / HTTP/1.0\r\n\r\n", Err(Refused::BareLf));
     check("\rGET / HTTP/1.0\r\n\r\n", Err(Refused::BareCr));
@@ -202,6 +219,8 @@ fn fields_that_are_none() {
 #[test]
 fn one_host() {
     check("GET / HTTP/1.1\r\n\r\n", Err(Refused::HostMissing));
+    check("GET / HTTP/1.0\r\n\r\n", Err(Refused::HostMissing));
+    check("OPTIONS * HTTP/1.0\r\n\r\n", Err(Refused::HostMissing));
     check("GET http://h/ HTTP/1.1\r\n\r\n", Err(Refused::HostMissing));
     check_line("Host: h", Err(Refused::HostRepeated));
     check_line("hOST: other", Err(Refused::HostRepeated));
@@ -230,7 +249,7 @@ fn limits() {
 fn more_fields_than_are_indexed_are_refused() {
     let fields = FieldLimits { number: u16::MAX, bytes: u32::MAX };
     let limits = Limits { line_bytes: 1 << 20, head_bytes: 1 << 20, fields };
-    let head = |number| format!("GET / HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(number));
+    let head = |number| format!("GET http://h HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(number));
     let parse =
         |number| request(head(number).as_bytes(), Scheme::Http, &limits, &mut Progress::default());
     assert!(matches!(parse(MOST_FIELDS), Ok(Parsed::Complete { .. })));
@@ -289,8 +308,10 @@ fn every_refusal_has_a_section_and_a_status() {
         (Refused::TargetTooLong, 414),
         (Refused::TooManyFields, 431),
         (Refused::HeadTooLarge, 431),
+        (Refused::TooManyOptions, 431),
         (Refused::TransferCoding, 501),
         (Refused::Version, 505),
+        (Refused::HttpsInPlainText, 400),
         (Refused::BareLf, 400),
     ];
     for (refused, status) in statuses {

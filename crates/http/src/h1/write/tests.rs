@@ -30,7 +30,7 @@ fn check(request: &str, expected: &str) {
     let mut head = read_request(format!("{}||", request).replace('|', "\r\n").as_bytes());
     let framing = framing::request(&mut head).expect("a request");
     let mut out = Vec::new();
-    super::request(&head, framing.body, framing.upgrade.as_ref(), false, &mut out);
+    super::request(&head, framing.body, framing.upgrade, false, &mut out);
     let text = String::from_utf8_lossy(&out).replace("\r\n", "|");
     assert_eq!(text, format!("{expected}||"));
 }
@@ -38,8 +38,10 @@ fn check(request: &str, expected: &str) {
 #[test]
 fn requests() {
     check("GET /a?b HTTP/1.1|x-A: 1|host: h|X-a: 2", "GET /a?b HTTP/1.1|Host: h|x-A: 1|X-a: 2");
-    check("GET / HTTP/1.0", "GET / HTTP/1.1");
-    check("GET http://h/a HTTP/1.1|Host: other", "GET http://h/a HTTP/1.1|Host: h");
+    check("GET / HTTP/1.0|Host: h", "GET / HTTP/1.1|Host: h");
+    check("GET http://h/a HTTP/1.0", "GET /a HTTP/1.1|Host: h");
+    check("GET http://h/a?b HTTP/1.1|Host: other", "GET /a?b HTTP/1.1|Host: h");
+    check("OPTIONS http://h HTTP/1.1|Host: other", "OPTIONS * HTTP/1.1|Host: h");
     check("CONNECT h:1 HTTP/1.1|Host: other", "CONNECT h:1 HTTP/1.1|Host: h:1");
     check("OPTIONS * HTTP/1.1|Host: h", "OPTIONS * HTTP/1.1|Host: h");
     let start = "POST / HTTP/1.1|Host: h";
@@ -56,6 +58,9 @@ fn requests() {
         &format!("{start}|Upgrade: websocket|Connection: keep-alive, Upgrade"),
         &format!("{start}|Connection: upgrade|Upgrade: websocket"),
     );
+    for protocol in ["h2c/1", "TLS/1.0", "HTTP/2.0"] {
+        check(&format!("{start}|Upgrade: {protocol}|Connection: upgrade"), start);
+    }
 }
 
 #[test]
@@ -81,7 +86,7 @@ fn check_response(
     let mut head = read_response(format!("HTTP/1.1 {response}||").replace('|', "\r\n").as_bytes());
     let framing = framing::response(&mut head, asked).expect("a response");
     let mut out = Vec::new();
-    let written = super::response(&head, framing.body, framing.upgrade.as_ref(), client, &mut out);
+    let written = super::response(&head, framing.body, framing.upgrade, client, &mut out);
     let text = String::from_utf8_lossy(&out).replace("\r\n", "|");
     assert_eq!(text, format!("HTTP/1.1 {expected}||"));
     assert_eq!(written, Written { body, is_persistent }, "{response}");
@@ -119,7 +124,7 @@ fn responses() {
     );
     check_response(sized, Asked::Connect, new, "200 OK|A: b", Tunnel, false);
     let switch = "101 Switching Protocols|Connection: upgrade|Upgrade: websocket";
-    check_response(switch, Asked::Upgrade, new, switch, Tunnel, false);
+    check_response(switch, Asked::Upgrade(Protocol::WebSocket), new, switch, Tunnel, false);
 }
 
 fn any_fields() -> impl Strategy<Value = Fields> {
@@ -148,17 +153,16 @@ fn any_path() -> impl Strategy<Value = Path> {
 
 fn any_request() -> impl Strategy<Value = RequestHead> {
     let method = "[A-Z]{1,8}|[a-z]{3}|GET|POST";
-    (method, any_authority(), any_path(), any_fields(), 0..4_u8).prop_map(
+    (method, any_authority(), any_path(), any_fields(), 0..3_u8).prop_map(
         |(method, authority, path, fields, form)| {
             let to = Authority::parse(format!("{}:80", authority.host()).as_bytes());
             let (method, target) = match form {
                 0 => ("CONNECT", Target::Authority(to.expect("an authority"))),
-                1 => ("OPTIONS", Target::Asterisk { host: Some(authority) }),
-                2 => (&*method, Target::Absolute { path, authority }),
-                _ => (&*method, Target::Origin { path, host: Some(authority) }),
+                1 => ("OPTIONS", Target::Asterisk { host: authority }),
+                _ => (&*method, Target::Origin { path, host: authority }),
             };
             let method = Method::parse(method).expect("a method");
-            RequestHead::new(method, Scheme::Http, target, Version::Http11, fields).expect("a head")
+            RequestHead::new(method, target, Version::Http11, fields).expect("a head")
         },
     )
 }
