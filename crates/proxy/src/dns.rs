@@ -424,7 +424,7 @@ impl Served {
 }
 
 /// What the fuzzer drives: reads any bytes as a query and writes every kind of answer to it.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub fn fuzz(bytes: &[u8]) {
     use hickory_proto::op::Message;
 
@@ -433,8 +433,11 @@ pub fn fuzz(bytes: &[u8]) {
     match message::read(bytes) {
         Ok(asked) => {
             for transport in [Transport::Udp, Transport::Tcp] {
-                let answer = message::answer(&asked, &addresses, 30, transport);
-                Message::from_vec(&answer).expect("an answer is a message");
+                for canonical in [None, Some("cart.shop.svc.cluster.local")] {
+                    let known = message::Known { canonical, addresses: &addresses, ttl: 30 };
+                    let answer = message::answer(&asked, known, transport);
+                    Message::from_vec(&answer).expect("an answer is a message");
+                }
             }
         }
         Err(message::Outcome::Answer(refusal)) => assert!(refusal.len() >= message::HEADER_BYTES),

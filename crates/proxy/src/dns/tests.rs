@@ -442,3 +442,11 @@ async fn a_query_that_is_too_long_ends_its_connection() {
     })
     .await;
 }
+
+#[test]
+fn the_fuzzer_takes_what_clients_send() {
+    for kind in [RecordType::A, RecordType::AAAA, RecordType::TXT] {
+        let bytes = query("cart.shop.svc.cluster.local.shop.svc.cluster.local.", kind);
+        (0..=bytes.len()).for_each(|end| fuzz(&bytes[..end]));
+    }
+}
