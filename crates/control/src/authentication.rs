@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use ambit_log::{KNOWN, STRANGERS, Throttle};
 use ambit_model::Text;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -41,6 +42,17 @@ impl Refusal {
         match self {
             Self::Caller(error) => error.status(),
             Self::Untrusted(_) => Status::permission_denied(self.to_string()),
+        }
+    }
+
+    /// Which lines of the log this counts with: those about strangers, or about a caller whose
+    /// token is good, or may be. The second must not be hidden by the first.
+    pub(crate) fn lines(&self) -> &'static Throttle {
+        match self {
+            Self::Caller(CallerError::NoToken | CallerError::Own(_) | CallerError::Refused(_)) => {
+                &STRANGERS
+            }
+            _ => &KNOWN,
         }
     }
 

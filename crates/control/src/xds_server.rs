@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use ambit_log::STRANGERS;
 use ambit_net::drain::Guard;
 use ambit_net::grpc::messages::Messages;
 use ambit_wire::admin::{ApiVersion, ProxySync, SyncStatus, TypeSync};
@@ -222,12 +221,7 @@ impl Discovery {
     ) -> Result<(Responses, Option<Place>), Status> {
         let metadata = MetadataMap::from_headers(headers);
         let address = remote.as_ref().map(|remote| remote.address);
-        let caller = self.authenticate(&metadata, remote.as_ref()).await.inspect_err(|status| {
-            if STRANGERS.admits(Instant::now().into_std()) {
-                let remote = address.map(|it| it.to_string());
-                tracing::warn!(remote, message = status.message(), "discovery refused");
-            }
-        })?;
+        let caller = self.authenticate(&metadata, remote.as_ref()).await?;
         if self.guard.is_draining() {
             return Err(stopping());
         }
@@ -260,7 +254,14 @@ impl Discovery {
     ) -> Result<Option<Caller>, Status> {
         let Some(authentication) = &self.authentication else { return Ok(None) };
         let caller = authentication.caller(metadata, remote).await;
-        caller.map(Some).map_err(|refusal| refusal.status())
+        caller.map(Some).map_err(|refusal| {
+            let status = refusal.status();
+            if refusal.lines().admits(Instant::now().into_std()) {
+                let remote = remote.map(|remote| remote.address.to_string());
+                tracing::warn!(remote, error = status.message(), "discovery refused");
+            }
+            status
+        })
     }
 }
 

@@ -26,7 +26,7 @@ use crate::dial::DialError;
 use crate::mesh::Mesh;
 use crate::metrics::Reporter;
 use crate::own::OwnWorkload;
-use crate::record::{Record, Tally};
+use crate::record::{Cause, Record, Tally};
 
 /// Connections that may wait for an HBONE connection to one destination.
 const MAX_POOL_WAITERS: usize = 4096;
@@ -134,13 +134,13 @@ impl Plane {
         peer: SocketAddr,
         crowded: &Crowded,
     ) {
-        let reporter = match direction {
-            Direction::Outbound => Reporter::Source,
-            _ => Reporter::Destination,
+        let (reporter, cause) = match direction {
+            Direction::Outbound => (Reporter::Source, Cause::OwnPod),
+            _ => (Reporter::Destination, Cause::Stranger),
         };
         let to = original_destination(&stream).or_else(|_| stream.local_addr());
         let to = to.map_or_else(|_| SocketAddr::new(peer.ip(), 0), normalise);
-        Record::new(reporter, peer, to).failed_unproven(&self.tally, crowded);
+        Record::new(reporter, peer, to).failed_early(&self.tally, crowded, cause);
         reset(stream);
     }
 

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ambit_log::STRANGERS;
+use ambit_log::{KNOWN, PODS, STRANGERS};
 use ambit_model::Text;
 use ambit_model::authorize::RuleName;
 use ambit_model::identity::Identity;
@@ -145,6 +145,18 @@ pub struct Record {
     pub started: Instant,
 }
 
+/// Who has made a connection fail that came no further than its handshake. Each has log lines of
+/// its own, so that no stranger hides what concerns the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A peer that proved nothing.
+    Stranger,
+    /// A peer that proved who it is or used a revoked certificate, or this proxy itself.
+    Known,
+    /// A pod of this node.
+    OwnPod,
+}
+
 impl Record {
     /// A connection between two addresses, with nothing else known yet.
     pub fn new(reporter: Reporter, source: SocketAddr, destination: SocketAddr) -> Self {
@@ -191,10 +203,15 @@ impl Record {
         self.log("connection failed", Bytes::default(), Some(failure));
     }
 
-    /// The same, of a connection that came no further than its handshake. Whoever reaches the port
-    /// makes as many as it likes: each counts, and so many a second are logged.
-    pub fn failed_unproven(&self, tally: &Tally, failure: &dyn Failure) {
-        if STRANGERS.admits(Instant::now().into_std()) {
+    /// The same for a connection that came no further than its handshake. A peer can make as many
+    /// as it likes: each is counted, and for each cause some are logged.
+    pub fn failed_early(&self, tally: &Tally, failure: &dyn Failure, cause: Cause) {
+        let lines = match cause {
+            Cause::Stranger => &STRANGERS,
+            Cause::Known => &KNOWN,
+            Cause::OwnPod => &PODS,
+        };
+        if lines.admits(Instant::now().into_std()) {
             return self.failed(tally, failure);
         }
         self.count_failed(tally, failure);
@@ -426,7 +443,7 @@ mod tests {
             tracing_subscriber::registry().with(lines.clone()),
             || {
                 for _ in 0..10_000 {
-                    inbound().failed_unproven(&tally, &failure);
+                    inbound().failed_early(&tally, &failure, Cause::Stranger);
                 }
             },
         );

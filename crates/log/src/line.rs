@@ -89,6 +89,10 @@ impl Fields {
     /// Adds a field; `bare` values are JSON as they are.
     fn add(&mut self, field: &Field, value: &str, bare: bool) {
         if field.name() == "message" {
+            // An event that has a field of that name beside its text.
+            if !self.message.is_empty() {
+                self.message.push_str(": ");
+            }
             self.message.push_str(value);
             return;
         }
@@ -214,6 +218,14 @@ mod tests {
                 let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
                 assert_eq!(value["src.told"], "a\u{1b}[2J\u{7}\u{9b}\u{202e}\u{7f}\r\nx");
             }
+        }
+    }
+
+    #[test]
+    fn a_field_called_message_does_not_run_into_the_text() {
+        for format in [LogFormat::Plain, LogFormat::Json] {
+            let line = logged_with(format, || tracing::warn!(message = "no token", "refused"));
+            assert!(line.contains("refused: no token") || line.contains("no token: refused"));
         }
     }
 

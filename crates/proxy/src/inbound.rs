@@ -19,7 +19,7 @@ use ambit_dataplane::judgement::{Allowed, Refused, admit, wait_for_view};
 use ambit_dataplane::metrics::Reporter;
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::put;
-use ambit_dataplane::record::{Record, Way};
+use ambit_dataplane::record::{Cause, Record, Way};
 use ambit_model::address::Reach;
 use ambit_model::authorize;
 use ambit_model::identity::Identity;
@@ -65,6 +65,16 @@ pub(crate) enum SessionError {
     /// The peer's certificate was revoked while the handshake went on.
     #[error("the peer's certificate was revoked during the handshake")]
     Revoked,
+}
+
+impl SessionError {
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Tls(HandshakeError::Revoked { .. }) => Cause::Known,
+            Self::Crowded(_) | Self::Tls(_) => Cause::Stranger,
+            Self::Share(_) | Self::Certificate(_) | Self::Hbone(_) | Self::Revoked => Cause::Known,
+        }
+    }
 }
 
 impl Failure for SessionError {
@@ -206,7 +216,7 @@ pub(crate) async fn serve(
     let own = stream.local_addr().map_or(unknown, normalise);
     if let Err(error) = session(&thread, &served, stream, from, own, held).await {
         let record = Record::new(Reporter::Destination, from, own);
-        record.failed_unproven(&thread.plane.tally, &error);
+        record.failed_early(&thread.plane.tally, &error, error.cause());
     }
 }
 

@@ -332,6 +332,8 @@ impl Ledger {
         fresh.retain(|it| !self.revoked.contains_key(&it.serial));
         if self.revoked.len() + fresh.len() > self.room {
             self.forget_revoked(unix(now), unix(now));
+            // After a start, issued certificates are kept for longer than they last.
+            fresh.retain(|it| !it.has_ended(unix(now)));
         }
         if self.revoked.len() + fresh.len() > self.room || self.orders.len() >= ORDERS_MAX {
             return Err(RevokeError::Full);
@@ -666,6 +668,28 @@ mod tests {
         assert_eq!(taken.len(), 1, "nor does it forget what lives");
         assert!(ledger.forget_expired(at(now + 86_401) + CLOCK_AHEAD_MAX));
         assert_eq!((ledger.revoked().count(), ledger.issued().count()), (0, 0));
+    }
+
+    #[test]
+    fn what_has_ended_needs_no_room_when_its_holder_is_revoked() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(0)).unwrap();
+        let serials = (1..REVOKED_MAX).map(|number| (format!("f{number:x}"), Some(1000)));
+        let others = Shared { revoked: serials.collect(), ..Shared::default() };
+        assert!(!ledger.absorb(&others, at(50)).unwrap().is_full);
+        let identity = "spiffe://t/ns/app/sa/web";
+        for (serial, not_after) in [("a", 10), ("b", 20), ("c", 900)] {
+            ledger.remember(Issued {
+                serial: serial.to_owned(),
+                identity: identity.to_owned(),
+                node: "n1".to_owned(),
+                issued_at: 1,
+                not_after,
+            });
+        }
+        let revoked = ledger.revoke(&Which::Identity(identity.parse().unwrap()), at(60)).unwrap();
+        let serials: Vec<&str> = revoked.iter().map(|it| &*it.serial).collect();
+        assert_eq!(serials, ["c"], "there is room for one");
     }
 
     #[test]

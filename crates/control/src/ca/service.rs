@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use ambit_log::STRANGERS;
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_tls::authority::AuthorityError;
@@ -94,13 +93,15 @@ impl Service<http::Request<Body>> for Guarded {
             let remote = request.extensions().get::<Remote>().cloned();
             let refused =
                 |refusal: Refusal| Ok(refusal.told(&guarded.metrics, remote.as_ref()).into_http());
-            let unproven = |refusal: Refusal| match STRANGERS.admits(Instant::now()) {
-                true => refused(refusal),
-                false => Ok(refusal.counted(&guarded.metrics).into_http()),
-            };
             let caller = match guarded.authentication.caller(&metadata, remote.as_ref()).await {
                 Ok(caller) => caller,
-                Err(refusal) => return unproven(Refusal(refusal.reason(), refusal.status())),
+                Err(error) => {
+                    let refusal = Refusal(error.reason(), error.status());
+                    return match error.lines().admits(Instant::now()) {
+                        true => refused(refusal),
+                        false => Ok(refusal.counted(&guarded.metrics).into_http()),
+                    };
+                }
             };
             let body = std::mem::take(request.body_mut());
             match guarded.bodies.read(&caller.node, body).await {
@@ -119,11 +120,11 @@ impl Refusal {
         let reason = self.0;
         let status = self.counted(metrics);
         let remote = remote.map(|remote| remote.address.to_string());
-        tracing::warn!(reason, remote, message = status.message(), "certificate refused");
+        tracing::warn!(reason, remote, error = status.message(), "certificate refused");
         status
     }
 
-    /// Counts it alone; answers what the caller is told.
+    /// Counts it and does not log it; returns the status for the caller.
     fn counted(self, metrics: &Metrics) -> Status {
         let Self(reason, status) = self;
         metrics.refused(reason);

@@ -98,9 +98,12 @@ impl Due {
         }
     }
 
-    /// How long it has been since it was planned.
-    fn waited(&self, now: SystemTime) -> Duration {
-        now.duration_since(self.planned_at).unwrap_or_default()
+    /// The same, due as soon as it has waited for `least`.
+    fn shortened(self, least: Duration, now: SystemTime) -> Self {
+        match now.duration_since(self.planned_at).unwrap_or_default() {
+            waited if waited < least => Self { at: self.at.min(self.planned_at + least), ..self },
+            _ => Self::now(now),
+        }
     }
 }
 
@@ -202,13 +205,13 @@ impl<A: Authority> Keeper<A> {
         wait
     }
 
-    /// Ends the waits after failures. Where the authority answered and clocks differ, only those
-    /// that have lasted a while: each answer is on its account.
+    /// Ends the waits after failures. Where the authority answered and clocks differ, each wait
+    /// lasts a while all the same: each answer is on the authority's account.
     fn retry(&mut self) {
         let now = self.now();
         for entry in self.entries.values_mut().filter(|it| it.failures > 0) {
-            let waits_on = |due: &Due| entry.is_skewed && due.waited(now) < RETRY_LIMIT;
-            entry.due = entry.due.map(|due| if waits_on(&due) { due } else { Due::now(now) });
+            let least = if entry.is_skewed { RETRY_LIMIT } else { Duration::ZERO };
+            entry.due = entry.due.map(|due| due.shortened(least, now));
         }
     }
 

@@ -1,9 +1,14 @@
 //! Whether a request may pass, and why.
 //!
 //! The order is Istio's: first a provider decides what a CUSTOM policy matches; a DENY that matches
-//! denies; without any ALLOW everything else passes; with one, only what an ALLOW matches. A
-//! missing value (a token that was not sent, an identity that was not proven) matches no value, and
-//! so it satisfies every exclusion.
+//! denies; without any ALLOW everything else passes; with one, only what an ALLOW matches. It fails
+//! closed: a policy that was not received denies. A missing value (a token that was not sent, an
+//! identity that was not proven) matches no value, and so it satisfies every exclusion.
+//!
+//! A client may send a field in several lines, and the application may read any of them. Each line
+//! is compared by itself, and a doubt never lets a request pass: ALLOW wants every line to match
+//! and none to be excluded; for all other actions one line that matches is enough, and a field is
+//! excluded only if every line is.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,6 +22,7 @@ use crate::http::policy::{
     Action, ClientMatch, Condition, IpAttribute, OperationMatch, RequestPolicy, RequestRule,
     TextAttribute, Values,
 };
+use crate::names::PolicyName;
 use crate::policy::{ServiceAccountMatch, TextMatch};
 
 /// A token whose signature, issuer, audience and time were verified.
@@ -49,15 +55,34 @@ pub struct Asked<'a> {
     pub token: Option<&'a dyn Token>,
 }
 
-/// What was decided about a request, beside what a provider still has to decide.
+/// The decision about a request, and what else policies say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestJudgement {
     /// What holds.
-    pub decision: Decision,
+    pub decision: RequestDecision,
     /// What AUDIT policies match.
     pub audits: Vec<RuleName>,
     /// What policies on trial would have denied.
     pub dry_run_denials: Vec<Denial>,
+    /// The providers that policies on trial would ask. The request does not wait for them: what
+    /// they answer is logged and counted, never enforced.
+    pub dry_run_providers: Vec<Custom>,
+}
+
+/// What holds for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestDecision {
+    /// It may not pass.
+    Denied(Denial),
+    /// Providers decide first.
+    Ask {
+        /// All of these must agree, in the order of their policies; at least one.
+        providers: Vec<Custom>,
+        /// What holds if they do.
+        then: Decision,
+    },
+    /// It may pass; the rule that allows it, or none when no ALLOW policy exists.
+    Allowed(Option<RuleName>),
 }
 
 /// A provider that a CUSTOM policy asks.
@@ -67,32 +92,32 @@ pub struct Custom {
     pub provider: Text,
     /// The rule that matches.
     pub rule: RuleName,
-    /// Its answer is logged and counted, never enforced.
-    pub is_dry_run: bool,
 }
 
-/// The providers that must agree before [`authorize`] is asked, in the order of their policies.
-pub fn providers(policies: &[Arc<RequestPolicy>], asked: &Asked<'_>) -> Vec<Custom> {
-    let mut found = Vec::new();
-    for policy in policies {
-        let Action::Custom(provider) = &policy.action else { continue };
-        if let Some(rule) = matching_rule(policy, asked) {
-            let (provider, is_dry_run) = (provider.clone(), policy.is_dry_run);
-            found.push(Custom { provider, rule, is_dry_run });
-        }
-    }
-    found
-}
-
-/// Decides whether the request may pass, as far as policies decide by themselves.
-pub fn authorize(policies: &[Arc<RequestPolicy>], asked: &Asked<'_>) -> RequestJudgement {
+/// Decides whether the request may pass. A policy that was not received is an error with its name,
+/// as [`View::policies_of`](crate::view::View::policies_of) yields them.
+pub fn authorize<'a>(
+    policies: impl IntoIterator<Item = Result<&'a Arc<RequestPolicy>, &'a PolicyName>>,
+    asked: &Asked<'_>,
+) -> RequestJudgement {
     let (mut audits, mut dry_run_denials) = (Vec::new(), Vec::new());
+    let (mut providers, mut dry_run_providers) = (Vec::new(), Vec::new());
     let (mut allows, mut trial) = (Allows::default(), Allows::default());
-    let mut denied = None;
+    let (mut denied, mut missing) = (None, None);
     for policy in policies {
+        let policy = match policy {
+            Ok(policy) => policy,
+            Err(name) => {
+                missing.get_or_insert(name);
+                continue;
+            }
+        };
         let hit = matching_rule(policy, asked);
         match (&policy.action, policy.is_dry_run) {
-            (Action::Custom(_), _) => {}
+            (Action::Custom(provider), is_dry_run) => {
+                let side = if is_dry_run { &mut dry_run_providers } else { &mut providers };
+                side.extend(hit.map(|rule| Custom { provider: provider.clone(), rule }));
+            }
             (Action::Audit, _) => audits.extend(hit),
             (Action::Deny, true) => dry_run_denials.extend(hit.map(Denial::Denied)),
             (Action::Deny, false) => denied = denied.or(hit),
@@ -103,16 +128,24 @@ pub fn authorize(policies: &[Arc<RequestPolicy>], asked: &Asked<'_>) -> RequestJ
         }
     }
     dry_run_denials.extend(trial.denial());
-    let decision = match (denied, allows.denial()) {
-        (Some(rule), _) => Decision::Deny(Denial::Denied(rule)),
-        (None, Some(denial)) => Decision::Deny(denial),
-        (None, None) => Decision::Allow(allows.hit),
+    let is_missing = missing.map(|name| Denial::PolicyMissing(name.clone()));
+    // What is missing may name a provider too: without it nobody is asked.
+    let asks = is_missing.is_none() && !providers.is_empty();
+    let denial = denied.map(Denial::Denied).or(is_missing).or_else(|| allows.denial());
+    let decision = match denial {
+        _ if asks => {
+            let then = denial.map_or(Decision::Allow(allows.hit), Decision::Deny);
+            RequestDecision::Ask { providers, then }
+        }
+        Some(denial) => RequestDecision::Denied(denial),
+        None => RequestDecision::Allowed(allows.hit),
     };
-    RequestJudgement { decision, audits, dry_run_denials }
+    RequestJudgement { decision, audits, dry_run_denials, dry_run_providers }
 }
 
 fn matching_rule(policy: &RequestPolicy, asked: &Asked<'_>) -> Option<RuleName> {
-    let rule = policy.rules.iter().position(|rule| asked.satisfies(rule))?;
+    let allows = policy.action == Action::Allow;
+    let rule = policy.rules.iter().position(|rule| asked.satisfies(rule, allows))?;
     Some(RuleName { policy: policy.key.clone(), rule })
 }
 
@@ -123,15 +156,17 @@ impl<T> Values<T> {
 }
 
 impl Asked<'_> {
-    fn satisfies(&self, rule: &RequestRule) -> bool {
+    /// Whether the rule, of an ALLOW policy or another, matches.
+    fn satisfies(&self, rule: &RequestRule, allows: bool) -> bool {
         (rule.from.is_empty() || rule.from.iter().any(|from| self.is_from(from)))
             && (rule.to.is_empty() || rule.to.iter().any(|to| self.asks(to)))
-            && rule.when.iter().all(|condition| self.holds(condition))
+            && rule.when.iter().all(|condition| self.holds(condition, allows))
     }
 
     fn is_from(&self, from: &ClientMatch) -> bool {
         use TextAttribute::{Namespace, Principal, RequestPrincipal, TrustDomain};
-        from.principals.hold(|it| self.text(Principal, it))
+        *from != ClientMatch::default()
+            && from.principals.hold(|it| self.text(Principal, it))
             && from.namespaces.hold(|it| self.text(Namespace, it))
             && from.trust_domains.hold(|it| self.text(TrustDomain, it))
             && from.service_accounts.hold(|it| self.account(it))
@@ -142,19 +177,16 @@ impl Asked<'_> {
 
     fn asks(&self, to: &OperationMatch) -> bool {
         let head = self.head;
-        to.hosts.hold(|it| it.matches(head.host, head.port))
+        *to != OperationMatch::default()
+            && to.hosts.hold(|it| it.matches(head.host, head.port))
             && to.ports.hold(|it| *it == self.destination.port())
             && to.methods.hold(|it| it.matches(head.method))
             && to.paths.hold(|it| it.matches(head.path))
     }
 
-    fn holds(&self, condition: &Condition) -> bool {
+    fn holds(&self, condition: &Condition, allows: bool) -> bool {
         match condition {
-            Condition::Header { name, values } => {
-                let value = self.head.fields.value(name);
-                let text = value.as_deref().map(String::from_utf8_lossy);
-                values.hold(|it| text.as_deref().is_some_and(|text| it.matches(text)))
-            }
+            Condition::Header { name, values } => self.field_holds(name, values, allows),
             Condition::Claim { keys, values } => values.hold(|it| {
                 self.token.is_some_and(|token| token.any_claim(keys, &mut |text| it.matches(text)))
             }),
@@ -163,6 +195,23 @@ impl Asked<'_> {
             Condition::Ip(attribute, values) => values.hold(|it| self.ip(*attribute, it)),
             Condition::DestinationPort(values) => values.hold(|it| *it == self.destination.port()),
         }
+    }
+
+    fn field_holds(&self, name: &str, values: &Values<TextMatch>, allows: bool) -> bool {
+        let fields = self.head.fields;
+        let is = |wanted: &TextMatch, line: &[u8]| wanted.matches(&String::from_utf8_lossy(line));
+        // The lines joined count as one more: a value that is cut in two must not hide either.
+        let any = |wanted: &TextMatch| {
+            fields.any(name, &mut |line| is(wanted, line))
+                || fields.value(name).is_some_and(|joined| is(wanted, &joined))
+        };
+        let all = |wanted: &TextMatch| {
+            fields.any(name, &mut |_| true) && !fields.any(name, &mut |line| !is(wanted, line))
+        };
+        let holds = |wanted: &TextMatch| if allows { all(wanted) } else { any(wanted) };
+        let is_excluded = |wanted: &TextMatch| if allows { any(wanted) } else { all(wanted) };
+        (values.any_of.is_empty() || values.any_of.iter().any(holds))
+            && !values.none_of.iter().any(is_excluded)
     }
 
     fn text(&self, attribute: TextAttribute, wanted: &TextMatch) -> bool {

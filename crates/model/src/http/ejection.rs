@@ -2,8 +2,8 @@
 //! in the time.
 //!
 //! The caller reports the outcome of each request. Enough consecutive failures eject the endpoint
-//! for a time that grows with each ejection. However many endpoints fail, only a part is ever left
-//! out: the rest answers, even if badly.
+//! for a time that grows with each ejection. However many endpoints fail, at least one is never
+//! left out: it answers, even if badly.
 
 use std::time::{Duration, Instant};
 
@@ -112,9 +112,13 @@ impl Ejections {
         }
         let ejected = self.count(now);
         let failing = self.failing.entry(uid.clone()).or_default();
+        if failing.is_ejected(now) {
+            // An answer to what was sent before: it says nothing of how it is afterwards.
+            return None;
+        }
         failing.forget(rules, now);
         let is_over = failing.count(rules, outcome);
-        if is_over && !failing.is_ejected(now) && ejected < most(rules, endpoints) {
+        if is_over && ejected < most(rules, endpoints) {
             failing.times = failing.times.saturating_add(1);
             let longest = EJECTION_MAX.max(rules.base_time);
             let time = rules.base_time.saturating_mul(failing.times).min(longest);
@@ -138,9 +142,10 @@ impl Ejections {
     }
 }
 
-/// How many of so many endpoints may be left out.
+/// How many of so many endpoints may be left out: by a small percentage still one, but never all.
 fn most(rules: &Ejection, endpoints: usize) -> usize {
-    (endpoints.saturating_mul(rules.max_percent.min(100) as usize) / 100).max(1)
+    let share = endpoints.saturating_mul(rules.max_percent.min(100) as usize) / 100;
+    share.max(1).min(endpoints.saturating_sub(1))
 }
 
 #[cfg(test)]
@@ -207,10 +212,23 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_while_it_is_out_is_not_counted() {
+        let (mut ejections, start) = (Ejections::default(), Instant::now());
+        let mut report = |outcome, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            ejections.report(&RULES, &"a".into(), 4, outcome, now).is_some()
+        };
+        assert!(!report(GATEWAY, 0) && report(GATEWAY, 0));
+        assert!(!report(GATEWAY, 29), "out until 30");
+        assert!(!report(GATEWAY, 31), "the first since it is back");
+        assert!(report(GATEWAY, 32));
+    }
+
+    #[test]
     fn some_always_answer() {
         let now = Instant::now();
         for (endpoints, max_percent, expected) in
-            [(4, 50, 2), (4, 10, 1), (1, 100, 1), (10, 100, 10), (3, 0, 1)]
+            [(4, 50, 2), (4, 10, 1), (1, 100, 0), (1, 10, 0), (2, 100, 1), (10, 100, 9), (3, 0, 1)]
         {
             let rules = Ejection { max_percent, ..RULES };
             let mut ejections = Ejections::default();

@@ -4,11 +4,18 @@ use std::borrow::Cow;
 
 use crate::Text;
 
-/// The fields of a head.
+/// The fields of a head, by their names in lower case.
+///
+/// All fields are served, also those that have a place of their own elsewhere or that end at the
+/// proxy: `host` and `:authority` (each for the other, whatever the version), `upgrade`.
 pub trait Fields {
-    /// The value of the field `name`, which is in lower case; several values joined by commas
+    /// The value of the field `name`, as routes compare it: several lines are joined by commas
     /// (RFC 9110, section 5.3).
     fn value(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+
+    /// Whether `holds` for one of the lines of the field `name`, as policies compare it. A client
+    /// that sends a field twice must not hide one line behind the other.
+    fn any(&self, name: &str, holds: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
 /// The head of one request. What is compared here is what is sent on: the path is normalised and
@@ -27,7 +34,7 @@ pub struct RequestHead<'a> {
     pub path: &'a str,
     /// What follows `?`, as it came; empty if there is none.
     pub query: &'a str,
-    /// All other fields.
+    /// The fields.
     pub fields: &'a dyn Fields,
     /// Who sends it, as far as routes may ask.
     pub client: Client<'a>,
@@ -54,9 +61,13 @@ impl Fields for () {
     fn value(&self, _: &str) -> Option<Cow<'_, [u8]>> {
         None
     }
+
+    fn any(&self, _: &str, _: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        false
+    }
 }
 
-/// Names in lower case with their values, as `ambit why` is asked with them.
+/// Names in lower case with their values, one for each line, as `ambit why` is asked with them.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedValues<'a>(pub &'a [(String, String)]);
 
@@ -72,6 +83,10 @@ impl Fields for NamedValues<'_> {
             joined.extend_from_slice(value);
         }
         Some(Cow::Owned(joined))
+    }
+
+    fn any(&self, name: &str, holds: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.iter().any(|(key, value)| key == name && holds(value.as_bytes()))
     }
 }
 
@@ -112,5 +127,14 @@ mod tests {
         assert_eq!(NamedValues(&fields).value("a").as_deref(), Some(&b"1,3,4"[..]));
         assert_eq!(NamedValues(&fields).value("b").as_deref(), Some(&b"2"[..]));
         assert_eq!(NamedValues(&fields).value("c"), None);
+    }
+
+    #[test]
+    fn every_line_is_found() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let fields = [pair("a", "1"), pair("b", "2"), pair("a", "3")];
+        let any = |name, wanted: &[u8]| NamedValues(&fields).any(name, &mut |it| it == wanted);
+        assert!(any("a", b"1") && any("a", b"3") && any("b", b"2"));
+        assert!(!any("a", b"2") && !any("a", b"1,3") && !any("c", b"1"));
     }
 }

@@ -109,7 +109,6 @@ impl PathMatch {
     /// prefix.
     pub fn prefix_len(&self) -> Option<usize> {
         match self {
-            Self::Segments(text) if &**text == "/" => Some(0),
             Self::Segments(text) | Self::Prefix(text) | Self::PrefixNoCase(text) => {
                 Some(text.len())
             }

@@ -61,7 +61,7 @@ impl<T> Default for Values<T> {
     }
 }
 
-/// Who asks (Istio's `source`).
+/// Who asks (Istio's `source`). All that is set must hold; one with nothing set holds for nobody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientMatch {
     /// The proven identity, as policies write it.
@@ -80,7 +80,8 @@ pub struct ClientMatch {
     pub remote_ip_blocks: Values<IpNet>,
 }
 
-/// What is asked (Istio's `operation`).
+/// What is asked (Istio's `operation`). All that is set must hold; one with nothing set holds for
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperationMatch {
     /// Hosts. One without a port holds for every port.
@@ -118,14 +119,15 @@ pub enum Segment {
     Literal(Text),
     /// `{*}`: one segment that is not empty.
     One,
-    /// `{**}`: any number of segments, also none.
+    /// `{**}`: one or more segments, also empty ones; only literals may follow.
     Rest,
 }
 
 /// What else must hold (Istio's `when`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// A field of the request; `name` in lower case.
+    /// A field of the request; `name` in lower case. Of several lines ALLOW wants all to match,
+    /// the other actions one; of excluded values the other way round.
     Header {
         /// The field.
         name: Text,
@@ -192,9 +194,9 @@ pub enum TemplateError {
     /// It does not begin with a slash.
     #[error("a path template begins with `/`")]
     NoSlash,
-    /// `{**}` is not its last segment.
-    #[error("`{{**}}` must be the last segment")]
-    RestNotLast,
+    /// An operator follows `{**}`.
+    #[error("`{{*}}` or `{{**}}` follows `{{**}}`: only text may follow it")]
+    OperatorAfterRest,
     /// A segment has `*`, `{` or `}` in it and is neither `{{*}}` nor `{{**}}`.
     #[error("segment {0:?}: beside `{{*}}` and `{{**}}` a template has no `*`, `{{` or `}}`")]
     Segment(String),
@@ -218,9 +220,9 @@ impl PathPattern {
             other => Ok(Segment::Literal(other.into())),
         });
         let segments = segments.collect::<Result<Vec<Segment>, _>>()?;
-        let before_last = segments.split_last().map_or(&[][..], |(_, before)| before);
-        if before_last.contains(&Segment::Rest) {
-            return Err(TemplateError::RestNotLast);
+        let mut behind_rest = segments.iter().skip_while(|it| **it != Segment::Rest).skip(1);
+        if behind_rest.any(|it| !matches!(it, Segment::Literal(_))) {
+            return Err(TemplateError::OperatorAfterRest);
         }
         Ok(Self::Template(segments))
     }
@@ -229,21 +231,30 @@ impl PathPattern {
         match self {
             Self::Text(text) => text.matches(path),
             Self::Template(segments) => {
-                let Some(path) = path.strip_prefix('/') else { return false };
-                let mut rest = path.split('/');
-                for wanted in segments {
-                    let is_here = match wanted {
-                        Segment::Rest => return true,
-                        Segment::One => rest.next().is_some_and(|segment| !segment.is_empty()),
-                        Segment::Literal(text) => rest.next() == Some(&**text),
-                    };
-                    if !is_here {
-                        return false;
-                    }
-                }
-                rest.next().is_none()
+                path.strip_prefix('/').is_some_and(|path| template_matches(segments, path))
             }
         }
+    }
+}
+
+/// Matches from both ends: what stands before `{**}` from the start, what follows it from the end.
+fn template_matches(segments: &[Segment], path: &str) -> bool {
+    let mut left = path.split('/');
+    let mut parts = segments.splitn(2, |it| *it == Segment::Rest);
+    let before = parts.next().unwrap_or_default();
+    let after = parts.next();
+    before.iter().all(|wanted| wanted.is(left.next()))
+        && after.unwrap_or_default().iter().rev().all(|wanted| wanted.is(left.next_back()))
+        && left.next().is_some() == after.is_some()
+}
+
+impl Segment {
+    fn is(&self, segment: Option<&str>) -> bool {
+        segment.is_some_and(|segment| match self {
+            Self::Literal(text) => segment == &**text,
+            Self::One => !segment.is_empty(),
+            Self::Rest => true,
+        })
     }
 }
 
@@ -255,7 +266,13 @@ mod tests {
     fn templates() {
         for (template, yes, no) in [
             ("/foo/{*}", &["/foo/a"][..], &["/foo", "/foo/", "/foo/a/b", "/bar/a"][..]),
-            ("/foo/{**}", &["/foo/", "/foo/a", "/foo/a/b", "/foo"], &["/fo", "/bar/a"]),
+            ("/foo/{**}", &["/foo/", "/foo/a", "/foo/a/b"], &["/foo", "/fo", "/bar/a"]),
+            (
+                "/foo/{**}/bar",
+                &["/foo/a/bar", "/foo/a/b/bar", "/foo//bar"],
+                &["/foo/bar", "/foo/a"],
+            ),
+            ("/foo/{**}/", &["/foo/a/", "/foo/a/b/", "/foo//"], &["/foo/", "/foo", "/foo/a"]),
             ("/{*}/b", &["/a/b"], &["//b", "/a/c", "/a/b/", "/a"]),
             ("/{**}", &["/", "/a", "/a/b"], &["*"]),
             ("/a/{*}/c/{**}", &["/a/b/c/", "/a/b/c/d/e"], &["/a/b/d", "/a//c/d"]),
@@ -271,7 +288,8 @@ mod tests {
         }
         for (template, error) in [
             ("a/{*}", TemplateError::NoSlash),
-            ("/{**}/a", TemplateError::RestNotLast),
+            ("/{**}/{*}", TemplateError::OperatorAfterRest),
+            ("/{**}/a/{**}", TemplateError::OperatorAfterRest),
             ("/{*}a", TemplateError::Segment("{*}a".into())),
             ("/a*/{*}", TemplateError::Segment("a*".into())),
             ("/{a}/{*}", TemplateError::Segment("{a}".into())),

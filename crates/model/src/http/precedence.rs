@@ -2,13 +2,14 @@
 //!
 //! Matches of HTTPRoutes and GRPCRoutes are ordered by how specific they are, as in the Gateway
 //! API: an exact path, the longest prefix, a method, more fields, more parameters; then the older
-//! route, the route's name, the rule's place. The specification leaves regular expressions open: as
-//! in Istio they come after every prefix but `/`. Rules of VirtualServices keep the order in which
-//! they are written, and come after those of the Gateway API.
+//! route, the route's `NAMESPACE/NAME` as one text, its kind, the rule's place. The specification
+//! leaves regular expressions open: as in Istio they come after every prefix, but before a match of
+//! every path: `/` without a method, fields or parameters, and a GRPCRoute's without a method.
+//! Rules of VirtualServices keep the order in which they are written, and come after those of the
+//! Gateway API.
 
 use std::cmp::Reverse;
 
-use crate::Text;
 use crate::http::matching::{Match, PathMatch};
 use crate::http::rule::{Origin, RouteKind};
 
@@ -18,7 +19,9 @@ pub(super) struct Place {
     is_ordered_by_hand: bool,
     asks_for: Reverse<AsksFor>,
     created_unix_s: i64,
-    route: (Text, Text),
+    /// `NAMESPACE/NAME`: compared by bytes, so that `a-b/x` comes before `a/x`.
+    route: String,
+    kind: RouteKind,
     rule: u32,
     index: usize,
 }
@@ -45,12 +48,16 @@ impl Place {
     /// The place of the match with this index of a rule that is written at `origin`.
     pub(super) fn of(origin: &Origin, wanted: &Match, index: usize) -> Self {
         let is_ordered_by_hand = origin.kind == RouteKind::VirtualService;
-        let asks_for = if is_ordered_by_hand { AsksFor::default() } else { AsksFor::of(wanted) };
+        let asks_for = match origin.kind {
+            RouteKind::VirtualService => AsksFor::default(),
+            kind => AsksFor::of(kind, wanted),
+        };
         Self {
             is_ordered_by_hand,
             asks_for: Reverse(asks_for),
             created_unix_s: origin.created_unix_s,
-            route: (origin.namespace.clone(), origin.name.clone()),
+            route: format!("{}/{}", origin.namespace, origin.name),
+            kind: origin.kind,
             rule: origin.index,
             index,
         }
@@ -58,9 +65,18 @@ impl Place {
 }
 
 impl AsksFor {
-    fn of(wanted: &Match) -> Self {
+    fn of(kind: RouteKind, wanted: &Match) -> Self {
+        let asks_nothing_else =
+            wanted.method.is_none() && wanted.headers.is_empty() && wanted.parameters.is_empty();
+        let path = match wanted.path.as_ref().map(PathRank::of) {
+            // `/` is what an HTTPRoute means if it names no path; a GRPCRoute names no method.
+            None if kind == RouteKind::HttpRoute => PathRank::Prefix(1),
+            None => PathRank::Any,
+            Some(rank) => rank,
+        };
+        let is_catch_all = asks_nothing_else && matches!(path, PathRank::Prefix(0 | 1));
         Self {
-            path: wanted.path.as_ref().map_or(PathRank::Any, PathRank::of),
+            path: if is_catch_all { PathRank::Any } else { path },
             has_method: wanted.method.is_some(),
             headers: wanted.headers.len(),
             parameters: wanted.parameters.len(),
@@ -73,11 +89,7 @@ impl PathRank {
         match path {
             PathMatch::Exact(text) | PathMatch::ExactNoCase(text) => Self::Exact(text.len()),
             PathMatch::Segments(text) | PathMatch::Prefix(text) | PathMatch::PrefixNoCase(text) => {
-                if text.len() > 1 {
-                    Self::Prefix(text.len())
-                } else {
-                    Self::Any
-                }
+                Self::Prefix(text.len())
             }
             PathMatch::Regex(pattern) => Self::Regex(pattern.source().len()),
         }

@@ -116,15 +116,16 @@ pub enum Destination {
     Invalid(Text),
 }
 
-/// Changes of fields, made in this order: set, add, remove.
+/// Changes of fields, made in this order, which is Envoy's: remove, set, add. A field that is both
+/// removed and set or added is there afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderChanges {
+    /// Names of fields that are removed, in lower case.
+    pub remove: Vec<Text>,
     /// Fields that replace those of the same name.
     pub set: Vec<(Text, Text)>,
     /// Fields that are added.
     pub add: Vec<(Text, Text)>,
-    /// Names of fields that are removed, in lower case.
-    pub remove: Vec<Text>,
 }
 
 /// Changes of a request's target.
@@ -160,14 +161,29 @@ pub enum PathChange {
 pub struct Redirect {
     /// The new scheme.
     pub scheme: Option<Text>,
-    /// The new host.
+    /// The new host; with [`RedirectPort::OfAuthority`] its port follows, where it names one.
     pub host: Option<Text>,
     /// The new port.
-    pub port: Option<u16>,
+    pub port: RedirectPort,
     /// What changes of the path.
     pub path: Option<PathChange>,
     /// The status: 301, 302, 303, 307 or 308.
     pub status: u16,
+}
+
+/// The port that a client is sent to. The usual one of the scheme is not written, unless
+/// [`RedirectPort::OfAuthority`] takes it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedirectPort {
+    /// This one.
+    Given(u16),
+    /// The usual one of the new scheme, or of the request's if there is no new one.
+    OfScheme,
+    /// The one at which the request came in (Gateway API, without a new scheme).
+    OfListener,
+    /// As the new host names it; without a new host as `Host` names it, unless that is the usual
+    /// port of a scheme that changes (VirtualService, as Envoy).
+    OfAuthority,
 }
 
 /// A part of all requests.
@@ -375,13 +391,18 @@ impl Redirect {
     ) -> String {
         let scheme = self.scheme.as_deref().unwrap_or(head.scheme);
         let usual = |scheme: &str| if scheme == "https" { 443 } else { 80 };
-        let port = match (self.port, &self.scheme) {
-            (Some(port), _) => port,
-            (None, Some(scheme)) => usual(scheme),
-            (None, None) => listener_port,
+        let unusual = |port: u16| Some(port).filter(|port| *port != usual(scheme));
+        let port = match self.port {
+            RedirectPort::Given(port) => unusual(port),
+            RedirectPort::OfScheme => None,
+            RedirectPort::OfListener => unusual(listener_port),
+            RedirectPort::OfAuthority if self.host.is_some() => None,
+            RedirectPort::OfAuthority => {
+                head.port.filter(|port| scheme == head.scheme || *port != usual(head.scheme))
+            }
         };
         let mut text = format!("{scheme}://{}", self.host.as_deref().unwrap_or(head.host));
-        if port != usual(scheme) {
+        if let Some(port) = port {
             text.push_str(&format!(":{port}"));
         }
         match &self.path {
@@ -436,35 +457,47 @@ mod tests {
         change(regex, "/service/foo/v1/api", 0, "/v1/api/instance/foo");
     }
 
+    fn redirect(scheme: Option<&str>, host: Option<&str>, port: RedirectPort) -> Redirect {
+        let (scheme, host) = (scheme.map(Text::from), host.map(Text::from));
+        Redirect { scheme, host, port, path: None, status: 302 }
+    }
+
     #[test]
     fn locations_name_only_unusual_ports() {
-        let head = RequestHead {
+        use RedirectPort::{Given, OfAuthority, OfListener, OfScheme};
+        let head = |port| RequestHead {
             method: "GET",
             scheme: "http",
             host: "web",
-            port: None,
-            path: "/a/b",
+            port,
+            path: "/a",
             query: "c=d",
             fields: &(),
             client: Client::default(),
         };
-        let none = Redirect { scheme: None, host: None, port: None, path: None, status: 302 };
-        let text = |value: &str| Some(Text::from(value));
-        for (redirect, listener_port, expected) in [
-            (none.clone(), 80, "http://web/a/b?c=d"),
-            (none.clone(), 8080, "http://web:8080/a/b?c=d"),
-            (Redirect { host: text("x"), ..none.clone() }, 80, "http://x/a/b?c=d"),
-            (Redirect { scheme: text("https"), ..none.clone() }, 8080, "https://web/a/b?c=d"),
-            (Redirect { port: Some(80), ..none.clone() }, 8080, "http://web/a/b?c=d"),
-            (
-                Redirect { scheme: text("https"), port: Some(80), ..none.clone() },
-                80,
-                "https://web:80/a/b?c=d",
-            ),
-            (Redirect { path: Some(PathChange::Full("/".into())), ..none }, 80, "http://web/?c=d"),
+        let https = Some("https");
+        for (scheme, host, port, named_port, listener_port, expected) in [
+            (None, None, OfListener, None, 80, "http://web"),
+            (None, None, OfListener, Some(80), 8080, "http://web:8080"),
+            (None, Some("x"), OfListener, None, 80, "http://x"),
+            (https, None, OfScheme, Some(8080), 8080, "https://web"),
+            (None, None, OfScheme, Some(8080), 8080, "http://web"),
+            (None, None, Given(80), None, 8080, "http://web"),
+            (https, None, Given(80), None, 80, "https://web:80"),
+            (None, None, OfAuthority, None, 8080, "http://web"),
+            (None, None, OfAuthority, Some(9090), 8080, "http://web:9090"),
+            (https, None, OfAuthority, Some(9090), 8080, "https://web:9090"),
+            (https, None, OfAuthority, Some(80), 8080, "https://web"),
+            (None, Some("x"), OfAuthority, Some(9090), 8080, "http://x"),
+            (None, Some("x:81"), OfAuthority, Some(9090), 8080, "http://x:81"),
         ] {
-            assert_eq!(redirect.location(&head, None, listener_port), expected);
+            let redirect = redirect(scheme, host, port);
+            let location = redirect.location(&head(named_port), None, listener_port);
+            assert_eq!(location, format!("{expected}/a?c=d"), "{redirect:?}");
         }
+        let path = Some(PathChange::Full("/".into()));
+        let root = Redirect { path, ..redirect(None, None, OfListener) };
+        assert_eq!(root.location(&head(None), None, 80), "http://web/?c=d");
     }
 
     fn backend(weight: u32, destination: Option<&str>) -> Backend {

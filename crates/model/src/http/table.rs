@@ -1,5 +1,10 @@
 //! The rules of one port of a service or gateway, compiled for look-up.
 //!
+//! A table is of one group of routes; whoever builds it chooses the group. Routes of different
+//! groups never answer the same request: for clients of a namespace its consumer routes replace the
+//! producer's (GEP-1426), and where HTTPRoutes and GRPCRoutes meet at a port, only the GRPCRoutes
+//! count. This table does not know of that: it ranks all that it gets.
+//!
 //! [`RouteTable::find`] returns the same rule as trying every match in order of precedence, without
 //! trying most of them and without allocation: exact paths and prefixes are found by hash, only
 //! regular expressions and matches without case are tried one by one.
@@ -56,7 +61,8 @@ impl Found<'_> {
     pub fn prefix_len(&self) -> Option<usize> {
         match self.matched.and_then(|it| it.path.as_ref()) {
             Some(path) => path.prefix_len(),
-            None => Some(0),
+            // Without one, as with the prefix `/`.
+            None => Some(1),
         }
     }
 }
@@ -155,7 +161,9 @@ mod tests {
     use crate::Text;
     use crate::http::head::{Client, NamedValues};
     use crate::http::matching::{NamedMatch, Pattern, ValueMatch};
-    use crate::http::rule::{Action, Faults, HeaderChanges, Origin, RouteKind, Timeouts};
+    use crate::http::rule::{
+        Action, Faults, HeaderChanges, Origin, PathChange, RouteKind, Timeouts,
+    };
 
     fn rule(kind: RouteKind, created: i64, name: &str, index: u32, matches: Vec<Match>) -> Rule {
         Rule {
@@ -256,6 +264,66 @@ mod tests {
                 ("*", None),
             ],
         );
+    }
+
+    #[test]
+    fn a_slash_comes_behind_expressions_only_if_it_matches_everything() {
+        use PathMatch::{Regex, Segments};
+        use RouteKind::{GrpcRoute, HttpRoute};
+        let regex = || vec![path(Regex(Pattern::new("/.*").unwrap()))];
+        let slash = || path(Segments("/".into()));
+        let get = || Some(ValueMatch::Exact("GET".into()));
+        let parameters = || vec![header("q")];
+        for (asks_more, expected) in [
+            (slash(), 1),
+            (Match { method: get(), ..slash() }, 0),
+            (Match { parameters: parameters(), ..slash() }, 0),
+            (Match { method: get(), ..Match::default() }, 0),
+        ] {
+            check(
+                vec![(HttpRoute, 1, vec![asks_more]), (HttpRoute, 1, regex())],
+                &[("/a", Some(expected))],
+            );
+        }
+        // A GRPCRoute that names no method.
+        let any_method = Match { parameters: parameters(), ..Match::default() };
+        check(vec![(GrpcRoute, 1, vec![any_method]), (GrpcRoute, 1, regex())], &[("/a", Some(1))]);
+    }
+
+    #[test]
+    fn names_are_compared_as_one_text_then_kinds() {
+        let first = |rules: [(RouteKind, &str, &str, u32); 2]| {
+            let rules = rules.map(|(kind, namespace, name, index)| {
+                let mut rule = rule(kind, 1, name, index, Vec::new());
+                rule.origin.namespace = namespace.into();
+                Arc::new(rule)
+            });
+            let table = RouteTable::new(rules);
+            let origin = &table.iter().next().unwrap().rule.origin;
+            (origin.kind, origin.namespace.clone(), origin.index)
+        };
+        use RouteKind::{GrpcRoute, HttpRoute};
+        // `-` comes before `/`.
+        let names = [(HttpRoute, "a", "x", 0), (HttpRoute, "a-b", "x", 0)];
+        assert_eq!(first(names), (HttpRoute, "a-b".into(), 0));
+        // Rules of two routes do not mix.
+        let kinds = [(GrpcRoute, "a", "x", 0), (HttpRoute, "a", "x", 1)];
+        assert_eq!(first(kinds), (HttpRoute, "a".into(), 1));
+    }
+
+    #[test]
+    fn without_a_path_the_prefix_is_the_slash() {
+        let rule = Arc::new(rule(RouteKind::VirtualService, 1, "a", 0, Vec::new()));
+        let slash = path(PathMatch::Prefix("/".into()));
+        for matched in [None, Some(&Match::default()), Some(&slash)] {
+            let prefix_len = Found { rule: &rule, matched }.prefix_len();
+            for (change, expected) in [
+                (PathChange::Prefix("/new/".into()), "/new/a/b"),
+                (PathChange::Segments("/new".into()), "/new/a/b"),
+            ] {
+                assert_eq!(change.apply("/a/b", prefix_len), expected, "{matched:?} {change:?}");
+            }
+        }
     }
 
     #[test]

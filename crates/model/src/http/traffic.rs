@@ -88,7 +88,7 @@ pub struct Ejection {
     pub interval: Duration,
     /// How long the first ejection lasts; the second lasts twice as long, and so on.
     pub base_time: Duration,
-    /// At most so many percent of the endpoints, but always one.
+    /// At most so many percent of the endpoints; by a small percentage still one, but never all.
     pub max_percent: u32,
 }
 

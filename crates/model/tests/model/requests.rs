@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
-use ambit_model::http::authorize::{Asked, Custom, Token, authorize, providers};
+use ambit_model::http::authorize::{
+    Asked, Custom, RequestDecision, RequestJudgement, Token, authorize,
+};
 use ambit_model::http::head::{Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{
     Action, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
@@ -76,10 +78,20 @@ fn by(name: &str, rule: usize) -> RuleName {
     RuleName { policy: PolicyName::new("app", name), rule }
 }
 
-/// Asks for `GET http://web.app:8080/admin/x`, with `x-env: test`, from `client/good` at 10.0.0.1,
-/// behind 192.0.2.1, at 10.96.0.1:8080.
-fn ask<T>(is_known: bool, question: impl FnOnce(&Asked<'_>) -> T) -> T {
-    let fields = [("x-env".to_owned(), "test".to_owned())];
+/// Asks for `GET http://web.app:8080/admin/x` from `client/good` at 10.0.0.1, behind 192.0.2.1, at
+/// 10.96.0.1:8080; `x-env` has these lines.
+fn judge(policies: &[Arc<RequestPolicy>], is_known: bool, lines: &[&str]) -> RequestJudgement {
+    judge_received(policies.iter().map(Ok), is_known, lines)
+}
+
+/// As [`judge`], of policies that may not have been received.
+fn judge_received<'a>(
+    policies: impl IntoIterator<Item = Result<&'a Arc<RequestPolicy>, &'a PolicyName>>,
+    is_known: bool,
+    lines: &[&str],
+) -> RequestJudgement {
+    let lines = lines.iter().map(|line| ("x-env".to_owned(), (*line).to_owned()));
+    let fields: Vec<(String, String)> = lines.collect();
     let head = RequestHead {
         method: "GET",
         scheme: "http",
@@ -92,22 +104,23 @@ fn ask<T>(is_known: bool, question: impl FnOnce(&Asked<'_>) -> T) -> T {
     };
     let identity = is_known.then(|| Identity::new("cluster.local", "client", "good"));
     let source = Source::new(identity, "10.0.0.1".parse().expect("an address"));
-    question(&Asked {
+    let asked = Asked {
         head: &head,
         source: &source,
         remote_ip: "192.0.2.1".parse().expect("an address"),
         destination: "10.96.0.1:8080".parse().expect("an address"),
         server_name: None,
         token: is_known.then_some(&Verified as &dyn Token),
-    })
+    };
+    authorize(policies, &asked)
 }
 
 /// Whether a rule matches the request of a client that proved who it is, and of one that did not.
 fn check(rule: RequestRule, known: bool, stranger: bool) {
     for (is_known, expected) in [(true, known), (false, stranger)] {
         let policies = [policy("deny", Action::Deny, vec![rule.clone()])];
-        let decision = ask(is_known, |asked| authorize(&policies, asked).decision);
-        let is_denied = matches!(decision, Decision::Deny(_));
+        let decision = judge(&policies, is_known, &["test"]).decision;
+        let is_denied = matches!(decision, RequestDecision::Denied(_));
         assert_eq!(is_denied, expected, "{rule:?}, known: {is_known}");
     }
 }
@@ -149,6 +162,7 @@ fn who_asks() {
         ..Default::default()
     };
     check(from(both), false, false);
+    check(from(ClientMatch::default()), false, false);
 }
 
 #[test]
@@ -172,6 +186,7 @@ fn what_is_asked() {
     check(of(any_of([exact("GET"), exact("PUT")]), any_of([8080])), true, true);
     check(of(any_of([exact("GET")]), none_of([8080])), false, false);
     check(of(none_of([exact("get")]), Values::default()), true, true);
+    check(to(OperationMatch::default()), false, false);
 }
 
 #[test]
@@ -211,9 +226,47 @@ fn what_else_must_hold() {
     check(RequestRule::default(), true, true);
 }
 
-fn decide(policies: &[Arc<RequestPolicy>], expected: Decision) {
-    let decision = ask(true, |asked| authorize(policies, asked).decision);
-    assert_eq!(decision, expected, "{policies:?}");
+#[test]
+fn no_line_of_a_field_hides_behind_another() {
+    let [a, b] = [|| exact("a"), || exact("b")];
+    // By action: whether the policy matches the lines.
+    let check = |values: Values<TextMatch>, lines: &[&str], allow: bool, others: bool| {
+        let rule = when(Condition::Header { name: "x-env".into(), values });
+        let actions = [Action::Allow, Action::Deny, Action::Audit, Action::Custom("authz".into())];
+        for action in actions {
+            let policies = [policy("one", action.clone(), vec![rule.clone()])];
+            let judgement = judge(&policies, true, lines);
+            let (is_match, expected) = match action {
+                Action::Allow => (matches!(judgement.decision, RequestDecision::Allowed(_)), allow),
+                Action::Deny => (matches!(judgement.decision, RequestDecision::Denied(_)), others),
+                Action::Audit => (!judgement.audits.is_empty(), others),
+                Action::Custom(_) => {
+                    (matches!(judgement.decision, RequestDecision::Ask { .. }), others)
+                }
+            };
+            assert_eq!(is_match, expected, "{policies:?} {lines:?}");
+        }
+    };
+    check(any_of([a()]), &["a"], true, true);
+    check(any_of([a()]), &["b", "a"], false, true);
+    check(any_of([a()]), &["a", "b"], false, true);
+    check(any_of([a()]), &["a", "a"], true, true);
+    check(any_of([a()]), &["a,b"], false, false);
+    check(any_of([exact("a,b")]), &["a", "b"], false, true);
+    check(any_of([a()]), &[], false, false);
+    check(any_of([TextMatch::Presence]), &["", "a"], false, true);
+    check(none_of([a()]), &["a"], false, false);
+    check(none_of([a()]), &["b", "a"], false, true);
+    check(none_of([a()]), &["b", "c"], true, true);
+    check(none_of([exact("a,b")]), &["a", "b"], false, true);
+    check(none_of([a()]), &[], true, true);
+    let both = || Values { any_of: vec![a()], none_of: vec![b()] };
+    check(both(), &["a", "b"], false, true);
+    check(both(), &["a"], true, true);
+}
+
+fn decide(policies: &[Arc<RequestPolicy>], expected: RequestDecision) {
+    assert_eq!(judge(policies, true, &[]).decision, expected, "{policies:?}");
 }
 
 #[test]
@@ -224,19 +277,19 @@ fn the_order_is_deny_then_allow() {
     let other = policy("other", Action::Allow, vec![no()]);
     let nobody = policy("nobody", Action::Allow, vec![]);
     let deny = policy("deny", Action::Deny, vec![yes()]);
-    let denied = || Decision::Deny(Denial::Denied(by("deny", 0)));
+    let denied = || RequestDecision::Denied(Denial::Denied(by("deny", 0)));
     let not_allowed = |name, allow_policies| {
         let policy = PolicyName::new("app", name);
-        Decision::Deny(Denial::NotAllowed { policy, allow_policies })
+        RequestDecision::Denied(Denial::NotAllowed { policy, allow_policies })
     };
-    decide(&[], Decision::Allow(None));
-    decide(std::slice::from_ref(&allow), Decision::Allow(Some(by("allow", 1))));
-    decide(&[other.clone(), allow.clone()], Decision::Allow(Some(by("allow", 1))));
+    decide(&[], RequestDecision::Allowed(None));
+    decide(std::slice::from_ref(&allow), RequestDecision::Allowed(Some(by("allow", 1))));
+    decide(&[other.clone(), allow.clone()], RequestDecision::Allowed(Some(by("allow", 1))));
     decide(&[other.clone(), nobody.clone()], not_allowed("other", 2));
     decide(&[allow.clone(), deny.clone()], denied());
-    decide(&[on_trial(&deny), on_trial(&nobody)], Decision::Allow(None));
+    decide(&[on_trial(&deny), on_trial(&nobody)], RequestDecision::Allowed(None));
     let policies = [on_trial(&deny), on_trial(&nobody), policy("log", Action::Audit, vec![yes()])];
-    let judgement = ask(true, |asked| authorize(&policies, asked));
+    let judgement = judge(&policies, true, &[]);
     assert_eq!(judgement.audits, [by("log", 0)]);
     let named = PolicyName::new("app", "nobody");
     let trial = Denial::NotAllowed { policy: named, allow_policies: 1 };
@@ -246,15 +299,41 @@ fn the_order_is_deny_then_allow() {
 #[test]
 fn providers_are_asked_for_what_their_policies_match() {
     let custom = |name: &str, rules| policy(name, Action::Custom("authz".into()), rules);
-    let no = || when(Condition::DestinationPort(any_of([1])));
-    let policies = [
-        custom("one", vec![RequestRule::default()]),
-        custom("two", vec![no()]),
+    let yes = || vec![RequestRule::default()];
+    let no = || vec![when(Condition::DestinationPort(any_of([1])))];
+    let of = |name: &str| Custom { provider: "authz".into(), rule: by(name, 0) };
+    let ask = |then| RequestDecision::Ask { providers: vec![of("one"), of("four")], then };
+    let mut policies = vec![
+        custom("one", yes()),
+        custom("two", no()),
         custom("three", vec![]),
+        custom("four", yes()),
     ];
-    let asked = ask(true, |asked| providers(&policies, asked));
-    let rule = by("one", 0);
-    assert_eq!(asked, [Custom { provider: "authz".into(), rule, is_dry_run: false }]);
-    // By themselves they decide nothing.
-    decide(&policies, Decision::Allow(None));
+    decide(&policies, ask(Decision::Allow(None)));
+    policies.push(policy("allow", Action::Allow, yes()));
+    decide(&policies, ask(Decision::Allow(Some(by("allow", 0)))));
+    policies.push(policy("deny", Action::Deny, yes()));
+    decide(&policies, ask(Decision::Deny(Denial::Denied(by("deny", 0)))));
+    decide(&policies[1..3], RequestDecision::Allowed(None));
+    // On trial they are asked, and nobody waits.
+    let trial = judge(&[on_trial(&policies[0])], true, &[]);
+    assert_eq!(trial.decision, RequestDecision::Allowed(None));
+    assert_eq!(trial.dry_run_providers, [of("one")]);
+}
+
+#[test]
+fn a_policy_that_was_not_received_denies() {
+    let yes = || vec![RequestRule::default()];
+    let name = PolicyName::new("app", "missing");
+    let missing = || RequestDecision::Denied(Denial::PolicyMissing(name.clone()));
+    let denied = RequestDecision::Denied(Denial::Denied(by("deny", 0)));
+    let check = |policies: &[Arc<RequestPolicy>], expected| {
+        let with_missing = [Err(&name)].into_iter().chain(policies.iter().map(Ok));
+        assert_eq!(judge_received(with_missing, true, &[]).decision, expected, "{policies:?}");
+    };
+    check(&[], missing());
+    check(&[policy("allow", Action::Allow, yes())], missing());
+    check(&[policy("nobody", Action::Allow, vec![])], missing());
+    check(&[policy("ask", Action::Custom("authz".into()), yes())], missing());
+    check(&[policy("deny", Action::Deny, yes())], denied);
 }

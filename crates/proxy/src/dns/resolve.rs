@@ -167,8 +167,12 @@ fn find<'a, 'n>(
         let parent = name.split_once('.').map(|(_, parent)| parent);
         let full = parent.and_then(|parent| expansion(parent, &domains));
         let mut named = [parent, full.as_deref()].into_iter().flatten();
-        short.ends_with(".pod")
-            || named.any(|parent| of_its_namespace(view, asker, parent).is_some())
+        // Only below a headless service do pods have names.
+        let is_headless = |parent: &str| {
+            of_its_namespace(view, asker, parent).is_some_and(|it| it.addresses.is_empty())
+        };
+        matches!(short.split('.').collect::<Vec<&str>>()[..], [_, _, "pod"])
+            || named.any(is_headless)
     };
     if is_a_pods(name) {
         return None;
@@ -498,6 +502,11 @@ mod tests {
             for domain in ["", ".shop.svc.cluster.local", ".cluster.local"] {
                 assert_eq!(resolved(&view, "shop", &format!("{name}{domain}")), None, "{name}");
             }
+        }
+        // Neither a Service with an address nor a name that only ends like a pod's is one.
+        for name in ["api.server.a", "api.example.b.pod", "api.pod"] {
+            let view = beside(&[("b", name, "10.66.0.1")]);
+            assert_eq!(resolved(&view, "shop", name).as_deref(), Some("10.66.0.1"), "{name}");
         }
         // Its own namespace may name what it likes, for itself.
         let view = beside(&[("b", "db-0.db.a", "10.66.0.1")]);

@@ -164,6 +164,29 @@ async fn a_long_gap_leaves_room_on_the_authoritys_account() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_has_just_begun_is_shortened_when_the_control_plane_answers() {
+    let world = World::new("short-wait", HOUR * 24).start();
+    world.signer.set(25 * HOUR_S);
+    world.certificates.hold(identity("cart")).await;
+    pass(HOUR.as_secs() * 23).await;
+    // Right after an attempt: the next one would be up to an hour away.
+    let asked = || world.authority.asked(&identity("cart")).len();
+    let before = asked();
+    for _ in 0..HOUR.as_secs() {
+        if asked() > before {
+            break;
+        }
+        pass(1).await;
+    }
+    assert!(asked() > before, "it asks at least once an hour");
+    world.signer.set(0);
+    pass(10).await;
+    world.certificates.retry();
+    pass(150).await;
+    assert_eq!(failure(&world), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_certificate_of_tomorrow_that_is_handed_over_is_no_reason_to_wait_for_tomorrow() {
     let mut world = World::new("handed-tomorrow", HOUR * 24);
     world.signer.set(25 * HOUR_S);
