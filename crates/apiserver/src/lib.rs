@@ -1,6 +1,8 @@
-//! The connection to a Kubernetes API server: how it is found, and how long it may be silent.
+//! The connection to a Kubernetes API server: how control and the node agent find it, and how long
+//! it may be silent.
 //!
-//! One place for control, the node agent and the user's commands. Nothing here knows what is asked.
+//! The user's commands read their kubeconfig themselves, and take only the limits from here.
+//! Nothing here knows what is asked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -266,7 +266,8 @@ pub(crate) struct ApplyArgs {
 /// What images mean on one machine.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// The local command that runs instead of an image, as NAME=COMMAND; may be repeated.
+    /// The local command that runs instead of an image, as NAME=COMMAND; may be repeated. It holds
+    /// for later `ambit apply`, and also for pods that start again.
     #[arg(long = "image", value_name = "NAME=COMMAND")]
     images: Vec<String>,
 }
@@ -439,9 +440,10 @@ pub(crate) struct StatusArgs {
 /// `ambit why`.
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// Who connects: NAMESPACE/POD, or NAMESPACE/DEPLOYMENT for a pod of it.
+    /// Who connects: NAMESPACE/POD, or NAMESPACE/WORKLOAD for a pod of a Deployment, StatefulSet or
+    /// another owner of pods.
     pub(crate) source: String,
-    /// To what: NAMESPACE/POD, NAMESPACE/DEPLOYMENT, NAMESPACE/SERVICE, a host name, or an address
+    /// To what: NAMESPACE/POD, NAMESPACE/WORKLOAD, NAMESPACE/SERVICE, a host name, or an address
     /// (IPv6 in brackets); with :PORT.
     #[arg(value_name = "DST[:PORT]")]
     pub(crate) destination: String,

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use ambit_words::durations::write_duration;
 use http::header::ACCEPT;
 use http::{Method, Request};
 use kube::client::UpgradeConnectionError;
@@ -72,7 +73,7 @@ pub enum ClusterError {
     #[error("ask the cluster for {0}; is its API server reachable from here?")]
     Unreachable(String, #[source] Box<kube::Error>),
     /// No answer came in time.
-    #[error("the cluster has not answered {0} within {1:?}")]
+    #[error("the cluster has not answered {0} within {patience}", patience = write_duration(*.1))]
     Timeout(String, Duration),
     /// A list is longer than is read.
     #[error("{0} has more than {max} objects, more than are read", max = PAGE_LENGTH * PAGES_MAX)]

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use ambit_words::annotations::{DEPARTURE, ENABLED, REDIRECTION};
 use ambit_words::departure::{Answer, Order};
+use ambit_words::durations::write_duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -119,7 +120,8 @@ impl Departure {
             let is_open = |it: &Option<Answer>| *it == Some(Answer::Open);
             self.await_answers(cluster, &order, OPEN_LIMIT, say, is_open).await?;
         }
-        say(&format!("every pod leaves; open connections have {:?} to end", self.grace));
+        let grace = write_duration(self.grace);
+        say(&format!("every pod leaves; open connections have {grace} to end"));
         let order = Order::Leave(moment(self.grace)).to_string();
         let limit = self.grace + LEAVE_MARGIN;
         let has_left = |it: &Option<Answer>| matches!(it, Some(Answer::Left(_)));

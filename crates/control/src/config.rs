@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ambit_model::Text;
-use ambit_words::durations::parse_duration;
+use ambit_words::durations::{parse_duration, write_duration};
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
 use serde::Deserialize;
@@ -159,8 +159,9 @@ pub enum ConfigError {
     },
     /// A lifetime is out of range.
     #[error(
-        "{flag} is {given:?}; write at least {CERT_TTL_MIN:?} and at most the \
-         --max-workload-cert-ttl"
+        "{flag} is {}; write at least {} and at most the --max-workload-cert-ttl",
+        write_duration(*.given),
+        write_duration(CERT_TTL_MIN)
     )]
     Lifetime {
         /// The flag.
@@ -169,7 +170,11 @@ pub enum ConfigError {
         given: Duration,
     },
     /// The end would take too long.
-    #[error("--shutdown-spread is {0:?}; write at most {SHUTDOWN_SPREAD_MAX:?}")]
+    #[error(
+        "--shutdown-spread is {}; write at most {}",
+        write_duration(*.0),
+        write_duration(SHUTDOWN_SPREAD_MAX)
+    )]
     Spread(Duration),
     /// A trusted account is not `namespace/name`.
     #[error("--trusted-node-accounts {0:?}: write it as NAMESPACE/NAME")]
@@ -430,7 +435,7 @@ mod tests {
         check("--registry files:/tmp --plaintext-xds-address 127.0.0.1:15010", Ok(()));
         check("--registry files:/tmp --admin-address 10.0.0.1:1", Err("not a loopback"));
         check("--registry files:/tmp --admin-address [::1]:9876 --shutdown-spread 30s", Ok(()));
-        check("--registry files:/tmp --shutdown-spread 1h", Err("at most 300s"));
+        check("--registry files:/tmp --shutdown-spread 1h", Err("at most 5m0s"));
         check("--registry files:/tmp --workload-cert-ttl 1s", Err("at least 5s"));
         check(
             "--registry files:/tmp --workload-cert-ttl 2h --max-workload-cert-ttl 1h",

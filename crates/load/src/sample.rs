@@ -7,6 +7,7 @@
 mod banner;
 mod bookinfo;
 mod client;
+mod duration;
 pub(crate) mod echo;
 mod fake_service;
 mod raw_echo;

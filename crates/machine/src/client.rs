@@ -213,7 +213,8 @@ impl Client {
         self.apply_with_images(objects, ImageMap::default(), dry_run).await
     }
 
-    /// The same, and says what more images mean, for these objects and later ones.
+    /// The same, and says what more images mean. It holds for every pod that starts from then on,
+    /// also if its object was applied before. If the objects are refused, the images are too.
     pub async fn apply_with_images(
         &self,
         objects: Vec<Value>,

@@ -22,8 +22,7 @@ use super::client::MachineStatus;
 use super::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
 use super::fabric;
 use super::state::{Machine, Objects};
-use crate::objects::{Admission, ApplyError, Changes, Kind, ObjectRef};
-use crate::record::Record;
+use crate::objects::{ApplyError, Changes, Kind, ObjectRef};
 use crate::registry::timestamp;
 
 /// Largest command: manifests of a large test.
@@ -166,22 +165,7 @@ fn change(
 }
 
 fn apply(machine: &Machine, command: Apply) -> Result<Value, CommandError> {
-    let Apply { objects, images, dry_run } = command;
-    change(machine, |all, now| {
-        let Objects { store, admission, .. } = all;
-        let images = admission.images.clone().extended(images);
-        let wanted = Admission { images, ..admission.clone() };
-        if dry_run {
-            return store.would_apply(objects, &wanted, now);
-        }
-        if wanted.images != admission.images {
-            store.would_apply(objects.clone(), &wanted, now)?;
-            // Before the objects: nodes read it when they start a pod.
-            Record::change(&machine.layout, |record| record.images = wanted.images.clone())?;
-            *admission = wanted;
-        }
-        store.apply(objects, admission, now)
-    })
+    change(machine, |all, now| all.apply(&machine.layout, command, now))
 }
 
 fn delete(machine: &Machine, command: Delete) -> Result<Value, CommandError> {

@@ -12,12 +12,14 @@ use ambit_words::names::UNSCHEDULABLE;
 use tokio::sync::Notify;
 
 use super::client::{NodeInfo, PodInfo};
+use super::command::Apply;
 use super::record::Record;
 use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, text};
+use crate::image::ImageMap;
 use crate::layout::Layout;
-use crate::objects::{Admission, ObjectRef, Store, StoreError};
+use crate::objects::{Admission, ApplyError, Changes, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase, timestamp};
 
 /// Steps after which the controllers must have come to rest.
@@ -52,6 +54,42 @@ pub(super) struct Objects {
 }
 
 impl Objects {
+    /// Applies objects and what more images mean: all of it, or nothing and an error.
+    pub(super) fn apply(
+        &mut self,
+        layout: &Layout,
+        command: Apply,
+        now: &str,
+    ) -> Result<Changes, ApplyError> {
+        let Apply { objects, images, dry_run } = command;
+        let Self { store, admission, .. } = self;
+        let images = admission.images.clone().extended(images);
+        let wanted = Admission { images, ..admission.clone() };
+        let (settled, changes) = store.draft_apply(objects, &wanted, now)?;
+        if dry_run {
+            return Ok(changes);
+        }
+        let record =
+            |images: &ImageMap| Record::change(layout, |record| record.images = images.clone());
+        let has_new_images = wanted.images != admission.images;
+        if has_new_images {
+            // Before the objects: nodes read it when they start a pod.
+            record(&wanted.images)?;
+        }
+        if let Err(error) = store.commit(settled) {
+            if has_new_images && let Err(error) = record(&admission.images) {
+                let error = anyhow::Error::new(error);
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "a change was not made, but pods start with the images of it"
+                );
+            }
+            return Err(error.into());
+        }
+        *admission = wanted;
+        Ok(changes)
+    }
+
     /// Lets the controllers work until they have nothing to do.
     pub(super) fn settle(&mut self) -> Result<(), StoreError> {
         for _ in 0..STEPS_MAX {
@@ -135,5 +173,52 @@ impl Machine {
             }
         };
         self.record.nodes.iter().map(info).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_that_fails_leaves_the_images_as_they_were() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::new(root.path());
+        let store = Store::create(layout.clone()).unwrap();
+        let images = |text: &str| ImageMap::parse([text]).unwrap();
+        let old = images("old=sleep 1");
+        let record: Record = serde_json::from_value(json!({
+            "pid": 1, "startTicks": 1, "pidNamespace": 1, "networkNamespaces": {}, "startedAt": "",
+            "nodes": [], "rootless": false, "mesh": false, "images": old, "binary": "",
+        }))
+        .unwrap();
+        record.write(&layout).unwrap();
+        let admission = Admission { images: old.clone(), rootless: false };
+        let mut objects = Objects { store, reported: Mirror::new(&layout), admission };
+        let mut apply = |name: &str| {
+            let metadata = json!({ "name": name });
+            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+            let new = images("new=sleep 2");
+            let command = Apply { objects: vec![object], images: new, dry_run: false };
+            let applied = objects.apply(&layout, command, "2026-01-31T12:00:00Z");
+            let images = Record::read(&layout).unwrap().images;
+            assert_eq!(images, objects.admission.images, "both say the same");
+            (applied, images)
+        };
+        // Nothing can be written aside.
+        fs::remove_dir_all(layout.staging()).unwrap();
+        fs::write(layout.staging(), "").unwrap();
+        let (failed, images) = apply("a");
+        assert!(matches!(failed, Err(ApplyError::Store(_))), "{failed:?}");
+        assert_eq!(images, old);
+        fs::remove_file(layout.staging()).unwrap();
+        fs::create_dir(layout.staging()).unwrap();
+        let (applied, images) = apply("a");
+        applied.unwrap();
+        assert_eq!(images, old.clone().extended(ImageMap::parse(["new=sleep 2"]).unwrap()));
     }
 }

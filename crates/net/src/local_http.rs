@@ -1,8 +1,8 @@
-//! HTTP/1.1 over unix sockets and loopback: how commands query the administration of a role on the
-//! same machine.
+//! HTTP/1.1 between processes of one machine: commands and the administration of the roles.
 //!
-//! One request a connection, bodies bounded, no keep-alive. Never used between machines, and never
-//! sends anything to a socket of another user, except root's.
+//! The client sends one request to a unix socket or to a port on loopback. The server, [`serve`],
+//! answers on unix sockets only. One request a connection, bounded answers, no keep-alive. Neither
+//! side of a unix socket talks to another user, except root. Never used between machines.
 
 mod server;
 
@@ -55,7 +55,7 @@ pub enum LocalHttpError {
     #[error("read the answer to {0} (at most {MAX_ANSWER_BYTES} bytes)")]
     Answer(String, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// No answer came in time.
-    #[error("no answer to {0} within {1:?}")]
+    #[error("no answer to {0} within {seconds} s", seconds = .1.as_secs_f64())]
     Timeout(String, Duration),
 }
 

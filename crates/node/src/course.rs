@@ -29,18 +29,20 @@ use crate::registry::kubernetes::Reconnect;
 /// Longest time that an order may let plain connections in. Pods leave right after it, or not.
 const OPEN_MAX: Duration = Duration::from_secs(600);
 
-/// What is to become of the mesh on this node. An order is kept as it was written, which tells it
-/// from every other.
+/// Whether the mesh stays on this node. An order is kept as it was written: two orders with the
+/// same text are the same order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Course {
     /// It stays: pods are in it as their labels say.
     Stay,
-    /// It will leave all nodes: plain connections are let in unjudged, so that whoever leaves
-    /// first still reaches those who leave last. Until then: whoever ordered it may be dead.
+    /// It will leave all nodes. Plain connections are accepted without a policy, so that pods that
+    /// leave first still reach those that leave last. It ends at `until`, because the command that
+    /// ordered it may have died.
     Open { order: Arc<str>, until: Instant },
     /// Pods leave; connections through the mesh go on until then. The agent stays and answers.
     Leave { order: Arc<str>, until: Instant },
-    /// Pods leave, and the agent ends with the last of them. It waits for nobody who reads reports.
+    /// Pods leave, and the agent ends with the last of them. It does not wait
+    /// until its reports are read.
     End { until: Instant },
 }
 

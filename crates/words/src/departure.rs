@@ -1,6 +1,6 @@
-//! The order by which the mesh leaves a cluster, and the agents' answers, as they stand in
-//! [`crate::annotations::DEPARTURE`]: `open/2026-01-31T12:00:00Z`, and on an agent's pod
-//! `open/2026-01-31T12:00:00Z open`.
+//! The order by which the mesh leaves a cluster, and the agents' answers: the values of the
+//! annotation [`crate::annotations::DEPARTURE`]. An order is `open/2026-01-31T12:00:00Z`, and the
+//! answer on an agent's pod is `open/2026-01-31T12:00:00Z open`.
 //!
 //! `ambit uninstall` writes the order and reads the answers, the node agent the other way round.
 //! Only the words are here: whether an order is obeyed is the agent's to judge.

@@ -1,7 +1,7 @@
 //! Durations as people write them: `500ms`, `90s`, `1h30m`, `7d`.
 //!
 //! One grammar for every flag, variable and file: Go's, which is Kubernetes' too, and days. A
-//! number without a unit is none, but for `0`: thirty of what?
+//! number without a unit is not a duration, except `0`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -20,19 +20,19 @@ const UNITS: [(&str, u128); 9] = [
     ("d", 86_400 * SECOND),
 ];
 const SECOND: u128 = 1_000_000_000;
-/// Nothing needs to last longer than ten years. It keeps whoever adds to a moment from overflow.
+/// No setting needs more than ten years. With this limit, a moment plus a duration cannot overflow.
 const DAYS_MAX: u128 = 3_653;
-/// Digits of a number that are read: more are no duration.
+/// Most digits on each side of a decimal point. A longer number is not a duration.
 const DIGITS_MAX: usize = 18;
 
 /// Why a text is not the duration that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DurationError {
-    /// It is none.
+    /// It is not a duration.
     Syntax(String),
     /// It is longer than any setting takes.
     TooLong(String),
-    /// It is one, and this setting does not take it.
+    /// It is a duration that this setting does not accept.
     OutOfRange {
         /// The text.
         text: String,

@@ -1,6 +1,6 @@
 //! An error with all that caused it, in one line.
 //!
-//! Errors of the workspace never repeat their source, so whoever shows one must show them all.
+//! An error of the workspace never repeats its source. To show one, show its sources too.
 
 use std::error::Error;
 

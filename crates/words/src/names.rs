@@ -1,11 +1,12 @@
 //! Names that have a meaning of their own.
 
-/// The trust domain unless told otherwise. In a policy it means the mesh's own, whatever that is.
+/// The default trust domain. In a policy it means the trust domain of the mesh, also if that has
+/// another name.
 pub const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
-/// The domain of a cluster's Services unless told otherwise.
+/// The default domain of a cluster's Services.
 pub const DEFAULT_CLUSTER_DOMAIN: &str = "cluster.local";
-/// Where Ambit's parts run, and where policies apply to the whole mesh, unless told otherwise:
-/// Istio's name, so that either can take the other's place.
+/// The default namespace of Ambit's parts, where policies apply to the whole mesh. It has Istio's
+/// name, so that either can replace the other.
 pub const DEFAULT_MESH_NAMESPACE: &str = "istio-system";
 /// The control plane's Deployment, Service and service account.
 pub const CONTROL: &str = "istiod";

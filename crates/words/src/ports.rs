@@ -29,7 +29,7 @@ pub const CONTROL_MONITORING: u16 = 15014;
 /// The control plane's administration, on loopback.
 pub const CONTROL_ADMIN: u16 = 9876;
 
-/// The node agent's metrics and readiness, on loopback unless told otherwise.
+/// The node agent's metrics and readiness, by default on loopback.
 pub const NODE_MONITORING: u16 = 8000;
 
 /// DNS servers listen here.

@@ -1,6 +1,9 @@
 //! A word of a protocol is defined once: no two crates define constants of the same value, and no
 //! file writes out a key that `crates/words` has.
 //!
+//! It sees only constants of one text or one port: no arrays, tuples or computed values, and no
+//! texts that are not constants, except keys of `crates/words`.
+//!
 //! What two crates write and read alike must change in both. Values that are equal by coincidence
 //! are listed in [`exceptions::COINCIDENCES`]. Tests write words out: they are the other side.
 

@@ -41,16 +41,23 @@ pub(super) fn warn(findings: &[Finding]) {
 /// Prints what manifests mean beside the objects that are there, and fails with every reference to
 /// nothing and every image that means nothing.
 pub(super) fn check(manifests: &Manifests, existing: &[Typed], images: &ImageMap) -> Result<()> {
+    let (surprises, errors) = judge(manifests, existing, images);
+    warn(&surprises);
+    if errors.is_empty() { Ok(()) } else { refused(&Errors(errors), "applied") }
+}
+
+/// The surprises, also if there are errors, and the errors.
+fn judge(
+    manifests: &Manifests,
+    existing: &[Typed],
+    images: &ImageMap,
+) -> (Vec<Finding>, Vec<Finding>) {
     let (surprises, mut errors) = match manifests.check(existing) {
         Ok(surprises) => (surprises, Vec::new()),
         Err(Errors(errors)) => (Vec::new(), errors),
     };
     errors.extend(unknown_images(manifests, Some(images)));
-    if !errors.is_empty() {
-        return refused(&Errors(errors), "applied");
-    }
-    warn(&surprises);
-    Ok(())
+    (surprises, errors)
 }
 
 pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
@@ -182,6 +189,23 @@ mod tests {
     use ambit_machine::objects::Change;
 
     use super::*;
+
+    #[test]
+    fn an_unknown_image_hides_no_warning() {
+        let text = r#"{"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+             "spec": {"selector": {"app": "nosuch"}, "ports": [{"port": 80}]}},
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+             "spec": {"containers": [{"name": "web", "image": "nosuch:1"}]}}
+        ]}"#;
+        let input = Input::Text { name: "input".to_owned(), text: text.to_owned() };
+        let manifests = ambit_manifest::load_as(&[input], Unenforced::Refused).expect("read");
+        let (surprises, errors) = judge(&manifests, &[], &ImageMap::default());
+        let words = |findings: &[Finding]| findings.iter().map(Finding::to_string).collect();
+        let (surprises, errors): (Vec<String>, Vec<String>) = (words(&surprises), words(&errors));
+        assert!(surprises.iter().any(|it| it.contains("selector")), "{surprises:?}");
+        assert!(errors.iter().any(|it| it.contains("nosuch:1")), "{errors:?}");
+    }
 
     #[test]
     fn a_dry_run_does_not_read_like_a_real_one() {

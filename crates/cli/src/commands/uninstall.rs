@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, Departure, Facts, Severity, Stage, findings};
+use ambit_words::durations::write_duration;
 use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -39,9 +40,9 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
     super::print_text(&match cut {
         0 => "every pod has left the mesh; no connection was cut\n".to_owned(),
         cut => format!(
-            "every pod has left the mesh; {cut} ends of connections were open after {:?} and were \
+            "every pod has left the mesh; {cut} ends of connections were open after {} and were \
              cut\n",
-            args.grace
+            write_duration(args.grace)
         ),
     })?;
     Ok(ExitCode::SUCCESS)

@@ -267,9 +267,9 @@ fn questions(machine: &Machine) {
     fails(&["logs", "proxy/node-9"], "proxy/node-9 has no log");
     fails(&["logs", "client/load", "-c", "side"], "client/load has no log");
     fails(&["why", "client/nosuch", "app/web"], "there is no running pod client/nosuch");
-    let error = "there is no service, pod or Deployment app/nosuch";
+    let error = "there is no service, pod or workload app/nosuch";
     fails(&["why", "client/load", "app/nosuch:80"], error);
-    let error = "there is no service, pod or Deployment app/sevrer; did you mean app/server?";
+    let error = "there is no service, pod or workload app/sevrer; did you mean app/server?";
     fails(&["why", "client/load", "app/sevrer:8080", "--exit-code"], error);
     let error = "app/server has the ports [8080, 9000, 9001]; say which, as in app/server:8080";
     fails(&["why", "client/load", "app/server"], error);

@@ -570,10 +570,8 @@ mod tests {
 
     #[test]
     fn a_node_that_holds_too_many_is_refused_and_takes_nobodys_room() {
-        let name = format!("ambit-ledger-quota-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut ledger = Ledger::open(&directory, at(0)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(0)).unwrap();
         let identity = |number: usize| format!("spiffe://t/ns/app/sa/web-{}", number / HELD_MAX);
         let entry = |node: &str, serial: usize, not_after| Issued {
             serial: format!("{serial:x}"),
@@ -601,15 +599,12 @@ mod tests {
         let other = of(ISSUED_PER_NODE_MAX * 2);
         assert_eq!(ledger.admit(&other, "greedy", at(100)), Err(full));
         assert_eq!(ledger.admit(&other, "greedy", at(101)), Ok(0), "one has ended");
-        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn an_identity_holds_so_many_on_a_node_and_not_more_on_a_list() {
-        let name = format!("ambit-ledger-holder-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut ledger = Ledger::open(&directory, at(0)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(0)).unwrap();
         let identity: Identity = "spiffe://t/ns/app/sa/web".parse().unwrap();
         let entry = |serial: usize, not_after| Issued {
             serial: format!("{serial:x}"),
@@ -640,16 +635,13 @@ mod tests {
         let ended = at(501) + CLOCK_AHEAD_MAX;
         let absorbed = ledger.absorb(&Shared::default(), ended).unwrap();
         assert_eq!(absorbed.all.revoked.len(), 1, "the rest has ended");
-        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn a_clock_that_was_ahead_brings_nothing_back_and_hides_nothing() {
-        let name = format!("ambit-ledger-ahead-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let now = 1_000_000;
-        let mut ledger = Ledger::open(&directory, at(now)).unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(now)).unwrap();
         let identity: Identity = "spiffe://t/ns/app/sa/web".parse().unwrap();
         let entry = |serial: &str| Issued {
             serial: serial.to_owned(),
@@ -668,15 +660,14 @@ mod tests {
         assert_eq!(taken.len(), 1, "what lives can still be taken back by its name");
         ledger.record(entry("cc"), at(now)).unwrap();
         drop(ledger);
-        let mut ledger = Ledger::open(&directory, at(now + 25 * 3600)).unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(now + 25 * 3600)).unwrap();
         assert_eq!(ledger.revoked().count(), 2, "nor does a start with such a clock");
         drop(ledger);
-        ledger = Ledger::open(&directory, at(now + 60)).unwrap();
+        ledger = Ledger::open(directory.path(), at(now + 60)).unwrap();
         let taken = ledger.revoke(&Which::Identity(identity.clone()), at(now + 60)).unwrap();
         assert_eq!(taken.len(), 1, "nor does it forget what lives");
         assert!(ledger.forget_expired(at(now + 86_401) + CLOCK_AHEAD_MAX));
         assert_eq!((ledger.revoked().count(), ledger.issued().count()), (0, 0));
-        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
@@ -703,10 +694,8 @@ mod tests {
 
     #[test]
     fn what_has_ended_makes_room_for_what_has_not() {
-        let name = format!("ambit-ledger-room-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut ledger = Ledger::open(&directory, at(0)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(0)).unwrap();
         let list = |first: usize, end| {
             let serials = (first..first + REVOKED_MAX).map(|number| format!("f{number:x}"));
             Shared { revoked: serials.map(|it| (it, Some(end))).collect(), ..Shared::default() }
@@ -722,6 +711,5 @@ mod tests {
         assert!(!absorbed.is_full && !absorbed.is_longer);
         assert!(ledger.revoked().all(|it| it.not_after == Some(1000)));
         ledger.revoke(&Which::Serial("aa".parse().unwrap()), at(1001)).unwrap();
-        std::fs::remove_dir_all(directory).unwrap();
     }
 }

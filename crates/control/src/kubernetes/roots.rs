@@ -230,15 +230,15 @@ mod tests {
     #[tokio::test]
     async fn every_namespace_has_the_roots_and_only_what_differs_is_written() {
         let api = FakeApi::default();
-        let directory = std::env::temp_dir().join(format!("ambit-roots-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = temporary.path();
         let metrics = Arc::new(Metrics::new());
         let world =
             Arc::new(World::new(Mesh::sample(), Vips::default(), directory.join("vips"), metrics));
         let now = SystemTime::now();
         let root = Authority::generate("cluster.local", now).unwrap();
         let life = Duration::from_secs(600);
-        let authority = CertificateAuthority::of_cluster(&directory, root, life, now).unwrap();
+        let authority = CertificateAuthority::of_cluster(directory, root, life, now).unwrap();
         let authority = Arc::new(authority);
         world.apply(vec![
             namespace("a", None),
@@ -279,6 +279,5 @@ mod tests {
         assert!(!has("z", "istio-ca-root-cert"));
         drain.start(None);
         task.await.unwrap();
-        std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 mod held;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ambit_model::identity::Identity;
@@ -26,6 +26,7 @@ use clap::Parser;
 use http::{Method, StatusCode};
 use prost::Message as _;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
@@ -45,23 +46,21 @@ struct Command {
 
 /// A running control plane with a registry to write to.
 struct Fixture {
-    root: PathBuf,
+    root: TempDir,
     control: Control,
     life: Life,
 }
 
 impl Fixture {
     async fn start(name: &str, flags: &str) -> Self {
-        let root =
-            std::env::temp_dir().join(format!("ambit-control-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        std::fs::create_dir_all(root.join("registry")).unwrap();
+        let root = tempfile::Builder::new().prefix(name).tempdir().unwrap();
+        std::fs::create_dir(root.path().join("registry")).unwrap();
         Self::restart(root, flags, mesh).await
     }
 
-    async fn restart(root: PathBuf, flags: &str, prepare: impl FnOnce(&Path)) -> Self {
-        prepare(&root);
-        let at = root.display();
+    async fn restart(root: TempDir, flags: &str, prepare: impl FnOnce(&Path)) -> Self {
+        prepare(root.path());
+        let at = root.path().display();
         let words = format!(
             "control --registry files:{at}/registry --state {at}/control --admin-socket \
              {at}/control.sock \
@@ -79,7 +78,7 @@ impl Fixture {
         fixture
     }
 
-    async fn stop(self) -> PathBuf {
+    async fn stop(self) -> TempDir {
         let started = Instant::now();
         self.life.end(self.control, Duration::ZERO).await;
         assert!(started.elapsed() < DRAIN_TIMEOUT, "all tasks end in time");
@@ -87,8 +86,7 @@ impl Fixture {
     }
 
     async fn end(self) {
-        let root = self.stop().await;
-        std::fs::remove_dir_all(root).unwrap();
+        self.stop().await;
     }
 
     async fn eventually(&self, what: &str, is_so: impl Fn() -> bool) {
@@ -100,7 +98,7 @@ impl Fixture {
     }
 
     fn read(&self, path: &str) -> Option<String> {
-        std::fs::read_to_string(self.root.join(path)).ok()
+        std::fs::read_to_string(self.root.path().join(path)).ok()
     }
 
     fn signer(&self) -> TokenSigner {
@@ -119,7 +117,7 @@ impl Fixture {
     }
 
     async fn admin(&self, method: Method, target: &str, body: &Value) -> (StatusCode, Value) {
-        let socket = self.root.join("control.sock");
+        let socket = self.root.path().join("control.sock");
         let body = Bytes::from(body.to_string());
         let (status, body) =
             ambit_net::local_http::request(&socket, method, target, body, PATIENCE).await.unwrap();
@@ -314,10 +312,14 @@ async fn proxies_are_told_what_is_there_and_what_changes() {
         .await;
     let started = Instant::now();
     let rules = json!([{"from": [{"source": {"namespaces": ["shop"]}}]}]);
-    put(&fixture.root, "objects/authorizationpolicies/shop/db.json", &policy("ALLOW", &rules));
+    put(
+        fixture.root.path(),
+        "objects/authorizationpolicies/shop/db.json",
+        &policy("ALLOW", &rules),
+    );
     proxy.see(&["+shop/db", "+Kubernetes//Pod/shop/db"]).await;
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    std::fs::remove_file(fixture.root.join("registry/objects/pods/shop/web.json")).unwrap();
+    std::fs::remove_file(fixture.root.path().join("registry/objects/pods/shop/web.json")).unwrap();
     proxy.see(&["-Kubernetes//Pod/shop/web"]).await;
     let (_, nodes) = fixture.admin(Method::GET, "/get/nodes", &Value::Null).await;
     assert_eq!(nodes["items"][0]["proxyConnected"], true);
@@ -339,7 +341,7 @@ async fn a_refusal_is_seen_and_the_stream_goes_on() {
     let (_, told) = fixture.admin(Method::GET, "/debug/syncz", &Value::Null).await;
     assert!(told.to_string().contains("no such thing"), "{told}");
     assert!(monitoring(address, "/ready").contains("true"));
-    put_pod(&fixture.root, "late", "late", "node-2", "10.244.2.9", "Running");
+    put_pod(fixture.root.path(), "late", "late", "node-2", "10.244.2.9", "Running");
     proxy.see(&["+Kubernetes//Pod/shop/late"]).await;
     fixture.end().await;
 }
@@ -503,7 +505,7 @@ async fn a_pod_that_appears_while_asking_gets_its_certificate() {
     let asking = fixture.certificate(Some(&token), &late, &late, 60);
     let appearing = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        put_pod(&fixture.root, "late", "late", "node-1", "10.244.1.20", "Running");
+        put_pod(fixture.root.path(), "late", "late", "node-1", "10.244.1.20", "Running");
     };
     let (signed, ()) = tokio::join!(asking, appearing);
     signed.expect("the pod is there before the wait ends");
@@ -582,13 +584,13 @@ async fn a_root_is_rotated_once_everybody_trusts_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn why_tells_a_client_outside_of_the_mesh_to_come_in() {
     let fixture = Fixture::start("why-outside", "").await;
-    put_pod(&fixture.root, "stray", "stray", "node-1", "10.244.1.7", "Running");
-    std::fs::remove_file(fixture.root.join("registry/captured/shop/stray")).unwrap();
+    put_pod(fixture.root.path(), "stray", "stray", "node-1", "10.244.1.7", "Running");
+    std::fs::remove_file(fixture.root.path().join("registry/captured/shop/stray")).unwrap();
     let strict = json!({
         "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
         "metadata": {"namespace": "shop", "name": "default"}, "spec": {"mtls": {"mode": "STRICT"}},
     });
-    put(&fixture.root, "objects/peerauthentications/shop/default.json", &strict);
+    put(fixture.root.path(), "objects/peerauthentications/shop/default.json", &strict);
     let remedy = async |parts: &[&str]| {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -614,7 +616,7 @@ async fn why_tells_a_client_outside_of_the_mesh_to_come_in() {
     assert!(!enrol.contains("then"), "{enrol}");
     // Inside, it would be refused for another reason, which is not kept from the user.
     let rules = json!([{"from": [{"source": {"serviceAccounts": ["stray"]}}]}]);
-    put(&fixture.root, "objects/authorizationpolicies/shop/db.json", &policy("DENY", &rules));
+    put(fixture.root.path(), "objects/authorizationpolicies/shop/db.json", &policy("DENY", &rules));
     remedy(&[label, "; then rule 0 of DENY policy shop/db must no longer match"]).await;
     fixture.end().await;
 }
@@ -633,7 +635,7 @@ async fn why_says_what_decides() {
     let (_, answer) = why("src=shop/client&dst=shop/web:8080").await;
     assert_eq!(answer["plan"], "local", "{answer}");
     let rules = json!([{"from": [{"source": {"serviceAccounts": ["web"]}}]}]);
-    put(&fixture.root, "objects/authorizationpolicies/shop/db.json", &policy("DENY", &rules));
+    put(fixture.root.path(), "objects/authorizationpolicies/shop/db.json", &policy("DENY", &rules));
     let deadline = Instant::now() + PATIENCE;
     let denied = loop {
         let (_, answer) = why("src=shop/web&dst=db.shop:80").await;
@@ -656,7 +658,7 @@ async fn why_says_what_decides() {
             "endpoints": [{"address": "10.244.2.2"}],
         },
     });
-    put(&fixture.root, "objects/serviceentries/other/around.json", &entry);
+    put(fixture.root.path(), "objects/serviceentries/other/around.json", &entry);
     let around = loop {
         let (code, answer) = why("src=shop/web&dst=around.example:8080").await;
         if code == StatusCode::OK || Instant::now() > deadline {
@@ -672,7 +674,7 @@ async fn why_says_what_decides() {
     for (query, part) in [
         ("src=shop/nobody&dst=db", "no running pod shop/nobody"),
         ("src=shop/client&dst=nothing", "no service is called"),
-        ("src=shop/client&dst=shop/nothing", "no service, pod or Deployment shop/nothing"),
+        ("src=shop/client&dst=shop/nothing", "no service, pod or workload shop/nothing"),
         ("src=shop/client&dst=shop/client", "say which port"),
         ("src=shop/client&dst=10.0.0.1:0", "port 0"),
         ("src=shop/client&dst=db:0", "port 0"),
@@ -699,7 +701,11 @@ async fn lists_show_the_mesh() {
     assert_eq!(services[0]["endpoints"], json!({"ready": 1, "total": 1}));
     assert_eq!(list("workloads").await.as_array().unwrap().len(), 3);
     let rules = json!([{"to": [{"operation": {"methods": ["GET"]}}]}]);
-    put(&fixture.root, "objects/authorizationpolicies/shop/db.json", &policy("ALLOW", &rules));
+    put(
+        fixture.root.path(),
+        "objects/authorizationpolicies/shop/db.json",
+        &policy("ALLOW", &rules),
+    );
     let deadline = Instant::now() + PATIENCE;
     let policies = loop {
         let policies = list("policies").await;
@@ -713,7 +719,7 @@ async fn lists_show_the_mesh() {
     // Once a mark is reached, what was there before it is known. AUDIT is no reason to worry.
     let mut audit = policy("AUDIT", &rules);
     audit["metadata"]["name"] = json!("see");
-    put(&fixture.root, "objects/authorizationpolicies/shop/see.json", &audit);
+    put(fixture.root.path(), "objects/authorizationpolicies/shop/see.json", &audit);
     let (_, set) = fixture.admin(Method::POST, "/mark", &Value::Null).await;
     let status = loop {
         let (_, status) = fixture.admin(Method::GET, "/status", &Value::Null).await;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use ambit_words::durations::write_duration;
 use ambit_words::error_chain;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode, Uri};
@@ -54,7 +55,7 @@ pub(super) struct Answered {
 /// A call without an answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    #[error("no answer from {uri} within {limit:?}")]
+    #[error("no answer from {uri} within {}", write_duration(*.limit))]
     Timeout { uri: Uri, limit: Duration },
     #[error("cannot call {uri}: {reason}")]
     Call { uri: Uri, reason: String },

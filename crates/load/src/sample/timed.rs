@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use ambit_net::drain::Guard;
 use ambit_net::sys::clock::Timer;
-use ambit_words::durations::parse_duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::duration::duration;
 use super::raw_echo::until_asked;
 use super::server;
 
@@ -59,9 +59,9 @@ impl FromStr for Delay {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (from, to) = text.split_once("..").unwrap_or((text, text));
-        match (parse_duration(from), parse_duration(to)) {
-            (Ok(from), Ok(to)) if from <= to => Ok(Self { from, to }),
-            _ => Err("write 10ms, or 5ms..15ms".to_owned()),
+        match (duration(from), duration(to)) {
+            (Some(from), Some(to)) if from <= to => Ok(Self { from, to }),
+            _ => Err("write 10ms, or 5ms..15ms, at most 24h".to_owned()),
         }
     }
 }
@@ -71,9 +71,9 @@ impl FromStr for Stall {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let halves = text.split_once('/').unwrap_or_default();
-        match (parse_duration(halves.0), parse_duration(halves.1)) {
-            (Ok(length), Ok(period)) if length < period => Ok(Self { length, period }),
-            _ => Err("write 200ms/1s, the first shorter than the second".to_owned()),
+        match (duration(halves.0), duration(halves.1)) {
+            (Some(length), Some(period)) if length < period => Ok(Self { length, period }),
+            _ => Err("write 200ms/1s, the first shorter than the second, at most 24h".to_owned()),
         }
     }
 }
@@ -196,7 +196,7 @@ mod tests {
             assert!(all[index].abs_diff(expected) < 25, "{index}: {}", all[index]);
         }
         assert_eq!("10ms".parse::<Delay>().unwrap().of(7), Duration::from_millis(10));
-        for text in ["", "5", "5ms..1ms", "a..b"] {
+        for text in ["", "5", "5ms..1ms", "a..b", "25h", "1s..25h"] {
             assert!(text.parse::<Delay>().is_err(), "{text:?}");
         }
     }
@@ -208,7 +208,7 @@ mod tests {
             let left = stall.left(Duration::from_millis(at_ms));
             assert_eq!(left, Duration::from_millis(left_ms), "{at_ms}");
         }
-        for text in ["", "1s", "1s/1s", "200ms/"] {
+        for text in ["", "1s", "1s/1s", "200ms/", "1s/25h"] {
             assert!(text.parse::<Stall>().is_err(), "{text:?}");
         }
     }

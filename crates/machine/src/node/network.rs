@@ -198,8 +198,8 @@ mod tests {
     /// Needs the rights of root over network namespaces.
     #[test]
     fn a_pods_namespace_is_let_go_of_even_without_a_bridge() {
-        let name = format!("ambit-lab-network-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("namespace");
         NetNs::create().expect("a namespace").pin(&path).expect("pinned");
         let node = NetNs::create().expect("a namespace");
         let removed = node.run(|| remove_pod(NodeNetwork::new(1), 2, &path)).expect("entered");

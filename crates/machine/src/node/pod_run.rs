@@ -227,7 +227,7 @@ impl PodRun {
             cni::announce(&socket, &self.names, &netns, &ips).await?;
         }
         self.write_files(&pod)?;
-        // Read anew: `ambit apply --image` adds to it.
+        // Read again for each start: `ambit apply --image` adds to it.
         let images = Record::read(&self.context.layout)?.images;
         let place = Place {
             layout: &self.context.layout,

@@ -189,17 +189,8 @@ impl Store {
         Ok(changes)
     }
 
-    /// What [`Store::apply`] would do.
-    pub(crate) fn would_apply(
-        &self,
-        objects: Vec<Value>,
-        admission: &Admission,
-        now: &str,
-    ) -> Result<Changes, ApplyError> {
-        self.draft_apply(objects, admission, now).map(|(_, changes)| changes)
-    }
-
-    fn draft_apply(
+    /// The same without the commit: what would change.
+    pub(crate) fn draft_apply(
         &self,
         objects: Vec<Value>,
         admission: &Admission,

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{Admission, ApplyError, Kind, ObjectRef, Outcome, Store};
 use crate::image::ImageMap;
@@ -13,18 +14,19 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-02T00:00:00Z";
 
 struct Fixture {
+    _root: TempDir,
     layout: Layout,
     store: Store,
     admission: Admission,
 }
 
 impl Fixture {
-    fn new(name: &str) -> Self {
-        let root = std::env::temp_dir().join(format!("ambit-store-{name}-{}", std::process::id()));
-        let layout = Layout::new(&root);
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::new(root.path());
         let store = Store::create(layout.clone()).unwrap();
         let admission = Admission { images: ImageMap::default(), rootless: false };
-        let mut fixture = Self { layout, store, admission };
+        let mut fixture = Self { _root: root, layout, store, admission };
         fixture.apply(vec![namespace("default")]).unwrap();
         fixture
     }
@@ -58,12 +60,6 @@ impl Fixture {
     }
 }
 
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        fs::remove_dir_all(self.layout.root()).unwrap();
-    }
-}
-
 fn reference(plural: &str, name: &str) -> ObjectRef {
     ObjectRef::new(Kind::from_plural(plural).unwrap(), Some("default"), name)
 }
@@ -83,7 +79,7 @@ fn service(name: &str, spec: Value) -> Value {
 
 #[test]
 fn what_is_applied_is_completed_and_written() {
-    let mut fixture = Fixture::new("complete");
+    let mut fixture = Fixture::new();
     let before = fixture.files().len();
     assert_eq!(fixture.apply(vec![config_map("a", "1")]).unwrap(), [Outcome::Created]);
     let first = fixture.object("configmaps", "a").unwrap().clone();
@@ -105,7 +101,7 @@ fn what_is_applied_is_completed_and_written() {
 
 #[test]
 fn an_error_anywhere_leaves_everything_as_it_was() {
-    let mut fixture = Fixture::new("nothing");
+    let mut fixture = Fixture::new();
     fixture.apply(vec![config_map("a", "1")]).unwrap();
     let before = fixture.files();
     let mut elsewhere = config_map("c", "1");
@@ -126,7 +122,7 @@ fn an_error_anywhere_leaves_everything_as_it_was() {
 
 #[test]
 fn services_keep_the_addresses_they_were_given() {
-    let mut fixture = Fixture::new("addresses");
+    let mut fixture = Fixture::new();
     let ports = json!([{"port": 80}]);
     let dual = json!({"ports": ports, "ipFamilyPolicy": "PreferDualStack"});
     let plain = json!({"ports": ports});
@@ -162,7 +158,7 @@ fn services_keep_the_addresses_they_were_given() {
 
 #[test]
 fn deleting_names_what_goes_and_refuses_what_is_not_there() {
-    let mut fixture = Fixture::new("delete");
+    let mut fixture = Fixture::new();
     fixture.apply(vec![config_map("a", "1"), config_map("b", "1")]).unwrap();
     let both = [reference("configmaps", "a"), reference("configmaps", "nothing")];
     let error = fixture.store.delete(&both, false, LATER).unwrap_err().to_string();
@@ -187,7 +183,7 @@ fn deleting_names_what_goes_and_refuses_what_is_not_there() {
 
 #[test]
 fn a_restart_outlives_the_next_apply_of_the_same_manifest() {
-    let mut fixture = Fixture::new("restart");
+    let mut fixture = Fixture::new();
     let deployment = || {
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},

@@ -1,7 +1,8 @@
-//! HTTP/1.1 over a unix socket that only this user and root may speak to.
+//! HTTP/1.1 over a unix socket, for processes of this user and of root, as this process' user
+//! namespace numbers users.
 //!
-//! Unlike on [`crate::http_port`], where strangers come, nobody is sent away for somebody else: who
-//! finds no place waits in the socket's queue. Nothing here knows what is asked.
+//! It refuses nobody because too many others are there, as [`crate::http_port`] does for strangers:
+//! a client waits in the socket's queue. Nothing here knows what is asked.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::http_port::Served;
-use crate::socket::peer_credentials;
+use crate::socket::{PeerCredentials, peer_credentials};
 
 /// Connections served at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -49,9 +50,16 @@ pub async fn serve<A, F>(
                 continue;
             }
         };
-        if !peer_credentials(&stream).is_ok_and(|peer| peer.is_own_or_root()) {
-            tracing::warn!(socket = name, "a process of another user, refused");
-            continue;
+        match peer_credentials(&stream) {
+            Ok(peer) if peer.is_own_or_root() => {}
+            Ok(PeerCredentials { pid, uid, .. }) => {
+                tracing::warn!(socket = name, uid, pid, "refused a process of another user");
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(socket = name, %error, "refused a process of an unknown user");
+                continue;
+            }
         }
         let answer = answer.clone();
         spawn(Box::pin(async move {
@@ -89,8 +97,8 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_for_a_place_gets_one() {
-        let name = format!("ambit-local-http-{}.sock", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("test.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
         let answer = |asked: Request<Incoming>| async move {
             Response::new(Full::new(asked.uri().path().to_owned().into()))
@@ -109,7 +117,6 @@ mod tests {
         };
         let asked = (0..2 * CONNECTIONS_MAX).map(ask);
         let answered = futures::future::try_join_all(asked).await;
-        std::fs::remove_file(&path).expect("removed");
         answered.expect("all are answered");
     }
 }

@@ -71,13 +71,12 @@ mod tests {
     }
 
     async fn is_over(pid: u32, ready: bool) -> bool {
-        let name = format!("ambit-takeover-{pid}-{ready}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("admin.sock");
         let flag = format!("--admin-socket={}", path.display());
         let config = config::tests::config(&[&flag], &[]).expect("valid");
         proxy(&path, Process { api_version: ApiVersion, pid, ready });
         let waited = tokio::time::timeout(5 * POLL_INTERVAL, wait(config.operator)).await;
-        std::fs::remove_file(path).expect("removed");
         waited.is_ok()
     }
 

@@ -18,14 +18,14 @@ use crate::view_builder::Builder;
 pub(in crate::admin) enum WhyError {
     /// The client is not a pod of the mesh's registry.
     #[error(
-        "there is no running pod {0}, nor a Deployment of that name with one{hint}; write the \
-         client as NAMESPACE/POD or NAMESPACE/DEPLOYMENT, see `ambit get pods`",
+        "there is no running pod {0}, nor a workload of that name with one{hint}; write the \
+         client as NAMESPACE/POD or NAMESPACE/WORKLOAD, see `ambit get pods`",
         hint = did_you_mean(.1)
     )]
     NoSource(String, Option<String>),
     /// The destination cannot be read.
     #[error(
-        "{0:?} is no destination; write NAMESPACE/POD, NAMESPACE/DEPLOYMENT, NAMESPACE/SERVICE, a \
+        "{0:?} is no destination; write NAMESPACE/POD, NAMESPACE/WORKLOAD, NAMESPACE/SERVICE, a \
          host name or an address, each with :PORT"
     )]
     NoDestination(String),
@@ -100,7 +100,7 @@ impl Named {
     /// What is missing if there is none.
     fn word(self) -> &'static str {
         match self {
-            Self::Any => "service, pod or Deployment",
+            Self::Any => "service, pod or workload",
             Self::Pod => "pod",
             Self::Deployment => "Deployment",
             Self::Service => "service",
@@ -202,6 +202,9 @@ impl<'a> Ends<'a> {
                 "{namespace}/{name} has {count} pods that run; this is {namespace}/{}",
                 chosen.name
             ));
+        }
+        if !chosen.healthy {
+            notes.push(format!("{namespace}/{} is not ready", chosen.name));
         }
         Some(chosen)
     }

@@ -44,7 +44,8 @@ fn pod(owner: &str, name: &str, ip: Option<&str>, ready: bool) -> Vec<Event> {
     events
 }
 
-/// Pods of `load` and of `web`, which has a service of its name; nothing of `late` runs.
+/// Pods of `load` and of `web`, which has a service of its name; nothing of `late` runs, and
+/// `unready` is not ready.
 fn builder() -> Builder {
     let mut builder = Builder::new(Mesh::sample(), Vips::default());
     let ports = json!([{"port": 80, "targetPort": 8080}]);
@@ -54,6 +55,7 @@ fn builder() -> Builder {
             pod("load", "load-1", Some("10.0.0.1"), false),
             pod("load", "load-2", Some("10.0.0.2"), true),
             pod("backend", "backend-1", Some("10.0.0.3"), true),
+            pod("unready", "unready-1", Some("10.0.0.5"), false),
             pod("late", "late-1", None, false),
             pod("web", "web-1", Some("10.0.0.4"), true),
             vec![put(Kind::Service, "web", json!({"spec": spec}))],
@@ -82,6 +84,10 @@ fn a_deployment_means_a_pod_of_it_that_is_ready() {
     }
     let one = check("app/backend", "app/load-1:80", "app/backend-1", "10.0.0.1:80");
     assert_eq!(one, [""; 0], "there is no choice");
+    let unready = check("app/unready", "web", "app/unready-1", "10.96.0.1:80");
+    assert_eq!(unready, ["app/unready-1 is not ready"]);
+    let named = check("app/unready-1", "web", "app/unready-1", "10.96.0.1:80");
+    assert_eq!(named, [""; 0], "nothing was picked");
     check("app/load-1", "app/backend:9000", "app/load-1", "10.0.0.3:9000");
     check("app/load-1", "app/web", "app/load-1", "10.96.0.1:80");
     check("app/load-1", "deploy/web", "app/load-1", "10.0.0.4:8080");
@@ -95,13 +101,13 @@ fn what_does_not_exist_is_said_with_what_may_be_meant() {
         let error = error(&builder, source, destination);
         assert!(error.starts_with(expected), "{source} {destination}: {error}");
     };
-    check("app/nosuch", "web", "there is no running pod app/nosuch, nor a Deployment of that");
-    let near = "there is no running pod app/laod, nor a Deployment of that name with one; did you \
+    check("app/nosuch", "web", "there is no running pod app/nosuch, nor a workload of that");
+    let near = "there is no running pod app/laod, nor a workload of that name with one; did you \
         mean app/load?";
     check("app/laod", "web", near);
     check("pod/app/load", "web", "there is no running pod pod/app/load");
     let from = |destination: &str, expected: &str| check("app/load", destination, expected);
-    let any = "there is no service, pod or Deployment app/";
+    let any = "there is no service, pod or workload app/";
     from("app/nosuch:80", &format!("{any}nosuch; see `ambit get services`"));
     from("app/wbe:80", &format!("{any}wbe; did you mean app/web?"));
     from("app/bakend:80", &format!("{any}bakend; did you mean app/backend?"));

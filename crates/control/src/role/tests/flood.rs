@@ -131,7 +131,7 @@ async fn a_flood_keeps_no_proxy_out_and_no_probe() {
     let signer = fixture.signer();
     let name = |round, number| format!("reconnecting-{round}-{number}");
     for (round, number) in (0..ROUNDS).flat_map(|it| (0..PROXIES).map(move |n| (it, n))) {
-        put_node(&fixture.root, &name(round, number));
+        put_node(fixture.root.path(), &name(round, number));
     }
     for round in 0..ROUNDS {
         // By now the flood has taken all that it gets.
@@ -279,7 +279,7 @@ async fn a_node_has_so_many_connections_and_the_newest_stay() {
     let mut responses = oldest.responses;
     let ended = async { while responses.message().await.is_ok_and(|it| it.is_some()) {} };
     tokio::time::timeout(PATIENCE, ended).await.expect("the oldest made room");
-    put_pod(&fixture.root, "late", "late", "node-2", "10.244.2.9", "Running");
+    put_pod(fixture.root.path(), "late", "late", "node-2", "10.244.2.9", "Running");
     let newest = proxies.last_mut().unwrap();
     newest.see(&["+Kubernetes//Pod/shop/late"]).await;
     fixture.end().await;
@@ -301,7 +301,7 @@ fn large(root: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_reads_nothing_keeps_no_other_from_its_first_answer() {
     let fixture = Fixture::start("unread", "").await;
-    large(&fixture.root);
+    large(fixture.root.path());
     let other = fixture.signer().sign(&claims("node-2")).unwrap();
     let mut unread = Vec::new();
     for _ in 0..UNREAD_CONNECTIONS {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ambit_words::durations::parse_duration;
 use http::Uri;
 use serde_json::Value;
+
+use crate::sample::duration::duration;
 
 /// Most upstreams of one service.
 const UPSTREAMS_MAX: usize = 64;
@@ -94,8 +95,8 @@ impl Settings {
     /// Reads the environment. An empty variable counts as not set.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let text = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let duration = |text: &str| parse_duration(text).ok();
-        let duration_of = |name| parsed(name, text(name), duration, "write it as 1s or 250ms");
+        let duration_of =
+            |name| parsed(name, text(name), duration, "write it as 1s or 250ms, at most 24h");
         let flag = |name| parsed(name, text(name), flag, "write true or false");
         let server_type = |kind: &str| (kind == "http").then_some(());
         let http_only = "this sample speaks http only; run the image itself for anything else";
@@ -222,7 +223,8 @@ mod tests {
             ("SERVER_TYPE", "grpc", "http only"),
             ("UPSTREAM_WORKERS", "0", "from 1 to 64"),
             ("UPSTREAM_URIS", "http://a,grpc://b:1", "only http is called"),
-            ("TIMING_90_PERCENTILE", "5", "write it as 1s or 250ms"),
+            ("TIMING_90_PERCENTILE", "25h", "write it as 1s or 250ms, at most 24h"),
+            ("TIMING_90_PERCENTILE", "5", "write it as 1s or 250ms, at most 24h"),
             ("HTTP_SERVER_KEEP_ALIVES", "yes", "true or false"),
             ("MESSAGE", "{oops", "begins like JSON"),
         ] {
