@@ -1,8 +1,8 @@
 //! The heads of requests and responses.
 //!
 //! Fields are private where a wrong value could stand in them: a method has the form of target that
-//! belongs to it, a request has a host, a status has three digits, a reason no line end. The host is
-//! in one place, the target; a Host field that came is taken out of the fields, so that router,
+//! belongs to it, a request has a host, a status has three digits, a reason no line end. The host
+//! is in one place, the target; a Host field that came is taken out of the fields, so that router,
 //! policy and upstream cannot read two of them.
 
 use crate::authority::Authority;
@@ -147,8 +147,8 @@ impl RequestHead {
 
     /// The values of a name, as a route, a policy or a log asks for it.
     ///
-    /// `host` and `:authority` are both the authority, which is in no field. It is the only answer
-    /// even if a filter has put in a field of that name, because the writer leaves such a field out.
+    /// `host` and `:authority` are both the authority, which is in no field. It is the only
+    /// answer even if a filter has put in a field of that name: the writer leaves that field out.
     pub fn values<'a>(&'a self, name: impl Into<Name<'a>>) -> impl Iterator<Item = &'a [u8]> {
         let name = name.into();
         let host = name.is_host().then(|| self.authority().as_str().as_bytes());

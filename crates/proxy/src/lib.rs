@@ -45,7 +45,7 @@ mod worker;
 pub use config::Args;
 
 /// The parser of DNS messages, for the fuzzer: no bytes may panic, and every refusal is a message.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub use dns::fuzz as fuzz_dns;
 
 use ambit_dataplane::logging::Levels;
