@@ -100,8 +100,8 @@ pub struct RequestHead {
     method: Method,
     target: Target,
     version: Version,
-    /// The header fields, but for Host. Whoever looks up a name asks [`RequestHead::values`], and
-    /// whoever lists all fields adds Host from [`RequestHead::authority`].
+    /// The header fields, but for Host. To look up a name, call [`RequestHead::values`]. To list
+    /// all fields, add Host from [`RequestHead::authority`].
     pub fields: Fields,
 }
 

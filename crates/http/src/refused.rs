@@ -1,6 +1,6 @@
 //! Why a message is refused.
 //!
-//! One enum for the whole codec: whoever answers needs one status and one sentence, and an access
+//! One enum for the whole codec: the caller needs one status and one sentence, and an access
 //! log needs one word per reason. What an upstream sends is judged by the same rules; its client is
 //! answered 502, whatever [`Refused::status`] says.
 

@@ -1,6 +1,6 @@
 //! The rules of one port of a service or gateway, compiled for look-up.
 //!
-//! A table is of one group of routes; whoever builds it chooses the group. Routes of different
+//! A table is of one group of routes; the caller chooses the group. Routes of different
 //! groups never answer the same request: for clients of a namespace its consumer routes replace the
 //! producer's (GEP-1426), and where HTTPRoutes and GRPCRoutes meet at a port, only the GRPCRoutes
 //! count. This table does not know of that: it ranks all that it gets.
