@@ -1,14 +1,18 @@
 //! Attacks that have always failed, kept as tests: silent handshakes, and a search for secrets in
 //! all output of the roles.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::machine::{Machine, Mesh};
 use crate::policy::connects;
+use crate::size::sized;
 
-/// TCP connections to a pod's HBONE port that never begin with TLS.
+/// TCP connections to a pod's HBONE port that never begin with TLS, and stay open.
 const SILENT: u32 = 2_000;
+/// At full size: rounds, and connections of each. All of them need more ports than a pod has.
+const FULL: (usize, u32) = (14, 7_500);
 /// How long a pod may take to open them.
 const OPENED_WITHIN: Duration = Duration::from_secs(30);
 /// How the dump writes `-----BEGIN CERTIFICATE`.
@@ -29,19 +33,20 @@ fn neither_silence_nor_a_look_around_gets_an_attacker_anywhere() {
 /// A pod outside of the mesh holds connections to the server's port of HBONE and says nothing.
 fn silence(machine: &Machine) {
     let server = machine.pod_ip("app", "server", false);
+    let (rounds, each) = sized(FULL, (1, SILENT));
     let script = format!(
-        "ulimit -n 8192; open=0; for n in $(seq {SILENT}); do \
-         exec {{fd}}<>/dev/tcp/{server}/15008 && open=$((open + 1)); done 2>/dev/null; \
-         echo opened $open; sleep 300"
+        "ulimit -n 8192; for round in $(seq {rounds}); do ( open=0; for n in $(seq {each}); \
+         do exec {{fd}}<>/dev/tcp/{server}/15008 && open=$((open + 1)); done 2>/dev/null; \
+         echo $open; [ $round != {rounds} ] || sleep 300 ); done"
     );
     let words = ["exec", "outside/stranger", "--", "bash", "-c", &script];
     let mut silent = machine.spawn(&words);
-    let mut said = std::io::BufReader::new(silent.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut said, &mut line).expect("it says how many it opened");
-    let opened: u32 = line.trim().strip_prefix("opened ").expect("a count").parse().expect("one");
-    assert_eq!(opened, SILENT);
-    assert!(connects(machine, "client/load", "web.app"), "others are served");
+    let said = BufReader::new(silent.stdout.take().expect("a pipe")).lines();
+    for line in said.take(rounds) {
+        let opened: u32 = line.expect("how many it opened").parse().expect("a count");
+        assert_eq!(opened, each);
+        assert!(connects(machine, "client/load", "web.app"), "others are served");
+    }
     assert!(machine.is_ready("node-2"));
     // Those beyond the bound of one address were closed, and those within it are closed in time.
     let pod = "outside/stranger";

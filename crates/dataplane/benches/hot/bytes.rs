@@ -16,7 +16,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 const SIZES: [(&str, usize); 2] = [("1 KiB", 1 << 10), ("1 MiB", 1 << 20)];
 /// What the pipe below HBONE holds: as much as a socket does.
-const PIPE_BYTES: usize = 256 << 10;
+pub(crate) const PIPE_BYTES: usize = 256 << 10;
 
 pub(crate) fn bench(criterion: &mut Criterion) {
     let thread = Thread::new();
@@ -29,18 +29,18 @@ pub(crate) fn bench(criterion: &mut Criterion) {
 }
 
 /// What runs a data-plane thread runs the benchmark.
-struct Thread {
+pub(crate) struct Thread {
     runtime: tokio::runtime::Runtime,
     tasks: LocalSet,
 }
 
 impl Thread {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Self { runtime: runtime.unwrap(), tasks: LocalSet::new() }
     }
 
-    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+    pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.tasks.block_on(&self.runtime, future)
     }
 }
@@ -75,7 +75,7 @@ async fn round_trips(end: &mut NearEnd, bytes: usize, times: u64) -> Duration {
     .await
 }
 
-async fn timed(times: u64, mut once: impl AsyncFnMut()) -> Duration {
+pub(crate) async fn timed(times: u64, mut once: impl AsyncFnMut()) -> Duration {
     let start = Instant::now();
     for _ in 0..times {
         once().await;

@@ -1,5 +1,5 @@
 //! What must stay fast, one operation at a time: the decisions about a connection, a change of the
-//! view, HBONE and copying.
+//! view, HBONE and its floods, and copying.
 //!
 //! `cargo xtask bench` runs it and compares with the committed run. Everything is on one thread and
 //! in memory or on loopback, with the shipped allocator. `ambit bench` measures whole paths.
@@ -9,11 +9,12 @@
 
 mod bytes;
 mod decisions;
+mod floods;
 
 use criterion::{criterion_group, criterion_main};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-criterion_group!(hot, decisions::bench, bytes::bench);
+criterion_group!(hot, decisions::bench, bytes::bench, floods::bench);
 criterion_main!(hot);
