@@ -29,6 +29,16 @@ pub enum Scheme {
     Https,
 }
 
+impl Scheme {
+    /// As a URI writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
 /// A request's method; its case matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Method(Kind);
@@ -145,6 +155,15 @@ impl RequestHead {
         }
     }
 
+    /// Puts another host in the place of the one that is asked. A tunnel leads where it leads.
+    pub(crate) fn set_authority(&mut self, authority: Authority) -> Result<(), Refused> {
+        match &mut self.target {
+            Target::Origin { host, .. } | Target::Asterisk { host } => *host = authority,
+            Target::Authority(_) => return Err(Refused::TargetForm),
+        }
+        Ok(())
+    }
+
     /// The values of a name, as a route, a policy or a log asks for it.
     ///
     /// `host` and `:authority` are both the authority, which is in no field. It is the only
@@ -178,6 +197,9 @@ impl RequestHead {
 pub struct Status(u16);
 
 impl Status {
+    /// 500.
+    pub(crate) const INTERNAL_ERROR: Self = Self(500);
+
     /// Whether `code` is a status.
     pub(crate) fn new(code: u16) -> Result<Self, Refused> {
         if (100..=999).contains(&code) { Ok(Self(code)) } else { Err(Refused::StatusLine) }

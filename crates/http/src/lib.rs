@@ -1,12 +1,14 @@
-//! HTTP/1.1 as a pure codec: bytes in, values out, and back.
+//! Layer 7: the codec of HTTP/1.1, and the engine that is built on it.
 //!
-//! The layer-7 engine is built on this crate; so are its fuzz targets and what compiles a policy's
-//! paths. It must never open a socket, spawn a task, read a clock, or pass bytes of a head through:
-//! a head is read into values, and what is sent is written from these values. What the grammar
-//! refuses, and why, is in `docs/design/layer-7.md`.
+//! [`engine`] carries requests from a client to an endpoint; it knows no position and no
+//! Kubernetes. Everything else is a pure codec: bytes in, values out, and back. The codec, its fuzz
+//! targets and what compiles a policy's paths never open a socket, spawn a task or read a clock. A
+//! head is read into values, and what is sent is written from these values: no byte of one is
+//! passed through. What the grammar refuses, and why, is in `docs/design/layer-7.md`.
 //!
 //! | name | what it is |
 //! |---|---|
+//! | [`engine`] | one request, from its head to its record |
 //! | [`Fields`] | header fields and trailers: names as received, found without regard to case |
 //! | [`RequestHead`], [`ResponseHead`] | heads, of which no illegal one can be made |
 //! | [`Authority`] | host and port |
@@ -18,6 +20,7 @@
 //! | [`Refused`] | why something is refused: the section of the RFC, and the status to answer |
 
 mod authority;
+pub mod engine;
 mod fields;
 mod grammar;
 pub mod h1;

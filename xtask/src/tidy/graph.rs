@@ -20,14 +20,14 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("ambit-apiserver", &[]),
     ("ambit-model", &[]),
     ("ambit-log", &["ambit-model"]),
-    ("ambit-http", &[]),
+    ("ambit-http", &["ambit-model", "ambit-net"]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),
     ("ambit-manifest", &["ambit-model"]),
     ("ambit-dataplane", DATAPLANE),
     ("ambit-proxy", PROXY),
-    ("ambit-waypoint", PROXY),
+    ("ambit-waypoint", WAYPOINT),
     ("ambit-control", CONTROL),
     ("ambit-node", NODE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
@@ -40,6 +40,8 @@ const EDGES: [(&str, &[&str]); 20] = [
 const DATAPLANE: &[&str] = &["ambit-model", "ambit-log", "ambit-wire", "ambit-tls", "ambit-net"];
 /// Every proxy is made of the same parts.
 const PROXY: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane"];
+const WAYPOINT: &[&str] =
+    &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane", "ambit-http"];
 const CONTROL: &[&str] = &[
     "ambit-model",
     "ambit-log",

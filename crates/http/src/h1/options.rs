@@ -37,13 +37,13 @@ impl Protocol {
 
 /// What the two ends of one connection tell each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
+pub(crate) struct Options {
     /// Connection has `close`.
-    pub(super) closes: bool,
+    pub(crate) closes: bool,
     /// Connection has `keep-alive`, which matters in HTTP/1.0 alone.
-    pub(super) keeps: bool,
+    pub(crate) keeps: bool,
     /// Connection has `upgrade`, and Upgrade names one protocol that is allowed.
-    pub(super) upgrade: Option<Protocol>,
+    pub(crate) upgrade: Option<Protocol>,
 }
 
 /// Prefixes of fields that proxies set.
@@ -58,7 +58,7 @@ const PROXY_FIELDS: [&str; 6] =
 /// `TE: trailers` stays: the writer names it in Connection again. Content-Length stays too, since
 /// policies and logs look at it; the writer writes its own. So does Upgrade where the message may
 /// upgrade and the protocol is allowed: what policies see there is what the writer writes.
-pub(super) fn take(fields: &mut Fields, may_upgrade: bool) -> Result<Options, Refused> {
+pub(crate) fn take(fields: &mut Fields, may_upgrade: bool) -> Result<Options, Refused> {
     let mut options = Options::default();
     let mut upgrades = false;
     let mut named: Vec<Box<[u8]>> = Vec::new();

@@ -1,0 +1,43 @@
+//! The layer-7 engine: one request from its head to its record.
+//!
+//! The engine knows no position ([`position::Position`]): not who accepted a connection, nor how an
+//! endpoint is reached. `exchange.rs` tells a request's story; everything else here is a part of
+//! it. One engine belongs to one thread, and so do its connections.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `state` | what all requests of a thread share |
+//! | `server` | clients' connections: detection, HTTP/1, HTTP/2 |
+//! | `exchange` | a request: route, judge, choose, send, again, record |
+//! | `upstream` | endpoints' connections, and the pool of those that are kept |
+//! | [`position`], [`record`] | what surrounds an engine, and what it reports |
+//! | `piece`, `inbox`, `outbox`, `halves` | bytes on their way |
+//! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
+//! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
+
+mod again;
+mod answer;
+mod cors;
+mod detect;
+mod exchange;
+mod filters;
+pub mod halves;
+mod heads;
+mod inbox;
+mod loads;
+mod outbox;
+mod piece;
+pub mod position;
+mod prefixed;
+pub mod record;
+mod replay;
+mod respond;
+mod server;
+mod state;
+mod upstream;
+
+pub use exchange::hash_of;
+pub use piece::Broken;
+pub use prefixed::Prefixed;
+pub use server::{Served, Speaks, serve};
+pub use state::{Engine, Settings};

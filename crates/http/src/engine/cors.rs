@@ -1,0 +1,82 @@
+//! The Fetch standard's CORS protocol, as a route asks for it.
+//!
+//! A browser's question (a preflight) is answered here, before any policy: it carries no
+//! credentials, and its answer says nothing but what the route's owner has written.
+
+use ambit_model::Text;
+use ambit_model::http::matching::ValueMatch;
+use ambit_model::http::rule::Cors;
+
+use crate::engine::answer::Answer;
+use crate::engine::record::Flags;
+use crate::fields::Fields;
+use crate::head::RequestHead;
+
+/// The page's origin, if it may send requests.
+pub(crate) fn allowed_origin<'a>(cors: &Cors, fields: &'a Fields) -> Option<&'a str> {
+    let origin = std::str::from_utf8(fields.first("origin")?).ok()?;
+    cors.allow_origins.iter().any(|it| it.matches(origin.as_bytes())).then_some(origin)
+}
+
+/// The answer to a preflight of a page whose origin is allowed.
+pub(crate) fn preflight(cors: &Cors, head: &RequestHead) -> Option<Answer> {
+    let asked = head.fields.first("access-control-request-method")?;
+    if head.method().as_str() != "OPTIONS" {
+        return None;
+    }
+    let origin = allowed_origin(cors, &head.fields)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let asked_headers = head.fields.first("access-control-request-headers");
+    let mut answer = Answer::new(204, Flags::None, "preflight", String::new());
+    for (name, value) in of_origin(cors, origin) {
+        answer = answer.with_field(name, value);
+    }
+    let methods = list(&cors.allow_methods, cors.allow_credentials, || text(asked));
+    if !methods.is_empty() {
+        answer = answer.with_field("access-control-allow-methods", methods);
+    }
+    let wanted = || asked_headers.map(text).unwrap_or_default();
+    let headers = list(&cors.allow_headers, cors.allow_credentials, wanted);
+    if !headers.is_empty() {
+        answer = answer.with_field("access-control-allow-headers", headers);
+    }
+    if let Some(age) = cors.max_age {
+        answer = answer.with_field("access-control-max-age", age.as_secs().to_string());
+    }
+    Some(answer)
+}
+
+/// The fields of every answer to a page whose origin is allowed.
+pub(crate) fn fields(cors: &Cors, origin: &str) -> Vec<(&'static str, String)> {
+    let mut fields = of_origin(cors, origin);
+    let exposed = list(&cors.expose_headers, cors.allow_credentials, String::new);
+    if !exposed.is_empty() {
+        fields.push(("access-control-expose-headers", exposed));
+    }
+    fields
+}
+
+fn of_origin(cors: &Cors, origin: &str) -> Vec<(&'static str, String)> {
+    let is_any = cors.allow_origins.iter().any(|it| matches!(it, ValueMatch::Present));
+    if is_any && !cors.allow_credentials {
+        return vec![("access-control-allow-origin", "*".to_owned())];
+    }
+    let mut fields = vec![
+        ("access-control-allow-origin", origin.to_owned()),
+        // Caches must not give one page's answer to another.
+        ("vary", "Origin".to_owned()),
+    ];
+    if cors.allow_credentials {
+        fields.push(("access-control-allow-credentials", "true".to_owned()));
+    }
+    fields
+}
+
+/// A list as it is sent. With credentials `*` has no meaning of its own (Fetch, 3.3.5), so what was
+/// asked for is sent instead.
+fn list(allowed: &[Text], with_credentials: bool, asked: impl FnOnce() -> String) -> String {
+    if allowed.iter().any(|it| &**it == "*") {
+        return if with_credentials { asked() } else { "*".to_owned() };
+    }
+    allowed.join(", ")
+}

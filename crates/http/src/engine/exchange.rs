@@ -1,0 +1,379 @@
+//! One request, from its head to its record.
+//!
+//! | step | function |
+//! |---|---|
+//! | the path is normalised, the client is named | [`Exchange::prepare`] |
+//! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
+//! | policies judge | [`Exchange::judge`] |
+//! | faults, limits, backend, mirrors | [`Exchange::forward`] |
+//! | an endpoint is chosen, reached and asked, maybe again | [`Exchange::attempts`] |
+//! | both bodies move at once | `carry.rs` |
+//! | the record is written, whatever happened | [`exchange`] |
+
+mod attempt;
+mod carry;
+mod mirror;
+mod session;
+
+pub use session::hash_of;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_model::authorize::Decision;
+use ambit_model::http::authorize::{Asked, RequestDecision};
+use ambit_model::http::head::Client;
+use ambit_model::http::rule::{
+    Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, draw,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::engine::answer::{Answer, is_grpc};
+use crate::engine::piece::Source;
+use crate::engine::position::{Arrival, Goal, Position, Rules as _};
+use crate::engine::record::{Flags, Protocol, Record};
+use crate::engine::replay::Replay;
+use crate::engine::respond::Respond;
+use crate::engine::{Engine, cors, filters, heads};
+use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
+use crate::head::RequestHead;
+
+/// A request without its body.
+pub(crate) struct Request {
+    pub(crate) head: RequestHead,
+    pub(crate) framing: RequestFraming,
+    pub(crate) protocol: Protocol,
+}
+
+impl Request {
+    fn has_body(&self) -> bool {
+        self.framing.upgrade.is_none()
+            && !matches!(self.framing.body, RequestBody::Absent | RequestBody::Sized(0))
+    }
+}
+
+/// Why a request was not answered by an endpoint.
+enum Ended {
+    /// This is the answer.
+    Answered(Box<Answer>),
+    /// The response cannot be finished: its head was sent.
+    Cut(Box<Answer>),
+}
+
+impl From<Answer> for Ended {
+    fn from(answer: Answer) -> Self {
+        Self::Answered(Box::new(answer))
+    }
+}
+
+/// One request that is under way.
+struct Exchange<'a, P: Position, B, R> {
+    engine: &'a Rc<Engine<P>>,
+    arrival: &'a Rc<Arrival>,
+    rules: P::Rules,
+    head: RequestHead,
+    framing: RequestFraming,
+    body: Replay<B>,
+    respond: R,
+    record: Record,
+    /// The rule that answers, and how much of the path its match has matched.
+    rule: Option<(Arc<Rule>, Option<usize>)>,
+    /// By when all of it must have ended.
+    deadline: Option<Instant>,
+}
+
+/// Answers a request and records it.
+pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
+    engine: &Rc<Engine<P>>,
+    arrival: &Rc<Arrival>,
+    request: Request,
+    body: B,
+    mut respond: R,
+) {
+    let mut record = Record::new(request.protocol);
+    record.is_grpc = is_grpc(&request.head.fields);
+    let says_why = engine.settings.says_why;
+    let Some(rules) = engine.position.rules(arrival).await else {
+        let details = "the control plane has not described this destination yet".to_owned();
+        let answer = Answer::new(503, Flags::NoRoute, "no_configuration", details);
+        record.head = Some(request.head);
+        give(&mut respond, &answer, record.is_grpc, says_why, &mut record).await;
+        return engine.position.record(arrival, &record);
+    };
+    let has_body = request.has_body();
+    let mut exchange = Exchange {
+        engine,
+        arrival,
+        rules,
+        head: request.head,
+        framing: request.framing,
+        body: Replay::new(body, engine.settings.replay_bytes, has_body),
+        respond,
+        record,
+        rule: None,
+        deadline: None,
+    };
+    let ended = exchange.run().await;
+    let Exchange { head, mut respond, mut record, .. } = exchange;
+    record.head = Some(head);
+    match ended {
+        Ok(()) => {}
+        Err(Ended::Answered(answer)) => {
+            give(&mut respond, &answer, record.is_grpc, says_why, &mut record).await;
+        }
+        Err(Ended::Cut(answer)) => {
+            respond.abort();
+            note(&mut record, &answer);
+        }
+    }
+    engine.position.record(arrival, &record);
+}
+
+/// Sends an answer of this proxy's own.
+pub(crate) async fn give(
+    respond: &mut impl Respond,
+    answer: &Answer,
+    is_grpc: bool,
+    says_why: bool,
+    record: &mut Record,
+) {
+    note(record, answer);
+    let says_why = says_why && answer.flags != Flags::None;
+    let (head, body) = answer.message(is_grpc, says_why);
+    record.status = head.status.code();
+    record.grpc_status = is_grpc.then(|| answer.grpc());
+    record.sent_bytes = body.len() as u64;
+    let length = body.len() as u64;
+    let framing = match head.status.code() {
+        204 | 304 => ResponseBody::Absent { length: None },
+        _ => ResponseBody::Sized(length),
+    };
+    if respond.begin(&head, framing, None).is_err() {
+        return;
+    }
+    if !body.is_empty() {
+        respond.put(body);
+    }
+    respond.finish(None);
+    if let Err(error) = respond.flush().await {
+        tracing::debug!(%error, "the client was gone before its answer");
+    }
+}
+
+/// Notes in a record why this proxy itself has answered.
+pub(crate) fn note(record: &mut Record, answer: &Answer) {
+    record.flags = answer.flags;
+    record.reason = answer.reason;
+    record.details.clone_from(&answer.details);
+}
+
+impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
+    async fn run(&mut self) -> Result<(), Ended> {
+        self.prepare()?;
+        self.route()?;
+        self.judge()?;
+        self.faults().await?;
+        self.forward().await
+    }
+
+    /// The path is normalised once; whatever reads it from here on reads what is sent on.
+    fn prepare(&mut self) -> Result<(), Ended> {
+        if self.head.method().is_connect() {
+            let details = "CONNECT is not for this proxy".to_owned();
+            return Err(Answer::new(405, Flags::Malformed, "method", details).into());
+        }
+        if let Some(path) = self.head.path_mut() {
+            path.normalise(self.engine.settings.normalisation).map_err(malformed)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the rule.
+    fn route(&mut self) -> Result<(), Ended> {
+        let host = heads::lower_case(self.head.authority().host()).into_owned();
+        let head = self.for_model(&host);
+        let Some(routes) = self.rules.routes() else { return Ok(()) };
+        let Some(found) = routes.find(&head) else {
+            let details = "no rule of its routes matches the request".to_owned();
+            return Err(Answer::new(404, Flags::NoRoute, "no_route", details).into());
+        };
+        let (rule, prefix_len) = (found.rule.clone(), found.prefix_len());
+        let answer = match &rule.action {
+            Action::Redirect(redirect) => {
+                let port = self.arrival.destination.port();
+                let location = redirect.location(&head, prefix_len, port);
+                let answer = Answer::new(redirect.status, Flags::None, "redirect", String::new());
+                Some(answer.with_field("location", location))
+            }
+            Action::Respond { status, body } => {
+                let answer = Answer::new(*status, Flags::None, "respond", String::new());
+                Some(answer.with_body(body.to_string()))
+            }
+            Action::Forward { .. } => None,
+        };
+        self.record.route = Some(rule.origin.clone());
+        self.deadline = rule.timeouts.request.map(|limit| self.record.started + limit);
+        let preflight = rule.cors.as_ref().and_then(|cors| cors::preflight(cors, &self.head));
+        self.rule = Some((rule, prefix_len));
+        if let Some(answer) = preflight {
+            return Err(answer.into());
+        }
+        let Some(answer) = answer else { return Ok(()) };
+        // Who may not ask is not told where else to ask.
+        self.judge()?;
+        Err(answer.into())
+    }
+
+    /// Asks the policies.
+    fn judge(&mut self) -> Result<(), Ended> {
+        let host = heads::lower_case(self.head.authority().host()).into_owned();
+        let head = self.for_model(&host);
+        let asked = Asked {
+            head: &head,
+            source: &self.arrival.source,
+            remote_ip: self.arrival.source.ip(),
+            destination: self.arrival.destination,
+            server_name: None,
+            token: None,
+        };
+        let judgement = self.rules.judge(&asked);
+        let denial = match judgement.decision {
+            RequestDecision::Allowed(by) => {
+                self.record.allowed_by = by;
+                None
+            }
+            RequestDecision::Denied(denial) => Some(denial.to_string()),
+            RequestDecision::Ask { providers, then } => Some(match then {
+                Decision::Deny(denial) => denial.to_string(),
+                Decision::Allow(_) => {
+                    let names: Vec<_> = providers.iter().map(|it| &*it.provider).collect();
+                    format!("no answer of the authorization provider {}", names.join(", "))
+                }
+            }),
+        };
+        self.record.audits = judgement.audits;
+        let trial = judgement.dry_run_denials.iter().map(|it| it.to_string().into());
+        self.record.dry_run = trial.collect();
+        match denial {
+            None => Ok(()),
+            Some(details) => {
+                let answer = Answer::new(403, Flags::Denied, "denied", details);
+                Err(answer.with_body("RBAC: access denied").into())
+            }
+        }
+    }
+
+    fn for_model<'h>(&'h self, host: &'h str) -> ambit_model::http::head::RequestHead<'h> {
+        let namespace = self.arrival.source.identity().map(|it| &it.namespace);
+        heads::for_model(&self.head, host, self.arrival.scheme.as_str(), Client { namespace })
+    }
+
+    /// Makes the faults that the route asks for.
+    async fn faults(&mut self) -> Result<(), Ended> {
+        let Some((rule, _)) = &self.rule else { return Ok(()) };
+        let draws = |part: Fraction| part.draw(|bound| self.engine.position.random_below(bound));
+        if let Some((part, time)) = rule.faults.delay
+            && draws(part)
+        {
+            self.record.flags = Flags::Delay;
+            sleep(time).await;
+        }
+        let Some((part, abort)) = rule.faults.abort.filter(|(part, _)| draws(*part)) else {
+            return Ok(());
+        };
+        debug_assert!(part.denominator > 0);
+        let details = "the route asks for this fault".to_owned();
+        Err(match abort {
+            Abort::Http(status) => {
+                Answer::new(status, Flags::Fault, "fault", details).with_body("fault filter abort")
+            }
+            Abort::Grpc(status) => {
+                self.record.is_grpc = true;
+                let mut answer = Answer::new(200, Flags::Fault, "fault", details);
+                answer.grpc_status = Some(status);
+                answer
+            }
+        }
+        .into())
+    }
+
+    /// Chooses the backend and sends the request to one of its endpoints.
+    async fn forward(&mut self) -> Result<(), Ended> {
+        let rule = self.rule.clone();
+        let mut changes = Changes { rule: rule.as_ref().map(|(rule, _)| &**rule), backend: None };
+        let mut goal = Goal::Original;
+        if let Some((rule, prefix_len)) = &rule
+            && let Action::Forward { backends, rewrite } = &rule.action
+        {
+            let drawn = draw(backends, |bound| self.engine.position.random_below(bound));
+            let backend = drawn
+                .map_err(|none| Answer::new(500, Flags::NoRoute, "no_backend", none.to_string()))?;
+            changes.backend = Some(backend);
+            goal = Goal::Backend(&backend.destination);
+            self.change_request(rule, backend, rewrite, *prefix_len)?;
+        }
+        let id = || request_id(&self.engine.position);
+        let own_name = self.engine.position.own_name();
+        filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)?;
+        if let Some((rule, _)) = &rule {
+            self.mirror(rule);
+        }
+        self.attempts(goal, &changes).await
+    }
+
+    fn change_request(
+        &mut self,
+        rule: &Rule,
+        backend: &Backend,
+        rewrite: &Rewrite,
+        prefix_len: Option<usize>,
+    ) -> Result<(), Ended> {
+        let head = &mut self.head;
+        filters::rewrite(head, rewrite, prefix_len)
+            .and_then(|()| filters::change_request(head, &rule.request_headers))
+            .and_then(|()| filters::change_request(head, &backend.request_headers))
+            .map_err(|refused| {
+                let details = format!("the route makes a request that is none: {refused}");
+                Answer::new(500, Flags::NoRoute, "route", details).into()
+            })
+    }
+}
+
+/// The changes of a response.
+struct Changes<'r> {
+    rule: Option<&'r Rule>,
+    backend: Option<&'r Backend>,
+}
+
+impl<'r> Changes<'r> {
+    fn response(&self) -> impl Iterator<Item = &'r HeaderChanges> {
+        let backend = self.backend.map(|it| &it.response_headers);
+        backend.into_iter().chain(self.rule.map(|it| &it.response_headers))
+    }
+
+    fn backend_timeout(&self) -> Option<Duration> {
+        self.rule.and_then(|it| it.timeouts.backend)
+    }
+}
+
+fn malformed(refused: crate::refused::Refused) -> Ended {
+    let details = format!("{refused} ({})", refused.section());
+    Answer::new(refused.status(), Flags::Malformed, "malformed", details).into()
+}
+
+/// A random UUID (RFC 9562, 5.4).
+fn request_id(position: &impl Position) -> String {
+    let half = || position.random_below(u64::MAX);
+    let (high, low) = (half(), half());
+    let high = high & !0xf000 | 0x4000;
+    let low = low & !(0b11 << 62) | 0b10 << 62;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}

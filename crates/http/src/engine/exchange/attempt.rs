@@ -1,0 +1,410 @@
+//! Attempts: an endpoint is chosen, reached and asked; if that fails, maybe another one.
+
+use std::time::Duration;
+
+use ambit_model::Text;
+use ambit_model::http::ejection::Outcome;
+use ambit_model::http::rule::{Destination, Retry};
+use ambit_model::http::traffic::TrafficPolicy;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::carry::{Carried, Counts, Terms, carry};
+use super::session::{self, Sticky};
+use super::{Changes, Ended, Exchange};
+use crate::engine::again::{Why, may_try_again, pause};
+use crate::engine::answer::Answer;
+use crate::engine::halves::BoxStream;
+use crate::engine::loads::UnderWay;
+use crate::engine::piece::{Broken, Source};
+use crate::engine::position::{
+    Endpoint, EndpointAsk, Goal, Position, Rules as _, Unreachable, Version,
+};
+use crate::engine::record::{Flags, Protocol, Tried};
+use crate::engine::respond::Respond;
+use crate::engine::upstream::h1::Connection;
+use crate::engine::upstream::pool::{Key, Shared};
+use crate::engine::upstream::{Reading, Sending, h2};
+use crate::engine::{cors, filters};
+use crate::head::ResponseHead;
+
+/// How long a connection to an endpoint may take, if nobody says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An attempt that failed, and what the client is told if it is the last.
+struct Failed {
+    why: Why,
+    answer: Answer,
+}
+
+/// What became of an attempt.
+enum Attempted {
+    Done,
+    Failed(Box<Failed>),
+}
+
+/// What stays the same for all attempts.
+struct Plan<'p> {
+    goal: Goal<'p>,
+    changes: &'p Changes<'p>,
+    service: Text,
+    traffic: TrafficPolicy,
+    version: Version,
+    sticky: Sticky,
+}
+
+impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
+    /// Sends the request until it is answered, as often as that is allowed.
+    pub(super) async fn attempts(
+        &mut self,
+        goal: Goal<'_>,
+        changes: &Changes<'_>,
+    ) -> Result<(), Ended> {
+        let plan = self.plan(goal, changes);
+        let Some(_under_way) = self.engine.loads.begin(&plan.service, &plan.traffic) else {
+            let details = format!("{} has as many requests as it may have", plan.service);
+            return Err(Answer::new(503, Flags::Overflow, "overflow", details).into());
+        };
+        let retry = changes.rule.and_then(|it| it.retry.as_ref());
+        if retry.is_some_and(|it| it.attempts == 0) {
+            self.body.keep_nothing();
+        }
+        let mut tried: Vec<Text> = Vec::new();
+        let mut retrying: Option<UnderWay> = None;
+        loop {
+            self.record.attempts += 1;
+            let attempted = self.attempt(&plan, &mut tried).await?;
+            drop(retrying.take());
+            let Attempted::Failed(failed) = attempted else { return Ok(()) };
+            let last = |failed: Box<Failed>, flags: Option<Flags>| {
+                let mut answer = failed.answer;
+                answer.flags = flags.unwrap_or(answer.flags);
+                Err(Ended::Answered(Box::new(answer)))
+            };
+            if !self.may_retry(retry, failed.why) {
+                let is_last = self.record.attempts > 1;
+                return last(failed, is_last.then_some(Flags::RetryLimit));
+            }
+            retrying = self.engine.loads.retry(&plan.service, &plan.traffic);
+            if retrying.is_none() {
+                return last(failed, Some(Flags::Overflow));
+            }
+            let random = |bound| self.engine.position.random_below(bound);
+            let pause = pause(retry, self.record.attempts, random);
+            if self.deadline.is_some_and(|at| Instant::now() + pause >= at) {
+                return last(failed, Some(Flags::Timeout));
+            }
+            sleep(pause).await;
+            self.body.rewind();
+        }
+    }
+
+    fn plan<'p>(&self, goal: Goal<'p>, changes: &'p Changes<'p>) -> Plan<'p> {
+        let service = match goal {
+            Goal::Backend(Destination::Service { name, .. }) => name.to_string().into(),
+            _ => self.arrival.destination.to_string().into(),
+        };
+        let traffic = self.rules.traffic(&goal).clone();
+        let declared = self.rules.version(&goal);
+        let version = match declared {
+            // Behind an upgrade is no HTTP/2.
+            _ if self.framing.upgrade.is_some() => Version::Http1,
+            Some(version) => version,
+            None if self.record.protocol == Protocol::Http2 => Version::Http2,
+            None => Version::Http1,
+        };
+        let session = changes.rule.and_then(|it| it.session.as_ref());
+        let random = || self.engine.position.random_below(u64::MAX);
+        let balancing = &traffic.balancing;
+        let sticky = session::sticky(&self.head, self.arrival, session, balancing, random);
+        Plan { goal, changes, service, traffic, version, sticky }
+    }
+
+    /// Whether another attempt is allowed, and possible.
+    fn may_retry(&self, retry: Option<&Retry>, why: Why) -> bool {
+        self.body.can_rewind()
+            && !self.respond.has_begun()
+            && may_try_again(retry, why, self.head.method(), self.record.attempts)
+    }
+
+    async fn attempt(
+        &mut self,
+        plan: &Plan<'_>,
+        tried: &mut Vec<Text>,
+    ) -> Result<Attempted, Ended> {
+        let loads = self.engine.loads.clone();
+        let is_ejected = |uid: &str| loads.is_ejected(&plan.service, uid);
+        let ask = EndpointAsk {
+            arrival: self.arrival,
+            goal: plan.goal,
+            hash: plan.sticky.hash,
+            pinned: plan.sticky.pinned,
+            tried,
+            is_ejected: &is_ejected,
+        };
+        let endpoint =
+            self.engine.position.choose(&ask).map_err(|none| {
+                Answer::new(503, Flags::NoHealthyUpstream, none.reason, none.text)
+            })?;
+        tried.push(endpoint.uid.clone());
+        self.record.endpoint =
+            Some(Tried { address: endpoint.address, workload: endpoint.workload.clone() });
+        let backend = plan.changes.backend_timeout().map(|limit| Instant::now() + limit);
+        let until = [self.deadline, backend].into_iter().flatten().min();
+        let attempted = match plan.version {
+            Version::Http1 => self.over_http1(plan, &endpoint, until).await,
+            Version::Http2 => self.over_http2(plan, &endpoint, until).await,
+        };
+        let outcome = match &attempted {
+            Ok(Attempted::Done) => Some(Outcome::Status(self.record.status)),
+            Ok(Attempted::Failed(failed)) => match failed.why {
+                Why::Status(status, _) => Some(Outcome::Status(status)),
+                _ => Some(Outcome::LocalError),
+            },
+            Err(_) => None,
+        };
+        if let Some(outcome) = outcome {
+            let (uid, among) = (&endpoint.uid, endpoint.alternatives);
+            loads.report(&plan.service, &plan.traffic, uid, among, outcome);
+        }
+        attempted
+    }
+
+    async fn over_http1(
+        &mut self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint<P::Way>,
+        until: Option<Instant>,
+    ) -> Result<Attempted, Ended> {
+        let key = key(endpoint);
+        let pool = self.engine.pool.clone();
+        let mut connection = match pool.idle(&key) {
+            Some(connection) => connection,
+            None => match self.connect(plan, endpoint, until).await {
+                Ok(stream) => Connection::new(stream, self.engine.settings.limits),
+                Err(failed) => return Ok(Attempted::Failed(failed)),
+            },
+        };
+        connection.send(&self.head, &self.framing);
+        let (outbox, reading) = connection.sides();
+        let (sending, reading) = (Sending::Http1(outbox), Reading::Http1(reading));
+        let carried = self.carry(plan, endpoint, sending, reading, until).await;
+        let is_unread = connection.is_used && !connection.has_answered();
+        match &carried {
+            Carried::Done { is_uploaded: true } if connection.is_reusable() => {
+                pool.keep(&key, connection);
+            }
+            // Its answer was not read to the end; it is closed here.
+            _ => drop(connection),
+        }
+        self.judge_carried(carried, is_unread)
+    }
+
+    async fn over_http2(
+        &mut self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint<P::Way>,
+        until: Option<Instant>,
+    ) -> Result<Attempted, Ended> {
+        let key = key(endpoint);
+        let shared = match self.shared(plan, endpoint, &key, until).await {
+            Ok(shared) => shared,
+            Err(failed) => return Ok(Attempted::Failed(failed)),
+        };
+        let (scheme, limits) = (self.arrival.scheme.as_str(), self.engine.settings.limits.fields);
+        let has_body = self.framing.body != crate::h1::framing::RequestBody::Absent;
+        let ready = shared.sender.clone().ready().await;
+        let opened = ready
+            .map_err(Broken::from)
+            .and_then(|mut sender| h2::open(&mut sender, &self.head, scheme, has_body, limits));
+        let (mut sending, mut reading) = match opened {
+            Ok(opened) => opened,
+            Err(broken) => {
+                self.engine.pool.retire(&key, &shared);
+                return Ok(failed(Why::NotRead, Flags::UpstreamClosed, "closed", &broken));
+            }
+        };
+        let (up, down) = (Sending::Http2(&mut sending), Reading::Http2(&mut reading));
+        let carried = self.carry(plan, endpoint, up, down, until).await;
+        let is_unread = matches!(&carried, Carried::Broken(Broken::H2(error)) if is_unread(error));
+        if is_unread {
+            self.engine.pool.retire(&key, &shared);
+        }
+        if !matches!(carried, Carried::Done { is_uploaded: true }) {
+            sending.reset(::h2::Reason::CANCEL);
+        }
+        self.judge_carried(carried, is_unread)
+    }
+
+    /// A connection of HTTP/2 with room, or a new one; only one is opened at a time.
+    async fn shared(
+        &mut self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint<P::Way>,
+        key: &Key,
+        until: Option<Instant>,
+    ) -> Result<Shared, Box<Failed>> {
+        let pool = self.engine.pool.clone();
+        if let Some(shared) = pool.shared(key) {
+            return Ok(shared);
+        }
+        let opening = pool.opening(key);
+        let _turn = opening.lock().await;
+        if let Some(shared) = pool.shared(key) {
+            return Ok(shared);
+        }
+        let stream = self.connect(plan, endpoint, until).await?;
+        pool.share(key, stream).await.map_err(|broken| {
+            let Attempted::Failed(failed) =
+                failed(Why::NoConnection, Flags::ConnectFailure, "connect", &broken)
+            else {
+                unreachable!("it has failed")
+            };
+            failed
+        })
+    }
+
+    async fn connect(
+        &self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint<P::Way>,
+        until: Option<Instant>,
+    ) -> Result<BoxStream, Box<Failed>> {
+        let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+        let left = until.map_or(limit, |at| at.duration_since(Instant::now()).min(limit));
+        let connecting = self.engine.position.connect(self.arrival, endpoint);
+        let no_connection = |reason, text: String| {
+            let answer = Answer::new(503, Flags::ConnectFailure, reason, text);
+            Box::new(Failed { why: Why::NoConnection, answer })
+        };
+        match timeout(left, connecting).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(Unreachable { reason, text })) => Err(no_connection(reason, text)),
+            Err(_) => {
+                let text = format!("{} did not answer in time", endpoint.address);
+                Err(no_connection("connect_timeout", text))
+            }
+        }
+    }
+
+    async fn carry(
+        &mut self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint<P::Way>,
+        mut sending: Sending<'_>,
+        mut reading: Reading<'_>,
+        until: Option<Instant>,
+    ) -> Carried {
+        let is_upgrade = self.framing.upgrade.is_some();
+        let terms = Terms { until, is_upgrade, counts: Counts::default() };
+        let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
+        let can_rewind = self.body.can_rewind();
+        let (method, attempts) = (self.head.method().clone(), self.record.attempts);
+        let origin = plan.changes.rule.and_then(|rule| {
+            let cors = rule.cors.as_ref()?;
+            Some((cors, cors::allowed_origin(cors, &self.head.fields)?))
+        });
+        let session = plan.changes.rule.and_then(|it| it.session.as_ref());
+        let status = std::cell::Cell::new(0);
+        let grpc_status = std::cell::Cell::new(None);
+        let decide = |head: &mut ResponseHead| {
+            let grpc = super::carry::grpc_status(head);
+            let why = Why::Status(head.status.code(), grpc);
+            if can_rewind && may_try_again(retry, why, &method, attempts) {
+                return Ok(false);
+            }
+            for changes in plan.changes.response() {
+                filters::change_response(head, changes)?;
+            }
+            if let Some((cors, origin)) = origin {
+                for (name, value) in cors::fields(cors, origin) {
+                    let put = match name {
+                        "vary" => head.fields.append(name, value.as_bytes()),
+                        _ => head.fields.set(name, value.as_bytes()),
+                    };
+                    put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
+                }
+            }
+            let pinned = plan.sticky.pinned;
+            let kept = session.and_then(|it| session::answer(it, pinned, &endpoint.uid));
+            let cookie = plan.sticky.new_cookie.clone();
+            let cookie = cookie.map(|cookie| ("set-cookie".to_owned(), cookie));
+            for (name, value) in kept.into_iter().chain(cookie) {
+                let put = head.fields.append(name.as_str(), value.as_bytes());
+                put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
+            }
+            status.set(head.status.code());
+            grpc_status.set(grpc);
+            Ok(true)
+        };
+        let (body, respond) = (&mut self.body, &mut self.respond);
+        let carried = carry(body, respond, &mut sending, &mut reading, &terms, decide).await;
+        let counts = &terms.counts;
+        self.record.status = status.get();
+        self.record.grpc_status = grpc_status.get();
+        self.record.received_bytes = counts.received.get();
+        self.record.sent_bytes = counts.sent.get();
+        self.record.upstream_time = counts.upstream_time.get();
+        carried
+    }
+
+    /// What the end of an exchange means. `is_unread`: the endpoint has not read the request.
+    fn judge_carried(&mut self, carried: Carried, is_unread: bool) -> Result<Attempted, Ended> {
+        let attempted = match carried {
+            Carried::Done { .. } => return Ok(Attempted::Done),
+            Carried::Again(status, grpc) => {
+                let details = format!("the endpoint has answered {status}");
+                let answer = Answer::new(status, Flags::RetryLimit, "retries", details);
+                Attempted::Failed(Box::new(Failed { why: Why::Status(status, grpc), answer }))
+            }
+            Carried::ClientGone(broken) => {
+                let details = ambit_words::error_chain(&broken);
+                let answer = Answer::new(499, Flags::DownstreamClosed, "client_gone", details);
+                return Err(Ended::Cut(Box::new(answer)));
+            }
+            Carried::Unsendable(broken) => {
+                let details = ambit_words::error_chain(&broken);
+                return Err(Answer::new(500, Flags::NoRoute, "route", details).into());
+            }
+            Carried::Late => {
+                let details = "no answer in the time that the route allows".to_owned();
+                let answer = Answer::new(504, Flags::Timeout, "timeout", details);
+                Attempted::Failed(Box::new(Failed { why: Why::Timeout, answer }))
+            }
+            Carried::Broken(broken @ Broken::Refused(_)) => {
+                let flags = Flags::UpstreamMalformed;
+                let mut all = failed(Why::Reset, flags, "upstream_malformed", &broken);
+                if let Attempted::Failed(failed) = &mut all {
+                    failed.answer.status = 502;
+                }
+                all
+            }
+            Carried::Broken(broken) => {
+                let why = if is_unread { Why::NotRead } else { Why::Reset };
+                failed(why, Flags::UpstreamClosed, "closed", &broken)
+            }
+        };
+        match attempted {
+            // Half of it was sent.
+            Attempted::Failed(failed) if self.respond.has_begun() => {
+                Err(Ended::Cut(Box::new(failed.answer)))
+            }
+            attempted => Ok(attempted),
+        }
+    }
+}
+
+fn key<W>(endpoint: &Endpoint<W>) -> Key {
+    Key { uid: endpoint.uid.clone(), port: endpoint.address.port(), kind: endpoint.kind }
+}
+
+fn failed(why: Why, flags: Flags, reason: &'static str, broken: &Broken) -> Attempted {
+    let answer = Answer::new(503, flags, reason, ambit_words::error_chain(broken));
+    Attempted::Failed(Box::new(Failed { why, answer }))
+}
+
+/// Whether the peer says that it has not looked at the request (RFC 9113, 8.7), or the connection
+/// took no more streams.
+fn is_unread(error: &::h2::Error) -> bool {
+    error.reason() == Some(::h2::Reason::REFUSED_STREAM)
+        || error.is_go_away() && error.reason() == Some(::h2::Reason::NO_ERROR)
+}

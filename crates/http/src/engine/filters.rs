@@ -1,0 +1,117 @@
+//! Changes of heads that a route asks for, and the fields that every proxy adds.
+
+use ambit_model::http::rule::{HeaderChanges, Rewrite};
+
+use crate::authority::Authority;
+use crate::engine::position::Arrival;
+use crate::fields::{Field, Fields};
+use crate::head::{RequestHead, ResponseHead};
+use crate::path::Path;
+use crate::refused::Refused;
+
+/// Fields by which Envoy's clients command Envoy; a client must not command this proxy's peers.
+const COMMANDS: [&str; 7] = [
+    "x-envoy-retry-on",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-max-retries",
+    "x-envoy-upstream-rq-timeout-ms",
+    "x-envoy-upstream-rq-per-try-timeout-ms",
+    "x-envoy-hedge-on-per-try-timeout",
+    "x-envoy-upstream-alt-stat-name",
+];
+
+/// Makes changes of a request's fields. A change of `host` changes the authority.
+pub(crate) fn change_request(
+    head: &mut RequestHead,
+    changes: &HeaderChanges,
+) -> Result<(), Refused> {
+    let hosts = changes.set.iter().chain(&changes.add);
+    let mut hosts = hosts.filter(|(name, _)| is_host(name));
+    if let Some((_, host)) = hosts.next() {
+        head.set_authority(Authority::parse(host.as_bytes())?)?;
+    }
+    change(&mut head.fields, changes)
+}
+
+/// Makes changes of a response's fields.
+pub(crate) fn change_response(
+    head: &mut ResponseHead,
+    changes: &HeaderChanges,
+) -> Result<(), Refused> {
+    change(&mut head.fields, changes)
+}
+
+fn is_host(name: &str) -> bool {
+    name.eq_ignore_ascii_case("host") || name == ":authority"
+}
+
+fn change(fields: &mut Fields, changes: &HeaderChanges) -> Result<(), Refused> {
+    for name in &changes.remove {
+        fields.remove(&**name);
+    }
+    for (name, value) in changes.set.iter().filter(|(name, _)| !is_host(name)) {
+        fields.set(&**name, value.as_bytes()).map_err(|_| Refused::HeadTooLarge)?;
+    }
+    for (name, value) in changes.add.iter().filter(|(name, _)| !is_host(name)) {
+        fields.append(&**name, value.as_bytes()).map_err(|_| Refused::HeadTooLarge)?;
+    }
+    Ok(())
+}
+
+/// Makes changes of a request's target.
+pub(crate) fn rewrite(
+    head: &mut RequestHead,
+    rewrite: &Rewrite,
+    prefix_len: Option<usize>,
+) -> Result<(), Refused> {
+    if let Some(host) = &rewrite.host {
+        head.set_authority(Authority::parse(host.as_bytes())?)?;
+    }
+    if let (Some(change), Some(path)) = (&rewrite.path, head.path_mut()) {
+        let mut text = change.apply(path.path(), prefix_len);
+        if let Some(query) = path.query() {
+            text.push('?');
+            text.push_str(query);
+        }
+        *path = Path::parse(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Removes what a client must not say, and adds who it is: its address to X-Forwarded-For, and its
+/// proven identity in X-Forwarded-Client-Cert, which nobody else may set.
+pub(crate) fn identify(
+    fields: &mut Fields,
+    arrival: &Arrival,
+    own_name: &str,
+    request_id: impl FnOnce() -> String,
+) -> Result<(), Refused> {
+    fields.retain(|field| !is_command(field));
+    let client = arrival.client.ip().to_string();
+    let list = match fields.all("x-forwarded-for").next() {
+        None => client.into_bytes(),
+        Some(_) => {
+            let lines = fields.all("x-forwarded-for").chain([client.as_bytes()]);
+            lines.collect::<Vec<_>>().join(&b", "[..])
+        }
+    };
+    let too_large = |_| Refused::HeadTooLarge;
+    fields.set("x-forwarded-for", &list).map_err(too_large)?;
+    fields.remove("x-forwarded-client-cert");
+    if let Some(identity) = arrival.source.identity() {
+        let value = format!("By={own_name};URI={identity}");
+        fields.append("x-forwarded-client-cert", value.as_bytes()).map_err(too_large)?;
+    }
+    if fields.first("x-forwarded-proto").is_none() {
+        let scheme = arrival.scheme.as_str().as_bytes();
+        fields.append("x-forwarded-proto", scheme).map_err(too_large)?;
+    }
+    if fields.first("x-request-id").is_none() {
+        fields.append("x-request-id", request_id().as_bytes()).map_err(too_large)?;
+    }
+    Ok(())
+}
+
+fn is_command(field: &Field<'_>) -> bool {
+    COMMANDS.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+}

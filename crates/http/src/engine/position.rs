@@ -1,0 +1,141 @@
+//! What the engine needs of the place that it runs in.
+//!
+//! A position accepts connections, knows the mesh, chooses and reaches endpoints, and writes
+//! records. The engine knows none of this, so that one engine serves a waypoint, a gateway, a node
+//! and a sidecar.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::authorize::Source;
+use ambit_model::http::authorize::{Asked, RequestJudgement};
+use ambit_model::http::rule::Destination;
+use ambit_model::http::table::RouteTable;
+use ambit_model::http::traffic::TrafficPolicy;
+use ambit_model::workload::Workload;
+
+use crate::engine::halves::BoxStream;
+use crate::engine::record::Record;
+use crate::head::Scheme;
+
+/// A connection as it arrived.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The client, as far as it is proven.
+    pub source: Source,
+    /// The client's workload, if the mesh knows it.
+    pub workload: Option<Arc<Workload>>,
+    /// The client's socket.
+    pub client: SocketAddr,
+    /// What it connected to: a service's address and port, or a workload's.
+    pub destination: SocketAddr,
+    /// Whether the client's own bytes came over TLS.
+    pub scheme: Scheme,
+}
+
+/// What holds for the requests of a connection at this moment.
+pub trait Rules {
+    /// The routes for this client; `None` where none are attached, so that requests go where they
+    /// would go anyway. What no rule of a table matches goes nowhere.
+    fn routes(&self) -> Option<&RouteTable>;
+    /// Whether a request may pass.
+    fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
+    /// How requests to a destination are spread and bounded.
+    fn traffic(&self, destination: &Goal<'_>) -> &TrafficPolicy;
+    /// The version of HTTP that a destination's port speaks, if that is declared.
+    fn version(&self, destination: &Goal<'_>) -> Option<Version>;
+}
+
+/// The version of HTTP towards endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal<'a> {
+    /// Where the connection went to anyway, since no route says otherwise.
+    Original,
+    /// A backend of a route.
+    Backend(&'a Destination),
+}
+
+/// What is asked of the choice of an endpoint.
+pub struct EndpointAsk<'a> {
+    /// The connection.
+    pub arrival: &'a Arrival,
+    /// Where the request goes.
+    pub goal: Goal<'a>,
+    /// What decides the endpoint, where a hash does.
+    pub hash: Option<u64>,
+    /// The endpoint that the client's session names, by the hash of its name
+    /// ([`crate::engine::hash_of`]).
+    pub pinned: Option<u64>,
+    /// Endpoints that were tried for this request.
+    pub tried: &'a [Text],
+    /// Whether an endpoint is left out because it fails.
+    pub is_ejected: &'a dyn Fn(&str) -> bool,
+}
+
+/// An endpoint, and how the position reaches it.
+#[derive(Clone, Debug)]
+pub struct Endpoint<W> {
+    /// Its name.
+    pub uid: Text,
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// What the mesh knows of it.
+    pub workload: Option<Arc<Workload>>,
+    /// Connections of different kinds are never shared.
+    pub kind: u64,
+    /// How many endpoints there are beside it, itself included.
+    pub alternatives: usize,
+    /// How it is reached.
+    pub way: W,
+}
+
+/// Why no endpoint takes a request.
+#[derive(Debug)]
+pub struct Unreachable {
+    /// One word for the log.
+    pub reason: &'static str,
+    /// A sentence for the operator.
+    pub text: String,
+}
+
+/// The place that an engine runs in.
+pub trait Position: 'static {
+    /// How an endpoint is reached.
+    type Way: Clone;
+    /// What holds for the requests of a connection.
+    type Rules: Rules;
+
+    /// What holds now; `None` if the control plane has not said it yet.
+    fn rules(&self, arrival: &Arrival) -> impl Future<Output = Option<Self::Rules>>;
+
+    /// Chooses an endpoint.
+    fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Self::Way>, Unreachable>;
+
+    /// Opens a connection to an endpoint.
+    fn connect(
+        &self,
+        arrival: &Arrival,
+        endpoint: &Endpoint<Self::Way>,
+    ) -> impl Future<Output = Result<BoxStream, Unreachable>>;
+
+    /// A random number below `bound`, which is at least 1.
+    fn random_below(&self, bound: u64) -> u64;
+
+    /// The name under which this proxy adds itself to a request, its identity.
+    fn own_name(&self) -> &str;
+
+    /// A request has ended.
+    fn record(&self, arrival: &Rc<Arrival>, record: &Record);
+}

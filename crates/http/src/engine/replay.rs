@@ -1,0 +1,132 @@
+//! A request's body that may be needed again: for another attempt, and for mirrors.
+//!
+//! What was read is kept within a bound. Beyond it nothing is kept and no other attempt is made;
+//! a mirror that does not keep up gets a broken request, and nobody waits for it.
+
+use tokio::sync::mpsc;
+
+use crate::engine::piece::{Broken, Piece, Source};
+
+/// What a mirror may be behind.
+const MIRROR_PIECES: usize = 16;
+
+/// What a mirror is sent: a piece, or the end.
+pub(crate) type Copied = Option<Piece>;
+
+/// A body that can be read again.
+pub(crate) struct Replay<B> {
+    inner: B,
+    kept: Vec<Piece>,
+    kept_bytes: usize,
+    /// The next one to yield again.
+    at: usize,
+    /// How much is kept at most; nothing is kept from the moment that it is 0.
+    limit: usize,
+    is_whole: bool,
+    has_ended: bool,
+    mirrors: Vec<mpsc::Sender<Copied>>,
+}
+
+impl<B: Source> Replay<B> {
+    /// `has_body`: otherwise it is at its end, and can be read again at no cost.
+    pub(crate) fn new(inner: B, limit: usize, has_body: bool) -> Self {
+        Self {
+            inner,
+            kept: Vec::new(),
+            kept_bytes: 0,
+            at: 0,
+            limit,
+            is_whole: true,
+            has_ended: !has_body,
+            mirrors: Vec::new(),
+        }
+    }
+
+    /// Whether it can be read from its beginning again.
+    pub(crate) fn can_rewind(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Begins again.
+    pub(crate) fn rewind(&mut self) {
+        self.at = 0;
+        self.mirrors.clear();
+    }
+
+    /// Nothing that comes from here on is kept.
+    pub(crate) fn keep_nothing(&mut self) {
+        self.limit = 0;
+        if self.at == self.kept.len() {
+            self.is_whole = self.kept.is_empty() && self.has_ended;
+            self.kept = Vec::new();
+            self.at = 0;
+        }
+    }
+
+    /// One more reader of the same bytes, from the beginning.
+    pub(crate) fn copy(&mut self) -> mpsc::Receiver<Copied> {
+        let (sender, receiver) = mpsc::channel(MIRROR_PIECES);
+        self.mirrors.push(sender);
+        receiver
+    }
+
+    fn keep(&mut self, piece: &Piece) {
+        let bytes = match piece {
+            Piece::Data(data) => data.len(),
+            Piece::Trailers(_) => 1,
+        };
+        if !self.is_whole || self.kept_bytes + bytes > self.limit {
+            self.is_whole = false;
+            self.kept = Vec::new();
+            self.at = 0;
+            return;
+        }
+        self.kept_bytes += bytes;
+        self.kept.push(piece.clone());
+        self.at = self.kept.len();
+    }
+
+    fn tell(&mut self, piece: &Copied) {
+        self.mirrors.retain(|mirror| mirror.try_send(piece.clone()).is_ok());
+    }
+}
+
+impl<B: Source> Source for Replay<B> {
+    async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
+        if let Some(piece) = self.kept.get(self.at) {
+            let piece = piece.clone();
+            self.at += 1;
+            self.tell(&Some(piece.clone()));
+            return Ok(Some(piece));
+        }
+        if self.has_ended {
+            self.tell(&None);
+            return Ok(None);
+        }
+        let piece = self.inner.piece().await?;
+        match &piece {
+            Some(piece) => self.keep(piece),
+            None => self.has_ended = true,
+        }
+        if matches!(piece, Some(Piece::Trailers(_))) {
+            self.has_ended = true;
+        }
+        self.tell(&piece);
+        Ok(piece)
+    }
+
+    fn become_tunnel(&mut self) {
+        self.has_ended = false;
+        self.limit = 0;
+        self.inner.become_tunnel();
+    }
+}
+
+/// What a mirror reads.
+pub(crate) struct Copy(pub(crate) mpsc::Receiver<Copied>);
+
+impl Source for Copy {
+    async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
+        self.0.recv().await.ok_or(Broken::Closed)
+    }
+}

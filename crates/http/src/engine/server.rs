@@ -1,0 +1,97 @@
+//! Connections of clients: what they speak, and their requests one after the other or at once.
+
+mod h1;
+mod h2;
+
+use std::rc::Rc;
+
+use ambit_net::drain::Guard;
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
+
+use crate::engine::detect::{Verdict, detect};
+use crate::engine::halves::BoxStream;
+use crate::engine::position::{Arrival, Position};
+use crate::engine::prefixed::Prefixed;
+use crate::engine::{Engine, Settings};
+
+/// What a connection speaks, as far as it is declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// HTTP/1.1, or HTTP/2 if it begins so.
+    Http,
+    /// HTTP/2, or HTTP/1.1 if it begins so.
+    Http2,
+    /// Nobody has said: HTTP if it begins so.
+    Unknown,
+}
+
+/// What became of a connection.
+pub enum Served {
+    /// Its requests were answered.
+    Http,
+    /// It speaks no HTTP; these are its first bytes.
+    Other(BoxStream, Bytes),
+}
+
+/// Serves a client's connection to its end; one that speaks no HTTP is handed back.
+pub async fn serve<P: Position>(
+    engine: &Rc<Engine<P>>,
+    arrival: Arrival,
+    mut stream: BoxStream,
+    speaks: Speaks,
+    guard: &Guard,
+) -> Served {
+    let arrival = Rc::new(arrival);
+    let mut first = BytesMut::new();
+    let verdict = match speaks {
+        Speaks::Unknown => {
+            let detecting = look(&mut stream, &mut first);
+            let limit = engine.settings.detect_timeout;
+            timeout(limit, detecting).await.unwrap_or(Verdict::Other)
+        }
+        Speaks::Http | Speaks::Http2 => {
+            let looking = look(&mut stream, &mut first);
+            let limit = engine.settings.idle_timeout;
+            match timeout(limit, looking).await {
+                // What is no HTTP gets the refusal of HTTP/1.1.
+                Ok(Verdict::Http2) => Verdict::Http2,
+                Ok(_) => Verdict::Http1,
+                Err(_) => return Served::Http,
+            }
+        }
+    };
+    match verdict {
+        Verdict::Http1 => h1::serve(engine, arrival, stream, first, guard).await,
+        Verdict::Http2 => {
+            h2::serve(engine, arrival, Prefixed::new(first.freeze(), stream), guard).await;
+        }
+        Verdict::Other | Verdict::More => return Served::Other(stream, first.freeze()),
+    }
+    Served::Http
+}
+
+/// Reads until it is clear what the client speaks.
+async fn look(stream: &mut BoxStream, first: &mut BytesMut) -> Verdict {
+    loop {
+        match detect(first) {
+            Verdict::More => {}
+            verdict => return verdict,
+        }
+        match stream.read_buf(first).await {
+            Ok(0) | Err(_) => return Verdict::Other,
+            Ok(_) => {}
+        }
+    }
+}
+
+impl Settings {
+    fn age(&self, random_below: impl FnOnce(u64) -> u64) -> Option<std::time::Duration> {
+        let age = self.max_connection_age?;
+        // A tenth more or less, so that clients that came together do not leave together.
+        let spread = u64::try_from(age.as_millis() / 5).unwrap_or(u64::MAX).max(1);
+        let less = std::time::Duration::from_millis(spread / 2);
+        Some(age + std::time::Duration::from_millis(random_below(spread)) - less)
+    }
+}

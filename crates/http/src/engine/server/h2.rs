@@ -1,0 +1,229 @@
+//! A client's connection of HTTP/2: requests at once, each a task of its own.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use ambit_net::drain::Guard;
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::{Builder, SendResponse};
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::answer::Answer;
+use crate::engine::exchange::Request;
+use crate::engine::piece::{Broken, Piece, Sink, Source};
+use crate::engine::position::{Arrival, Position};
+use crate::engine::prefixed::Prefixed;
+use crate::engine::record::{Flags, Protocol as Spoken, Record};
+use crate::engine::respond::Respond;
+use crate::engine::upstream::h2::{Incoming, Sending};
+use crate::engine::{Engine, exchange, heads};
+use crate::fields::{Fields, known::Known};
+use crate::grammar;
+use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
+use crate::h1::options::Protocol;
+use crate::head::ResponseHead;
+
+/// Requests at once on a connection.
+const MAX_STREAMS: u32 = 256;
+/// How much a request may send before it is read.
+const WINDOW_BYTES: u32 = 256 * 1024;
+/// The same for all of a connection.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// What a connection may hold of responses.
+const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
+
+/// Serves requests until the connection ends.
+pub(super) async fn serve<P: Position>(
+    engine: &Rc<Engine<P>>,
+    arrival: Rc<Arrival>,
+    stream: Prefixed,
+    guard: &Guard,
+) {
+    let settings = &engine.settings;
+    let opening = Builder::new()
+        .initial_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(settings.limits.fields.bytes)
+        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
+        .handshake::<_, Bytes>(stream);
+    let mut connection = match tokio::time::timeout(settings.head_timeout, opening).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%error, "a client does not speak HTTP/2"),
+        Err(_) => return,
+    };
+    let age = settings.age(|bound| engine.position.random_below(bound));
+    let mut ends_at = age.map(|age| Instant::now() + age);
+    let mut idle_at = Instant::now() + settings.idle_timeout;
+    let (mut draining, mut overdue) = (guard.clone(), guard.clone());
+    let mut is_draining = false;
+    // Each request that is under way holds it too.
+    let open = Rc::new(());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = connection.accept() => accepted,
+            _ = draining.draining(), if !is_draining => {
+                is_draining = true;
+                connection.graceful_shutdown();
+                continue;
+            }
+            () = overdue.overdue(), if is_draining => return,
+            () = sleep_until(ends_at.unwrap_or(idle_at)), if ends_at.is_some() => {
+                ends_at = None;
+                connection.graceful_shutdown();
+                continue;
+            }
+            () = sleep_until(idle_at) => {
+                idle_at = Instant::now() + settings.idle_timeout;
+                if Rc::strong_count(&open) == 1 {
+                    connection.graceful_shutdown();
+                }
+                continue;
+            }
+        };
+        let (request, respond) = match accepted {
+            Some(Ok(accepted)) => accepted,
+            Some(Err(error)) => return tracing::debug!(%error, "a client's HTTP/2 broke"),
+            None => return,
+        };
+        idle_at = Instant::now() + settings.idle_timeout;
+        let (engine, arrival, open) = (engine.clone(), arrival.clone(), open.clone());
+        guard.spawn_local(async move {
+            let _held_to_the_end = open;
+            one(&engine, &arrival, request, respond).await;
+        });
+    }
+}
+
+/// Serves one request.
+async fn one<P: Position>(
+    engine: &Rc<Engine<P>>,
+    arrival: &Rc<Arrival>,
+    request: http::Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let limits = engine.settings.limits.fields;
+    let (parts, stream) = request.into_parts();
+    let is_head = parts.method == http::Method::HEAD;
+    let body = Incoming::new(stream, limits);
+    let mut respond = Responder { respond, sending: None, is_head };
+    let head = match heads::request(parts, limits) {
+        Ok(head) => head,
+        Err(refused) => {
+            let details = format!("{refused} ({})", refused.section());
+            let answer = Answer::new(refused.status(), Flags::Malformed, "malformed", details);
+            let mut record = Record::new(Spoken::Http2);
+            exchange::give(&mut respond, &answer, false, engine.settings.says_why, &mut record)
+                .await;
+            return engine.position.record(arrival, &record);
+        }
+    };
+    let length = head.fields.first(Known::ContentLength);
+    let length = length.and_then(|it| std::str::from_utf8(it).ok()?.parse().ok());
+    let framing = RequestFraming {
+        body: match length {
+            _ if body.has_ended() => RequestBody::Absent,
+            Some(length) => RequestBody::Sized(length),
+            None => RequestBody::Chunked,
+        },
+        is_persistent: true,
+        expects_continue: expects_continue(&head.fields),
+        upgrade: None,
+    };
+    let request = Request { head, framing, protocol: Spoken::Http2 };
+    exchange::exchange(engine, arrival, request, Arriving(body), respond).await;
+}
+
+fn expects_continue(fields: &Fields) -> bool {
+    let mut expectations = fields.all(Known::Expect).flat_map(grammar::members);
+    expectations.any(|it| it.eq_ignore_ascii_case(b"100-continue"))
+}
+
+struct Arriving(Incoming);
+
+impl Source for Arriving {
+    async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
+        self.0.piece().await
+    }
+}
+
+struct Responder {
+    respond: SendResponse<Bytes>,
+    sending: Option<Sending>,
+    is_head: bool,
+}
+
+impl Sink for Responder {
+    fn put(&mut self, data: Bytes) {
+        if let Some(sending) = self.sending.as_mut().filter(|_| !self.is_head) {
+            sending.put(data);
+        }
+    }
+
+    fn finish(&mut self, trailers: Option<Fields>) {
+        if let Some(sending) = self.sending.as_mut().filter(|it| !it.has_ended()) {
+            sending.finish(trailers);
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.sending.as_ref().is_some_and(Sending::is_pending)
+    }
+
+    fn is_full(&self) -> bool {
+        self.sending.as_ref().is_some_and(Sending::is_full)
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        match &mut self.sending {
+            Some(sending) => sending.flush().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Respond for Responder {
+    fn inform(&mut self, head: &ResponseHead) {
+        if let Err(error) = self.respond.send_informational(heads::to_response(head)) {
+            tracing::debug!(%error, "a 1xx answer is left out");
+        }
+    }
+
+    fn begin(
+        &mut self,
+        head: &ResponseHead,
+        body: ResponseBody,
+        _: Option<Protocol>,
+    ) -> Result<(), Broken> {
+        let is_end =
+            self.is_head || matches!(body, ResponseBody::Absent { .. } | ResponseBody::Sized(0));
+        let mut response = heads::to_response(head);
+        if let ResponseBody::Sized(length) | ResponseBody::Absent { length: Some(length) } = body {
+            response.headers_mut().insert(http::header::CONTENT_LENGTH, length.into());
+        }
+        let stream = self.respond.send_response(response, is_end)?;
+        self.sending = Some(if is_end { Sending::ended(stream) } else { Sending::new(stream) });
+        Ok(())
+    }
+
+    fn has_begun(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    fn abort(&mut self) {
+        match &mut self.sending {
+            Some(sending) => sending.reset(h2::Reason::INTERNAL_ERROR),
+            None => self.respond.send_reset(h2::Reason::INTERNAL_ERROR),
+        }
+    }
+
+    async fn gone(&mut self) {
+        // Whatever ends the wait, nobody waits for the answer any more.
+        let _reason = match &mut self.sending {
+            Some(sending) => sending.reset_by_peer().await,
+            None => poll_fn(|cx| self.respond.poll_reset(cx)).await,
+        };
+    }
+}

@@ -1,0 +1,85 @@
+//! What all requests of a thread share: its position, settings, connections and loads.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ambit_net::drain::Guard;
+
+use crate::engine::loads::Loads;
+use crate::engine::position::Position;
+use crate::engine::upstream::pool::Pool;
+use crate::h1::parse::Limits;
+use crate::path::Normalisation;
+
+/// How often connections to endpoints that were idle for too long are closed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What holds for all requests of an engine.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How much a head may be.
+    pub limits: Limits,
+    /// How paths are normalised, before anything reads them.
+    pub normalisation: Normalisation,
+    /// How long a head may take from its first byte.
+    pub head_timeout: Duration,
+    /// How long a client's connection is kept without a request.
+    pub idle_timeout: Duration,
+    /// How long an endpoint's connection is kept without a request.
+    pub pool_idle_timeout: Duration,
+    /// How long a connection of unknown kind may be silent before it is taken for no HTTP: its
+    /// server may have to speak first.
+    pub detect_timeout: Duration,
+    /// After so long clients are asked to connect anew, so that all replicas get their share.
+    pub max_connection_age: Option<Duration>,
+    /// How much of a request's body is kept for another attempt.
+    pub replay_bytes: usize,
+    /// Whether `x-ambit-reason` says why the proxy itself has answered.
+    pub says_why: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            normalisation: Normalisation::default(),
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(3600),
+            pool_idle_timeout: Duration::from_secs(60),
+            detect_timeout: Duration::from_millis(500),
+            max_connection_age: Some(Duration::from_secs(600)),
+            replay_bytes: 64 * 1024,
+            says_why: true,
+        }
+    }
+}
+
+/// The engine of one thread.
+pub struct Engine<P: Position> {
+    pub(super) position: P,
+    pub(super) settings: Settings,
+    pub(super) pool: Rc<Pool>,
+    pub(super) loads: Loads,
+    pub(super) guard: Guard,
+}
+
+impl<P: Position> Engine<P> {
+    /// An engine without connections; what it opens runs for this guard.
+    pub fn new(position: P, settings: Settings, guard: Guard) -> Rc<Self> {
+        let pool = Rc::new(Pool::new(settings.pool_idle_timeout, guard.clone()));
+        Rc::new(Self { position, settings, pool, loads: Loads::default(), guard })
+    }
+
+    /// The place that it runs in.
+    pub fn position(&self) -> &P {
+        &self.position
+    }
+
+    /// Closes idle connections to endpoints from time to time. Never returns.
+    pub async fn keep_tidy(&self) {
+        loop {
+            tokio::time::sleep(SWEEP_INTERVAL).await;
+            self.pool.sweep();
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Endpoints that fail, and what is tried again.
+
+use std::time::Duration;
+
+use ambit_http::engine::Speaks;
+use ambit_http::engine::record::Flags;
+use ambit_model::http::rule::{Retry, RetryOn};
+use ambit_model::http::traffic::{Ejection, TrafficPolicy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::spawn_local;
+
+use crate::world::run;
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const BAD: &str = "HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nbad";
+
+fn retry(on: &[RetryOn]) -> Option<Retry> {
+    Some(Retry {
+        attempts: 2,
+        on: on.to_vec(),
+        backoff: Duration::from_millis(1),
+        is_for_all_methods: false,
+    })
+}
+
+fn request(method: &str) -> String {
+    format!(
+        "{method} / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody"
+    )
+}
+
+#[test]
+fn another_endpoint_is_tried_with_the_whole_body() {
+    run(async |bed| {
+        bed.answers("web-1", BAD);
+        let heard = bed.hears("web-2", OK);
+        bed.route(|rule| rule.retry = retry(&[RetryOn::Status(503)]));
+        assert!(bed.ask(&request("PUT")).await.starts_with("HTTP/1.1 200 "));
+        assert!(heard.borrow().ends_with("\r\n\r\nbody"), "{}", heard.borrow());
+        assert_eq!((bed.last().attempts, bed.last().flags), (2, Flags::None));
+    });
+}
+
+#[test]
+fn what_is_unsafe_is_not_tried_again() {
+    run(async |bed| {
+        bed.answers("web-1", BAD);
+        bed.answers("web-2", OK);
+        bed.route(|rule| rule.retry = retry(&[RetryOn::Status(503)]));
+        let answer = bed.ask(&request("POST")).await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("bad"), "{answer}");
+        assert_eq!(bed.last().attempts, 1);
+    });
+}
+
+#[test]
+fn the_last_attempt_is_what_the_client_gets() {
+    run(async |bed| {
+        bed.answers("web-1", BAD);
+        bed.answers("web-2", BAD);
+        bed.route(|rule| rule.retry = retry(&[RetryOn::Status(503)]));
+        let answer = bed.ask(&request("PUT")).await;
+        assert!(answer.ends_with("bad"), "{answer}");
+        assert_eq!((bed.last().attempts, bed.last().status), (3, 503));
+    });
+}
+
+#[test]
+fn an_endpoint_that_closes_is_an_answer_of_503() {
+    run(async |bed| {
+        bed.serve("web-1", |mut stream, _| {
+            spawn_local(async move {
+                let mut bytes = [0; 4096];
+                let _read = stream.read(&mut bytes).await;
+            });
+        });
+        bed.answers("web-2", OK);
+        let answer = bed.ask(&request("PUT")).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "it may have been read: {answer}");
+        assert_eq!(bed.last().flags, Flags::UpstreamClosed);
+        bed.route(|rule| rule.retry = retry(&[RetryOn::Reset]));
+        assert!(bed.ask(&request("PUT")).await.starts_with("HTTP/1.1 200 "));
+    });
+}
+
+#[test]
+fn what_was_sent_on_a_connection_that_was_closed_is_sent_again() {
+    run(async |bed| {
+        // Each connection answers once. The second request finds it open, and then it is closed.
+        bed.serve("web-1", |mut stream, _| {
+            spawn_local(async move {
+                let mut bytes = [0; 4096];
+                let _read = stream.read(&mut bytes).await;
+                stream.write_all(OK.as_bytes()).await.unwrap();
+                let _read = stream.read(&mut bytes).await;
+            });
+        });
+        let mut client = bed.connect(Speaks::Http);
+        for _ in 0..3 {
+            client.write_all(b"POST / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+            let mut answer = vec![0; OK.len()];
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&answer), OK);
+        }
+    });
+}
+
+#[test]
+fn an_answer_that_is_no_http_is_a_bad_gateway() {
+    run(async |bed| {
+        bed.answers("web-1", "HTTP/1.1 200 OK\nContent-Length: 2\n\nok");
+        let answer = bed.ask(&request("GET")).await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert_eq!(bed.last().flags, Flags::UpstreamMalformed);
+    });
+}
+
+#[test]
+fn a_response_that_breaks_off_is_not_made_whole() {
+    run(async |bed| {
+        bed.serve("web-1", |mut stream, _| {
+            spawn_local(async move {
+                let mut bytes = [0; 4096];
+                let _read = stream.read(&mut bytes).await;
+                let half = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+                stream.write_all(half.as_bytes()).await.unwrap();
+            });
+        });
+        let answer = bed.ask("GET / HTTP/1.1\r\nHost: web\r\n\r\n").await;
+        assert!(answer.ends_with("3\r\nabc\r\n"), "no last chunk: {answer}");
+        assert_eq!(bed.last().flags, Flags::UpstreamClosed);
+    });
+}
+
+#[test]
+fn time_limits_hold() {
+    run(async |bed| {
+        bed.serve("web-1", |stream, _| std::mem::forget(stream));
+        bed.route(|rule| rule.timeouts.request = Some(Duration::from_millis(30)));
+        let answer = bed.ask(&request("GET")).await;
+        assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+        assert_eq!(bed.last().flags, Flags::Timeout);
+    });
+}
+
+#[test]
+fn a_late_endpoint_is_left_for_another() {
+    run(async |bed| {
+        bed.serve("web-1", |stream, _| std::mem::forget(stream));
+        bed.answers("web-2", OK);
+        bed.route(|rule| {
+            rule.timeouts.backend = Some(Duration::from_millis(30));
+            rule.retry = retry(&[RetryOn::Status(504)]);
+        });
+        assert!(bed.ask(&request("GET")).await.starts_with("HTTP/1.1 200 "));
+    });
+}
+
+#[test]
+fn endpoints_that_fail_are_left_out() {
+    run(async |bed| {
+        bed.answers("web-1", BAD);
+        bed.answers("web-2", OK);
+        let ejection =
+            Some(Ejection { consecutive_5xx: 2, max_percent: 50, ..Ejection::default() });
+        *bed.world.traffic.borrow_mut() = TrafficPolicy { ejection, ..TrafficPolicy::default() };
+        let mut answers = String::new();
+        for _ in 0..4 {
+            answers.push_str(&bed.ask(&request("GET")).await[9..12]);
+            answers.push(' ');
+        }
+        assert_eq!(answers, "503 503 200 200 ");
+    });
+}
+
+#[test]
+fn there_are_no_more_requests_than_allowed() {
+    run(async |bed| {
+        bed.serve("web-1", |stream, _| std::mem::forget(stream));
+        bed.world.traffic.borrow_mut().limits.requests = Some(1);
+        let mut waits = bed.connect(Speaks::Http);
+        waits.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let answer = bed.ask(&request("GET")).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        assert!(answer.contains("x-ambit-reason: overflow\r\n"), "{answer}");
+        assert_eq!(bed.last().flags, Flags::Overflow);
+    });
+}

@@ -1,0 +1,9 @@
+//! The engine in memory: what clients and endpoints see of each other.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+mod failures;
+mod http1;
+mod http2;
+mod routes;
+mod world;

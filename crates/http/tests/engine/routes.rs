@@ -1,0 +1,233 @@
+//! What routes and policies do with requests.
+
+use std::time::Duration;
+
+use ambit_http::engine::record::Flags;
+use ambit_model::http::matching::{Match, PathMatch, ValueMatch};
+use ambit_model::http::rule::{
+    Abort, Action, Cors, Destination, Fraction, Mirror, PathChange, Redirect, RedirectPort,
+    Rewrite, Session, SessionKeeper,
+};
+use ambit_model::names::ServiceName;
+
+use crate::world::{backend, run};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: Web.App:80\r\nConnection: close\r\n\r\n")
+}
+
+fn path(prefix: &str) -> Vec<Match> {
+    vec![Match { path: Some(PathMatch::Segments(prefix.into())), ..Match::default() }]
+}
+
+#[test]
+fn what_no_rule_matches_is_not_found() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        bed.route(|rule| rule.matches = path("/a"));
+        assert!(bed.ask(&get("/a/b")).await.starts_with("HTTP/1.1 200 "));
+        let answer = bed.ask(&get("/b")).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        assert!(answer.contains("x-ambit-reason: no_route\r\n"), "{answer}");
+        assert_eq!(bed.last().flags, Flags::NoRoute);
+    });
+}
+
+#[test]
+fn requests_are_rewritten() {
+    run(async |bed| {
+        let heard = bed.hears("web-1", OK);
+        bed.route(|rule| {
+            rule.matches = path("/a");
+            let rewrite = Rewrite {
+                host: Some("other.host".into()),
+                path: Some(PathChange::Segments("/x".into())),
+            };
+            rule.action = Action::Forward { backends: vec![backend("web")], rewrite };
+            rule.request_headers.set = vec![("x-new".into(), "1".into())];
+            rule.request_headers.remove = vec!["x-old".into()];
+            rule.response_headers.add = vec![("X-Seen".into(), "2".into())];
+        });
+        let request = "GET /a/b?q=1 HTTP/1.1\r\nHost: web\r\nX-Old: 0\r\nConnection: close\r\n\r\n";
+        let answer = bed.ask(request).await;
+        assert!(answer.contains("X-Seen: 2\r\n"), "{answer}");
+        let heard = heard.borrow().clone();
+        assert!(heard.starts_with("GET /x/b?q=1 HTTP/1.1\r\nHost: other.host\r\n"), "{heard}");
+        assert!(heard.contains("x-new: 1\r\n") && !heard.contains("X-Old"), "{heard}");
+    });
+}
+
+#[test]
+fn clients_are_redirected_unless_they_may_not_ask() {
+    run(async |bed| {
+        bed.route(|rule| {
+            rule.action = Action::Redirect(Redirect {
+                scheme: Some("https".into()),
+                host: None,
+                port: RedirectPort::OfScheme,
+                path: None,
+                status: 301,
+            });
+        });
+        let answer = bed.ask(&get("/a?b")).await;
+        assert!(answer.starts_with("HTTP/1.1 301 "), "{answer}");
+        assert!(answer.contains("location: https://web.app/a?b\r\n"), "{answer}");
+        assert!(!answer.contains("x-ambit-reason"), "nothing went wrong: {answer}");
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path == "/a");
+        let answer = bed.ask(&get("/a")).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    });
+}
+
+#[test]
+fn policies_see_the_path_that_is_sent_on() {
+    run(async |bed| {
+        let heard = bed.hears("web-1", OK);
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path.starts_with("/admin"));
+        for way in ["/admin", "/./admin", "/x/../admin", "/%61dmin", "/x\\..\\admin"] {
+            let answer = bed.ask(&get(way)).await;
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{way}: {answer}");
+            assert!(answer.ends_with("RBAC: access denied"), "{way}: {answer}");
+        }
+        assert_eq!(*heard.borrow(), "");
+        assert_eq!(bed.last().details, "denied by policy app/no rule 0");
+        assert!(bed.ask(&get("/Admin")).await.starts_with("HTTP/1.1 200 "));
+    });
+}
+
+#[test]
+fn shares_are_kept() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        let canary = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
+        bed.answers("canary-1", canary);
+        bed.route(|rule| {
+            let (mut web, canary) = (backend("web"), backend("canary"));
+            web.weight = 3;
+            rule.action =
+                Action::Forward { backends: vec![web, canary], rewrite: Rewrite::default() };
+        });
+        let mut created = 0;
+        for _ in 0..40 {
+            created += usize::from(bed.ask(&get("/")).await.starts_with("HTTP/1.1 201 "));
+        }
+        assert!((5..=15).contains(&created), "{created} of 40");
+        bed.route(|rule| {
+            rule.matches = path("/nowhere");
+            let mut nowhere = backend("nowhere");
+            nowhere.destination = Destination::Invalid("no such service".into());
+            rule.action = Action::Forward { backends: vec![nowhere], rewrite: Rewrite::default() };
+        });
+        let answer = bed.ask(&get("/nowhere")).await;
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+        assert_eq!(bed.last().details, "the backend cannot be used: no such service");
+    });
+}
+
+#[test]
+fn faults_are_made() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        bed.route(|rule| {
+            rule.faults.delay = Some((Fraction::ALL, Duration::from_millis(20)));
+            rule.faults.abort = Some((Fraction::ALL, Abort::Http(418)));
+        });
+        let start = std::time::Instant::now();
+        assert!(bed.ask(&get("/")).await.starts_with("HTTP/1.1 418 "));
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        assert_eq!(bed.last().flags, Flags::Fault);
+    });
+}
+
+#[test]
+fn browsers_are_told_who_may_ask() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        // No policy stands between a browser and the answer to its question.
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.method == "OPTIONS");
+        bed.route(|rule| {
+            rule.cors = Some(Cors {
+                allow_origins: vec![ValueMatch::Exact("https://shop".into())],
+                allow_methods: vec!["GET".into(), "PUT".into()],
+                allow_headers: vec!["*".into()],
+                expose_headers: vec!["x-a".into()],
+                allow_credentials: true,
+                max_age: Some(Duration::from_secs(60)),
+            });
+        });
+        let ask = |origin: &str| {
+            format!(
+                "OPTIONS / HTTP/1.1\r\nHost: web\r\nOrigin: {origin}\r\nConnection: close\r\n\
+                 Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-b\r\n\r\n"
+            )
+        };
+        let answer = bed.ask(&ask("https://shop")).await;
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+        for field in [
+            "access-control-allow-origin: https://shop\r\n",
+            "access-control-allow-credentials: true\r\n",
+            "access-control-allow-methods: GET, PUT\r\n",
+            "access-control-allow-headers: x-b\r\n",
+            "access-control-max-age: 60\r\n",
+        ] {
+            assert!(answer.contains(field), "{field}: {answer}");
+        }
+        assert!(bed.ask(&ask("https://other")).await.starts_with("HTTP/1.1 403 "));
+        let request = "GET / HTTP/1.1\r\nHost: web\r\nOrigin: https://shop\r\n\
+                       Connection: close\r\n\r\n";
+        let answer = bed.ask(request).await;
+        assert!(answer.contains("access-control-allow-origin: https://shop\r\n"), "{answer}");
+        assert!(answer.contains("access-control-expose-headers: x-a\r\n"), "{answer}");
+    });
+}
+
+#[test]
+fn copies_are_sent_and_not_waited_for() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        let copied = bed.hears("shadow-1", "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
+        bed.serve("stuck-1", |stream, _| std::mem::forget(stream));
+        bed.route(|rule| {
+            let destination = |name: &str| Destination::Service {
+                name: ServiceName::new("app", name),
+                port: 80,
+                subset: None,
+            };
+            rule.mirrors = ["shadow", "stuck"]
+                .map(|it| Mirror { destination: destination(it), fraction: Fraction::ALL })
+                .into();
+        });
+        let request = "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\n\
+                       Connection: close\r\n\r\nbody";
+        assert!(bed.ask(request).await.starts_with("HTTP/1.1 200 "));
+        for _ in 0..100 {
+            if copied.borrow().ends_with("\r\n\r\nbody") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(copied.borrow().starts_with("POST / HTTP/1.1\r\n"), "{}", copied.borrow());
+        assert!(copied.borrow().ends_with("\r\n\r\nbody"), "{}", copied.borrow());
+    });
+}
+
+#[test]
+fn sessions_name_their_endpoint() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        bed.route(|rule| {
+            let keeper = SessionKeeper::Cookie { name: "s".into(), is_permanent: false };
+            rule.session = Some(Session { keeper, absolute_timeout: None, idle_timeout: None });
+        });
+        let answer = bed.ask(&get("/")).await;
+        let line = answer.lines().find(|it| it.starts_with("set-cookie: ")).unwrap();
+        let cookie = line.trim_start_matches("set-cookie: ").split(';').next().unwrap();
+        assert_eq!(cookie, format!("s={:016x}", ambit_http::engine::hash_of("web-1")));
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: web\r\nCookie: a=b; {cookie}\r\nConnection: close\r\n\r\n"
+        );
+        assert!(!bed.ask(&request).await.contains("set-cookie"), "it has it");
+    });
+}

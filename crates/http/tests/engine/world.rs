@@ -1,0 +1,299 @@
+//! A position in memory: endpoints are functions of this test.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ambit_http::Scheme;
+use ambit_http::engine::halves::BoxStream;
+use ambit_http::engine::position::{
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Unreachable, Version,
+};
+use ambit_http::engine::record::Record;
+use ambit_http::engine::{Engine, Served, Settings, Speaks, serve};
+use ambit_model::authorize::{Denial, RuleName, Source};
+use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement};
+use ambit_model::http::rule::{
+    Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
+};
+use ambit_model::http::table::RouteTable;
+use ambit_model::http::traffic::TrafficPolicy;
+use ambit_model::identity::Identity;
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_net::drain::{Drain, Guard};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::{LocalSet, spawn_local};
+
+/// What an endpoint does with one connection; the number says which of its connections it is.
+pub(crate) type Server = Rc<dyn Fn(DuplexStream, usize)>;
+
+/// Whether a request is denied.
+pub(crate) type Denies = fn(&Asked<'_>) -> bool;
+
+/// What the tests set.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) rules: RefCell<Vec<Rule>>,
+    pub(crate) servers: RefCell<BTreeMap<String, (Server, usize)>>,
+    pub(crate) denies: RefCell<Option<Denies>>,
+    pub(crate) traffic: RefCell<TrafficPolicy>,
+    pub(crate) version: RefCell<Option<Version>>,
+    pub(crate) records: RefCell<Vec<Record>>,
+    pub(crate) random: RefCell<u64>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Place(pub(crate) Rc<World>);
+
+pub(crate) struct Holds {
+    table: RouteTable,
+    world: Rc<World>,
+    traffic: TrafficPolicy,
+}
+
+impl Rules for Holds {
+    fn routes(&self) -> Option<&RouteTable> {
+        Some(&self.table).filter(|it| !it.is_empty())
+    }
+
+    fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
+        let is_denied = self.world.denies.borrow().is_some_and(|denies| denies(asked));
+        let policy = PolicyName::new("app", "no");
+        let decision = if is_denied {
+            RequestDecision::Denied(Denial::Denied(RuleName { policy, rule: 0 }))
+        } else {
+            RequestDecision::Allowed(None)
+        };
+        let (audits, dry_run_denials, dry_run_providers) = (vec![], vec![], vec![]);
+        RequestJudgement { decision, audits, dry_run_denials, dry_run_providers }
+    }
+
+    fn traffic(&self, _: &Goal<'_>) -> &TrafficPolicy {
+        &self.traffic
+    }
+
+    fn version(&self, _: &Goal<'_>) -> Option<Version> {
+        *self.world.version.borrow()
+    }
+}
+
+impl Position for Place {
+    type Way = String;
+    type Rules = Holds;
+
+    async fn rules(&self, _: &Arrival) -> Option<Holds> {
+        let rules = self.0.rules.borrow().iter().cloned().map(Arc::new).collect::<Vec<_>>();
+        let traffic = self.0.traffic.borrow().clone();
+        Some(Holds { table: RouteTable::new(rules), world: self.0.clone(), traffic })
+    }
+
+    fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<String>, Unreachable> {
+        let service = match ask.goal {
+            Goal::Backend(Destination::Service { name, .. }) => name.hostname.to_string(),
+            _ => "web".to_owned(),
+        };
+        let servers = self.0.servers.borrow();
+        // Endpoints of a service are named SERVICE-NUMBER.
+        let all: Vec<_> = servers.keys().filter(|it| it.starts_with(&*service)).collect();
+        let is_fresh = |it: &&&String| {
+            !ask.tried.iter().any(|tried| **tried == ***it) && !(ask.is_ejected)(it)
+        };
+        let chosen = all.iter().find(is_fresh).or(all.first());
+        let Some(chosen) = chosen else {
+            let text = format!("service {service} has no endpoint");
+            return Err(Unreachable { reason: "no_endpoint", text });
+        };
+        Ok(Endpoint {
+            uid: chosen.as_str().into(),
+            address: SocketAddr::from(([10, 0, 0, 1], 80)),
+            workload: None,
+            kind: 0,
+            alternatives: all.len(),
+            way: (*chosen).clone(),
+        })
+    }
+
+    async fn connect(
+        &self,
+        _: &Arrival,
+        endpoint: &Endpoint<String>,
+    ) -> Result<BoxStream, Unreachable> {
+        let (near, far) = duplex(64 << 10);
+        let server = {
+            let mut servers = self.0.servers.borrow_mut();
+            let server = servers.get_mut(&endpoint.way).expect("it was chosen");
+            server.1 += 1;
+            (server.0.clone(), server.1)
+        };
+        if server.1 > 1_000 {
+            let text = "nobody listens".to_owned();
+            return Err(Unreachable { reason: "connect", text });
+        }
+        (server.0)(far, server.1);
+        Ok(Box::new(near))
+    }
+
+    fn random_below(&self, bound: u64) -> u64 {
+        let mut random = self.0.random.borrow_mut();
+        // A linear congruential generator; its high bits are the better ones.
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*random >> 33) % bound
+    }
+
+    fn own_name(&self) -> &str {
+        "spiffe://t/ns/app/sa/waypoint"
+    }
+
+    fn record(&self, _: &Rc<Arrival>, record: &Record) {
+        self.0.records.borrow_mut().push(record.clone());
+    }
+}
+
+/// What a test works with.
+pub(crate) struct Bed {
+    pub(crate) world: Rc<World>,
+    engine: Rc<Engine<Place>>,
+    guard: Guard,
+}
+
+/// Runs a test on one thread.
+pub(crate) fn run(test: impl AsyncFnOnce(&Bed)) {
+    run_with(Settings::default(), test);
+}
+
+pub(crate) fn run_with(settings: Settings, test: impl AsyncFnOnce(&Bed)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let drain = Drain::new();
+        let world = Rc::new(World::default());
+        let engine = Engine::new(Place(world.clone()), settings, drain.guard());
+        test(&Bed { world, engine, guard: drain.guard() }).await;
+    });
+}
+
+impl Bed {
+    /// An endpoint.
+    pub(crate) fn serve(&self, name: &str, server: impl Fn(DuplexStream, usize) + 'static) {
+        self.world.servers.borrow_mut().insert(name.to_owned(), (Rc::new(server), 0));
+    }
+
+    /// An endpoint of HTTP/1.1 that answers every request with these bytes.
+    pub(crate) fn answers(&self, name: &str, answer: &'static str) {
+        self.serve(name, move |stream, _| {
+            spawn_local(answering(stream, answer, Rc::default()));
+        });
+    }
+
+    /// The same, and what it was sent.
+    pub(crate) fn hears(&self, name: &str, answer: &'static str) -> Rc<RefCell<String>> {
+        let heard = Rc::<RefCell<String>>::default();
+        let keeps = heard.clone();
+        self.serve(name, move |stream, _| {
+            spawn_local(answering(stream, answer, keeps.clone()));
+        });
+        heard
+    }
+
+    /// A client's connection.
+    pub(crate) fn connect(&self, speaks: Speaks) -> DuplexStream {
+        let (near, far) = duplex(64 << 10);
+        let (engine, guard) = (self.engine.clone(), self.guard.clone());
+        spawn_local(async move {
+            if let Served::Other(mut stream, first) =
+                serve(&engine, arrival(), Box::new(far), speaks, &guard).await
+            {
+                let text = format!("no HTTP: {}", String::from_utf8_lossy(&first));
+                stream.write_all(text.as_bytes()).await.unwrap();
+            }
+        });
+        near
+    }
+
+    /// What a client that sends these bytes and then nothing is answered.
+    pub(crate) async fn ask(&self, request: &str) -> String {
+        let mut client = self.connect(Speaks::Http);
+        client.write_all(request.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    pub(crate) fn last(&self) -> Record {
+        self.world.records.borrow().last().expect("a record").clone()
+    }
+
+    pub(crate) fn route(&self, change: impl FnOnce(&mut Rule)) {
+        let mut rule = rule();
+        change(&mut rule);
+        self.world.rules.borrow_mut().push(rule);
+    }
+}
+
+/// Answers whatever looks like the end of a request's head.
+async fn answering(mut stream: DuplexStream, answer: &'static str, heard: Rc<RefCell<String>>) {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut bytes).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                heard.borrow_mut().push_str(&String::from_utf8_lossy(&bytes[..read]));
+                if heard.borrow().contains("\r\n\r\n")
+                    && stream.write_all(answer.as_bytes()).await.is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn arrival() -> Arrival {
+    let client = SocketAddr::from(([10, 0, 0, 9], 4000));
+    Arrival {
+        source: Source::new(Some(Identity::new("t", "shop", "cart")), client.ip()),
+        workload: None,
+        client,
+        destination: SocketAddr::from(([10, 96, 0, 1], 80)),
+        scheme: Scheme::Http,
+    }
+}
+
+/// A rule that sends everything to `web`.
+pub(crate) fn rule() -> Rule {
+    Rule {
+        origin: Origin {
+            kind: RouteKind::HttpRoute,
+            namespace: "app".into(),
+            name: "route".into(),
+            created_unix_s: 0,
+            index: 0,
+            rule_name: None,
+        },
+        matches: Vec::new(),
+        action: Action::Forward { backends: vec![backend("web")], rewrite: Rewrite::default() },
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        mirrors: Vec::new(),
+        cors: None,
+        faults: Faults::default(),
+        timeouts: Timeouts::default(),
+        retry: None,
+        session: None,
+    }
+}
+
+pub(crate) fn backend(name: &str) -> Backend {
+    Backend {
+        weight: 1,
+        destination: Destination::Service {
+            name: ServiceName::new("app", name),
+            port: 80,
+            subset: None,
+        },
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+    }
+}
