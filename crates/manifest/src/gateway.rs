@@ -245,6 +245,74 @@ impl GatewaySpec {
     }
 }
 
+/// Why what names a waypoint has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unbound {
+    /// There is no Gateway of the name.
+    Missing,
+    /// The Gateway is no waypoint.
+    NoWaypoint,
+    /// The Gateway does not admit this namespace.
+    Forbidden,
+    /// The Gateway is for other traffic.
+    OtherTraffic,
+}
+
+impl Unbound {
+    /// What is wrong, after the waypoint's name.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Missing => "does not exist",
+            Self::NoWaypoint => "is no waypoint: its class or its listeners are others",
+            Self::Forbidden => "does not admit this namespace",
+            Self::OtherTraffic => "is for other traffic",
+        }
+    }
+
+    /// What to do about it, besides naming no waypoint.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Missing => "make it with `ambit waypoint apply`",
+            Self::NoWaypoint => "give it a listener of protocol HBONE on port 15008 and a waypoint's class",
+            Self::Forbidden => "set allowedRoutes of its listener",
+            Self::OtherTraffic => "label it for this traffic, or for all",
+        }
+    }
+}
+
+/// An object that names a waypoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// The labels of that.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Whether it is a workload; otherwise it is a service.
+    pub is_workload: bool,
+}
+
+/// Whether this Gateway, of this class, is a waypoint for `bound`.
+pub fn binding(
+    gateway: Option<&Gateway>,
+    class: Option<&GatewayClassSpec>,
+    bound: Bound<'_>,
+) -> Result<(), Unbound> {
+    let gateway = gateway.ok_or(Unbound::Missing)?;
+    let spec = &gateway.spec;
+    if !is_waypoint_class(&spec.gateway_class_name, class) || spec.waypoint_listener().is_none() {
+        return Err(Unbound::NoWaypoint);
+    }
+    let own = gateway.metadata.namespace.as_deref().unwrap_or_default();
+    if !spec.admits(own, bound.namespace, bound.labels) {
+        return Err(Unbound::Forbidden);
+    }
+    // What means nothing is not taken for a word that lets traffic around it.
+    let traffic = Traffic::of(gateway.metadata.labels.as_ref()).unwrap_or(Traffic::All);
+    let is_served =
+        if bound.is_workload { traffic.is_for_workloads() } else { traffic.is_for_services() };
+    if is_served { Ok(()) } else { Err(Unbound::OtherTraffic) }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -315,6 +383,36 @@ mod tests {
         check("mine", Some("ambit.io/mesh-controller"), true);
         check("mine", Some("istio.io/mesh-controller"), true);
         check("istio-waypoint", Some("example.com/other"), false);
+    }
+
+    #[test]
+    fn what_names_a_waypoint_has_it_or_learns_why_not() {
+        let gateway = |class: &str, traffic: &str, port: u16| -> Gateway {
+            let gateway = json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                "metadata": {"name": "w", "namespace": "infra",
+                    "labels": {WAYPOINT_FOR: traffic}},
+                "spec": {"gatewayClassName": class,
+                    "listeners": [{"name": "mesh", "protocol": "HBONE", "port": port}]},
+            });
+            serde_json::from_value(gateway).expect("a Gateway")
+        };
+        let none = BTreeMap::new();
+        let check = |it: Option<Gateway>, namespace: &str, is_workload: bool, expected| {
+            let bound = Bound { namespace, labels: &none, is_workload };
+            assert_eq!(binding(it.as_ref(), None, bound), expected, "{it:?}");
+        };
+        check(None, "infra", false, Err(Unbound::Missing));
+        check(Some(gateway("istio", "all", 15008)), "infra", false, Err(Unbound::NoWaypoint));
+        check(Some(gateway(AMBIT_WAYPOINT, "all", 80)), "infra", false, Err(Unbound::NoWaypoint));
+        let all = || Some(gateway(AMBIT_WAYPOINT, "all", 15008));
+        check(all(), "shop", false, Err(Unbound::Forbidden));
+        check(all(), "infra", false, Ok(()));
+        check(all(), "infra", true, Ok(()));
+        let service = || Some(gateway(ISTIO_WAYPOINT, "service", 15008));
+        check(service(), "infra", false, Ok(()));
+        check(service(), "infra", true, Err(Unbound::OtherTraffic));
+        check(Some(gateway(ISTIO_WAYPOINT, "srvice", 15008)), "infra", true, Ok(()));
     }
 
     #[test]
