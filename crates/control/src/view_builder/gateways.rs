@@ -90,13 +90,16 @@ impl Gateways {
         self.gateways.is_empty()
     }
 
+    /// Whether Gateways of this class are waypoints.
+    pub(crate) fn is_of_waypoints(&self, class: &str) -> bool {
+        is_waypoint_class(class, self.classes.get(class).map(|it| &it.spec))
+    }
+
     /// Whether a Gateway asks for a waypoint that runs.
     pub(crate) fn is_waypoint(&self, name: &ObjectName) -> bool {
         self.gateways.get(name).is_some_and(|gateway| {
             let spec = &gateway.spec;
-            let class = self.classes.get(spec.gateway_class_name.as_str());
-            is_waypoint_class(&spec.gateway_class_name, class.map(|it| &it.spec))
-                && spec.waypoint_listener().is_some()
+            self.is_of_waypoints(&spec.gateway_class_name) && spec.waypoint_listener().is_some()
         })
     }
 
