@@ -6,6 +6,7 @@ mod bench;
 mod kube;
 mod plan;
 mod probe;
+mod waypoint;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ pub(crate) use bench::BenchArgs;
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
+pub(crate) use waypoint::{WaypointArgs, WaypointCommand, WaypointShape, WaypointTarget};
 
 /// Ambit, a service mesh without sidecars.
 #[derive(Debug, Parser)]
@@ -58,8 +60,8 @@ impl Cli {
             Some(StateArgs { state }) => *state = state.take().or(before).or(environment),
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
-                              check, uninstall, probe, completions, control, node and proxy do not \
-                              use; leave it out, or write a role's own after the command";
+                              check, uninstall, probe, completions, control, node, proxy and a \
+                              waypoint itself do not use; leave it out, or write a role's own after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
             None => {}
@@ -87,7 +89,7 @@ pub(crate) enum Command {
     Apply(ApplyArgs),
     /// Deletes the objects of manifests from a running mesh: all or none.
     Delete(ManifestArgs),
-    /// Lists pods, services, workloads, policies, certificates, connections or nodes.
+    /// Lists pods, services, workloads, policies, gateways, certificates, connections or nodes.
     Get(GetArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
@@ -122,6 +124,8 @@ pub(crate) enum Command {
     Node(Box<ambit_node::Args>),
     /// Runs the node proxy.
     Proxy(Box<ambit_proxy::Args>),
+    /// Makes, lists and deletes waypoints. Without a command it is the waypoint itself, in its pod.
+    Waypoint(WaypointArgs),
 }
 
 impl Command {
@@ -137,6 +141,7 @@ impl Command {
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
+            Self::Waypoint(args) => args.command.as_mut().map(WaypointCommand::state),
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
             Self::Check(_) | Self::Uninstall(_) | Self::Probe(_) => None,
@@ -155,6 +160,7 @@ impl Command {
             Self::Logs(args) => Some(&args.kube),
             Self::Status(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),
+            Self::Waypoint(args) => args.command.as_ref().map(WaypointCommand::kube),
             Self::Check(args) => Some(&args.kube),
             Self::Uninstall(args) => Some(&args.kube),
             Self::Plan(args) => Some(&args.kube),
@@ -338,6 +344,9 @@ pub(crate) enum Kind {
     /// Open connections through the proxies.
     #[value(alias = "connection", alias = "conn", alias = "conns")]
     Connections,
+    /// Gateways that ask for waypoints, with their addresses and whether they run.
+    #[value(alias = "gateway", alias = "gtw", alias = "waypoints")]
+    Gateways,
     /// Nodes.
     #[value(alias = "node")]
     Nodes,

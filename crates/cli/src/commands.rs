@@ -15,6 +15,7 @@ mod settle;
 mod status;
 mod uninstall;
 mod up;
+mod waypoint;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use ambit_machine::layout::Layout;
 use ambit_model::printable::{printable_json, printable_lines};
 use anyhow::{Context, Result};
 
-use crate::args::{Command, StateArgs};
+use crate::args::{Command, StateArgs, WaypointArgs};
 
 /// Runs one command of the user.
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
@@ -48,7 +49,13 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Probe(args) => probe::probe(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_load::run_load(*args).await,
-            Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
+            Command::Waypoint(WaypointArgs { command: Some(command) }) => {
+                waypoint::waypoint(command).await
+            }
+            Command::Control(_)
+            | Command::Node(_)
+            | Command::Proxy(_)
+            | Command::Waypoint(WaypointArgs { command: None }) => {
                 unreachable!("roles are started by main")
             }
         }

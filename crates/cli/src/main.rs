@@ -15,7 +15,7 @@ use ambit_model::printable::printable_lines;
 use anyhow::Context;
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, WaypointArgs};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -43,6 +43,9 @@ fn main() -> ExitCode {
         }),
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
         Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),
+        Command::Waypoint(WaypointArgs { command: None }) => {
+            ambit_waypoint::run().map(|()| ExitCode::SUCCESS).context("run a waypoint")
+        }
         command => commands::run(command),
     };
     outcome.unwrap_or_else(|error| {

@@ -4,7 +4,8 @@
 //! port-forward, as `kubectl port-forward` does), what is wrong with the cluster, how the mesh
 //! leaves it, and what a measurement needs: rights, a temporary namespace, commands in its pods.
 //! Objects are read as JSON, and the few needed fields are looked up in it. Nothing here decides
-//! anything about traffic, and only [`Departure`] and [`TemporaryNamespace`] change anything.
+//! anything about traffic, and only [`Departure`], [`TemporaryNamespace`] and the
+//! commands about waypoints change anything.
 
 mod access;
 mod api;
@@ -15,6 +16,7 @@ mod exec;
 mod facts;
 mod findings;
 mod forward;
+mod gateways;
 mod json;
 mod measured;
 mod parts;

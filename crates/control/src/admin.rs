@@ -1,12 +1,13 @@
 //! The administration API: JSON over a private socket.
 //!
-//! `GET /get/{pods,services,workloads,policies,nodes,namespaces}[?namespace=]`, `GET
-//! /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
+//! `GET /get/{pods,services,workloads,policies,gateways,nodes,namespaces}[?namespace=]`,
+//! `GET /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
 mod authority;
 mod findings;
+mod gateways;
 mod lists;
 mod why;
 
@@ -125,11 +126,13 @@ impl Admin {
             control::SERVICES => list(lists::services(&builder, namespace)),
             control::WORKLOADS => list(lists::workloads(&builder, namespace)),
             control::POLICIES => list(lists::policies(&builder, namespace)),
+            control::GATEWAYS => list(gateways::gateways(&builder, namespace)),
             control::NODES => list(lists::nodes(&builder, &self.clients.nodes())),
             control::NAMESPACES => list(lists::namespaces(&builder)),
             _ => Answer::error(
                 StatusCode::NOT_FOUND,
-                "unknown list; ask for pods, services, workloads, policies, nodes or namespaces",
+                "unknown list; ask for pods, services, workloads, policies, gateways, nodes or \
+                 namespaces",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Authentication: whether a call comes from a node's proxy.
+//! Authentication: whether a call comes from a node's proxy, or from a waypoint's pod.
 //!
 //! The token is checked before the body of a call is read, and no other caller is served. The first
 //! such call proves the connection: see [`crate::listener`].
@@ -12,11 +12,11 @@ use ambit_model::Text;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use crate::callers::{Caller, CallerError, Callers};
+use crate::callers::{Caller, CallerError, Callers, SpeaksFor};
 use crate::listener::Remote;
 use crate::world::World;
 
-/// Knows the proxies of nodes.
+/// Knows the proxies of nodes and the pods of waypoints.
 #[derive(Clone)]
 pub(crate) struct Authentication {
     pub(crate) callers: Callers,
@@ -31,8 +31,11 @@ pub(crate) enum Refusal {
     /// Nobody can say whose it is.
     #[error(transparent)]
     Caller(#[from] CallerError),
-    /// The token belongs to another account.
-    #[error("{0} is not the account of a node proxy; see --trusted-node-accounts")]
+    /// The token belongs to another account, and its pod is no waypoint's.
+    #[error(
+        "{0} is neither the account of a node proxy (see --trusted-node-accounts) nor that of a \
+         waypoint whose pod this is"
+    )]
     Untrusted(String),
 }
 
@@ -67,7 +70,7 @@ impl Refusal {
 }
 
 impl Authentication {
-    /// The node proxy that calls, and with it the proof of its connection.
+    /// The proxy that calls, and with it the proof of its connection.
     pub(crate) async fn caller(
         &self,
         metadata: &MetadataMap,
@@ -79,7 +82,7 @@ impl Authentication {
         };
         let caller = self.judge(metadata, remote.map(|remote| remote.address)).await;
         match (&caller, remote) {
-            (Ok(caller), Some(remote)) => remote.prove(&caller.node),
+            (Ok(caller), Some(remote)) => remote.prove(&caller.account_holder()),
             // The token could not be verified: that is not the client's fault.
             (Err(Refusal::Caller(CallerError::Unknown(_))), _) | (_, None) => {}
             (Err(_), Some(remote)) => remote.refuse(),
@@ -94,10 +97,15 @@ impl Authentication {
     ) -> Result<Caller, Refusal> {
         let now = SystemTime::now();
         let caller = self.callers.caller(metadata, from, &self.world, now).await?;
+        // Before the account is looked at: a waypoint never speaks for its node, whatever its name.
+        if self.world.is_waypoint(&caller) {
+            return Ok(Caller { speaks_for: SpeaksFor::Waypoint, ..caller });
+        }
         let is_trusted = |(namespace, name): &(Text, Text)| {
             **namespace == *caller.namespace && **name == *caller.service_account
         };
-        if self.trusted_accounts.iter().any(is_trusted) {
+        let is_node = caller.speaks_for == SpeaksFor::Node;
+        if is_node && self.trusted_accounts.iter().any(is_trusted) {
             return Ok(caller);
         }
         Err(Refusal::Untrusted(caller.subject()))

@@ -1,7 +1,7 @@
-//! Callers: verifies the bearer token of a node's proxy.
+//! Callers: verifies the bearer token of a node's proxy or of a waypoint's pod.
 //!
 //! On one machine control signs the tokens itself, and accepts one only from an address of its
-//! node: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
+//! node or pod: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
 //! it can say whether one is valid: the pod that it was issued to must still exist. It is never
 //! asked about a token that it has not signed, see [`crate::issuer`]. Its positive answers are
 //! remembered for a minute, by the token's hash; a token itself is never kept and never part of an
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_manifest::ObjectName;
-use ambit_tls::token::{TokenError, TokenVerifier};
+use ambit_tls::token::{Claims, PodClaim, TokenError, TokenVerifier};
 use ambit_words::error_chain;
 use ambit_words::names::TOKEN_AUDIENCE;
 use base64::Engine as _;
@@ -55,11 +55,31 @@ pub(crate) struct Caller {
     pub(crate) node: String,
     /// When its token ends.
     pub(crate) expires_at: SystemTime,
-    /// The pod that its token was given to, name and uid.
-    pod: Option<(String, String)>,
+    /// The pod that its token was given to.
+    pub(crate) pod: Option<PodClaim>,
+    /// For whom it speaks.
+    pub(crate) speaks_for: SpeaksFor,
+}
+
+/// For whom a caller speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpeaksFor {
+    /// All pods of its node, if its account is trusted.
+    Node,
+    /// Itself alone, if its pod is a waypoint's.
+    Waypoint,
 }
 
 impl Caller {
+    /// Whom its calls, streams and connections count for: its node, or its pod, which no node has
+    /// the name of.
+    pub(crate) fn account_holder(&self) -> String {
+        match (self.speaks_for, &self.pod) {
+            (SpeaksFor::Waypoint, Some(pod)) => format!("{}/{}", self.namespace, pod.name),
+            _ => self.node.clone(),
+        }
+    }
+
     /// `system:serviceaccount:<namespace>:<name>`.
     pub(crate) fn subject(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
@@ -86,6 +106,12 @@ pub(crate) enum CallerError {
         node: String,
         /// Where the call comes from.
         from: Option<IpAddr>,
+    },
+    /// Control's own token comes from elsewhere than its pod.
+    #[error("the token is bound to pod {pod}, and this call does not come from its addresses")]
+    ElsewhereThanPod {
+        /// The token's pod.
+        pod: String,
     },
     /// A cluster's token is refused.
     #[error("the token is refused: {0}")]
@@ -131,6 +157,9 @@ impl Callers {
             Self::Own(verifier) => {
                 let claims = verifier.verify(token, TOKEN_AUDIENCE, now)?;
                 let from = remote.map(|remote| remote.ip().to_canonical());
+                if claims.pod.is_some() {
+                    return of_pod(claims, from, world).await;
+                }
                 let is_there = from.is_some_and(|ip| world.is_address_of(&claims.node, ip));
                 // A token without a node gives no access; the code that needs the node refuses it.
                 if !is_there && !claims.node.is_empty() {
@@ -142,6 +171,7 @@ impl Callers {
                     node: claims.node,
                     expires_at: claims.expires_at,
                     pod: None,
+                    speaks_for: SpeaksFor::Node,
                 })
             }
             Self::Reviewed(reviews) => {
@@ -152,6 +182,34 @@ impl Callers {
     }
 }
 
+/// The caller of an own token of a pod: it calls from an address that is the pod's alone, and never
+/// speaks for its node.
+async fn of_pod(
+    claims: Claims,
+    from: Option<IpAddr>,
+    world: &World,
+) -> Result<Caller, CallerError> {
+    let caller = Caller {
+        namespace: claims.namespace,
+        service_account: claims.service_account,
+        node: claims.node,
+        expires_at: claims.expires_at,
+        pod: claims.pod,
+        speaks_for: SpeaksFor::Waypoint,
+    };
+    let caller = located(caller, world).await?;
+    let name = caller.pod.as_ref().map_or("", |pod| &pod.name);
+    let object = ObjectName::new(&caller.namespace, name);
+    let builder = world.read();
+    let is_there = builder.store().pod(&object).is_some_and(|(pod, state)| {
+        from.is_some_and(|from| state.own_addresses(pod).contains(&from))
+    });
+    if is_there {
+        return Ok(caller);
+    }
+    Err(CallerError::ElsewhereThanPod { pod: format!("{}/{name}", caller.namespace) })
+}
+
 fn bearer(metadata: &MetadataMap) -> Option<&str> {
     let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
@@ -160,7 +218,7 @@ fn bearer(metadata: &MetadataMap) -> Option<&str> {
 /// Compares the token's pod with the world: it must exist with the same uid, and it names the node
 /// if the token does not.
 async fn located(mut caller: Caller, world: &World) -> Result<Caller, CallerError> {
-    let Some((name, uid)) = &caller.pod else { return Ok(caller) };
+    let Some(PodClaim { name, uid }) = &caller.pod else { return Ok(caller) };
     let object = ObjectName::new(&caller.namespace, name);
     let mut objects = world.objects();
     let appears = async {
@@ -356,13 +414,14 @@ fn accept(status: TokenReviewStatus, expires_at: SystemTime) -> Result<Caller, C
         service_account: service_account.to_owned(),
         node: first("node-name").unwrap_or_default(),
         expires_at,
-        pod: first("pod-name").zip(first("pod-uid")),
+        pod: first("pod-name").zip(first("pod-uid")).map(|(name, uid)| PodClaim { name, uid }),
+        speaks_for: SpeaksFor::Node,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use ambit_tls::token::{Claims, ISSUER, TokenSigner};
+    use ambit_tls::token::{ISSUER, TokenSigner};
     use base64::prelude::BASE64_STANDARD;
     use serde_json::{Value, json};
 
@@ -447,6 +506,7 @@ mod tests {
             namespace: "istio-system".to_owned(),
             service_account: "ztunnel".to_owned(),
             node: node.to_owned(),
+            pod: None,
         };
         signer.sign(&claims).unwrap().to_string()
     }
@@ -662,6 +722,7 @@ mod tests {
             node: String::new(),
             expires_at: SystemTime::now(),
             pod: None,
+            speaks_for: SpeaksFor::Node,
         };
         let until = Instant::now() + REMEMBERED_FOR;
         for index in 0..REMEMBERED_MAX + 10 {

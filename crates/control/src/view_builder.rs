@@ -7,6 +7,7 @@
 //! reads a file or a clock, or uses the network.
 
 mod entries;
+pub(crate) mod gateways;
 mod known;
 mod peer_auth;
 pub(crate) mod records;
@@ -218,7 +219,8 @@ impl Builder {
     fn service(&mut self, name: &ServiceName) -> Option<Service> {
         let namespace = self.store.namespace(&name.namespace);
         if let Some((object, record)) = self.store.kubernetes_service(&self.mesh, name) {
-            return Some(services::build(&self.mesh, object, record, &namespace));
+            let gateways = self.store.gateways();
+            return Some(services::build(&self.mesh, object, record, &namespace, gateways));
         }
         let Some((object, entry)) = self.store.entry_of_host(name) else {
             self.vips.release(&name.namespace, &name.hostname);
@@ -237,7 +239,9 @@ impl Builder {
             self.vips.release(&name.namespace, &name.hostname);
             Vec::new()
         };
-        Some(entries::service(&self.mesh, &object, &entry, &name.hostname, &allocated, &namespace))
+        let (host, gateways) = (&name.hostname, self.store.gateways());
+        let mesh = &self.mesh;
+        Some(entries::service(mesh, &object, &entry, host, &allocated, &namespace, gateways))
     }
 
     fn workload_change(&mut self, uid: Text, workload: Option<Workload>) -> Option<Change> {
@@ -254,16 +258,21 @@ impl Builder {
 
     /// The workload of a pod or WorkloadEntry, with what it serves and what policies it is held to.
     fn member(&self, member: &Member) -> Option<Workload> {
+        let namespace = self.store.namespace(member.namespace());
+        let gateways = self.store.gateways();
         let (mut workload, serving) = match member {
             Member::Pod(name) => {
                 let (pod, state) = self.store.pod(name)?;
                 let node = self.store.node(&pod.node);
-                let workload = workloads::build(&self.mesh, name, pod, state, node)?;
+                let mesh = &self.mesh;
+                let workload =
+                    workloads::build(mesh, name, pod, state, node, &namespace, gateways)?;
                 (workload, self.store.served_by_pod(&self.mesh, name, pod, state))
             }
             Member::Entry(name) => {
                 let entry = self.store.workload_entry(name)?;
-                let workload = entries::workload(&self.mesh, name, entry);
+                let workload =
+                    entries::workload(&self.mesh, name, entry, &namespace, gateways);
                 (workload, self.store.served_by_entry(&self.mesh, name, entry))
             }
         };

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
+use ambit_manifest::ObjectName;
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::view::Change;
@@ -18,6 +19,7 @@ use ambit_words::error_chain;
 use tokio::sync::watch;
 
 use crate::ca::Holder;
+use crate::callers::Caller;
 use crate::durable::{self, PRIVATE};
 use crate::metrics::Metrics;
 use crate::registry::{Batch, Event};
@@ -141,13 +143,48 @@ impl World {
         })
     }
 
-    /// Every identity on every node that should hold a certificate: those of captured pods.
+    /// Whether the caller's pod is a waypoint's, and may run. It must be the very pod that the
+    /// token was given to, with the token's account.
+    pub(crate) fn is_waypoint(&self, caller: &Caller) -> bool {
+        let Some(claim) = &caller.pod else { return false };
+        let name = ObjectName::new(&caller.namespace, &claim.name);
+        let builder = self.read();
+        let store = builder.store();
+        store.pod(&name).is_some_and(|(pod, state)| {
+            *pod.uid == *claim.uid
+                && *pod.service_account == *caller.service_account
+                && state.may_run(pod)
+                && store.gateways().of_pod(&caller.namespace, pod).is_some()
+        })
+    }
+
+    /// The pods of waypoints that have a node, with their uid, account and node.
+    pub(crate) fn waypoint_pods(&self) -> Vec<WaypointPod> {
+        let builder = self.read();
+        let store = builder.store();
+        let pods = store.pods().filter_map(|(name, pod)| {
+            let (_, state) = store.pod(name)?;
+            let is_meant = !pod.node.is_empty() && state.may_run(pod);
+            store.gateways().of_pod(&name.namespace, pod).filter(|_| is_meant)?;
+            Some(WaypointPod {
+                name: name.clone(),
+                uid: pod.uid.clone(),
+                service_account: pod.service_account.clone(),
+                node: pod.node.clone(),
+            })
+        });
+        pods.collect()
+    }
+
+    /// Every identity on every node that should hold a certificate: those of captured pods
+    /// and of waypoints.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         let builder = self.read();
         let (store, mesh) = (builder.store(), builder.mesh());
         let holders = store.pods().filter_map(|(name, pod)| {
             let (_, state) = store.pod(name)?;
-            (state.may_run(pod) && state.is_captured(pod)).then(|| {
+            let has_own = store.gateways().of_pod(&name.namespace, pod).is_some();
+            (state.may_run(pod) && (state.is_captured(pod) || has_own)).then(|| {
                 let identity = Identity::new(
                     mesh.trust_domain.clone(),
                     name.namespace.clone(),
@@ -172,6 +209,19 @@ impl World {
     pub(crate) fn nodes(&self) -> Vec<Text> {
         self.read().store().nodes().map(|(name, _)| name.clone()).collect()
     }
+}
+
+/// A pod of a waypoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WaypointPod {
+    /// Its namespace and name.
+    pub(crate) name: ObjectName,
+    /// Its uid.
+    pub(crate) uid: Text,
+    /// Its service account.
+    pub(crate) service_account: Text,
+    /// Its node.
+    pub(crate) node: Text,
 }
 
 fn serve(resources: &mut Resources, change: &Change) {

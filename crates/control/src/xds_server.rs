@@ -3,7 +3,8 @@
 //! The stream's state machine decides what to send; this file feeds it requests and the newest
 //! resources, and sends its responses. A change is sent as soon as the client can take it: there is
 //! no timer that churn could extend, and changes that arrive while the client is busy go into the
-//! next response. Nothing here may serve a client that has not proven to be a node's proxy.
+//! next response. Nothing here may serve a client that has not proven to be a node's proxy
+//! or a waypoint.
 
 mod streams;
 
@@ -32,7 +33,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use crate::authentication::Authentication;
-use crate::callers::Caller;
+use crate::callers::{Caller, SpeaksFor};
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -118,6 +119,8 @@ struct Client {
     remote: Option<SocketAddr>,
     id: String,
     node: String,
+    /// The waypoint's pod that it is; none for a node's proxy.
+    waypoint: Option<String>,
     since: SystemTime,
     progress: Mutex<Vec<Progress>>,
 }
@@ -127,7 +130,15 @@ impl Client {
     fn new(remote: Option<SocketAddr>, node: String, stream: &Stream) -> Self {
         let id = stream.node().map(|told| told.id.to_string()).unwrap_or_default();
         let (since, progress) = (SystemTime::now(), Mutex::new(stream.progress()));
-        Self { remote, id, node, since, progress }
+        Self { remote, id, node, waypoint: None, since, progress }
+    }
+
+    /// Its name in messages.
+    fn name(&self) -> String {
+        match &self.waypoint {
+            Some(pod) => format!("{pod}: this waypoint"),
+            None => format!("{}: its proxy", self.node),
+        }
     }
 
     fn progress(&self) -> Vec<Progress> {
@@ -147,7 +158,8 @@ impl Clients {
     /// The nodes whose proxy is connected.
     pub(crate) fn nodes(&self) -> Vec<String> {
         let connected = self.connected.lock().expect("no holder of the lock panics");
-        connected.values().map(|client| client.node.clone()).collect()
+        let proxies = connected.values().filter(|client| client.waypoint.is_none());
+        proxies.map(|client| client.node.clone()).collect()
     }
 
     /// The nodes whose proxy has not answered the newest resources of a type that it asked for,
@@ -160,12 +172,13 @@ impl Clients {
                 let kind = type_name(it.resource_type);
                 match &it.rejection {
                     Some(rejection) => Some(format!(
-                        "{}: its proxy refuses the newest {kind} resources: {}",
-                        client.node, rejection.reason
+                        "{} refuses the newest {kind} resources: {}",
+                        client.name(),
+                        rejection.reason
                     )),
                     None if it.acknowledged_sequence < newest => Some(format!(
-                        "{}: its proxy has not acknowledged the newest {kind} resources",
-                        client.node
+                        "{} has not acknowledged the newest {kind} resources",
+                        client.name()
                     )),
                     None => None,
                 }
@@ -226,9 +239,9 @@ impl Discovery {
             return Err(stopping());
         }
         let key = self.clients.next.fetch_add(1, Ordering::Relaxed);
-        let node = caller.as_ref().map(|caller| &*caller.node).filter(|node| !node.is_empty());
-        let place = match node.zip(remote.as_ref()) {
-            Some((node, remote)) => Some(self.streams.enter(node, key, remote).await),
+        let holder = caller.as_ref().map(Caller::account_holder).filter(|it| !it.is_empty());
+        let place = match holder.zip(remote.as_ref()) {
+            Some((holder, remote)) => Some(self.streams.enter(&holder, key, remote).await),
             None => None,
         };
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
@@ -324,9 +337,14 @@ impl StreamTask {
                     // It may be the client's fault, who must hear of it, or that it is gone.
                     Err(status) => return End::Told(status),
                 },
-                changed = self.resources.changed() => if changed.is_err() {
-                    return End::Told(Status::unavailable("the control plane stops"));
-                },
+                changed = self.resources.changed() => {
+                    if changed.is_err() {
+                        return End::Told(Status::unavailable("the control plane stops"));
+                    }
+                    if let Err(end) = self.still_waypoint() {
+                        return end;
+                    }
+                }
                 () = turn_over(self.turn.as_ref().map(|turn| turn.over_at)) => self.turn = None,
                 () = &mut expiry => {
                     let what = "the token has expired; reconnect with a fresh one";
@@ -340,6 +358,20 @@ impl StreamTask {
         }
     }
 
+    /// A waypoint is served as long as its Gateway is there, and its pod is the Gateway's.
+    fn still_waypoint(&self) -> Result<(), End> {
+        match &self.caller {
+            Some(caller)
+                if caller.speaks_for == SpeaksFor::Waypoint
+                    && !self.discovery.world.is_waypoint(caller) =>
+            {
+                let what = "this pod is no longer a waypoint's";
+                Err(End::Told(Status::permission_denied(what)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<(), End> {
         let is_first = self.stream.node().is_none();
         let resources = self.resources.borrow_and_update().clone();
@@ -348,7 +380,11 @@ impl StreamTask {
             refused.map_err(|error| End::Told(Status::invalid_argument(error_chain(&error))))?;
         if is_first {
             self.check_node()?;
-            let client = Arc::new(Client::new(self.remote, self.node(), &self.stream));
+            let mut client = Client::new(self.remote, self.node(), &self.stream);
+            let caller = self.caller.as_ref();
+            let waypoint = caller.filter(|caller| caller.speaks_for == SpeaksFor::Waypoint);
+            client.waypoint = waypoint.map(Caller::account_holder);
+            let client = Arc::new(client);
             self.discovery.clients.add(self.key, client.clone());
             self.client = Some(client);
         }

@@ -1,10 +1,11 @@
-//! The machine's controllers: from Deployments to pods, from pods to nodes.
+//! The machine's controllers: from Gateways to Deployments, from these to pods, from pods to nodes.
 //!
 //! [`step`] compares the objects with what the nodes report, and makes the changes that bring the
 //! two closer. Pure functions in [`rollout`] and [`schedule`] decide what to change; this file only
 //! reads and writes objects. It never waits: it is called again whenever an object or a status
 //! changes.
 
+pub(crate) mod gateways;
 pub(crate) mod rollout;
 pub(crate) mod schedule;
 mod shape;
@@ -14,15 +15,23 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::objects::{Kind, ObjectRef, Store, StoreError};
+use crate::objects::{Admission, Kind, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase};
+pub(crate) use gateways::MeshNames;
 pub(crate) use shape::{decode, text};
 
 /// Brings pods closer to what the objects ask for. Answers whether anything changed.
-pub(crate) fn step(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
+pub(crate) fn step(
+    store: &mut Store,
+    reported: &Mirror,
+    admission: &Admission,
+    mesh: Option<&MeshNames>,
+    now: &str,
+) -> Result<bool, StoreError> {
     let gone = gone(store, reported);
     store.remove_gone(&gone)?;
     let mut changed = !gone.is_empty();
+    changed |= gateways::step(store, admission, mesh, now)?;
     changed |= roll_out(store, reported, now)?;
     changed |= place(store, now)?;
     Ok(changed)

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// The first word of a command that means the shipped binary, wherever that lies.
 pub(crate) const SHIPPED_BINARY: &str = "ambit";
+/// The image of waypoints.
+pub(crate) const WAYPOINT_IMAGE: &str = "ambit/waypoint";
 /// Where a pod finds the shipped binary under every name that it answers to: below `/run`, which is
 /// the pod's own.
 pub const PROGRAMS: &str = "/run/ambit-programs";
@@ -107,6 +109,7 @@ pub fn command_line(
                 return Err(ImageError::SampleWithoutName { image: image.to_owned() });
             }
             "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
+            WAYPOINT_IMAGE => built_in(&[SHIPPED_BINARY, "waypoint"]),
             "ably77/vegeta" | "peterevans/vegeta" => built_in(&["vegeta"]),
             "fortio/fortio" => built_in(&["fortio"]),
             "curlimages/curl" => built_in(&["curl"]),
@@ -246,6 +249,7 @@ mod tests {
         check("docker.io/nicholasjackson/fake-service", &[], &[], Ok("ambit|sample|fake-service"));
         check("ambit/sample:1", &[], &["echo", "--port=7"], Ok("ambit|sample|echo|--port=7"));
         check("ambit/sample", &[], &[], Err("[\"echo\"]"));
+        check("ambit/waypoint", &[], &[], Ok("ambit|waypoint"));
         check("curlimages/curl:8.1", &["sleep"], &["infinity"], Ok("sleep|infinity"));
         check("curlimages/curl", &[], &["-v", "http://a"], Ok("curl|-v|http://a"));
         check("fortio/fortio:latest", &[], &["server"], Ok("fortio|server"));

@@ -24,7 +24,7 @@ use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
 use super::{exec, fabric, server};
 use crate::addresses::NodeNetwork;
-use crate::controller;
+use crate::controller::{self, MeshNames};
 use crate::layout::Layout;
 use crate::logs::LogFile;
 use crate::objects::{Admission, Store};
@@ -163,7 +163,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         store.write(object, value, &timestamp())?;
         fs::create_dir_all(layout.node(&network.name()))?;
     }
-    let reported = Mirror::new(&layout);
+    let (reported, mesh) = (Mirror::new(&layout), MeshNames::of(config));
     let reaper = Reaper::start()?;
     tell(&Progress::Done { what: "the networks".to_owned() });
     let machine = Machine {
@@ -171,7 +171,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         roles: Roles::default(),
         fabric: own,
         capture: Mutex::new(None),
-        objects: Mutex::new(Objects { store, reported, admission }),
+        objects: Mutex::new(Objects { store, reported, admission, mesh }),
         changed: Notify::new(),
         end: Notify::new(),
         layout,

@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ambit_words::names::{ROOT_CERTIFICATE, WAYPOINT_CREDENTIALS};
+
 /// The longest path of a state directory: the sockets below it must fit a `sockaddr_un`.
 pub(crate) const STATE_PATH_LEN_MAX: usize = 43;
 
@@ -143,7 +145,12 @@ impl Layout {
 
     /// The root certificate that was handed over with the token.
     pub(crate) fn root_certificate(&self, node: &str) -> PathBuf {
-        self.node(node).join("root-cert.pem")
+        self.node(node).join(ROOT_CERTIFICATE)
+    }
+
+    /// Token and root certificate of a waypoint's pod, each in a directory; control writes them.
+    pub(crate) fn waypoint_credentials(&self, node: &str, uid: &str) -> PathBuf {
+        self.node(node).join(WAYPOINT_CREDENTIALS).join(uid)
     }
 
     /// The network namespace of control or of a node, by its name.

@@ -31,6 +31,8 @@ pub(crate) struct PodPlan {
     pub(crate) hidden: PathBuf,
     /// Files of the host's tree that the pod sees otherwise: where, and the content's file.
     pub(crate) files: Vec<(PathBuf, PathBuf)>,
+    /// Directories that the pod sees below `/run`, read-only: where, and which.
+    pub(crate) directories: Vec<(PathBuf, PathBuf)>,
     /// The pod's own directory, in which its socket lies.
     pub(crate) directory: PathBuf,
     /// The directory of the container logs, and how their names begin.

@@ -16,7 +16,7 @@ use super::command::Apply;
 use super::record::Record;
 use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
-use crate::controller::{self, text};
+use crate::controller::{self, MeshNames, text};
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::objects::{Admission, ApplyError, Changes, ObjectRef, Store, StoreError};
@@ -51,6 +51,8 @@ pub(super) struct Objects {
     pub(super) store: Store,
     pub(super) reported: Mirror,
     pub(super) admission: Admission,
+    /// What names the mesh, if the machine has one.
+    pub(super) mesh: Option<MeshNames>,
 }
 
 impl Objects {
@@ -93,7 +95,8 @@ impl Objects {
     /// Lets the controllers work until they have nothing to do.
     pub(super) fn settle(&mut self) -> Result<(), StoreError> {
         for _ in 0..STEPS_MAX {
-            if !controller::step(&mut self.store, &self.reported, &timestamp())? {
+            let Self { store, reported, admission, mesh } = self;
+            if !controller::step(store, reported, admission, mesh.as_ref(), &timestamp())? {
                 return Ok(());
             }
         }
@@ -198,7 +201,8 @@ mod tests {
         .unwrap();
         record.write(&layout).unwrap();
         let admission = Admission { images: old.clone(), rootless: false };
-        let mut objects = Objects { store, reported: Mirror::new(&layout), admission };
+        let reported = Mirror::new(&layout);
+        let mut objects = Objects { store, reported, admission, mesh: None };
         let mut apply = |name: &str| {
             let metadata = json!({ "name": name });
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});

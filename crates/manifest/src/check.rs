@@ -11,12 +11,13 @@ mod policies;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ambit_words::labels::{HOSTNAME, NONE, SERVICE_NAME, USE_WAYPOINT};
+use ambit_words::labels::{HOSTNAME, NONE, SERVICE_NAME, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE};
 use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use k8s_openapi::api::core::v1::{PodSpec, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::gateway::{Bound, Unbound, binding};
 use super::istio::{Resolution, ServiceEntry, ServiceEntrySpec};
 use super::validate::names;
 use super::{Errors, Finding, Kind, Manifests, Object, ObjectKey, Typed};
@@ -109,7 +110,7 @@ impl<'a> All<'a> {
     }
 
     fn surprises(&self, object: &Object, warnings: &mut Vec<Finding>) {
-        waypoint(object, warnings);
+        self.waypoint(object, warnings);
         match &object.typed {
             Typed::Service(service) => self.service(object, service, warnings),
             Typed::EndpointSlice(slice) => self.slice(object, slice, warnings),
@@ -304,37 +305,72 @@ impl<'a> All<'a> {
             )),
         }
     }
-}
 
-/// A label that names a waypoint: there is none, and what must pass it is refused.
-fn waypoint(object: &Object, warnings: &mut Vec<Finding>) {
-    let named = |labels: Option<&BTreeMap<String, String>>| {
-        let waypoint = labels.and_then(|labels| labels.get(USE_WAYPOINT));
-        waypoint.filter(|waypoint| ![NONE, ""].contains(&waypoint.as_str())).cloned()
-    };
-    let key = &object.key;
-    let refused = match key.kind {
-        Kind::Namespace => format!("the Services of {}", key.name),
-        Kind::Service | Kind::ServiceEntry => format!("{}/{}", key.namespace, key.name),
-        Kind::Pod | Kind::Deployment => format!("the pods of {}/{}", key.namespace, key.name),
-        Kind::WorkloadEntry => format!("the workload {}/{}", key.namespace, key.name),
-        _ => return,
-    };
-    let (at, waypoint) = match pods(key, &object.typed) {
-        Some(pods) if key.kind == Kind::Deployment => {
-            ("spec.template.metadata.labels", named(pods.labels))
+    /// A label that names a waypoint which is none for this object: what must pass it is refused.
+    fn waypoint(&self, object: &Object, warnings: &mut Vec<Finding>) {
+        let key = &object.key;
+        let (refused, is_workload) = match key.kind {
+            Kind::Namespace => (format!("the Services of {}", key.name), false),
+            Kind::Service | Kind::ServiceEntry => (format!("{}/{}", key.namespace, key.name), false),
+            Kind::Pod | Kind::Deployment => {
+                (format!("the pods of {}/{}", key.namespace, key.name), true)
+            }
+            Kind::WorkloadEntry => (format!("the workload {}/{}", key.namespace, key.name), true),
+            _ => return,
+        };
+        let (at, labels) = match pods(key, &object.typed) {
+            Some(pods) if key.kind == Kind::Deployment => {
+                ("spec.template.metadata.labels", pods.labels)
+            }
+            _ => ("metadata.labels", object.typed.metadata().labels.as_ref()),
+        };
+        let Some(labels) = labels else { return };
+        let named = labels.get(USE_WAYPOINT).filter(|it| ![NONE, ""].contains(&it.as_str()));
+        let Some(waypoint) = named else { return };
+        let own = if key.kind == Kind::Namespace { &key.name } else { &key.namespace };
+        let unbound = match self.bound(waypoint, own, labels, is_workload) {
+            Err(unbound) => unbound,
+            Ok(()) => return,
+        };
+        if unbound == Unbound::OtherTraffic && key.kind == Kind::Namespace {
+            // It means the pods of the namespace, or nothing.
+            return;
         }
-        _ => ("metadata.labels", named(object.typed.metadata().labels.as_ref())),
-    };
-    let Some(waypoint) = waypoint else { return };
-    warnings.push(object.finding(
-        format!("{at}.{USE_WAYPOINT}"),
-        format!(
-            "the waypoint `{waypoint}` does not exist, layer 7 is not available yet: every new \
-             connection of captured clients to {refused} is refused"
-        ),
-        format!("remove the label {USE_WAYPOINT} from {key}"),
-    ));
+        warnings.push(object.finding(
+            format!("{at}.{USE_WAYPOINT}"),
+            format!(
+                "the waypoint `{waypoint}` {}: every new connection of captured clients to \
+                 {refused} is refused",
+                unbound.what()
+            ),
+            format!("{}, or remove the label {USE_WAYPOINT} from {key}", unbound.remedy()),
+        ));
+    }
+
+    /// Whether the Gateway `name` is a waypoint for objects of namespace `own` with these labels.
+    fn bound(
+        &self,
+        name: &str,
+        own: &str,
+        labels: &BTreeMap<String, String>,
+        is_workload: bool,
+    ) -> Result<(), Unbound> {
+        let none = BTreeMap::new();
+        let of_namespace = self.objects.get(&ObjectKey::new(Kind::Namespace, "", own));
+        let of_namespace = of_namespace.and_then(|it| it.metadata().labels.as_ref());
+        let namespace = labels.get(USE_WAYPOINT_NAMESPACE).map_or(own, String::as_str);
+        let gateway = match self.objects.get(&ObjectKey::new(Kind::Gateway, namespace, name)) {
+            Some(Typed::Gateway(gateway)) => Some(&**gateway),
+            _ => None,
+        };
+        let class = gateway.map_or("", |it| it.spec.gateway_class_name.as_str());
+        let class = match self.objects.get(&ObjectKey::new(Kind::GatewayClass, "", class)) {
+            Some(Typed::GatewayClass(class)) => Some(&class.spec),
+            _ => None,
+        };
+        let labels = of_namespace.unwrap_or(&none);
+        binding(gateway, class, Bound { namespace: own, labels, is_workload })
+    }
 }
 
 fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {

@@ -33,6 +33,8 @@ pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<T
         Kind::PeerAuthentication => Typed::PeerAuthentication(strict(value, issues)?),
         Kind::ServiceEntry => Typed::ServiceEntry(strict(value, issues)?),
         Kind::WorkloadEntry => Typed::WorkloadEntry(strict(value, issues)?),
+        Kind::GatewayClass => Typed::GatewayClass(strict(value, issues)?),
+        Kind::Gateway => Typed::Gateway(strict(value, issues)?),
     })
 }
 
@@ -73,6 +75,8 @@ pub(crate) fn canonical(typed: &Typed) -> Value {
         Typed::PeerAuthentication(object) => to_value(object),
         Typed::ServiceEntry(object) => to_value(object),
         Typed::WorkloadEntry(object) => to_value(object),
+        Typed::GatewayClass(object) => to_value(object),
+        Typed::Gateway(object) => to_value(object),
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod check;
 mod decode;
 mod document;
 mod finding;
+pub mod gateway;
 pub mod istio;
 mod name;
 mod object;
@@ -20,6 +21,7 @@ mod source;
 mod spelling;
 mod unread;
 mod validate;
+pub mod waypoint;
 mod workloads;
 
 use std::collections::HashMap;
@@ -120,6 +122,8 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
         Kind::ServiceEntry => Typed::ServiceEntry(typed(json)?),
         Kind::WorkloadEntry => Typed::WorkloadEntry(typed(json)?),
+        Kind::GatewayClass => Typed::GatewayClass(typed(json)?),
+        Kind::Gateway => Typed::Gateway(typed(json)?),
     })
 }
 

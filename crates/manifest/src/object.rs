@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
+use super::gateway::{Gateway, GatewayClass};
 use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
 
 /// A kind of object that Ambit reads.
@@ -36,6 +37,8 @@ pub enum Kind {
     PeerAuthentication,
     ServiceEntry,
     WorkloadEntry,
+    GatewayClass,
+    Gateway,
 }
 
 /// How one kind is written.
@@ -52,6 +55,9 @@ const SECURITY: &[&str] = &["security.istio.io/v1", "security.istio.io/v1beta1"]
 const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
 
+const GATEWAYS: &[&str] =
+    &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
+
 const fn names(
     kind: Kind,
     name: &'static str,
@@ -64,7 +70,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 13] = [
+const KINDS: [KindNames; 15] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -82,6 +88,8 @@ const KINDS: [KindNames; 13] = [
     names(Kind::PeerAuthentication, "PeerAuthentication", "peerauthentications", true, SECURITY),
     names(Kind::ServiceEntry, "ServiceEntry", "serviceentries", true, NETWORKING),
     names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
+    names(Kind::GatewayClass, "GatewayClass", "gatewayclasses", false, GATEWAYS),
+    names(Kind::Gateway, "Gateway", "gateways", true, GATEWAYS),
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
 ];
@@ -194,6 +202,8 @@ pub enum Typed {
     PeerAuthentication(Arc<PeerAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
     WorkloadEntry(Arc<WorkloadEntry>),
+    GatewayClass(Arc<GatewayClass>),
+    Gateway(Arc<Gateway>),
 }
 
 impl Typed {
@@ -213,6 +223,8 @@ impl Typed {
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
             Self::WorkloadEntry(_) => Kind::WorkloadEntry,
+            Self::GatewayClass(_) => Kind::GatewayClass,
+            Self::Gateway(_) => Kind::Gateway,
         }
     }
 
@@ -232,6 +244,8 @@ impl Typed {
             Self::PeerAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,
             Self::WorkloadEntry(object) => &object.metadata,
+            Self::GatewayClass(object) => &object.metadata,
+            Self::Gateway(object) => &object.metadata,
         }
     }
 

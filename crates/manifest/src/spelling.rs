@@ -6,11 +6,12 @@ use ambit_words::labels;
 
 /// Label keys that Ambit reads. A key that is almost one of them has no effect, and Kubernetes
 /// takes it without complaint.
-const LABELS: [&str; 8] = [
+const LABELS: [&str; 9] = [
     labels::DATAPLANE_MODE,
     labels::USE_WAYPOINT,
     labels::USE_WAYPOINT_NAMESPACE,
     labels::INGRESS_USE_WAYPOINT,
+    labels::WAYPOINT_FOR,
     labels::CUT_OPEN_CONNECTIONS,
     labels::CANONICAL_NAME,
     labels::CANONICAL_REVISION,

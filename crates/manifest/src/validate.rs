@@ -4,6 +4,7 @@
 //! here may change an object.
 
 pub(crate) mod core;
+pub(crate) mod gateways;
 pub mod names;
 pub(crate) mod networking;
 pub(crate) mod pods;
@@ -43,6 +44,8 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             networking::service_entry(&object.spec, namespace, &spec, issues);
         }
         Typed::WorkloadEntry(object) => networking::workload_entry(&object.spec, &spec, issues),
+        Typed::GatewayClass(object) => gateways::class(&object.spec, &spec, issues),
+        Typed::Gateway(object) => gateways::gateway(object, issues),
     }
 }
 

@@ -1,6 +1,6 @@
-//! Node tokens: JWT ES256, shaped like a Kubernetes service account token.
+//! Tokens of nodes and of pods: JWT ES256, shaped like a Kubernetes service account token.
 //!
-//! Control signs a token for each node and verifies what nodes present. There is one algorithm and
+//! Control signs a token for each node and each waypoint's pod, and verifies what nodes present. There is one algorithm and
 //! one issuer: the header is compared with them, never obeyed. Claims are read only after the
 //! signature is verified. A token without an expiry, for another audience or from another issuer is
 //! refused. A token is a secret: it is never part of an error.
@@ -47,6 +47,17 @@ pub struct Claims {
     pub service_account: String,
     /// The node that it is bound to.
     pub node: String,
+    /// The pod that it is bound to; none for a node's own.
+    pub pod: Option<PodClaim>,
+}
+
+/// The pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodClaim {
+    /// Its name.
+    pub name: String,
+    /// Its uid: a later pod of the same name is another.
+    pub uid: String,
 }
 
 impl Claims {
@@ -126,6 +137,8 @@ struct WireBinding {
     namespace: String,
     serviceaccount: WireName,
     node: WireName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod: Option<PodClaim>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -194,6 +207,7 @@ impl TokenSigner {
                 namespace: claims.namespace.clone(),
                 serviceaccount: WireName { name: claims.service_account.clone() },
                 node: WireName { name: claims.node.clone() },
+                pod: claims.pod.clone(),
             },
         };
         let body = serde_json::to_vec(&wire).expect("texts and numbers are always JSON");
@@ -280,6 +294,7 @@ fn accept(wire: WireClaims, audience: &str, now: SystemTime) -> Result<Claims, T
         namespace: wire.kubernetes.namespace,
         service_account: wire.kubernetes.serviceaccount.name,
         node: wire.kubernetes.node.name,
+        pod: wire.kubernetes.pod,
     };
     if wire.sub != claims.subject() {
         return Err(TokenError::Subject(wire.sub));

@@ -34,7 +34,7 @@ pub use authority::{
     RotationPhase, RotationStatus,
 };
 pub use lists::{
-    AuthorizationPolicy, Condition, Endpoints, LoadBalancing, Locality, Namespace, Node,
+    AuthorizationPolicy, Condition, Endpoints, Gateway, LoadBalancing, Locality, Namespace, Node,
     PeerAuthentication, Pod, Policy, Service, ServicePort, Workload,
 };
 pub use proxy::{
@@ -71,6 +71,8 @@ pub mod control {
     pub const WORKLOADS: &str = "/get/workloads";
     /// A list of [`super::Policy`].
     pub const POLICIES: &str = "/get/policies";
+    /// A list of [`super::Gateway`]: waypoints. `?namespace=` narrows it.
+    pub const GATEWAYS: &str = "/get/gateways";
     /// A list of [`super::Node`].
     pub const NODES: &str = "/get/nodes";
     /// A list of [`super::Namespace`].

@@ -12,6 +12,20 @@ pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 /// Sends what comes through a gateway to the waypoint too.
 pub const INGRESS_USE_WAYPOINT: &str = "istio.io/ingress-use-waypoint";
+/// On a Gateway: which traffic the waypoint is for.
+pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
+/// The revision of a control plane that an object belongs to.
+pub const REVISION: &str = "istio.io/rev";
+/// On a pod: `false` keeps a sidecar out of it.
+pub const SIDECAR_INJECT: &str = "sidecar.istio.io/inject";
+/// The Gateway that an object was made for.
+pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+/// The class of the Gateway that an object was made for.
+pub const GATEWAY_CLASS_NAME: &str = "gateway.networking.k8s.io/gateway-class-name";
+/// The controller that made an object for a Gateway.
+pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
+/// The network of a pod.
+pub const NETWORK: &str = "topology.istio.io/network";
 /// On a pod or namespace: `true` has connections cut that are older than the capture.
 pub const CUT_OPEN_CONNECTIONS: &str = "ambit.io/cut-open-connections";
 /// The name of an application, in telemetry.

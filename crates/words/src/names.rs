@@ -28,3 +28,13 @@ pub const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 /// The media type of metrics.
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Below a node's credentials: those of its waypoint pods, each in a directory of the pod's uid.
+pub const WAYPOINT_CREDENTIALS: &str = "waypoints";
+/// The directory of a pod's token, in its credentials and below `/var/run/secrets`.
+pub const TOKENS: &str = "tokens";
+/// The file of a pod's token there.
+pub const POD_TOKEN: &str = "istio-token";
+/// The directory of a pod's root certificate, in its credentials and below `/var/run/secrets`.
+pub const ROOTS: &str = "istio";
+/// The file of the root certificate, with a node's credentials and a pod's.
+pub const ROOT_CERTIFICATE: &str = "root-cert.pem";

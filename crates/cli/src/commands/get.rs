@@ -42,6 +42,7 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         Kind::Services => of_control::<admin::Service>(&mesh, &args, control::SERVICES).await,
         Kind::Workloads => of_control::<admin::Workload>(&mesh, &args, control::WORKLOADS).await,
         Kind::Policies => of_control::<admin::Policy>(&mesh, &args, control::POLICIES).await,
+        Kind::Gateways => of_control::<admin::Gateway>(&mesh, &args, control::GATEWAYS).await,
         Kind::Nodes => show(&mesh, &args, &mesh.nodes().await?).await,
         Kind::Certificates => {
             let answers = mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES).await?;

@@ -35,4 +35,5 @@ mod size;
 #[path = "../shared/stray.rs"]
 mod stray;
 mod transfer;
+mod waypoint;
 mod ztunnel;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
+use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::WorkloadSelector;
 use ambit_manifest::policy::{self, named_namespaces};
 use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, meant_label};
@@ -16,13 +17,15 @@ use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT;
 
 use crate::view_builder::Builder;
+use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::records::PodRecord;
 use crate::view_builder::selectors::Labels;
-use crate::view_builder::services::named_waypoint;
 use crate::view_builder::store::{Store, selector};
 
 /// Names that a finding lists; the rest is counted.
 const NAMES_MAX: usize = 5;
+/// The labels of an object that leaves the word to its namespace.
+static NO_LABELS: Labels = Labels::new();
 /// Findings of one rule; the rest is counted in one more.
 const SAME_RULE_MAX: usize = 20;
 
@@ -102,11 +105,24 @@ fn labelled(store: &Store) -> impl Iterator<Item = (Written<'_>, &Labels)> {
     namespaces.chain(services).chain(entries).chain(workloads).chain(pods)
 }
 
-/// Labels that name a waypoint: there is none, and what must pass it is refused.
+/// Labels that name a waypoint which is none for them: what must pass it is refused.
 fn waypoints(store: &Store) -> Vec<Finding> {
-    let named = labelled(store).filter_map(|(it, labels)| Some((it, named_waypoint(labels)?)));
-    let named: BTreeMap<Written<'_>, &str> = named.collect();
-    let finding = |(written, waypoint): (&Written<'_>, &&str)| {
+    let named = labelled(store).filter_map(|(it, labels)| {
+        let namespace = if it.kind == Kind::Namespace { it.name } else { it.namespace };
+        let of_namespace = store.namespace(namespace).labels;
+        let naming = Naming {
+            namespace,
+            // What a namespace says of its Services.
+            labels: if it.kind == Kind::Namespace { &NO_LABELS } else { labels },
+            of_namespace: &of_namespace,
+            is_workload: matches!(it.kind, Kind::Pod | Kind::Deployment | Kind::WorkloadEntry),
+        };
+        let waypoint = named_waypoint(labels)?;
+        let (_, _, binding) = store.gateways().named(&naming)?;
+        Some((it, (waypoint, binding.err()?)))
+    });
+    let named: BTreeMap<Written<'_>, (&str, Unbound)> = named.collect();
+    let finding = |(written, (waypoint, unbound)): (&Written<'_>, &(&str, Unbound))| {
         let refused = match written.kind {
             Kind::Namespace => of_namespace(store, written.name),
             Kind::Pod | Kind::Deployment => {
@@ -126,10 +142,13 @@ fn waypoints(store: &Store) -> Vec<Finding> {
             rule: "waypoint".into(),
             object: written.to_string(),
             what: format!(
-                "its label {USE_WAYPOINT} names the waypoint {waypoint}, which does not exist \
-                 because layer 7 is not available yet: {effect}"
+                "its label {USE_WAYPOINT} names the waypoint {waypoint}, which {}: {effect}",
+                unbound.what()
             ),
-            remedy: format!("remove the label {USE_WAYPOINT} from {written}"),
+            remedy: format!(
+                "{}, or remove the label {USE_WAYPOINT} from {written}",
+                unbound.remedy()
+            ),
         }
     };
     named.iter().map(finding).collect()

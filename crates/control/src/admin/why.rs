@@ -402,11 +402,11 @@ fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
              selects none are listed in an EndpointSlice"
         }
         Refusal::WaypointMissing { .. } => {
-            "remove the label istio.io/use-waypoint; layer 7 is not available yet"
+            "wait until a pod of the waypoint is ready: `ambit get gateways` shows it"
         }
         Refusal::WaypointRefused { .. } => {
-            "remove the label istio.io/use-waypoint; layer 7 is not available yet, and a Service \
-             is no waypoint"
+            "`ambit status` says what is wrong with the waypoint; correct that, or remove the \
+             label istio.io/use-waypoint"
         }
         Refusal::NoWorkloadAddress(_) => {
             "correct the address in the ServiceEntry, WorkloadEntry or EndpointSlice"

@@ -1,8 +1,8 @@
 //! CreateCertificate: who may have which certificate.
 //!
-//! The caller is a node's proxy, authenticated by its token before its request is read. It may have
-//! certificates only for identities whose pods run on its node: a stolen node token gives access to
-//! that node's pods alone. Every refusal gives its reason, to the caller and in the log; the token
+//! The caller is a node's proxy or a waypoint's pod, authenticated by its token before its request
+//! is read. A proxy may have certificates only for identities whose pods run on its node: a stolen
+//! node token gives access to that node's pods alone. A waypoint may have its own alone. Every refusal gives its reason, to the caller and in the log; the token
 //! itself is never part of it.
 
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ use tonic::{Request, Response, Status};
 use super::bodies::{Bodies, REQUEST_MAX_BYTES};
 use super::{CaError, CertificateAuthority};
 use crate::authentication::Authentication;
-use crate::callers::Caller;
+use crate::callers::{Caller, SpeaksFor};
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -38,7 +38,7 @@ use crate::world::World;
 /// How long a request waits for its pod to appear: an agent may be faster than the registry.
 const POD_WAIT: Duration = Duration::from_secs(1);
 
-/// Certificates for the pods of the caller's node.
+/// Certificates for the pods of the caller's node, or for the caller itself.
 pub(crate) struct CertificateService {
     pub(crate) authority: Arc<CertificateAuthority>,
     pub(crate) world: Arc<World>,
@@ -51,7 +51,7 @@ pub(crate) struct CertificateService {
 /// A refusal: a word for metrics, and the status for the caller.
 struct Refusal(&'static str, Status);
 
-/// Lets only node proxies call. The generated server below reads a whole request before anything is
+/// Lets only proxies call. The generated server below reads a whole request before anything is
 /// checked. So strangers are refused here first, and the requests of proxies are read here, within
 /// bounds.
 #[derive(Clone)]
@@ -104,7 +104,7 @@ impl Service<http::Request<Body>> for Guarded {
                 }
             };
             let body = std::mem::take(request.body_mut());
-            match guarded.bodies.read(&caller.node, body).await {
+            match guarded.bodies.read(&caller.account_holder(), body).await {
                 Ok(body) => *request.body_mut() = body,
                 Err(status) => return refused(Refusal("malformed", status)),
             }
@@ -175,13 +175,14 @@ impl CertificateService {
         if caller.node.is_empty() {
             return Err(denied("the token is not bound to a node".to_owned()));
         }
-        let identity = match requested_identity(request) {
-            Ok(Some(identity)) => identity,
-            Ok(None) => {
+        let identity = match (requested_identity(request), caller.speaks_for) {
+            (Ok(asked), SpeaksFor::Waypoint) => return self.own(caller, asked).map_err(denied),
+            (Ok(Some(identity)), SpeaksFor::Node) => identity,
+            (Ok(None), SpeaksFor::Node) => {
                 let what = "name the pod's identity in the metadata field ImpersonatedIdentity";
                 return Err(Refusal("malformed", Status::invalid_argument(what)));
             }
-            Err(error) => {
+            (Err(error), _) => {
                 return Err(Refusal("malformed", Status::invalid_argument(error_chain(&error))));
             }
         };
@@ -196,6 +197,18 @@ impl CertificateService {
             return Err(denied(format!("no running pod of {identity} was given to node {node}")));
         }
         Ok(identity)
+    }
+
+    /// A waypoint's own identity, the only one that it may have; it need not be named.
+    fn own(&self, caller: &Caller, asked: Option<Identity>) -> Result<Identity, String> {
+        let (namespace, account) = (&*caller.namespace, &*caller.service_account);
+        let own = Identity::new(self.trust_domain.clone(), namespace, account);
+        match asked {
+            Some(asked) if asked != own => Err(format!(
+                "{asked} is not the identity of this waypoint: it may have {own} and no other"
+            )),
+            _ => Ok(own),
+        }
     }
 
     /// Whether a pod of `identity` runs on `node`, now or in a moment.

@@ -34,6 +34,7 @@ use super::*;
 
 mod anonymous;
 mod flood;
+mod waypoint;
 
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -412,6 +413,7 @@ fn claims(node: &str) -> Claims {
         namespace: "istio-system".to_owned(),
         service_account: "ztunnel".to_owned(),
         node: node.to_owned(),
+        pod: None,
     }
 }
 

@@ -20,9 +20,10 @@ use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
 use ambit_words::labels::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
 
 use super::Mesh;
+use super::gateways::{Gateways, Naming};
 use super::records::{NamespaceRecord, entry_labels};
 use super::selectors::Labels;
-use super::services::{app_protocol, virtual_address, waypoint};
+use super::services::{app_protocol, virtual_address};
 
 /// Labels with which Istio says that an endpoint speaks HBONE.
 const TUNNEL: &str = "networking.istio.io/tunnel";
@@ -55,6 +56,7 @@ pub(crate) fn service(
     host: &str,
     allocated: &[IpAddr],
     namespace: &NamespaceRecord,
+    gateways: &Gateways,
 ) -> Service {
     let spec = &entry.spec;
     let listed = spec.addresses.iter().filter_map(|address| address_block(address));
@@ -66,12 +68,15 @@ pub(crate) fn service(
     let allocated = allocated.iter().map(|ip| virtual_address(*ip));
     let passes_through = matches!(resolution(spec), Resolution::None | Resolution::DynamicDns);
     let labels = entry.metadata.labels.clone().unwrap_or_default();
+    let of_namespace = &namespace.labels;
+    let naming =
+        Naming { namespace: &name.namespace, labels: &labels, of_namespace, is_workload: false };
     Service {
         name: name.name.clone(),
         addresses: listed.chain(allocated).collect(),
         ports: ports(spec, None),
         subject_alt_names: spec.subject_alt_names.iter().map(|san| san.as_str().into()).collect(),
-        waypoint: waypoint(mesh, &name.namespace, &[&labels, &namespace.labels]),
+        waypoint: gateways.waypoint(mesh, &naming),
         load_balancing: LoadBalancing {
             mode: if passes_through { Mode::Passthrough } else { Mode::Unspecified },
             ..LoadBalancing::default()
@@ -159,13 +164,21 @@ fn endpoint(
 }
 
 /// The workload of a WorkloadEntry, without its services.
-pub(crate) fn workload(mesh: &Mesh, name: &ObjectName, entry: &WorkloadEntry) -> Workload {
+pub(crate) fn workload(
+    mesh: &Mesh,
+    name: &ObjectName,
+    entry: &WorkloadEntry,
+    of_namespace: &NamespaceRecord,
+    gateways: &Gateways,
+) -> Workload {
     let ObjectName { namespace, name } = name;
     let uid = format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);
     let workload = Workload::named(uid, namespace.clone(), name.clone());
     let labels = entry_labels(entry);
     let mut workload = of_spec(mesh, workload, &entry.spec, &labels);
-    workload.waypoint = waypoint(mesh, namespace, &[&labels]).map(Arc::new);
+    let of_namespace = &of_namespace.labels;
+    let naming = Naming { namespace, labels: &labels, of_namespace, is_workload: true };
+    workload.waypoint = gateways.waypoint(mesh, &naming).map(Arc::new);
     workload
 }
 

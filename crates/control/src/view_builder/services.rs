@@ -9,15 +9,14 @@ use ambit_manifest::ObjectName;
 use ambit_manifest::names;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
-use ambit_model::workload::{AppProtocol, GatewayAddress, GatewayDestination, PortMapping};
-use ambit_words::labels::{INGRESS_USE_WAYPOINT, NONE, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE};
-use ambit_words::ports;
+use ambit_model::workload::{AppProtocol, PortMapping};
+use ambit_words::labels::INGRESS_USE_WAYPOINT;
 use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Mesh;
+use super::gateways::{Gateways, Naming};
 use super::records::{NamedPorts, NamespaceRecord, ServiceRecord, TRAFFIC_DISTRIBUTION};
-use super::selectors::Labels;
 
 /// Kubernetes' default for session affinity.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
@@ -34,6 +33,7 @@ pub(crate) fn build(
     name: &ObjectName,
     record: &ServiceRecord,
     namespace: &NamespaceRecord,
+    gateways: &Gateways,
 ) -> Service {
     let spec = record.object.spec.clone().unwrap_or_default();
     let metadata = &record.object.metadata;
@@ -44,11 +44,14 @@ pub(crate) fn build(
         .clone()
         .or_else(|| metadata.annotations.as_ref()?.get(TRAFFIC_DISTRIBUTION).cloned())
         .or_else(|| namespace.traffic_distribution.clone());
+    let of_namespace = &namespace.labels;
+    let naming =
+        Naming { namespace: &name.namespace, labels: &labels, of_namespace, is_workload: false };
     Service {
         name: name.name.clone(),
         addresses: addresses(&spec),
         ports: tcp_ports(&spec).map(|port| own_port(record, port)).collect(),
-        waypoint: waypoint(mesh, &name.namespace, &[&labels, &namespace.labels]),
+        waypoint: gateways.waypoint(mesh, &naming),
         load_balancing: load_balancing(&spec, distribution.as_deref()),
         ip_families: ip_families(&spec),
         canonical: true,
@@ -184,30 +187,4 @@ fn ip_families(spec: &ServiceSpec) -> IpFamilies {
         (false, true) => IpFamilies::Ipv6Only,
         (false, false) => IpFamilies::Automatic,
     }
-}
-
-/// The waypoint that these labels name.
-pub(crate) fn named_waypoint(labels: &Labels) -> Option<&str> {
-    let name = labels.get(USE_WAYPOINT).map(String::as_str);
-    name.filter(|name| !["", NONE].contains(name))
-}
-
-/// The waypoint that the first of `labels` to name one means; `none` is an answer too.
-///
-/// A waypoint is a Gateway, and its listeners say which namespaces may name it (`allowedRoutes`,
-/// their own when they say nothing). Control reads no Gateways, so there is none: a Service of the
-/// name is not taken for one, in whichever namespace. What names it is refused.
-pub(crate) fn waypoint(
-    mesh: &Mesh,
-    own_namespace: &str,
-    labels: &[&Labels],
-) -> Option<GatewayAddress> {
-    let named = labels.iter().find(|labels| labels.contains_key(USE_WAYPOINT))?;
-    let name = named_waypoint(named)?;
-    let namespace = named.get(USE_WAYPOINT_NAMESPACE).map_or(own_namespace, String::as_str);
-    let hostname = format!("{name}.{namespace}.svc.{}", mesh.domain);
-    Some(GatewayAddress {
-        destination: GatewayDestination::Refused(hostname.into()),
-        hbone_mtls_port: ports::HBONE,
-    })
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::{Gateway, GatewayClass};
 use ambit_manifest::istio::{
     AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry, WorkloadSelector,
 };
@@ -16,8 +17,10 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::PortMapping;
+use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::gateways::{Gateways, named_waypoint};
 use super::known::{KnownPod, Repeated};
 use super::peer_auth::{self, Effective};
 use super::records::{
@@ -50,6 +53,7 @@ pub(crate) struct Store {
     attached_policies: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
+    gateways: Gateways,
     repeated: Repeated,
 }
 
@@ -128,6 +132,10 @@ impl Store {
             Typed::PeerAuthentication(object) => {
                 self.put_peer_authentication(mesh, name, Some(object), dirty);
             }
+            Typed::Gateway(object) => self.put_gateway(mesh, name, Some(object), dirty),
+            Typed::GatewayClass(object) => {
+                self.put_gateway_class(mesh, name.name, Some(object), dirty);
+            }
             // The machine starts pods from these; the view knows the pods.
             Typed::ServiceAccount(_)
             | Typed::ConfigMap(_)
@@ -148,6 +156,8 @@ impl Store {
             Kind::WorkloadEntry => self.put_workload_entry(name, None, dirty),
             Kind::AuthorizationPolicy => self.put_policy(mesh, name, None, dirty),
             Kind::PeerAuthentication => self.put_peer_authentication(mesh, name, None, dirty),
+            Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
+            Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
             Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
         }
     }
@@ -164,6 +174,64 @@ impl Store {
             dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
             let hosts = self.hosts.keys().filter(|host| host.namespace == *name);
             dirty.services.extend(hosts.cloned());
+            if !self.gateways.is_empty() {
+                dirty.members.extend(self.members.select(name, &Labels::new()));
+            }
+        }
+    }
+
+    fn put_gateway(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        gateway: Option<Arc<Gateway>>,
+        dirty: &mut Dirty,
+    ) {
+        if self.gateways.put(name.clone(), gateway) {
+            self.mark_naming(mesh, &name, dirty);
+        }
+    }
+
+    fn put_gateway_class(
+        &mut self,
+        mesh: &Mesh,
+        name: Text,
+        class: Option<Arc<GatewayClass>>,
+        dirty: &mut Dirty,
+    ) {
+        for gateway in self.gateways.put_class(name, class) {
+            self.mark_naming(mesh, &gateway, dirty);
+        }
+    }
+
+    /// Marks what may name a Gateway as its waypoint, and the waypoint's own pods.
+    fn mark_naming(&self, mesh: &Mesh, gateway: &ObjectName, dirty: &mut Dirty) {
+        let named_by = |labels: &Labels| named_waypoint(labels) == Some(&*gateway.name);
+        let naming = self.namespaces.iter().filter(|(_, record)| named_by(&record.labels));
+        let naming: BTreeSet<&Text> = naming.map(|(name, _)| name).collect();
+        for namespace in &naming {
+            dirty.members.extend(self.members.select(namespace, &Labels::new()));
+        }
+        let label = |key: &str| Labels::from([(key.to_owned(), gateway.name.to_string())]);
+        dirty.members.extend(self.members.select_everywhere(&label(USE_WAYPOINT)));
+        dirty.members.extend(self.members.select(&gateway.namespace, &label(GATEWAY_NAME)));
+        // A Service of the waypoint's own has no waypoint, so it may be any of the namespace.
+        let is_marked = |name: &ObjectName, labels: Option<&Labels>| {
+            name.namespace == gateway.namespace
+                || naming.contains(&name.namespace)
+                || labels.is_some_and(named_by)
+        };
+        let services = self.services.iter();
+        let services = services.filter(|(name, it)| {
+            is_marked(name, it.object.metadata.labels.as_ref())
+        });
+        dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
+        let entries = self.service_entries.iter();
+        let entries = entries.filter(|(name, it)| is_marked(name, it.metadata.labels.as_ref()));
+        for (name, entry) in entries {
+            let hosts = entry.spec.hosts.iter();
+            let service = |host: &String| ServiceName::new(name.namespace.clone(), host.as_str());
+            dirty.services.extend(hosts.map(service));
         }
     }
 
@@ -432,6 +500,11 @@ impl Store {
     /// All namespaces that have an object.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = (&Text, &NamespaceRecord)> {
         self.namespaces.iter()
+    }
+
+    /// The Gateways and their classes.
+    pub(crate) fn gateways(&self) -> &Gateways {
+        &self.gateways
     }
 
     /// Whether the namespace has an object.

@@ -13,8 +13,8 @@ use ambit_wire::capture::Obstacle;
 
 use super::Mesh;
 use super::entries::canonical;
-use super::records::{NodeRecord, PodRecord};
-use super::services::waypoint;
+use super::gateways::{Gateways, Naming};
+use super::records::{NamespaceRecord, NodeRecord, PodRecord};
 use crate::registry::{CaptureNotes, PodStatus};
 
 /// The name of a pod's workload in the view.
@@ -85,6 +85,8 @@ pub(crate) fn build(
     pod: &PodRecord,
     state: &PodState,
     node: Option<&NodeRecord>,
+    namespace: &NamespaceRecord,
+    gateways: &Gateways,
 ) -> Option<Workload> {
     let status = state.status_of(pod)?;
     if status.pod_ips.is_empty() || is_terminal(&status.phase) {
@@ -93,11 +95,19 @@ pub(crate) fn build(
     let mut workload =
         Workload::named(pod_uid(mesh, name), name.namespace.clone(), name.name.clone());
     workload.addresses = addresses(&status.pod_ips).into();
-    workload.tunnel =
-        if state.is_captured(pod) && !pod.host_network { Tunnel::Hbone } else { Tunnel::None };
+    let is_captured = state.is_captured(pod) && !pod.host_network;
+    // A waypoint serves HBONE itself.
+    let serves = is_captured || gateways.of_pod(&name.namespace, pod).is_some();
+    workload.tunnel = if serves { Tunnel::Hbone } else { Tunnel::None };
     workload.trust_domain = mesh.trust_domain.clone();
     workload.service_account = pod.service_account.clone();
-    workload.waypoint = waypoint(mesh, &name.namespace, &[&pod.labels]).map(Arc::new);
+    let naming = Naming {
+        namespace: &name.namespace,
+        labels: &pod.labels,
+        of_namespace: &namespace.labels,
+        is_workload: true,
+    };
+    workload.waypoint = gateways.waypoint(mesh, &naming).map(Arc::new);
     workload.node = pod.node.clone();
     workload.kind = pod.kind;
     workload.workload_name = pod.owner.clone();

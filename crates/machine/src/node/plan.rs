@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ambit_manifest::waypoint::{MANAGED, SECRETS};
+use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
+use ambit_words::names::{ROOTS, TOKENS};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, Probe, Secret,
     SecurityContext,
@@ -151,6 +154,7 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         hostname: hostname(pod),
         hidden: place.layout.root().to_owned(),
         files,
+        directories: directories(pod, place),
         directory: directory.clone(),
         logs: (place.layout.logs().join("pods"), format!("{}_{}", names.namespace, names.name)),
         restart: match spec.restart_policy.as_deref() {
@@ -161,6 +165,24 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         init_containers: build(spec.init_containers.as_deref().unwrap_or_default())?,
         containers: build(&spec.containers)?,
     })
+}
+
+/// The credentials of a waypoint's pod, as far as they are directories.
+fn directories(pod: &Pod, place: &Place<'_>) -> Vec<(PathBuf, PathBuf)> {
+    if !is_waypoint(pod) {
+        return Vec::new();
+    }
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let all = place.layout.waypoint_credentials(place.node, uid);
+    [TOKENS, ROOTS].map(|name| (Path::new(SECRETS).join(name), all.join(name))).into()
+}
+
+/// Whether control gives the pod credentials: it says that it is a Gateway's, and has its account.
+pub(crate) fn is_waypoint(pod: &Pod) -> bool {
+    let label = |key| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_ref());
+    label(GATEWAY_MANAGED).is_some_and(|by| by == MANAGED)
+        && label(GATEWAY_NAME).is_some_and(|name| Some(name) == account)
 }
 
 /// The name under which the content of a covered file is kept.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::process::{self, Signal};
 use ambit_words::error_chain;
+use ambit_words::names::{POD_TOKEN, TOKENS};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -70,6 +71,8 @@ enum StartError {
     Plan(#[from] PlanError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    #[error("waiting for control, which has not written {path}; see the logs of control")]
+    Credentials { path: PathBuf },
     #[error("cannot write {path}")]
     File { path: PathBuf, source: io::Error },
 }
@@ -226,6 +229,7 @@ impl PodRun {
             let (netns, ips) = (self.status.netns.clone(), self.status.pod_ips.clone());
             cni::announce(&socket, &self.names, &netns, &ips).await?;
         }
+        self.require_credentials(&pod)?;
         self.write_files(&pod)?;
         // Read again for each start: `ambit apply --image` adds to it.
         let images = Record::read(&self.context.layout)?.images;
@@ -236,7 +240,10 @@ impl PodRun {
             pod_ips: &self.status.pod_ips,
             images: &images,
         };
-        let plan = plan::plan(&pod, &place, &self.context.mirror())?;
+        let mut plan = plan::plan(&pod, &place, &self.context.mirror())?;
+        if !self.context.record.mesh {
+            plan.directories.clear();
+        }
         let running = launch::start(plan, netns, &self.context.reaper).await?;
         self.status.started_at = Some(timestamp());
         Ok(running)
@@ -267,6 +274,18 @@ impl PodRun {
         };
         self.status.netns = path;
         Ok(netns)
+    }
+
+    /// A waypoint's pod starts with what it proves itself by.
+    fn require_credentials(&self, pod: &Pod) -> Result<(), StartError> {
+        if !self.context.record.mesh || !plan::is_waypoint(pod) {
+            return Ok(());
+        }
+        let (layout, node) = (&self.context.layout, &self.context.node);
+        let all = layout.waypoint_credentials(node, &self.names.uid);
+        // Control writes the token last.
+        let path = all.join(TOKENS).join(POD_TOKEN);
+        if path.exists() { Ok(()) } else { Err(StartError::Credentials { path }) }
     }
 
     fn write_files(&self, pod: &Pod) -> Result<(), StartError> {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ambit_manifest::gateway::{Gateway, GatewayClass};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -261,6 +262,8 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "Service" => Service::deserialize(value).map(drop),
         "Pod" => Pod::deserialize(value).map(drop),
         "Deployment" => Deployment::deserialize(value).map(drop),
+        "Gateway" => Gateway::deserialize(value).map(drop),
+        "GatewayClass" => GatewayClass::deserialize(value).map(drop),
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
     };
     decoded.map_err(|source| ApplyError::Shape { object: object.clone(), source })
@@ -319,6 +322,7 @@ impl Draft<'_> {
                 keep_pod(object, &mut value, old.as_ref())?;
             }
             "Deployment" => self.admit_deployment(object, &mut value, old.as_ref(), admission)?,
+            "Gateway" => keep_status(&mut value, old.as_ref()),
             _ => {}
         }
         if let Some(old) = &old
@@ -588,6 +592,13 @@ fn keep_pod(object: &ObjectRef, value: &mut Value, old: Option<&Value>) -> Resul
         return Err(ApplyError::Immutable { object: object.clone(), field: "spec of a Pod" });
     }
     Ok(())
+}
+
+/// The status is the controllers' to change.
+fn keep_status(value: &mut Value, old: Option<&Value>) {
+    if let Some(status) = old.and_then(|old| old.get("status")) {
+        value["status"] = status.clone();
+    }
 }
 
 /// Sets the field at `pointer` (an existing parent's) unless it has a value.

@@ -136,7 +136,7 @@ impl Draft<'_> {
         let Some(value) = self.object(object) else { return };
         let owned = match object.plural.as_str() {
             "namespaces" => self.contents(&object.name),
-            "deployments" => self.owned_by(uid(value)),
+            "deployments" | "gateways" => self.owned_by(uid(value)),
             _ => Vec::new(),
         };
         // A pod that no node has taken on needs nobody to take it down.

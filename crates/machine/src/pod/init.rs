@@ -68,7 +68,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     // On mounts of their own: those of the pod's namespace are about to become read-only.
     let log_directory = mount::detached(&plan.logs.0).context("open the directory of the logs")?;
     let own_directory = mount::detached(&plan.directory).context("open the pod's directory")?;
-    isolation::set_up_mounts(&plan.hidden, &plan.files)?;
+    isolation::set_up_mounts(&plan.hidden, &plan.files, &plan.directories)?;
     process::set_hostname(&plan.hostname).context("set the host name")?;
     isolation::give_up_privileges()?;
     // By its descriptor: the path is out of sight by now, for this process too.

@@ -67,6 +67,7 @@ fn step<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, Isolatio
 pub(crate) fn set_up_mounts(
     hidden: &Path,
     files: &[(PathBuf, PathBuf)],
+    directories: &[(PathBuf, PathBuf)],
 ) -> Result<(), IsolationError> {
     step("cut the pod's mounts off from the machine's", mount::make_private())?;
     step(
@@ -74,6 +75,7 @@ pub(crate) fn set_up_mounts(
         mount::forbid_below(Path::new("/"), FORBID_WRITES),
     )?;
     let files = files.iter().map(Shown::open).collect::<Result<Vec<_>, _>>()?;
+    let directories = directories.iter().map(Shown::directory).collect::<Result<Vec<_>, _>>()?;
     let binary = Shown::shipped_binary();
     let empty = MountOptions { no_exec: true, ..FORBID_WRITES };
     step("hide the state directory", mount::tmpfs(hidden, 0, 0o555, empty))?;
@@ -84,6 +86,10 @@ pub(crate) fn set_up_mounts(
     for file in files {
         let shown = file.show();
         step(format!("show the pod its own {}", file.target.display()), shown)?;
+    }
+    for directory in directories {
+        let shown = directory.show_directory();
+        step(format!("show the pod its own {}", directory.target.display()), shown)?;
     }
     if let Some(binary) = binary {
         step("show the pod the shipped binary", binary.show())?;
@@ -101,7 +107,7 @@ fn other_names() -> io::Result<()> {
     others.try_for_each(|name| symlink(&binary, Path::new(PROGRAMS).join(name)))
 }
 
-/// A file that the pod sees otherwise than the host.
+/// A file that the pod sees otherwise than the host, or a directory that only it sees.
 ///
 /// Both ends are found before anything is covered: the content lies in the hidden directory, and
 /// the target may be a link into `/run`, as `/etc/resolv.conf` often is.
@@ -120,10 +126,23 @@ impl Shown {
         Ok(Self { content, target })
     }
 
+    /// A directory of a place that is the pod's own, so that it need not be there yet.
+    fn directory((path, content): &(PathBuf, PathBuf)) -> Result<Self, IsolationError> {
+        let content = step(format!("open {}", content.display()), File::open(content))?;
+        Ok(Self { content, target: path.clone() })
+    }
+
     /// The binary that runs this, unless it has been replaced on the disk since.
     fn shipped_binary() -> Option<Self> {
         let content = File::open(fs::read_link("/proc/self/exe").ok()?).ok()?;
         Some(Self { content, target: Path::new(PROGRAMS).join(SHIPPED_BINARY) })
+    }
+
+    /// Shows the directory itself: files that are replaced in it are seen.
+    fn show_directory(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.target)?;
+        let content = format!("/proc/self/fd/{}", self.content.as_raw_fd());
+        mount::bind_one(Path::new(&content), &self.target)
     }
 
     fn show(&self) -> io::Result<()> {

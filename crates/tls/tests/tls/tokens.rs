@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ambit_tls::token::{Claims, ISSUER, TokenError, TokenSigner};
+use ambit_tls::token::{Claims, ISSUER, PodClaim, TokenError, TokenSigner};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use proptest::prelude::*;
@@ -22,6 +22,7 @@ fn claims() -> Claims {
         namespace: "istio-system".into(),
         service_account: "ztunnel".into(),
         node: "node-1".into(),
+        pod: None,
     }
 }
 
@@ -41,6 +42,19 @@ fn a_token_gives_back_its_claims_while_it_is_in_date() {
     assert!(verify(start() - Duration::from_secs(60)).is_ok());
     assert!(matches!(verify(start() - Duration::from_secs(61)), Err(TokenError::NotYetValid(_))));
     assert_eq!(claims().subject(), "system:serviceaccount:istio-system:ztunnel");
+}
+
+#[test]
+fn a_pods_token_is_bound_to_the_pod() {
+    let signer = TokenSigner::generate().expect("a key");
+    let pod = Some(PodClaim { name: "way-1".into(), uid: "u1".into() });
+    let bound = Claims { pod, ..claims() };
+    let token = signer.sign(&bound).expect("signed");
+    assert_eq!(signer.verifier().verify(&token, AUDIENCE, at(0)).expect("in date"), bound);
+    let body = token.split('.').nth(1).expect("three parts");
+    let body = URL_SAFE_NO_PAD.decode(body).expect("base64url");
+    let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(body["kubernetes.io"]["pod"], serde_json::json!({"name": "way-1", "uid": "u1"}));
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// How many endpoints it has.
     pub endpoints: Endpoints,
-    /// The waypoint that it names, which is not followed yet: its connections are refused.
+    /// The waypoint that its connections must pass.
     pub waypoint: Option<String>,
     /// How connections are spread.
     pub load_balancing: LoadBalancing,
@@ -128,7 +128,7 @@ pub struct Workload {
     /// The policies that it names, `NAMESPACE/NAME` each. Those of its namespace and of the mesh
     /// hold for it as well.
     pub policies: Vec<String>,
-    /// The waypoint that it names, which is not followed yet.
+    /// The waypoint that connections to its addresses must pass.
     pub waypoint: Option<String>,
     /// Whether it takes traffic.
     pub healthy: bool,
@@ -238,6 +238,28 @@ pub struct Node {
     pub pods: usize,
     /// Whether its proxy is connected to control.
     pub proxy_connected: bool,
+}
+
+/// A Gateway that asks for a waypoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gateway {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// The traffic that it is for, as its label says; null without the label.
+    pub traffic: Option<String>,
+    /// The revision that its label names; null without the label.
+    pub revision: Option<String>,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// Its pods.
+    pub endpoints: Endpoints,
+    /// What became of it: `Accepted` and `Programmed`.
+    pub conditions: Vec<Condition>,
 }
 
 /// A namespace.

@@ -107,6 +107,7 @@ fn lists() {
     check!(List<Policy>, "policies.json", optional);
     check!(List<Node>, "nodes.json", []);
     check!(List<Namespace>, "namespaces.json", []);
+    check!(List<Gateway>, "gateways.json", ["/items/0/revision", "/items/0/traffic"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use ambit_wire::admin::{
-    Connection, HeldCertificate, Node, Pod, Policy, Service, ServicePort, Workload,
+    Connection, Gateway, HeldCertificate, Node, Pod, Policy, Service, ServicePort, Workload,
 };
 use serde::Serialize;
 
@@ -159,6 +159,30 @@ fn of_condition(policy: &Policy, cell: fn(&ambit_wire::admin::Condition) -> Stri
         }
         Policy::PeerAuthentication(_) | Policy::Unknown => String::new(),
     }
+}
+
+impl Row for Gateway {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("CLASS", |it| it.class.clone()),
+            narrow("TRAFFIC", |it| known(&it.traffic)),
+            narrow("ADDRESS", |it| first(&it.addresses)),
+            narrow("PODS", |it| format!("{}/{}", it.endpoints.ready, it.endpoints.total)),
+            narrow("PROGRAMMED", |it| condition_of(it, "Programmed")),
+            wide("ACCEPTED", |it| condition_of(it, "Accepted")),
+            wide("MESSAGE", |it| {
+                let failed = it.conditions.iter().find(|condition| condition.status != "True");
+                failed.map(|condition| condition.message.clone()).unwrap_or_default()
+            }),
+        ]
+    }
+}
+
+fn condition_of(gateway: &Gateway, kind: &str) -> String {
+    let condition = gateway.conditions.iter().find(|condition| condition.kind == kind);
+    condition.map(|condition| condition.status.to_string()).unwrap_or_default()
 }
 
 impl Row for Node {

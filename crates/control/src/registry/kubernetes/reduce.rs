@@ -212,7 +212,7 @@ fn pod_events(pod: Pod) -> Result<Vec<Event>, String> {
     Ok(vec![Event::Put(Typed::Pod(Arc::new(pod)))])
 }
 
-/// How a kind of Istio's is read.
+/// How a kind of Istio's or of the Gateway API is read.
 pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
     let events: fn(DynamicObject) -> Result<Vec<Event>, String> = match kind {
         Kind::AuthorizationPolicy => |object| {
@@ -229,9 +229,23 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::WorkloadEntry => {
             |object| read(Kind::WorkloadEntry, object, as_written, Typed::WorkloadEntry)
         }
-        _ => |_| Err("it is no kind of Istio's".to_owned()),
+        Kind::GatewayClass => {
+            |object| read(Kind::GatewayClass, object, as_written, Typed::GatewayClass)
+        }
+        Kind::Gateway => |object| read(Kind::Gateway, object, as_written, Typed::Gateway),
+        _ => |_| Err("it is no kind with a definition".to_owned()),
     };
-    Reading { selector: None, reduce: reduce_istio, events }
+    // Of a Gateway it is ours to write, and is compared with what it should be.
+    let reduce = if kind == Kind::Gateway { reduce_gateway } else { reduce_istio };
+    Reading { selector: None, reduce, events }
+}
+
+fn reduce_gateway(object: &mut DynamicObject) {
+    let status = object.data.get("status").cloned();
+    reduce_istio(object);
+    if let Some((fields, status)) = object.data.as_object_mut().zip(status) {
+        fields.insert("status".to_owned(), status);
+    }
 }
 
 fn reduce_istio(object: &mut DynamicObject) {
@@ -284,7 +298,7 @@ fn read<S: Default>(
         kind: kind.name().to_owned(),
         metadata: object.metadata,
         spec,
-        status: None,
+        status: object.data.get_mut("status").map(Value::take),
         unreadable,
     };
     Ok(vec![Event::Put(typed(Arc::new(object)))])

@@ -1,0 +1,48 @@
+//! The list of Gateways that ask for waypoints.
+
+use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::Gateway;
+use ambit_wire::admin;
+use ambit_words::labels::{REVISION, WAYPOINT_FOR};
+use serde_json::Value;
+
+use crate::view_builder::Builder;
+use crate::view_builder::services::service_name;
+
+/// [`admin::control::GATEWAYS`].
+pub(super) fn gateways(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Gateway> {
+    let gateways = builder.store().gateways();
+    let wanted = gateways.iter().filter(|(name, gateway)| {
+        let class = &gateway.spec.gateway_class_name;
+        namespace.is_none_or(|it| *it == *name.namespace) && gateways.is_of_waypoints(class)
+    });
+    wanted.map(|(name, it)| gateway(builder, name, it)).collect()
+}
+
+fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Gateway {
+    let label = |key| gateway.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+    let endpoints = builder.view().endpoints(&service_name(builder.mesh(), name));
+    let ready = endpoints.map_or(0, |all| all.iter().filter(|workload| workload.healthy).count());
+    let told = |pointer| {
+        let status = gateway.status.as_ref().and_then(|status| status.pointer(pointer));
+        status.and_then(Value::as_array).into_iter().flatten()
+    };
+    let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
+    admin::Gateway {
+        namespace: name.namespace.to_string(),
+        name: name.name.to_string(),
+        class: gateway.spec.gateway_class_name.clone(),
+        traffic: label(WAYPOINT_FOR),
+        revision: label(REVISION),
+        addresses: told("/addresses").map(|address| text(address, "value")).collect(),
+        endpoints: admin::Endpoints { ready, total: endpoints.map_or(0, |all| all.len()) },
+        conditions: told("/conditions")
+            .map(|condition| admin::Condition {
+                kind: text(condition, "type").into(),
+                status: text(condition, "status").into(),
+                reason: text(condition, "reason").into(),
+                message: text(condition, "message"),
+            })
+            .collect(),
+    }
+}

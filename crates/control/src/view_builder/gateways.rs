@@ -1,0 +1,278 @@
+//! Which waypoint an object's traffic must pass.
+//!
+//! Only a Gateway of a waypoint's class with a listener that it serves is a waypoint, and its
+//! listener says which namespaces may name it. Who names another one, or one that is missing, is
+//! refused: a Service of the name is never taken for it. Nothing here may look at the waypoint's
+//! pods: a proxy that finds none refuses as well.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Unbound, binding, is_waypoint_class};
+use ambit_manifest::waypoint::MANAGED;
+use ambit_model::Text;
+use ambit_model::workload::{GatewayAddress, GatewayDestination, WorkloadKind};
+use ambit_words::labels::{
+    GATEWAY_MANAGED, GATEWAY_NAME, NONE, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
+};
+use ambit_words::ports;
+
+use super::Mesh;
+use super::records::PodRecord;
+use super::selectors::Labels;
+use super::services::service_name;
+
+/// The Gateways and their classes.
+#[derive(Debug, Default)]
+pub(crate) struct Gateways {
+    gateways: BTreeMap<ObjectName, Arc<Gateway>>,
+    classes: BTreeMap<Text, Arc<GatewayClass>>,
+}
+
+/// An object that may name a waypoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Naming<'a> {
+    /// Its namespace.
+    pub(crate) namespace: &'a str,
+    /// Its labels.
+    pub(crate) labels: &'a Labels,
+    /// The labels of its namespace, which speak where its own say nothing.
+    pub(crate) of_namespace: &'a Labels,
+    /// Whether it is a workload; otherwise it is a service.
+    pub(crate) is_workload: bool,
+}
+
+/// The waypoint that these labels name.
+pub(crate) fn named_waypoint(labels: &Labels) -> Option<&str> {
+    let name = labels.get(USE_WAYPOINT).map(String::as_str);
+    name.filter(|name| !["", NONE].contains(name))
+}
+
+impl Gateways {
+    /// Puts or removes a Gateway; answers whether that may change who has a waypoint.
+    pub(super) fn put(&mut self, name: ObjectName, gateway: Option<Arc<Gateway>>) -> bool {
+        let said = |it: &Arc<Gateway>| (it.spec.clone(), it.metadata.labels.clone());
+        let old = self.gateways.get(&name).map(said);
+        let is_news = old != gateway.as_ref().map(said);
+        match gateway {
+            Some(gateway) => self.gateways.insert(name, gateway),
+            None => self.gateways.remove(&name),
+        };
+        is_news
+    }
+
+    /// Puts or removes a class; answers with the Gateways that are of it.
+    pub(super) fn put_class(
+        &mut self,
+        name: Text,
+        class: Option<Arc<GatewayClass>>,
+    ) -> Vec<ObjectName> {
+        let of_class = |(_, it): &(&ObjectName, &Arc<Gateway>)| {
+            *it.spec.gateway_class_name == *name
+        };
+        let gateways = self.gateways.iter().filter(of_class).map(|(name, _)| name.clone());
+        let gateways = gateways.collect();
+        match class {
+            Some(class) => self.classes.insert(name, class),
+            None => self.classes.remove(&name),
+        };
+        gateways
+    }
+
+    /// All Gateways.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectName, &Arc<Gateway>)> {
+        self.gateways.iter()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.gateways.is_empty()
+    }
+
+    /// Whether Gateways of this class are waypoints.
+    pub(crate) fn is_of_waypoints(&self, class: &str) -> bool {
+        is_waypoint_class(class, self.classes.get(class).map(|it| &it.spec))
+    }
+
+    /// Whether a Gateway asks for a waypoint that runs.
+    pub(crate) fn is_waypoint(&self, name: &ObjectName) -> bool {
+        self.gateways.get(name).is_some_and(|gateway| {
+            let spec = &gateway.spec;
+            self.is_of_waypoints(&spec.gateway_class_name) && spec.waypoint_listener().is_some()
+        })
+    }
+
+    /// The waypoint that a pod is of: it says so, its account is the waypoint's, and its owner is
+    /// the waypoint's Deployment.
+    pub(crate) fn of_pod<'a>(&self, namespace: &str, pod: &'a PodRecord) -> Option<&'a str> {
+        let name = self.of_labels(namespace, &pod.labels)?;
+        let is_its = *pod.service_account == *name
+            && (pod.kind, &*pod.owner) == (WorkloadKind::Deployment, name)
+            && !pod.host_network;
+        is_its.then_some(name)
+    }
+
+    /// The waypoint that an object with these labels was made for.
+    fn of_labels<'a>(&self, namespace: &str, labels: &'a Labels) -> Option<&'a str> {
+        let is_managed = labels.get(GATEWAY_MANAGED).is_some_and(|it| it == MANAGED);
+        let name = labels.get(GATEWAY_NAME).filter(|_| is_managed)?;
+        self.is_waypoint(&ObjectName::new(namespace, name)).then_some(name)
+    }
+
+    /// The Gateway that `naming` names, and whether it is a waypoint for it.
+    pub(crate) fn named<'a>(
+        &self,
+        naming: &Naming<'a>,
+    ) -> Option<(&'a str, ObjectName, Result<(), Unbound>)> {
+        // A waypoint has none: it would send to itself for ever.
+        if self.of_labels(naming.namespace, naming.labels).is_some() {
+            return None;
+        }
+        let is_own = naming.labels.contains_key(USE_WAYPOINT);
+        let labels = if is_own { naming.labels } else { naming.of_namespace };
+        let name = named_waypoint(labels)?;
+        let namespace = labels.get(USE_WAYPOINT_NAMESPACE).map_or(naming.namespace, String::as_str);
+        let object = ObjectName::new(namespace, name);
+        let gateway = self.gateways.get(&object);
+        let class = gateway.and_then(|it| self.classes.get(it.spec.gateway_class_name.as_str()));
+        let Naming { namespace, of_namespace: labels, is_workload, .. } = *naming;
+        let bound = Bound { namespace, labels, is_workload };
+        let binding = binding(gateway.map(|it| &**it), class.map(|it| &it.spec), bound);
+        match binding {
+            // A namespace speaks for its services; for its pods only if there is such a waypoint.
+            Err(Unbound::OtherTraffic) if !is_own => None,
+            Err(_) if !is_own && is_workload => None,
+            binding => Some((name, object, binding)),
+        }
+    }
+
+    /// The waypoint that traffic to `naming` must pass, or that it is refused for.
+    pub(super) fn waypoint(&self, mesh: &Mesh, naming: &Naming<'_>) -> Option<GatewayAddress> {
+        let (_, object, binding) = self.named(naming)?;
+        let service = service_name(mesh, &object);
+        let destination = match binding {
+            Ok(()) => GatewayDestination::Hostname(service),
+            Err(_) => GatewayDestination::Refused(service.hostname),
+        };
+        Some(GatewayAddress { destination, hbone_mtls_port: ports::HBONE })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn gateways(traffic: &str, allowed: &str) -> Gateways {
+        let gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "way",
+                "labels": {"istio.io/waypoint-for": traffic}},
+            "spec": {"gatewayClassName": "istio-waypoint", "listeners": [{"name": "mesh",
+                "protocol": "HBONE", "port": 15008,
+                "allowedRoutes": {"namespaces": {"from": allowed}}}]},
+        });
+        let mut gateways = Gateways::default();
+        let name = ObjectName::new("infra", "way");
+        assert!(gateways.put(name, Some(Arc::new(serde_json::from_value(gateway).unwrap()))));
+        gateways
+    }
+
+    fn labels(labels: &Value) -> Labels {
+        serde_json::from_value(labels.clone()).expect("labels")
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Way {
+        Direct,
+        Through,
+        Refused,
+    }
+    use Way::{Direct, Refused, Through};
+
+    fn check(gateways: &Gateways, namespace: &str, own: &Value, inherited: &Value, way: [Way; 2]) {
+        let (own, inherited) = (labels(own), labels(inherited));
+        let ways = [false, true].map(|is_workload| {
+            let naming =
+                Naming { namespace, labels: &own, of_namespace: &inherited, is_workload };
+            match gateways.waypoint(&Mesh::sample(), &naming).map(|it| it.destination) {
+                None => Direct,
+                Some(GatewayDestination::Hostname(name)) => {
+                    assert_eq!(name.to_string(), "infra/way.infra.svc.cluster.local");
+                    Through
+                }
+                Some(_) => Refused,
+            }
+        });
+        assert_eq!(ways, way, "{namespace} {own:?} {inherited:?}");
+    }
+
+    #[test]
+    fn services_and_workloads_go_where_their_labels_say() {
+        let (no, way) = (json!({}), json!({"istio.io/use-waypoint": "way"}));
+        let far = json!({"istio.io/use-waypoint": "way",
+            "istio.io/use-waypoint-namespace": "infra"});
+        let none = json!({"istio.io/use-waypoint": "none"});
+        let other = json!({"istio.io/use-waypoint": "other"});
+        let all = gateways("all", "Same");
+        check(&all, "infra", &no, &no, [Direct, Direct]);
+        check(&all, "infra", &way, &no, [Through, Through]);
+        check(&all, "infra", &no, &way, [Through, Through]);
+        check(&all, "infra", &none, &way, [Direct, Direct]);
+        check(&all, "infra", &other, &way, [Refused, Refused]);
+        check(&all, "infra", &no, &other, [Refused, Direct]);
+        check(&all, "shop", &far, &no, [Refused, Refused]);
+        check(&gateways("all", "All"), "shop", &far, &no, [Through, Through]);
+        let services = gateways("service", "Same");
+        check(&services, "infra", &way, &no, [Through, Refused]);
+        check(&services, "infra", &no, &way, [Through, Direct]);
+        let workloads = gateways("workload", "Same");
+        check(&workloads, "infra", &way, &no, [Refused, Through]);
+        check(&workloads, "infra", &no, &way, [Direct, Through]);
+        check(&gateways("none", "Same"), "infra", &no, &way, [Direct, Direct]);
+    }
+
+    #[test]
+    fn a_waypoint_has_none_and_nobody_else_passes_for_one() {
+        let all = gateways("all", "Same");
+        let own = |name: &str| {
+            json!({"gateway.networking.k8s.io/gateway-name": name,
+                "gateway.istio.io/managed": "istio.io-mesh-controller"})
+        };
+        let way = json!({"istio.io/use-waypoint": "way"});
+        check(&all, "infra", &own("way"), &way, [Direct, Direct]);
+        check(&all, "infra", &own("other"), &way, [Through, Through]);
+        let pod = |account: &str, owner: &str| {
+            let pod = json!({
+                "metadata": {"namespace": "infra", "name": "way-1", "uid": "u",
+                    "labels": own("way"), "ownerReferences": [{"apiVersion": "apps/v1",
+                        "kind": "Deployment", "name": owner, "uid": "d", "controller": true}]},
+                "spec": {"serviceAccountName": account, "containers": []},
+            });
+            PodRecord::new(&serde_json::from_value(pod).expect("a pod"))
+        };
+        assert_eq!(all.of_pod("infra", &pod("way", "way")), Some("way"));
+        assert_eq!(all.of_pod("infra", &pod("web", "way")), None);
+        assert_eq!(all.of_pod("infra", &pod("way", "web")), None);
+        assert_eq!(all.of_pod("shop", &pod("way", "way")), None);
+        assert_eq!(Gateways::default().of_pod("infra", &pod("way", "way")), None);
+    }
+
+    #[test]
+    fn only_a_class_of_waypoints_makes_a_waypoint() {
+        let mut all = gateways("all", "Same");
+        let name = ObjectName::new("infra", "way");
+        assert!(all.is_waypoint(&name));
+        let class = json!({"apiVersion": "", "kind": "GatewayClass",
+            "metadata": {"name": "istio-waypoint"},
+            "spec": {"controllerName": "example.com/other"}});
+        let class = Arc::new(serde_json::from_value(class).unwrap());
+        let of_class = all.put_class("istio-waypoint".into(), Some(class));
+        assert_eq!(of_class, [name.clone()]);
+        assert!(!all.is_waypoint(&name));
+        let unchanged = all.gateways[&name].clone();
+        assert!(!all.put(name, Some(unchanged)), "nothing that matters changed");
+    }
+}

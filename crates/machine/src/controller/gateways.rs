@@ -1,0 +1,339 @@
+//! From Gateways to the pods of waypoints.
+//!
+//! Each Gateway of a waypoint's class has a ServiceAccount, a Service and a Deployment of its name,
+//! which belong to it and go with it. An object of that name which somebody else made stays as it
+//! is, and the Gateway's status says so. The number of replicas is the Deployment's own.
+
+use ambit_manifest::gateway::{Gateway, GatewayClass, is_waypoint_class};
+use ambit_manifest::waypoint::{self, Common, Made, Place};
+use ambit_words::{names, ports};
+use serde_json::{Value, json};
+
+use super::{decode, text};
+use crate::addresses::CONTROL;
+use crate::config::UpConfig;
+use crate::image::WAYPOINT_IMAGE;
+use crate::objects::{Admission, ApplyError, Kind, ObjectRef, Outcome, Store, StoreError};
+
+/// The name of a machine's cluster, unless control is told another.
+const DEFAULT_CLUSTER_ID: &str = "Kubernetes";
+
+/// What names a machine's mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct MeshNames {
+    trust_domain: String,
+    cluster_id: String,
+}
+
+impl MeshNames {
+    /// The names that control is started with; none on a machine without the mesh.
+    pub(crate) fn of(config: &UpConfig) -> Option<Self> {
+        let flags = config.arguments.get("control").map(Vec::as_slice).unwrap_or_default();
+        let given = |flag: &str, default: &str| {
+            let joined = |word: &String| Some(word.strip_prefix(flag)?.strip_prefix('=')?.to_owned());
+            let apart = || {
+                let at = flags.iter().position(|word| word == flag)?;
+                flags.get(at + 1).cloned()
+            };
+            flags.iter().find_map(joined).or_else(apart).unwrap_or_else(|| default.to_owned())
+        };
+        config.mesh.then(|| Self {
+            trust_domain: given("--trust-domain", names::DEFAULT_TRUST_DOMAIN),
+            cluster_id: given("--cluster-id", DEFAULT_CLUSTER_ID),
+        })
+    }
+}
+
+/// Brings the objects of waypoints closer to what Gateways ask for. Answers whether anything
+/// changed.
+pub(super) fn step(
+    store: &mut Store,
+    admission: &Admission,
+    mesh: Option<&MeshNames>,
+    now: &str,
+) -> Result<bool, StoreError> {
+    let gateways: Vec<(ObjectRef, Gateway)> = store
+        .of_plural(Kind::Gateway.plural())
+        .map(|(object, value)| (object.clone(), decode(value)))
+        .collect();
+    let mut changed = false;
+    for (object, gateway) in gateways {
+        let class = ObjectRef::new(Kind::GatewayClass, None, &gateway.spec.gateway_class_name);
+        let class: Option<GatewayClass> = store.object(&class).map(decode);
+        let class = class.map(|class| class.spec);
+        if !is_waypoint_class(&gateway.spec.gateway_class_name, class.as_ref()) {
+            changed |= remove(store, &gateway, now)?;
+            continue;
+        }
+        let (made, is_news) = match (gateway.spec.waypoint_listener(), mesh) {
+            (Some(_), Some(mesh)) => make(store, admission, mesh, &object, &gateway, now)?,
+            (None, _) => (Made::default(), remove(store, &gateway, now)?),
+            (Some(_), None) => {
+                let problem = "this machine was started without the mesh".to_owned();
+                (Made { problem: Some(problem), ..Made::default() }, false)
+            }
+        };
+        changed |= is_news;
+        changed |= write_status(store, &object, &gateway, &made, now)?;
+    }
+    Ok(changed)
+}
+
+/// Makes what is missing; answers what there is, and whether something changed.
+fn make(
+    store: &mut Store,
+    admission: &Admission,
+    mesh: &MeshNames,
+    object: &ObjectRef,
+    gateway: &Gateway,
+    now: &str,
+) -> Result<(Made, bool), StoreError> {
+    let control = format!("https://{}:{}", CONTROL.v4, ports::XDS);
+    let common = Common {
+        image: WAYPOINT_IMAGE,
+        place: Place::Machine,
+        control: &control,
+        control_host: Some(names::CONTROL_HOST),
+        trust_domain: &mesh.trust_domain,
+        cluster_id: &mesh.cluster_id,
+    };
+    let reference = |kind| ObjectRef::new(kind, object.namespace.as_deref(), &object.name);
+    let mut wanted = Vec::new();
+    for (kind, mut value) in waypoint::objects(gateway, &common) {
+        let there = store.object(&reference(kind));
+        if there.is_some_and(|there| !is_of(there, gateway)) {
+            let problem = format!(
+                "{} is there already and is not this Gateway's; delete it, or rename the Gateway",
+                reference(kind)
+            );
+            return Ok((Made { problem: Some(problem), ..Made::default() }, false));
+        }
+        // Whoever scaled it decides.
+        if let Some(replicas) = there.and_then(|there| there.pointer("/spec/replicas")) {
+            value["spec"]["replicas"] = replicas.clone();
+        }
+        wanted.push(value);
+    }
+    let changed = match store.draft_apply(wanted, admission, now) {
+        Ok((settled, changes)) => {
+            let is_news = changes.changes.iter().any(|it| it.outcome != Outcome::Unchanged);
+            if is_news {
+                store.commit(settled)?;
+            }
+            is_news
+        }
+        Err(ApplyError::Store(error)) => return Err(error),
+        Err(error) => {
+            let problem = Some(format!("{:#}", anyhow::Error::new(error)));
+            return Ok((Made { problem, ..Made::default() }, false));
+        }
+    };
+    let service = store.object(&reference(Kind::Service));
+    let addresses = service.and_then(|it| it.pointer("/spec/clusterIPs")).and_then(Value::as_array);
+    let addresses = addresses.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    let deployment = store.object(&reference(Kind::Deployment));
+    let count = |pointer| {
+        let number = deployment.and_then(|it| it.pointer(pointer)).and_then(Value::as_u64);
+        number.and_then(|number| usize::try_from(number).ok()).unwrap_or_default()
+    };
+    let made = Made {
+        addresses: addresses.collect(),
+        ready: count("/status/readyReplicas"),
+        wanted: count("/spec/replicas"),
+        problem: None,
+    };
+    Ok((made, changed))
+}
+
+/// Whether an object belongs to this Gateway.
+fn is_of(value: &Value, gateway: &Gateway) -> bool {
+    let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    let uid = gateway.metadata.uid.as_deref();
+    owners.is_some_and(|owners| owners.iter().any(|it| it["uid"].as_str() == uid))
+}
+
+/// Removes what was made for a Gateway that no longer asks for it.
+fn remove(store: &mut Store, gateway: &Gateway, now: &str) -> Result<bool, StoreError> {
+    let kinds = [Kind::Deployment, Kind::Service, Kind::ServiceAccount];
+    let made = kinds.into_iter().flat_map(|kind| store.of_plural(kind.plural()));
+    let made = made.filter(|(_, value)| is_of(value, gateway));
+    let made: Vec<ObjectRef> = made.map(|(object, _)| object.clone()).collect();
+    if made.is_empty() {
+        return Ok(false);
+    }
+    match store.delete(&made, true, now) {
+        Err(ApplyError::Store(error)) => Err(error),
+        // Absent ones are ignored, and nothing else can be wrong with a deletion of these kinds.
+        deleted => Ok(deleted.is_ok()),
+    }
+}
+
+fn write_status(
+    store: &mut Store,
+    object: &ObjectRef,
+    gateway: &Gateway,
+    made: &Made,
+    now: &str,
+) -> Result<bool, StoreError> {
+    let Some(mut value) = store.object(object).cloned() else { return Ok(false) };
+    let status = waypoint::status(gateway, made, now);
+    if value.get("status") == Some(&status) || text(&value, "/metadata/uid").is_empty() {
+        return Ok(false);
+    }
+    value["status"] = json!(status);
+    store.write(object.clone(), value, now)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::image::ImageMap;
+    use crate::layout::Layout;
+
+    const NOW: &str = "2026-01-31T12:00:00Z";
+
+    struct Bed {
+        store: Store,
+        admission: Admission,
+        mesh: MeshNames,
+        _root: tempfile::TempDir,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let mut store = Store::create(Layout::new(root.path())).unwrap();
+            let admission = Admission { images: ImageMap::default(), rootless: true };
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "shop"}});
+            store.apply(vec![namespace], &admission, NOW).unwrap();
+            let mesh = MeshNames { trust_domain: "t".to_owned(), cluster_id: "c".to_owned() };
+            Self { store, admission, mesh, _root: root }
+        }
+
+        fn apply(&mut self, object: Value) {
+            self.store.apply(vec![object], &self.admission, NOW).unwrap();
+            self.settle();
+        }
+
+        fn settle(&mut self) {
+            for _ in 0..10 {
+                let Self { store, admission, mesh, .. } = self;
+                if !step(store, admission, Some(mesh), NOW).unwrap() {
+                    return;
+                }
+            }
+            panic!("the controller does not come to rest");
+        }
+
+        fn object(&self, plural: &str) -> Option<&Value> {
+            let kind = Kind::from_plural(plural).unwrap();
+            self.store.object(&ObjectRef::new(kind, Some("shop"), "way"))
+        }
+
+        fn condition(&self, kind: &str) -> (String, String) {
+            let gateway = self.object("gateways").unwrap();
+            let all = gateway["status"]["conditions"].as_array().unwrap();
+            let of = all.iter().find(|it| it["type"] == kind).unwrap();
+            (of["reason"].as_str().unwrap().to_owned(), of["message"].as_str().unwrap().to_owned())
+        }
+    }
+
+    fn gateway(class: &str, protocol: &str) -> Value {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "way", "namespace": "shop"},
+            "spec": {"gatewayClassName": class,
+                "listeners": [{"name": "mesh", "protocol": protocol, "port": 15008}]},
+        })
+    }
+
+    #[test]
+    fn a_gateway_has_objects_of_its_own_which_go_with_it() {
+        let mut bed = Bed::new();
+        bed.apply(gateway("istio-waypoint", "HBONE"));
+        for plural in ["serviceaccounts", "services", "deployments"] {
+            let made = bed.object(plural).unwrap_or_else(|| panic!("no {plural}"));
+            assert!(is_of(made, &decode(bed.object("gateways").unwrap())), "{plural}");
+        }
+        let address = bed.object("services").unwrap()["spec"]["clusterIP"].clone();
+        let status = &bed.object("gateways").unwrap()["status"];
+        assert_eq!(status["addresses"][0]["value"], address);
+        assert_eq!(bed.condition("Programmed").0, "AddressNotUsable", "no pod is ready");
+        let deployment = ObjectRef::new(Kind::Deployment, Some("shop"), "way");
+        bed.store.scale(&deployment, 3, NOW).unwrap();
+        let mut value = bed.object("deployments").unwrap().clone();
+        value["status"] = json!({"readyReplicas": 2});
+        bed.store.write(deployment, value, NOW).unwrap();
+        bed.settle();
+        assert_eq!(bed.object("deployments").unwrap()["spec"]["replicas"], 3);
+        assert_eq!(bed.condition("Programmed").1, "2 of 3 pods are ready");
+        let named = ObjectRef::new(Kind::Gateway, Some("shop"), "way");
+        let gone = bed.store.delete(&[named], false, NOW).unwrap();
+        assert_eq!(gone.changes.len(), 4, "{gone:?}");
+        assert!(bed.object("deployments").is_none() && bed.object("services").is_none());
+    }
+
+    #[test]
+    fn what_no_longer_asks_for_a_waypoint_loses_it() {
+        for changed in [gateway("istio", "HBONE"), gateway("istio-waypoint", "HTTP")] {
+            let mut bed = Bed::new();
+            bed.apply(gateway("istio-waypoint", "HBONE"));
+            assert!(bed.object("deployments").is_some());
+            bed.apply(changed);
+            for plural in ["serviceaccounts", "services", "deployments"] {
+                assert_eq!(bed.object(plural), None);
+            }
+        }
+    }
+
+    #[test]
+    fn objects_of_others_stay_as_they_are() {
+        let mut bed = Bed::new();
+        let service = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "way", "namespace": "shop"}, "spec": {"ports": [{"port": 80}]}});
+        bed.apply(service);
+        let before = bed.object("services").cloned();
+        bed.apply(gateway("ambit-waypoint", "HBONE"));
+        assert_eq!(bed.object("services").cloned(), before);
+        let (reason, message) = bed.condition("Programmed");
+        assert!(reason == "Invalid" && message.contains("Service shop/way"), "{message}");
+        assert_eq!(bed.object("deployments"), None);
+    }
+
+    #[test]
+    fn it_says_what_a_listener_must_be() {
+        let mut bed = Bed::new();
+        bed.apply(gateway("ambit-waypoint", "HTTP"));
+        let (reason, message) = bed.condition("Accepted");
+        assert!(reason == "UnsupportedProtocol" && message.contains("HBONE"), "{message}");
+        assert_eq!(bed.object("deployments"), None);
+    }
+
+    #[test]
+    fn waypoints_learn_the_names_that_control_is_started_with() {
+        let config = |flags: &[&str], mesh| UpConfig {
+            state: "/s".into(),
+            nodes: 1,
+            binary: "/b".into(),
+            mesh,
+            images: ImageMap::default(),
+            proxies: BTreeMap::new(),
+            arguments: BTreeMap::from([(
+                "control".to_owned(),
+                flags.iter().map(|it| (*it).to_owned()).collect(),
+            )]),
+            environment: BTreeMap::new(),
+        };
+        let of = |flags: &[&str]| {
+            let names = MeshNames::of(&config(flags, true)).unwrap();
+            format!("{} {}", names.trust_domain, names.cluster_id)
+        };
+        assert_eq!(of(&[]), "cluster.local Kubernetes");
+        assert_eq!(of(&["--trust-domain=a", "--cluster-id", "b"]), "a b");
+        assert!(MeshNames::of(&config(&[], false)).is_none());
+    }
+}
