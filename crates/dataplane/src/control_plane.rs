@@ -50,6 +50,46 @@ pub enum RootCertificate {
     System,
 }
 
+impl RootCertificate {
+    /// A file, PEM text, or `SYSTEM`: the forms as ztunnel tells them apart.
+    pub fn parse(text: &str) -> Self {
+        if text == "SYSTEM" {
+            Self::System
+        } else if text.contains("-----BEGIN") {
+            Self::Pem(text.to_owned())
+        } else {
+            Self::File(PathBuf::from(text))
+        }
+    }
+}
+
+/// Where a service of the control plane is: `https://HOST:PORT`, or `http://` for plain text.
+pub fn service_uri(text: &str) -> Result<Uri, String> {
+    let wrong = |why: &str| {
+        format!("{text:?} {why}; write https://HOST:PORT, or http:// for plain text")
+    };
+    if text.is_empty() {
+        return Err(wrong("is empty"));
+    }
+    let with_scheme =
+        if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
+    let uri: Uri = with_scheme.parse().map_err(|_| wrong("is no URI"))?;
+    match uri.scheme_str() {
+        Some("http" | "https") => {}
+        _ => return Err(wrong("has an unknown scheme")),
+    }
+    if uri.host().is_none_or(str::is_empty) {
+        return Err(wrong("names no host"));
+    }
+    Ok(uri)
+}
+
+/// The host of a service, an address of IPv6 without its brackets.
+pub fn host_of(uri: &Uri) -> &str {
+    let host = uri.host().unwrap_or_default();
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 /// What the control plane is shown.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Token {
@@ -59,6 +99,21 @@ pub enum Token {
     File(PathBuf),
     /// A fixed text.
     Literal(Zeroizing<String>),
+}
+
+impl Token {
+    /// A file if the text looks like one, the text itself otherwise; without a text, the file at
+    /// the default path if there is one.
+    pub fn parse(text: Option<&str>, default_path: &str) -> Self {
+        let exists = |path: &str| Path::new(path).exists();
+        match text {
+            None if exists(default_path) => Self::File(PathBuf::from(default_path)),
+            None | Some("") => Self::None,
+            // A JWT holds no slash, a path in use nearly always does.
+            Some(path) if path.contains('/') || exists(path) => Self::File(PathBuf::from(path)),
+            Some(literal) => Self::Literal(Zeroizing::new(literal.to_owned())),
+        }
+    }
 }
 
 impl std::fmt::Debug for Token {
@@ -86,8 +141,8 @@ pub struct Access {
     pub token: Token,
     /// The cluster that this proxy belongs to.
     pub cluster_id: Text,
-    /// `SO_MARK` of the connection, by which the capture rules know the proxy.
-    pub mark: u32,
+    /// `SO_MARK` of the connection, by which the capture rules know the proxy, where there are any.
+    pub mark: Option<u32>,
 }
 
 impl Access {
@@ -149,7 +204,7 @@ pub enum ControlPlaneError {
     Connect(#[source] ConnectError),
 }
 
-fn target(service: &ControlPlane, mark: u32) -> Result<Target, ControlPlaneError> {
+fn target(service: &ControlPlane, mark: Option<u32>) -> Result<Target, ControlPlaneError> {
     let tls = match service.uri.scheme_str() {
         Some("https") => {
             let roots = roots_pem(&service.root)?;
@@ -161,7 +216,7 @@ fn target(service: &ControlPlane, mark: u32) -> Result<Target, ControlPlaneError
         }
         _ => None,
     };
-    Ok(Target { uri: service.uri.clone(), tls, mark: Some(mark) })
+    Ok(Target { uri: service.uri.clone(), tls, mark })
 }
 
 /// The roots as PEM.

@@ -10,6 +10,7 @@
 //! | [`certificates`] | certificates of the proxy's workloads, and revocations |
 //! | [`learned`] | what a proxy learns, for its successor |
 //! | [`own`], [`handshakes`] | the workloads that a proxy acts for |
+//! | [`session`] | HBONE connections of other proxies to such a workload |
 //! | [`plane`] | the state of one thread |
 //! | [`accept`], [`descriptors`], [`memory`] | who may have how much, from accept on |
 //! | [`choice`], [`judgement`] | the inputs to the decisions of `ambit_model` |
@@ -38,6 +39,7 @@ pub mod metrics;
 pub mod own;
 pub mod plane;
 pub mod record;
+pub mod session;
 pub mod settings;
 pub mod tunnel;
 pub mod views;

@@ -148,7 +148,7 @@ impl Plane {
     pub fn dial_options(&self, source: Option<SocketAddr>) -> DialOptions {
         let sockets = &self.mesh.settings.sockets;
         DialOptions {
-            mark: Some(sockets.mark),
+            mark: sockets.mark,
             source,
             keepalive: sockets.keepalive,
             user_timeout: sockets.user_timeout,

@@ -36,8 +36,8 @@ pub struct Settings {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sockets {
-    /// `SO_MARK`, by which the capture rules know the proxy.
-    pub mark: u32,
+    /// `SO_MARK`, by which the capture rules know the proxy, where there are any.
+    pub mark: Option<u32>,
     /// Probes of idle connections, if any.
     #[serde(skip)]
     pub keepalive: Option<Keepalive>,

@@ -508,16 +508,16 @@ impl Config {
             discovery: ControlPlane {
                 server_name: uris.server_name(&uris.discovery, &args.alt_xds_hostname, args)?,
                 uri: uris.discovery.clone(),
-                root: parse::root(&args.xds_root_ca),
+                root: RootCertificate::parse(&args.xds_root_ca),
                 headers: environment.headers(XDS_HEADER_PREFIX)?,
             },
             authority: ControlPlane {
                 server_name: uris.server_name(&uris.authority, &args.alt_ca_hostname, args)?,
                 uri: uris.authority.clone(),
-                root: parse::root(&args.ca_root_ca),
+                root: RootCertificate::parse(&args.ca_root_ca),
                 headers: environment.headers(CA_HEADER_PREFIX)?,
             },
-            token: parse::token(args.auth_token.as_deref(), TOKEN),
+            token: Token::parse(args.auth_token.as_deref(), TOKEN),
             on_demand: args.xds_on_demand,
             certificate_ttl: positive("--secret-ttl", args.secret_ttl)?,
             crl_path: crl_path(args),
@@ -571,7 +571,7 @@ fn sockets(args: &Args) -> Sockets {
     // RFC 5482: give up when keepalive would have.
     let user_timeout = keepalive.time + keepalive.interval * keepalive.retries;
     Sockets {
-        mark: args.packet_mark,
+        mark: Some(args.packet_mark),
         keepalive: args.keepalive.then_some(keepalive),
         user_timeout: args.user_timeout.then_some(user_timeout),
         ipv6: args.ipv6,
@@ -654,7 +654,7 @@ fn deadline(args: &Args, default: Duration) -> Duration {
 /// The list named, or the one beside the authority's root certificate.
 fn crl_path(args: &Args) -> PathBuf {
     let named = args.crl_path.clone().filter(|path| !path.as_os_str().is_empty());
-    named.unwrap_or_else(|| match parse::root(&args.ca_root_ca) {
+    named.unwrap_or_else(|| match RootCertificate::parse(&args.ca_root_ca) {
         RootCertificate::File(path) => path.with_file_name("ca-crl.pem"),
         _ => PathBuf::from(ROOT_CERTIFICATE).with_file_name("ca-crl.pem"),
     })

@@ -1,37 +1,30 @@
 //! Inbound: connections that arrive in tunnels of other proxies, from accept to record.
 //!
-//! TLS proves the client, the view judges it, and only then is the application dialled: at its own
+//! TLS proves the client ([`ambit_dataplane::session`]), the view judges it, and only then is the application dialled: at its own
 //! address, from the client's. 200 is sent when the application has accepted, so either end may
 //! send first. A claim in a header never decides anything.
 
-use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use ambit_dataplane::certificates::{CertificateError, Certificates};
 use ambit_dataplane::connections::CutReason;
-use ambit_dataplane::descriptors::{Carrier, Crowded, Direction, Permit, Source, TunnelPermit};
+use ambit_dataplane::descriptors::{Crowded, Permit, TunnelPermit};
 use ambit_dataplane::dial::{DialError, dial};
 use ambit_dataplane::failure::{Failure, ResponseFlags};
 use ambit_dataplane::judgement::{Allowed, Refused, admit, wait_for_view};
 use ambit_dataplane::metrics::Reporter;
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::put;
-use ambit_dataplane::record::{Cause, Record, Way};
+use ambit_dataplane::record::{Record, Way};
+use ambit_dataplane::session::{self, Session};
 use ambit_model::address::Reach;
 use ambit_model::authorize;
-use ambit_model::identity::Identity;
 use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::{ApplicationProtocol, ApplicationTunnel, Workload};
-use ambit_net::admission::{Leave, Owner};
 use ambit_net::copy::SocketEnd;
-use ambit_net::drain::{Drain, Guard};
-use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
-use ambit_net::socket::normalise;
-use ambit_tls::{HandshakeError, Peer, ServerStream};
+use ambit_net::hbone::Connect;
 use ambit_wire::hbone::{self, Authority, Baggage, Forwarded, HeaderError, proxy_protocol};
 use ambit_words::ports;
 use http::{HeaderMap, Method, StatusCode};
@@ -39,69 +32,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::thread::Thread;
-
-/// How often the wall clock is compared with the end of a client's certificate, besides at every
-/// new tunnel: so soon after a suspend the client is asked to reconnect.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Why another proxy's connection was not served.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SessionError {
-    /// Others connect to the pod, and this handshake was the oldest of the source that has most.
-    #[error("too many TLS handshakes are under way with this pod, and this is the oldest of them")]
-    Crowded(#[source] Leave),
-    /// There is no descriptor for one more connection of this client.
-    #[error(transparent)]
-    Share(#[from] Box<Crowded>),
-    /// The pod has no certificate.
-    #[error("this pod cannot prove its identity")]
-    Certificate(#[from] CertificateError),
-    /// The peer did not prove who it is.
-    #[error("the TLS handshake failed")]
-    Tls(#[source] HandshakeError),
-    /// The peer speaks no HBONE.
-    #[error("the HBONE connection failed")]
-    Hbone(#[source] HboneError),
-    /// The peer's certificate was revoked while the handshake went on.
-    #[error("the peer's certificate was revoked during the handshake")]
-    Revoked,
-}
-
-impl SessionError {
-    fn cause(&self) -> Cause {
-        match self {
-            Self::Tls(HandshakeError::Revoked { .. }) => Cause::Known,
-            Self::Crowded(_) | Self::Tls(_) => Cause::Stranger,
-            Self::Share(_) | Self::Certificate(_) | Self::Hbone(_) | Self::Revoked => Cause::Known,
-        }
-    }
-}
-
-impl Failure for SessionError {
-    fn flags(&self) -> ResponseFlags {
-        match self {
-            Self::Crowded(_) => ResponseFlags::Overflow,
-            Self::Share(crowded) => crowded.flags(),
-            Self::Certificate(_) => ResponseFlags::IdentityError,
-            Self::Revoked | Self::Tls(HandshakeError::Revoked { .. }) => {
-                ResponseFlags::CertificateRevoked
-            }
-            Self::Tls(_) => ResponseFlags::TlsFailure,
-            Self::Hbone(_) => ResponseFlags::H2HandshakeFailure,
-        }
-    }
-
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Crowded(_) => "crowded",
-            Self::Share(crowded) => crowded.reason(),
-            Self::Certificate(_) => "no_certificate",
-            Self::Tls(_) => "tls",
-            Self::Hbone(_) => "hbone",
-            Self::Revoked => "revoked",
-        }
-    }
-}
 
 /// Why a tunnel was refused.
 #[derive(Debug, thiserror::Error)]
@@ -191,19 +121,6 @@ impl Failure for InboundError {
     }
 }
 
-/// One HBONE connection to a pod of this proxy.
-struct Session {
-    thread: Rc<Thread>,
-    served: Rc<Served>,
-    /// The other proxy's socket; its address is the client pod's.
-    from: SocketAddr,
-    /// The address that the connection was made to.
-    own: SocketAddr,
-    peer: Arc<Peer>,
-    /// Its descriptors.
-    carrier: Rc<Carrier>,
-}
-
 /// Serves one HBONE connection from accept to its end.
 pub(crate) async fn serve(
     thread: Rc<Thread>,
@@ -212,138 +129,33 @@ pub(crate) async fn serve(
     from: SocketAddr,
     held: Permit,
 ) {
-    let unknown = SocketAddr::new(from.ip(), ports::HBONE);
-    let own = stream.local_addr().map_or(unknown, normalise);
-    if let Err(error) = session(&thread, &served, stream, from, own, held).await {
-        let record = Record::new(Reporter::Destination, from, own);
-        record.failed_early(&thread.plane.tally, &error, error.cause());
-    }
+    let plane = thread.plane.clone();
+    let each = |session: Rc<Session>, connect| {
+        let guard = session.served.drain.guard();
+        let inbound = Inbound { thread: thread.clone(), session };
+        guard.spawn_local(serve_tunnel(inbound, connect));
+    };
+    session::serve(plane, served, stream, from, held, each).await;
 }
 
-async fn session(
-    thread: &Rc<Thread>,
-    served: &Rc<Served>,
-    stream: TcpStream,
-    from: SocketAddr,
-    own: SocketAddr,
-    held: Permit,
-) -> Result<(), SessionError> {
-    let mut handshaking = served.handshakes.admit(from.ip().into()).await;
-    let certificates = &thread.plane.mesh.certificates;
-    let transport = Transport::new(stream);
-    let activity = transport.activity();
-    let (stream, peer) = tokio::select! {
-        biased;
-        leave = poll_fn(|cx| handshaking.poll_leave(cx)) => {
-            return Err(SessionError::Crowded(leave));
-        }
-        proven = prove(certificates, &served.own.identity, transport) => proven?,
-    };
-    handshaking.proof().prove(Owner::Named(peer.identity.to_string().into()));
-    // From here on it counts with those of whom it has proven to be.
-    let source = Source::proven(from.ip(), peer.identity.clone());
-    let carrier = Carrier::new(served.own.shares.of(Direction::Inbound), source)?;
-    drop((handshaking, held));
-    let metrics = &thread.plane.mesh.metrics;
-    metrics.handshake(Reporter::Destination, peer.group.as_str());
-    let peer = Arc::new(peer);
-    let pods = vec![served.own.uid.clone()];
-    let entered = thread.plane.connections.enter(pods, None, Some(peer.clone()));
-    // From here on a revocation cuts the entry; one that came during the handshake is seen now.
-    if certificates.revocations().revokes(&peer) {
-        metrics.revocation_rejection();
-        return Err(SessionError::Revoked);
-    }
-    let (thread, served) = (thread.clone(), served.clone());
-    let (uid, identity) = (&served.own.uid, Some(&peer.identity));
-    let accounts = thread.plane.mesh.memory.inbound(uid, identity, from.ip());
-    let settings = thread.plane.hbone_settings(accounts);
-    let leaving = Drain::new();
-    let (guard, pod) = (leaving.guard(), served.drain.guard());
-    let session = Rc::new(Session { thread, served, from, own, peer, carrier });
-    let each = |connect| {
-        session.served.drain.guard().spawn_local(serve_tunnel(session.clone(), connect));
-    };
-    let serving = serve_hbone(stream, activity, &settings, &guard, each);
-    let certificates = session.thread.plane.mesh.certificates.clone();
-    let expiry = expired(certificates, session.peer.not_after);
-    pod.clone().spawn_local(leave(leaving, pod, expiry));
-    tokio::select! {
-        biased;
-        served = serving => match served {
-            Err(error @ (HboneError::Handshake(_) | HboneError::Silent(_))) => {
-                Err(SessionError::Hbone(error))
-            }
-            Err(error) => {
-                tracing::debug!(%from, %error, "HBONE connection broke");
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        },
-        reason = entered.cut_off() => {
-            let identity = &session.peer.identity;
-            tracing::info!(%from, %identity, %reason, "HBONE connection cut");
-            Ok(())
-        }
-    }
-}
-
-/// Proves both ends to one another.
-async fn prove(
-    certificates: &Certificates,
-    own: &Identity,
-    transport: Transport<TcpStream>,
-) -> Result<(ServerStream<Transport<TcpStream>>, Peer), SessionError> {
-    let credentials = match certificates.cached(own) {
-        Some(credentials) => credentials,
-        None => certificates.of(own).await?,
-    };
-    credentials.acceptor.accept(transport).await.map_err(SessionError::Tls)
-}
-
-/// Asks the client to open its next tunnels elsewhere when the pod drains or when the client's
-/// certificate has expired, which proves nothing from then on. Open tunnels continue. Ends with the
-/// session.
-async fn leave(session: Drain, mut pod: Guard, expiry: impl Future<Output = ()>) {
-    let mut late = pod.clone();
-    let leaving = async {
-        tokio::select! {
-            _ = pod.draining() => {}
-            () = expiry => {}
-        }
-        session.start(None);
-        late.overdue().await;
-        session.start(Some(tokio::time::Instant::now()));
-    };
-    tokio::select! {
-        () = session.finished() => return,
-        () = leaving => {}
-    }
-    session.finished().await;
-}
-
-/// Waits until the wall clock says so. Timers stop while a machine is suspended, so the clock is
-/// read at intervals.
-async fn expired(certificates: Certificates, not_after: SystemTime) {
-    while let Ok(left) = not_after.duration_since(certificates.now()) {
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left.min(CLOCK_INTERVAL)).await;
-    }
+/// What the tunnels of one HBONE connection use.
+struct Inbound {
+    thread: Rc<Thread>,
+    session: Rc<Session>,
 }
 
 /// Serves one tunnel from its CONNECT to its record.
-async fn serve_tunnel(session: Rc<Session>, mut connect: Connect) {
+async fn serve_tunnel(inbound: Inbound, mut connect: Connect) {
+    let session = &inbound.session;
     let mut record = Record::new(Reporter::Destination, session.from, session.own);
     record.way = Way::Tunnel;
     record.peer = Some(session.peer.clone());
     record.source.identity = Some(session.peer.identity.clone());
     record.destination.identity = Some(session.served.own.identity.clone());
-    match session.admit(&mut connect, &mut record).await {
-        Ok(admitted) => session.carry(connect, admitted, record).await,
+    match inbound.admit(&mut connect, &mut record).await {
+        Ok(admitted) => inbound.carry(connect, admitted, record).await,
         Err(error) => {
-            record.failed(&session.thread.plane.tally, &error);
+            record.failed(&session.plane.tally, &error);
             if let Err(broken) = connect.refuse(error.status()) {
                 tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
             }
@@ -358,7 +170,7 @@ struct Admitted {
     held: TunnelPermit,
 }
 
-impl Session {
+impl Inbound {
     /// Reads what is asked for, judges it, and dials the application.
     async fn admit(
         &self,
@@ -369,38 +181,38 @@ impl Session {
             return Err(InboundError::Method(connect.method().clone()));
         }
         // By the wall clock, which a suspended machine finds further on than its timers.
-        if self.peer.not_after <= self.thread.plane.mesh.certificates.now() {
+        if self.session.peer.not_after <= self.thread.plane.mesh.certificates.now() {
             return Err(InboundError::Expired);
         }
         let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
         let asked: Authority = authority.parse()?;
-        let (thread, pod) = (&self.thread, &self.served.own);
+        let (thread, pod) = (&self.thread, &self.session.served.own);
         self.describe(&connect.take_headers(), record);
         let known = wait_for_view(&thread.plane.mesh, |view| {
             let workload = pod.described_in(view)?.clone();
-            let found = target(view, &workload, &asked, self.own);
+            let found = target(view, &workload, &asked, self.session.own);
             Some((workload, found))
         });
         let (workload, found) = known.await.ok_or_else(|| Refused::Unknown(pod.name.clone()))?;
         record.destination.workload = Some(workload.clone());
-        let target = found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.own })?;
+        let target = found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.session.own })?;
         record.authority = Some(target.asked);
         if Reach::of(target.own.ip()) != Reach::Far {
-            return Err(InboundError::NoWorkloadAddress(self.own));
+            return Err(InboundError::NoWorkloadAddress(self.session.own));
         }
         for address in [target.asked, target.own] {
             if ports::OF_PROXY.contains(&address.port()) {
                 return Err(InboundError::ProxyPort(address));
             }
         }
-        let source = authorize::Source::new(Some(self.peer.identity.clone()), self.from.ip());
+        let source = authorize::Source::new(Some(self.session.peer.identity.clone()), self.session.from.ip());
         let enter = |judged| {
-            let peer = Some(self.peer.clone());
+            let peer = Some(self.session.peer.clone());
             thread.plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
         };
         let allowed = admit(&thread.plane.mesh, pod, source, target.own, enter).await?;
         record.allowed_by.clone_from(&allowed.by);
-        let held = self.carrier.tunnel()?;
+        let held = self.session.carrier.tunnel()?;
         let server = tokio::select! {
             dialled = self.dial(&workload, &target) => dialled?,
             reason = allowed.entered.cut_off() => return Err(InboundError::Cut(reason)),
@@ -414,15 +226,15 @@ impl Session {
         let application = workload.application_tunnel;
         let (address, source) = match application {
             Some(application) if self.is_received_on_loopback(&application) => {
-                (SocketAddr::new(loopback(self.own), target.own.port()), None)
+                (SocketAddr::new(loopback(self.session.own), target.own.port()), None)
             }
-            _ => (target.own, self.thread.plane.original_source(self.from, target.own)),
+            _ => (target.own, self.thread.plane.original_source(self.session.from, target.own)),
         };
         let options = self.thread.plane.dial_options(source);
-        let mut server = dial(&self.served.own, address, &options).await?;
+        let mut server = dial(&self.session.served.own, address, &options).await?;
         if application.is_some_and(|it| it.protocol == ApplicationProtocol::Proxy) {
-            let identity = Some(&self.peer.identity);
-            let header = proxy_protocol::encode(self.from, target.asked, identity)?;
+            let identity = Some(&self.session.peer.identity);
+            let header = proxy_protocol::encode(self.session.from, target.asked, identity)?;
             let written = server.write_all(&header).await;
             written.map_err(|cause| DialError::Connect { address, cause })?;
         }
@@ -461,8 +273,8 @@ impl Session {
     fn describe(&self, headers: &HeaderMap, record: &mut Record) {
         let view = self.thread.plane.mesh.view.load();
         let network = &self.thread.shared.config.node.network;
-        let at_address = view.workload_at(network, self.from.ip());
-        let is_proven = |it: &&Arc<Workload>| it.identity() == self.peer.identity;
+        let at_address = view.workload_at(network, self.session.from.ip());
+        let is_proven = |it: &&Arc<Workload>| it.identity() == self.session.peer.identity;
         record.source.workload = at_address.filter(is_proven).cloned();
         if record.source.workload.is_none() {
             let said = headers.get_all(hbone::BAGGAGE).iter().map(|value| value.as_bytes());
@@ -470,7 +282,7 @@ impl Session {
         }
         let forwarded = headers.get(hbone::FORWARDED).and_then(|value| value.to_str().ok());
         let forwarded = forwarded.and_then(|text| text.parse::<Forwarded>().ok());
-        let namespace = &self.served.own.name.namespace;
+        let namespace = &self.session.served.own.name.namespace;
         let host = forwarded.and_then(|forwarded| forwarded.host);
         record.service = host.and_then(|host| view.service_by_hostname(&host, namespace).cloned());
     }
@@ -528,7 +340,7 @@ mod tests {
     use super::*;
     use crate::future_sizes::check;
 
-    fn size_bytes<F>(_serve: impl Fn(Rc<Session>, Connect) -> F) -> usize {
+    fn size_bytes<F>(_serve: impl Fn(Inbound, Connect) -> F) -> usize {
         size_of::<F>()
     }
 

@@ -1,30 +1,128 @@
-//! Role: the layer-7 proxy. Until layer 7 exists its pod is ready and serves nothing: what must
-//! pass a waypoint is refused.
+//! Role: the layer-7 engine in a pod, behind HBONE.
+//!
+//! `ambit waypoint` is one process: a control thread that follows the control plane and answers
+//! operators, and N data-plane threads. Other proxies' tunnels come in at port 15008. What is HTTP
+//! goes through the engine ([`ambit_http::engine`]), request by request; everything else is judged
+//! and passed on as bytes. Endpoints are reached with the waypoint's own identity.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | flags and environment variables, as written and as used |
+//! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
+//! | `position` | where the engine is: routes, policies, endpoints and ways to them |
+//! | `passage` | connections that are no HTTP |
+//! | `telemetry` | request metrics and the access log |
+//! | `operator` | readiness and metrics |
+//!
+//! Nothing here decides a route or a permission (`ambit_model` does) or reads a head
+//! (`ambit_http` does).
 
-use std::io::{self, Read, Write};
-use std::net::{Ipv6Addr, TcpListener};
-use std::time::Duration;
+pub mod config;
+mod operator;
+mod passage;
+mod position;
+mod telemetry;
+mod worker;
 
-use ambit_words::ports::PROXY_READINESS;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long a probe may take to ask.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a probe sends at most.
-const PROBE_SIZE_BYTES: usize = 1024;
+use ambit_dataplane::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
+use ambit_dataplane::demand::demand;
+use ambit_dataplane::descriptors::Shares;
+use ambit_dataplane::learned::Successor;
+use ambit_dataplane::logging::Levels;
+use ambit_dataplane::mesh::Mesh;
+use ambit_dataplane::own::OwnWorkload;
+use ambit_dataplane::views::Views;
+use ambit_model::identity::Identity;
+use ambit_model::names::WorkloadName;
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::info;
 
-/// Answers probes until the process is ended.
-///
-/// # Errors
-/// The port of probes cannot be opened.
-pub fn run() -> io::Result<()> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, PROXY_READINESS))?;
-    for connection in listener.incoming() {
-        // One probe that fails is its own affair.
-        let _answered = connection.and_then(|mut connection| {
-            connection.set_read_timeout(Some(PROBE_TIMEOUT))?;
-            let _asked = connection.read(&mut [0; PROBE_SIZE_BYTES])?;
-            connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-        });
+pub use config::Args;
+
+use config::Config;
+use telemetry::Requests;
+
+/// What all threads share.
+struct Shared {
+    config: Config,
+    mesh: Arc<Mesh>,
+    own: Arc<OwnWorkload>,
+    requests: Requests,
+    /// Whether it is to end: no new connection is taken.
+    stopping: watch::Sender<bool>,
+    is_ending: AtomicBool,
+}
+
+/// Runs the waypoint until it is told to end.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let config = Config::new(&args)?;
+    let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
+    // Keys are in memory: no other process of this user may look at it.
+    ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;
+    ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(serve(config));
+    levels.flush();
+    // Tasks that wait for the control plane hold nobody up.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let (successor, learned) = Successor::new();
+    // Nobody continues after this process.
+    drop(learned);
+    let (certificates, asks) = Certificates::new(Clock::system());
+    let (demand, demands) = demand(false);
+    let mesh = Arc::new(Mesh::new(config.settings(), certificates.clone(), demand));
+    let authority = CertificateAuthority::new(config.authority_access(), config.certificate_ttl);
+    let (metrics, crl) = (mesh.metrics.clone(), config.crl_path.clone());
+    let keeper =
+        Keeper::new(certificates.clone(), asks, authority, successor.clone(), metrics, crl);
+    let (access, metadata) = (config.discovery_access(), config.metadata());
+    let own_service = config.own_service();
+    let views =
+        Views::of_waypoint(mesh.clone(), access, &metadata, successor, demands, own_service);
+    mesh.metrics.watch_runtime("control".into(), tokio::runtime::Handle::current());
+    mesh.metrics.watch_descriptors(mesh.descriptors.clone());
+    let identity =
+        Identity::new(config.trust_domain.clone(), &*config.namespace, &*config.account);
+    let name = WorkloadName::new(&*config.namespace, &*config.pod);
+    let shares = Shares::new(&mesh.descriptors, &name);
+    let uid = name.to_string().into();
+    let own = Arc::new(OwnWorkload { uid, name, netns: None, identity: identity.clone(), shares });
+    let requests = Requests::default();
+    mesh.metrics.register(|registry| requests.register(registry));
+    let (stopping, is_ending) = (watch::Sender::new(false), AtomicBool::new(false));
+    let shared = Arc::new(Shared { config, mesh, own, requests, stopping, is_ending });
+    tokio::spawn(keeper.run());
+    certificates.hold(identity).await;
+    operator::start(&shared).await?;
+    tokio::spawn(views.run());
+    let mut complete = shared.mesh.view_complete.subscribe();
+    let mut terminate = signal(SignalKind::terminate()).context("listen to signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen to signals")?;
+    // Half a view would let through what the other half forbids.
+    tokio::select! {
+        known = complete.wait_for(|is_complete| *is_complete) => drop(known),
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
     }
-    Ok(())
+    let mut threads = worker::start(&shared)?;
+    info!(threads = shared.config.threads, address = %shared.config.hbone, "ready");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        ended = threads.ended() => return ended,
+    }
+    info!(deadline_s = shared.config.drain.as_secs(), "accepting nothing more");
+    shared.is_ending.store(true, Ordering::Relaxed);
+    shared.stopping.send_replace(true);
+    // The threads end what is left by then.
+    threads.ended().await
 }

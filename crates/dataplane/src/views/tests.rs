@@ -98,7 +98,7 @@ fn settings() -> Settings {
     Settings {
         component: "ambit-proxy",
         network: "".into(),
-        sockets: Sockets { mark: 1337, keepalive: None, user_timeout: None, ipv6: true },
+        sockets: Sockets { mark: Some(1337), keepalive: None, user_timeout: None, ipv6: true },
         hbone: Hbone {
             stream_window_bytes: 1 << 20,
             connection_window_bytes: 1 << 26,
@@ -123,7 +123,7 @@ fn access(address: SocketAddr) -> Access {
         headers: vec![header],
     };
     let token = Token::Literal(Zeroizing::new("a.b.c".into()));
-    Access { service, token, cluster_id: "Kubernetes".into(), mark: 1337 }
+    Access { service, token, cluster_id: "Kubernetes".into(), mark: Some(1337) }
 }
 
 /// A control plane and a proxy that follows it.

@@ -3,15 +3,13 @@
 //! Each error shows what was given and what is accepted. Nothing here has its own default.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ambit_dataplane::control_plane::{RootCertificate, Token};
+use ambit_dataplane::control_plane::{host_of, service_uri};
 use ambit_words::durations::{DurationError, parse_duration_or_seconds};
 use ambit_words::{names, ports};
 use http::Uri;
-use zeroize::Zeroizing;
 
 use super::istio::{Environment, ProxyConfig};
 use super::{Args, ConfigError};
@@ -104,29 +102,6 @@ pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("{text:?} is no IP address, nor one with a port"))
 }
 
-/// Root certificates, with the forms distinguished as in ztunnel.
-pub(super) fn root(text: &str) -> RootCertificate {
-    if text == "SYSTEM" {
-        RootCertificate::System
-    } else if text.contains("-----BEGIN") {
-        RootCertificate::Pem(text.to_owned())
-    } else {
-        RootCertificate::File(PathBuf::from(text))
-    }
-}
-
-/// The token: a file if it looks like one, the text itself otherwise.
-pub(super) fn token(text: Option<&str>, default_path: &str) -> Token {
-    let exists = |path: &str| Path::new(path).exists();
-    match text {
-        None if exists(default_path) => Token::File(PathBuf::from(default_path)),
-        None | Some("") => Token::None,
-        // A JWT holds no slash, a path in use nearly always does.
-        Some(path) if path.contains('/') || exists(path) => Token::File(PathBuf::from(path)),
-        Some(literal) => Token::Literal(Zeroizing::new(literal.to_owned())),
-    }
-}
-
 /// Where the control plane's two services are.
 pub(super) struct Uris {
     pub(super) discovery: Uri,
@@ -161,28 +136,10 @@ impl Uris {
         if let Some(name) = alternative {
             return Ok(name.clone());
         }
-        let host = uri.host().expect("a URI without a host was refused");
-        Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+        Ok(host_of(uri).to_owned())
     }
 }
 
 fn uri(name: &str, text: &str) -> Result<Uri, ConfigError> {
-    let wrong = |why: &str| {
-        let reason = format!("{text:?} {why}; write https://HOST:PORT, or http:// for plain text");
-        ConfigError::invalid(name, reason)
-    };
-    if text.is_empty() {
-        return Err(wrong("is empty"));
-    }
-    let with_scheme =
-        if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-    let uri: Uri = with_scheme.parse().map_err(|_| wrong("is no URI"))?;
-    match uri.scheme_str() {
-        Some("http" | "https") => {}
-        _ => return Err(wrong("has an unknown scheme")),
-    }
-    if uri.host().is_none_or(str::is_empty) {
-        return Err(wrong("names no host"));
-    }
-    Ok(uri)
+    service_uri(text).map_err(|reason| ConfigError::invalid(name, reason))
 }

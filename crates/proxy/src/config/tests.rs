@@ -41,7 +41,7 @@ fn variables_of_ztunnel_mean_what_they_mean_there() {
     let seconds = Duration::from_secs;
     check(&[("NODE_NAME", "n")], |it| it.node.name.to_string(), "n".into());
     check(&[("NETWORK", "n2")], |it| it.node.network.to_string(), "n2".into());
-    check(&[("PACKET_MARK", "7")], |it| it.sockets.mark, 7);
+    check(&[("PACKET_MARK", "7")], |it| it.sockets.mark, Some(7));
     check(&[("IPV6_ENABLED", "false")], |it| it.sockets.ipv6, false);
     check(&[("KEEPALIVE_ENABLED", "false")], |it| it.sockets.keepalive.is_none(), true);
     let keepalive = |it: &Config| it.sockets.keepalive.expect("switched on");

@@ -69,7 +69,7 @@ pub(super) async fn ask(
     resolvers: &[SocketAddr],
     query: &[u8],
     transport: Transport,
-    mark: u32,
+    mark: Option<u32>,
 ) -> Result<Vec<u8>, ForwardError> {
     let mut failure = ForwardError::NoResolver;
     let attempts = std::iter::repeat_n(resolvers, ATTEMPTS).flatten();
@@ -89,8 +89,8 @@ pub(super) async fn ask(
     Err(failure)
 }
 
-async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: u32) -> io::Result<Vec<u8>> {
-    let options = ListenOptions { mark: Some(mark), ..Default::default() };
+async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: Option<u32>) -> io::Result<Vec<u8>> {
+    let options = ListenOptions { mark, ..Default::default() };
     let any = SocketAddr::new(unspecified_like(resolver.ip()), 0);
     let socket = UdpSocket::from_std(pod.run(|| udp_bind(any, &options))??)?;
     socket.connect(resolver).await?;
@@ -105,8 +105,8 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: u32) -> io
     }
 }
 
-async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: u32) -> io::Result<Vec<u8>> {
-    let options = DialOptions { mark: Some(mark), ..Default::default() };
+async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: Option<u32>) -> io::Result<Vec<u8>> {
+    let options = DialOptions { mark, ..Default::default() };
     let mut stream = pod.run(|| tcp_dial(resolver, &options))??.connected().await?;
     let renumbered = Renumbered::new(query)?;
     let length = u16::try_from(query.len()).map_err(io::Error::other)?;

@@ -57,7 +57,7 @@ pub(super) struct PodSocketOptions {
     /// One set of listeners for each.
     pub(super) threads: usize,
     /// `SO_MARK`.
-    pub(super) mark: u32,
+    pub(super) mark: Option<u32>,
     /// Whether IPv6 is served.
     pub(super) ipv6: bool,
     /// Whether DNS is served.
@@ -145,7 +145,7 @@ fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
         reuse_port: true,
         transparent: true,
         freebind: false,
-        mark: Some(options.mark),
+        mark: options.mark,
         backlog: DEFAULT_BACKLOG,
         v6only: false,
     };

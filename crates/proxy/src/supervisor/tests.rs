@@ -221,7 +221,7 @@ fn pod(uid: &str) -> Request {
 
 /// How another proxy listens.
 fn successors() -> PodSocketOptions {
-    PodSocketOptions { threads: 1, mark: 1337, ipv6: true, dns: false }
+    PodSocketOptions { threads: 1, mark: Some(1337), ipv6: true, dns: false }
 }
 
 fn namespace() -> NetNs {

@@ -1,0 +1,377 @@
+//! Where the engine is: in a pod, in front of services or workloads of the mesh.
+//!
+//! Everything is asked of the view that is in force when it is asked. Endpoints are never reached
+//! through a waypoint, and prove their own identities, not merely one of the trust domain.
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+use ambit_dataplane::choice::Around;
+use ambit_dataplane::dial::dial;
+use ambit_dataplane::judgement::wait_for_view;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::Plane;
+use ambit_dataplane::tunnel::{self, Ask};
+use ambit_http::engine::halves::BoxStream;
+use ambit_http::engine::hash_of;
+use ambit_http::engine::position::{
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Unreachable, Version,
+};
+use ambit_http::engine::record::Record;
+use ambit_model::authorize::Decision;
+use ambit_model::choice::{By, RequestFlow};
+use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
+use ambit_model::http::head::{Client, RequestHead};
+use ambit_model::http::rule::Destination;
+use ambit_model::http::service::{Protocol, ServiceHttp};
+use ambit_model::http::table::RouteTable;
+use ambit_model::http::traffic::{Balancing, TrafficPolicy};
+use ambit_model::identity::Identity;
+use ambit_model::names::ServiceName;
+use ambit_model::plan::{Delivery, Refusal};
+use ambit_model::service::Service;
+use ambit_model::view::View;
+use ambit_model::workload::Workload;
+use ambit_words::error_chain;
+
+use crate::Shared;
+use crate::telemetry;
+
+/// What holds for a destination of which nothing is said.
+static NO_TRAFFIC: LazyLock<TrafficPolicy> = LazyLock::new(TrafficPolicy::default);
+
+/// The position of one thread.
+pub(crate) struct Here {
+    shared: Arc<Shared>,
+    plane: Rc<Plane>,
+    served: Rc<Served>,
+    own_service: ServiceName,
+    own_name: String,
+    random: Cell<u64>,
+    turns: Cell<u64>,
+}
+
+/// What a CONNECT asks for.
+pub(crate) struct Meant {
+    /// Whether this waypoint stands before it.
+    pub(crate) is_ours: bool,
+    /// What is spoken there.
+    pub(crate) protocol: Protocol,
+}
+
+/// What holds for the requests of one connection.
+pub(crate) struct Holds {
+    view: Arc<View>,
+    http: Arc<ServiceHttp>,
+    port: u16,
+    namespace: Option<ambit_model::Text>,
+}
+
+impl Here {
+    pub(crate) fn new(shared: Arc<Shared>, plane: Rc<Plane>, served: Rc<Served>) -> Self {
+        let own_service = shared.config.own_service();
+        let own_name = shared.own.identity.to_string();
+        let random = Cell::new(rand::random::<u64>() | 1);
+        let turns = Cell::new(0);
+        Self { shared, plane, served, own_service, own_name, random, turns }
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.plane.mesh.view.load_full()
+    }
+
+    /// What is behind an address: what holds for it is said of its service, and for a workload of
+    /// this waypoint's own service.
+    fn name_of(&self, view: &View, destination: SocketAddr) -> Option<ServiceName> {
+        let (network, namespace) = (&self.shared.config.network, &self.shared.config.namespace);
+        let own = || self.own_service.clone();
+        if let Some(service) = view.service_meant(network, destination.ip(), namespace) {
+            return view.is_fronted(service, &self.own_service).then(|| service.key.clone());
+        }
+        let workload = view.workload_at(network, destination.ip())?;
+        view.is_workload_fronted(workload, &self.own_service).then(own)
+    }
+
+    /// Waits until the view says whose an address is.
+    pub(crate) async fn meant(&self, destination: SocketAddr) -> Meant {
+        let found = wait_for_view(&self.plane.mesh, |view| {
+            let name = self.name_of(view, destination)?;
+            Some(view.http_service(&name).map(|http| http.protocol(destination.port())))
+        });
+        match found.await {
+            None => Meant { is_ours: false, protocol: Protocol::Detect },
+            Some(protocol) => Meant { is_ours: true, protocol: protocol.unwrap_or_default() },
+        }
+    }
+
+    /// The workload of a client, if what it has proven is what the view says of its address.
+    pub(crate) fn client(&self, identity: &Identity, ip: IpAddr) -> Option<Arc<Workload>> {
+        let view = self.view();
+        let workload = view.workload_at(&self.shared.config.network, ip)?;
+        (workload.identity() == *identity).then(|| workload.clone())
+    }
+
+    /// Why a connection that is no HTTP may not pass, if it may not.
+    pub(crate) async fn judge_bytes(&self, arrival: &Arrival) -> Option<String> {
+        let Some(holds) = self.rules(arrival).await else {
+            return Some("the control plane has not described this destination yet".to_owned());
+        };
+        let view = &holds.view;
+        let policies: Vec<_> = view
+            .request_policies_of(&holds.http)
+            .map(|policy| policy.map(|policy| Arc::new(policy.for_bytes())))
+            .collect();
+        let head = RequestHead {
+            method: "",
+            scheme: "",
+            host: "",
+            port: None,
+            path: "",
+            query: "",
+            fields: &(),
+            client: Client { namespace: holds.namespace.as_ref() },
+        };
+        let asked = Asked {
+            head: &head,
+            source: &arrival.source,
+            remote_ip: arrival.source.ip(),
+            destination: arrival.destination,
+            server_name: None,
+            token: None,
+        };
+        let policies = policies.iter().map(|policy| match policy {
+            Ok(policy) => Ok(policy),
+            Err(name) => Err(*name),
+        });
+        match authorize(policies, &asked).decision {
+            RequestDecision::Allowed(_) => None,
+            RequestDecision::Denied(denial) => Some(denial.to_string()),
+            RequestDecision::Ask { then: Decision::Deny(denial), .. } => Some(denial.to_string()),
+            RequestDecision::Ask { .. } => {
+                Some("an authorization provider is asked about requests alone".to_owned())
+            }
+        }
+    }
+
+    /// The service that a goal means, and its port.
+    fn service<'v>(
+        &self,
+        view: &'v View,
+        ask: &EndpointAsk<'_>,
+    ) -> Result<Option<(&'v Arc<Service>, u16)>, Unreachable> {
+        let destination = ask.arrival.destination;
+        match ask.goal {
+            Goal::Backend(Destination::Service { name, port, .. }) => {
+                let service = view.service(name).ok_or_else(|| Unreachable {
+                    reason: "no_service",
+                    text: format!("service {name} is not known"),
+                })?;
+                Ok(Some((service, *port)))
+            }
+            Goal::Backend(Destination::Invalid(reason)) => {
+                Err(Unreachable { reason: "no_backend", text: reason.to_string() })
+            }
+            Goal::Original => {
+                let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
+                let service = view.service_meant(network, destination.ip(), own);
+                Ok(service.map(|service| (service, destination.port())))
+            }
+        }
+    }
+
+    fn endpoint(
+        delivery: Delivery,
+        alternatives: usize,
+    ) -> Endpoint<Delivery> {
+        let (uid, address, workload, kind) = match &delivery {
+            Delivery::Local(target) | Delivery::Tunnel(target) => {
+                let workload = &target.workload;
+                (workload.uid.clone(), target.address, Some(workload.clone()), 1)
+            }
+            Delivery::Direct(direct) => {
+                let named = direct.workload.as_ref().map(|it| it.uid.clone());
+                let uid = named.unwrap_or_else(|| direct.address.to_string().into());
+                (uid, direct.address, direct.workload.clone(), 0)
+            }
+        };
+        Endpoint { uid, address, workload, kind, alternatives, way: delivery }
+    }
+}
+
+impl Position for Here {
+    type Way = Delivery;
+    type Rules = Holds;
+
+    async fn rules(&self, arrival: &Arrival) -> Option<Holds> {
+        let destination = arrival.destination;
+        let found = wait_for_view(&self.plane.mesh, |view| {
+            let name = self.name_of(view, destination)?;
+            view.http_service(&name).cloned()
+        });
+        let http = found.await?;
+        let namespace = arrival.source.identity().map(|it| it.namespace.clone());
+        Some(Holds { view: self.view(), http, port: destination.port(), namespace })
+    }
+
+    fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Delivery>, Unreachable> {
+        let view = self.view();
+        let own = self.shared.own.described_in(&view).ok_or_else(|| Unreachable {
+            reason: "unknown_workload",
+            text: "the control plane has not described this waypoint itself".to_owned(),
+        })?;
+        let mut around = Around {
+            balance: &self.plane.balance,
+            view: &view,
+            enrolled: &|_| None,
+            network: &self.shared.config.network,
+            may_join: false,
+        };
+        let destination = ask.arrival.destination;
+        let Some((service, port)) = self.service(&view, ask)? else {
+            let delivery = view.deliver_original(own, destination, &mut around);
+            return delivery.map(|it| Self::endpoint(it, 1)).map_err(refused);
+        };
+        let endpoints = view.endpoints(&service.key);
+        let alternatives = endpoints.map_or(0, |it| it.len());
+        let subset = match ask.goal {
+            Goal::Backend(Destination::Service { subset, .. }) => subset.as_deref(),
+            _ => None,
+        };
+        let traffic = traffic(&view, &service.key, port, subset);
+        let by = match (ask.hash, &traffic.balancing) {
+            (Some(hash), _) => By::Hash(hash),
+            (None, Balancing::Random) => By::Chance,
+            (None, Balancing::RoundRobin) => {
+                self.turns.set(self.turns.get().wrapping_add(1));
+                By::Turn(self.turns.get())
+            }
+            (None, Balancing::LeastRequest | Balancing::Hash(_)) => By::Load,
+        };
+        let is_avoided = |uid: &str| {
+            ask.tried.iter().any(|tried| **tried == *uid)
+                || (ask.is_ejected)(uid)
+                || ask.pinned.is_some_and(|pinned| hash_of(uid) != pinned)
+        };
+        let flow = RequestFlow {
+            source: own,
+            destination,
+            service,
+            port,
+            subset,
+            by,
+            is_avoided: &is_avoided,
+        };
+        let delivery = view.choose_for_request(&flow, &mut around).map_err(refused)?;
+        Ok(Self::endpoint(delivery, alternatives))
+    }
+
+    async fn connect(
+        &self,
+        _arrival: &Arrival,
+        endpoint: &Endpoint<Delivery>,
+    ) -> Result<BoxStream, Unreachable> {
+        let unreachable = |reason, error: &dyn std::error::Error| {
+            self.plane.balance.failed(&endpoint.uid);
+            Unreachable { reason, text: error_chain(error) }
+        };
+        match &endpoint.way {
+            Delivery::Local(target) | Delivery::Tunnel(target) => {
+                let view = self.view();
+                let Some(source) = self.shared.own.described_in(&view) else {
+                    let text = "the control plane has not described this waypoint".to_owned();
+                    return Err(Unreachable { reason: "unknown_workload", text });
+                };
+                let ask = Ask {
+                    source,
+                    client: SocketAddr::new(self.shared.config.instance, 0),
+                    authority: target.address,
+                    service: target.service.as_deref(),
+                };
+                let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
+                let opened = opened.map_err(|error| unreachable("connect", &error))?;
+                self.plane.balance.succeeded(&endpoint.uid);
+                Ok(Box::new(opened.tunnel))
+            }
+            Delivery::Direct(direct) => {
+                let options = self.plane.dial_options(None);
+                let dialled = dial(&self.served.own, direct.address, &options).await;
+                Ok(Box::new(dialled.map_err(|error| unreachable("connect", &error))?))
+            }
+        }
+    }
+
+    fn random_below(&self, bound: u64) -> u64 {
+        // xorshift64*, good enough to spread load.
+        let mut state = self.random.get();
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        self.random.set(state);
+        let drawn = u128::from(state.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(bound);
+        u64::try_from(drawn >> 64).expect("the high half of a product of two u64")
+    }
+
+    fn own_name(&self) -> &str {
+        &self.own_name
+    }
+
+    fn record(&self, arrival: &Rc<Arrival>, record: &Record) {
+        let view = self.view();
+        let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
+        let asked = view.service_meant(network, arrival.destination.ip(), own);
+        let named = record.service.as_ref().and_then(|name| view.service(name));
+        let service = named.or(asked).map(|it| &**it);
+        self.shared.requests.count(arrival, record, service);
+        telemetry::log(arrival, record, service);
+    }
+}
+
+impl Rules for Holds {
+    fn routes(&self) -> Option<&RouteTable> {
+        self.http.routes(self.port, self.namespace.as_deref())
+    }
+
+    fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
+        authorize(self.view.request_policies_of(&self.http), asked)
+    }
+
+    fn traffic(&self, goal: &Goal<'_>) -> &TrafficPolicy {
+        match goal {
+            Goal::Original => self.http.traffic(self.port, None),
+            Goal::Backend(Destination::Service { name, port, subset }) => {
+                traffic(&self.view, name, *port, subset.as_deref())
+            }
+            Goal::Backend(Destination::Invalid(_)) => &NO_TRAFFIC,
+        }
+    }
+
+    fn version(&self, goal: &Goal<'_>) -> Option<Version> {
+        let protocol = match goal {
+            Goal::Original => self.http.protocol(self.port),
+            Goal::Backend(Destination::Service { name, port, .. }) => {
+                self.view.http_service(name).map_or(Protocol::Detect, |it| it.protocol(*port))
+            }
+            Goal::Backend(Destination::Invalid(_)) => Protocol::Detect,
+        };
+        match protocol {
+            Protocol::Http => Some(Version::Http1),
+            Protocol::Http2 => Some(Version::Http2),
+            Protocol::Detect | Protocol::Tcp | Protocol::Tls => None,
+        }
+    }
+}
+
+fn traffic<'v>(
+    view: &'v View,
+    name: &ServiceName,
+    port: u16,
+    subset: Option<&str>,
+) -> &'v TrafficPolicy {
+    view.http_service(name).map_or(&*NO_TRAFFIC, |http| http.traffic(port, subset))
+}
+
+fn refused(refusal: Refusal) -> Unreachable {
+    Unreachable { reason: "no_endpoint", text: refusal.to_string() }
+}

@@ -1,0 +1,244 @@
+//! One data-plane thread: its listeners, the tunnels that come in, and what becomes of each.
+//!
+//! A tunnel stays on the thread that accepted its connection, and so do its requests.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_dataplane::accept::accept_loop;
+use ambit_dataplane::descriptors::Direction;
+use ambit_dataplane::handshakes::handshakes;
+use ambit_dataplane::own::Served;
+use ambit_dataplane::plane::Plane;
+use ambit_dataplane::session::{self, Session};
+use ambit_http::Scheme;
+use ambit_http::engine::position::Arrival;
+use ambit_http::engine::{self, Engine, Speaks};
+use ambit_model::authorize::Source;
+use ambit_model::http::service::Protocol;
+use ambit_net::drain::Drain;
+use ambit_net::hbone::Connect;
+use ambit_net::socket::{ListenOptions, tcp_listener};
+use ambit_wire::hbone::Authority;
+use ambit_words::error_chain;
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use http::{HeaderMap, Method, StatusCode};
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+
+use crate::Shared;
+use crate::passage;
+use crate::position::{Here, Meant};
+
+/// How long a request for a tunnel waits for a part of the view that it needs, in all.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// All threads.
+pub(crate) struct Threads(FuturesUnordered<oneshot::Receiver<()>>);
+
+impl Threads {
+    /// Waits until all have ended; an error when one panicked.
+    pub(crate) async fn ended(&mut self) -> anyhow::Result<()> {
+        while let Some(ended) = self.0.next().await {
+            ended.context("a data-plane thread panicked")?;
+        }
+        Ok(())
+    }
+}
+
+/// Starts the threads, each with a listener of its own.
+pub(crate) fn start(shared: &Arc<Shared>) -> anyhow::Result<Threads> {
+    let threads = FuturesUnordered::new();
+    for number in 0..shared.config.threads {
+        let options = ListenOptions { reuse_port: true, v6only: false, ..Default::default() };
+        let address = shared.config.hbone;
+        let listener =
+            tcp_listener(address, &options).with_context(|| format!("listen at {address}"))?;
+        let (ended, running) = oneshot::channel();
+        let (shared, name) = (shared.clone(), format!("data-{number}"));
+        std::thread::Builder::new().name(name.clone()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return tracing::error!(%error, name, "cannot start a runtime"),
+            };
+            shared.mesh.metrics.watch_runtime(name, runtime.handle().clone());
+            LocalSet::new().block_on(&runtime, run(shared, listener));
+            // Nobody waits only when the process has ended.
+            let _gone = ended.send(());
+        })?;
+        threads.push(running);
+    }
+    Ok(Threads(threads))
+}
+
+/// What a thread's tunnels use.
+struct Thread {
+    shared: Arc<Shared>,
+    plane: Rc<Plane>,
+    served: Rc<Served>,
+    engine: Rc<Engine<Here>>,
+}
+
+async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
+    let everything = Drain::new();
+    let plane = Rc::new(Plane::new(shared.mesh.clone(), everything.guard()));
+    let descriptors = shared.mesh.descriptors.used().1;
+    let admission = handshakes(descriptors, shared.config.threads);
+    let served = Rc::new(Served::new(shared.own.clone(), admission));
+    let here = Here::new(shared.clone(), plane.clone(), served.clone());
+    let engine = Engine::new(here, shared.config.engine.clone(), everything.guard());
+    let mut stopping = shared.stopping.subscribe();
+    let thread = Rc::new(Thread { shared, plane: plane.clone(), served: served.clone(), engine });
+    let tidying = thread.engine.clone();
+    tokio::task::spawn_local(async move { tidying.keep_tidy().await });
+    let accepting = thread.clone();
+    served.drain.guard().spawn_local(async move { accept(accepting, listener).await });
+    tokio::select! {
+        () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => {}
+        () = plane.connections.keep_judged() => {}
+    }
+    let until = Instant::now() + thread.shared.config.drain;
+    served.drain.start(Some(until));
+    let drained = tokio::time::timeout_at(until, served.drain.finished());
+    tokio::select! {
+        drained = drained => if drained.is_err() {
+            tracing::warn!("what is left at the deadline is cut");
+        },
+        () = plane.connections.keep_judged() => {}
+    }
+}
+
+async fn accept(thread: Rc<Thread>, listener: std::net::TcpListener) {
+    let guard = thread.served.drain.guard();
+    let entrance = thread.plane.entrance(&thread.served.own, Direction::Handshakes);
+    let each = |stream, from, permit: Result<_, _>| match permit {
+        Ok(permit) => {
+            let (plane, served) = (thread.plane.clone(), thread.served.clone());
+            let thread = thread.clone();
+            let tunnel = move |session: Rc<Session>, connect| {
+                let guard = session.served.drain.guard();
+                guard.spawn_local(serve_tunnel(thread.clone(), session, connect));
+            };
+            let serving = session::serve(plane, served.clone(), stream, from, permit, tunnel);
+            drop(served.drain.guard().spawn_local(serving));
+        }
+        Err(crowded) => thread.plane.turn_away(Direction::Handshakes, stream, from, &crowded),
+    };
+    if let Err(error) = accept_loop(listener, guard, &entrance, each).await {
+        tracing::error!(%error, "cannot accept connections");
+    }
+}
+
+/// Why a tunnel is not opened.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("method {0} is not CONNECT")]
+    Method(Method),
+    #[error("the client's certificate has expired; its proxy must open a new connection")]
+    Expired,
+    #[error("the target of the CONNECT cannot be read")]
+    Authority(#[from] ambit_wire::hbone::HeaderError),
+    #[error("{0} is neither a service nor a workload that has this waypoint")]
+    NotOurs(Authority),
+    #[error("the control plane has not described {0} yet")]
+    Unknown(SocketAddr),
+}
+
+impl Refused {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Method(_) | Self::Authority(_) => StatusCode::BAD_REQUEST,
+            Self::Expired => StatusCode::UNAUTHORIZED,
+            Self::NotOurs(_) => StatusCode::NOT_FOUND,
+            Self::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Serves one tunnel from its CONNECT to its end.
+async fn serve_tunnel(thread: Rc<Thread>, session: Rc<Session>, mut connect: Connect) {
+    match thread.admit(&session, &mut connect).await {
+        Ok((arrival, protocol)) => thread.carry(&session, connect, arrival, protocol).await,
+        Err(refused) => {
+            let identity = &session.peer.identity;
+            tracing::info!(from = %session.from, %identity, reason = error_chain(&refused), "tunnel refused");
+            if let Err(broken) = connect.refuse(refused.status()) {
+                tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
+            }
+        }
+    }
+}
+
+impl Thread {
+    /// Reads what is asked for, which must be this waypoint's to serve.
+    async fn admit(
+        &self,
+        session: &Session,
+        connect: &mut Connect,
+    ) -> Result<(Arrival, Protocol), Refused> {
+        if connect.method() != Method::CONNECT {
+            return Err(Refused::Method(connect.method().clone()));
+        }
+        if session.peer.not_after <= self.plane.mesh.certificates.now() {
+            return Err(Refused::Expired);
+        }
+        let authority = connect.uri().authority().map_or("", |authority| authority.as_str());
+        let asked: Authority = authority.parse()?;
+        drop(connect.take_headers());
+        let Authority::Address(destination) = asked else { return Err(Refused::NotOurs(asked)) };
+        let here = self.engine.position();
+        let meant = tokio::time::timeout(PATIENCE, here.meant(destination)).await;
+        let Meant { is_ours, protocol } = meant.map_err(|_| Refused::Unknown(destination))?;
+        if !is_ours {
+            return Err(Refused::NotOurs(asked));
+        }
+        let source = Source::new(Some(session.peer.identity.clone()), session.from.ip());
+        let workload = here.client(&session.peer.identity, session.from.ip());
+        let (client, scheme) = (session.from, Scheme::Http);
+        Ok((Arrival { source, workload, client, destination, scheme }, protocol))
+    }
+
+    /// Answers 200 and serves what comes.
+    async fn carry(
+        &self,
+        session: &Session,
+        connect: Connect,
+        arrival: Arrival,
+        protocol: Protocol,
+    ) {
+        let Ok(_held) = session.carrier.tunnel() else {
+            let _gone = connect.refuse(StatusCode::SERVICE_UNAVAILABLE);
+            return tracing::debug!(from = %session.from, "this client has used up its share");
+        };
+        let tunnel = match connect.accept(HeaderMap::new()) {
+            Ok(tunnel) => tunnel,
+            Err(error) => return tracing::debug!(%error, "gone before it was accepted"),
+        };
+        let speaks = match protocol {
+            Protocol::Http => Some(Speaks::Http),
+            Protocol::Http2 => Some(Speaks::Http2),
+            Protocol::Detect => Some(Speaks::Unknown),
+            Protocol::Tcp | Protocol::Tls => None,
+        };
+        let guard = session.served.drain.guard();
+        let (stream, first) = match speaks {
+            None => (Box::new(tunnel) as engine::halves::BoxStream, bytes::Bytes::new()),
+            Some(speaks) => {
+                let stream = Box::new(tunnel);
+                let client = arrival.clone();
+                match engine::serve(&self.engine, client, stream, speaks, &guard).await {
+                    engine::Served::Http => return,
+                    engine::Served::Other(stream, first) => (stream, first),
+                }
+            }
+        };
+        let stream = engine::Prefixed::new(first, stream);
+        passage::serve(self.engine.position(), arrival, Box::new(stream)).await;
+    }
+}
