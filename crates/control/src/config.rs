@@ -115,6 +115,15 @@ pub struct Args {
     #[arg(long, env = "CA_TRUSTED_NODE_ACCOUNTS", value_delimiter = ',', value_name = "ACCOUNT")]
     pub trusted_node_accounts: Vec<String>,
 
+    /// Image of waypoints, with --registry kubernetes: that of control [default: none, no waypoints
+    /// are made]
+    #[arg(long, value_name = "IMAGE")]
+    pub waypoint_image: Option<String>,
+
+    /// When the image of waypoints is pulled [default: the cluster's]
+    #[arg(long, value_name = "POLICY")]
+    pub waypoint_image_pull_policy: Option<String>,
+
     /// Mesh configuration (YAML): trustDomain, rootNamespace
     #[arg(long, value_name = "FILE")]
     pub mesh_config: Option<PathBuf>,
@@ -248,6 +257,10 @@ pub(crate) struct Config {
     pub(crate) mesh: Mesh,
     /// Namespace and name of the accounts that may ask for pods' certificates.
     pub(crate) trusted_node_accounts: Vec<(Text, Text)>,
+    /// The image of waypoints, in a cluster.
+    pub(crate) waypoint_image: Option<String>,
+    /// When it is pulled.
+    pub(crate) waypoint_pull_policy: Option<String>,
 }
 
 impl TryFrom<Args> for Config {
@@ -297,6 +310,8 @@ impl TryFrom<Args> for Config {
             max_workload_cert_ttl: maximum,
             mesh,
             trusted_node_accounts,
+            waypoint_image: args.waypoint_image,
+            waypoint_pull_policy: args.waypoint_image_pull_policy,
         })
     }
 }
@@ -308,6 +323,7 @@ fn source(args: &Args) -> Result<Source, ConfigError> {
     match args.registry.split_once(':') {
         Some(("files", directory)) if !directory.is_empty() => {
             only_for("--kubeconfig", args.kubeconfig.is_some(), "kubernetes")?;
+            only_for("--waypoint-image", args.waypoint_image.is_some(), "kubernetes")?;
             Ok(Source::Files(PathBuf::from(directory)))
         }
         None if args.registry == "kubernetes" => {
@@ -430,6 +446,8 @@ mod tests {
         check("--registry kubernetes:/tmp", Err("unknown source"));
         check("--registry kubernetes --kubeconfig /k", Ok(()));
         check("--registry files:/tmp --kubeconfig /k", Err("--kubeconfig is for --registry kube"));
+        check("--registry kubernetes --waypoint-image i", Ok(()));
+        check("--registry files:/tmp --waypoint-image i", Err("for --registry kubernetes"));
         check("--registry kubernetes --ca-dir /ca", Err("--ca-dir is for --registry files:DIR"));
         check("--registry files:/tmp --plaintext-xds-address 0.0.0.0:15010", Err("not a loopback"));
         check("--registry files:/tmp --plaintext-xds-address 127.0.0.1:15010", Ok(()));

@@ -271,8 +271,7 @@ impl Builder {
             }
             Member::Entry(name) => {
                 let entry = self.store.workload_entry(name)?;
-                let workload =
-                    entries::workload(&self.mesh, name, entry, &namespace, gateways);
+                let workload = entries::workload(&self.mesh, name, entry, &namespace, gateways);
                 (workload, self.store.served_by_entry(&self.mesh, name, entry))
             }
         };

@@ -311,7 +311,9 @@ impl<'a> All<'a> {
         let key = &object.key;
         let (refused, is_workload) = match key.kind {
             Kind::Namespace => (format!("the Services of {}", key.name), false),
-            Kind::Service | Kind::ServiceEntry => (format!("{}/{}", key.namespace, key.name), false),
+            Kind::Service | Kind::ServiceEntry => {
+                (format!("{}/{}", key.namespace, key.name), false)
+            }
             Kind::Pod | Kind::Deployment => {
                 (format!("the pods of {}/{}", key.namespace, key.name), true)
             }

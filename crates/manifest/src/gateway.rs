@@ -19,13 +19,14 @@ use super::selector;
 /// The class of Ambit's waypoints.
 pub const AMBIT_WAYPOINT: &str = "ambit-waypoint";
 /// The class of Istio's waypoints, which are Ambit's here.
-pub const ISTIO_WAYPOINT: &str = "istio-waypoint";
-/// The classes of waypoints that need no GatewayClass object.
-const WAYPOINT_CLASSES: [&str; 2] = [AMBIT_WAYPOINT, ISTIO_WAYPOINT];
+const ISTIO_WAYPOINT: &str = "istio-waypoint";
 /// The controller of Ambit's waypoints, as a GatewayClass names it.
 const AMBIT_CONTROLLER: &str = "ambit.io/mesh-controller";
 /// Istio's controller of waypoints, in whose place Ambit's works.
 const ISTIO_CONTROLLER: &str = "istio.io/mesh-controller";
+/// The classes of waypoints that need no GatewayClass object, each with its controller.
+pub const CLASSES: [(&str, &str); 2] =
+    [(AMBIT_WAYPOINT, AMBIT_CONTROLLER), (ISTIO_WAYPOINT, ISTIO_CONTROLLER)];
 /// The protocol of a waypoint's listener.
 pub(crate) const HBONE_PROTOCOL: &str = "HBONE";
 /// What is wrong with any other listener of a waypoint: its reason.
@@ -202,8 +203,8 @@ impl std::str::FromStr for Traffic {
 /// name where there is none.
 pub fn is_waypoint_class(name: &str, class: Option<&GatewayClassSpec>) -> bool {
     match class {
-        Some(class) => [AMBIT_CONTROLLER, ISTIO_CONTROLLER].contains(&&*class.controller_name),
-        None => WAYPOINT_CLASSES.contains(&name),
+        Some(class) => CLASSES.iter().any(|(_, it)| *it == class.controller_name),
+        None => CLASSES.iter().any(|(class, _)| *class == name),
     }
 }
 
@@ -234,9 +235,19 @@ impl Listener {
 }
 
 impl GatewaySpec {
-    /// The listener that a waypoint serves, if the Gateway has one.
+    /// The listener that a waypoint serves, if the Gateway has one and asks for nothing that is not
+    /// read.
     pub fn waypoint_listener(&self) -> Option<&Listener> {
+        if self.has_parameters() {
+            return None;
+        }
         self.listeners.iter().find(|listener| listener.judge().is_ok())
+    }
+
+    /// Whether it names an object of patches; they are not read, and must not be left out in
+    /// silence.
+    pub(crate) fn has_parameters(&self) -> bool {
+        self.infrastructure.as_ref().is_some_and(|it| it.parameters_ref.is_some())
     }
 
     /// Whether objects of `namespace`, which has these labels, may name the waypoint in `own`.
@@ -273,7 +284,9 @@ impl Unbound {
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Missing => "make it with `ambit waypoint apply`",
-            Self::NoWaypoint => "give it a listener of protocol HBONE on port 15008 and a waypoint's class",
+            Self::NoWaypoint => {
+                "give it a listener of protocol HBONE on port 15008 and a waypoint's class"
+            }
             Self::Forbidden => "set allowedRoutes of its listener",
             Self::OtherTraffic => "label it for this traffic, or for all",
         }

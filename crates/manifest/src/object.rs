@@ -55,8 +55,7 @@ const SECURITY: &[&str] = &["security.istio.io/v1", "security.istio.io/v1beta1"]
 const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
 
-const GATEWAYS: &[&str] =
-    &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
+const GATEWAYS: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 
 const fn names(
     kind: Kind,

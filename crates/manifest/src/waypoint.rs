@@ -244,12 +244,9 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
 }
 
 fn environment(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
-    let field = |name: &str, path: &str| {
-        json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-    };
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let text = |name: &str, value: &str| json!({"name": name, "value": value});
-    let network =
-        gateway.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NETWORK));
+    let network = gateway.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NETWORK));
     let mut all = vec![
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
@@ -312,8 +309,7 @@ pub fn status(gateway: &Gateway, made: &Made, now: &str) -> Value {
             Err(what) => (unsupported(what), [].as_slice()),
         };
         let group = Kind::Gateway.api_versions()[0].split('/').next();
-        let kinds: Value =
-            kinds.iter().map(|kind| json!({"group": group, "kind": kind})).collect();
+        let kinds: Value = kinds.iter().map(|kind| json!({"group": group, "kind": kind})).collect();
         let programmed = match accepted.status {
             true => Condition::holds("Programmed"),
             false => Condition::fails("Programmed", "Invalid", "the listener is not accepted"),
@@ -342,6 +338,11 @@ fn conditions(gateway: &Gateway, made: &Made) -> [Condition; 2] {
     let wrong: Vec<String> = judged.filter_map(Result::err).collect();
     let is_served = gateway.spec.waypoint_listener().is_some();
     let accepted = match (is_served, wrong.first()) {
+        _ if gateway.spec.has_parameters() => {
+            let what = "infrastructure.parametersRef is not read; remove it, or patch the objects \
+                        themselves: labels and annotations of infrastructure are copied";
+            Condition::fails("Accepted", "InvalidParameters", what)
+        }
         (true, None) => Condition::holds("Accepted"),
         (false, None) => {
             Condition::fails("Accepted", UNSUPPORTED_PROTOCOL, "the Gateway has no listener")
@@ -460,7 +461,10 @@ mod tests {
         for (kind, object) in &made {
             assert_eq!(object["kind"], kind.name());
             let metadata = &object["metadata"];
-            assert_eq!((&metadata["name"], &metadata["namespace"]), (&json!("way"), &json!("shop")));
+            assert_eq!(
+                (&metadata["name"], &metadata["namespace"]),
+                (&json!("way"), &json!("shop"))
+            );
             assert_eq!(metadata["ownerReferences"][0]["uid"], "u1");
             let labels = json!({
                 "gateway.istio.io/managed": "istio.io-mesh-controller",
@@ -503,7 +507,10 @@ mod tests {
         let [.., (_, deployment)] = objects(&gateway(&json!({})), &common(place));
         let spec = &deployment["spec"]["template"]["spec"];
         let token = &spec["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"];
-        assert_eq!((&token["audience"], &token["path"]), (&json!("istio-ca"), &json!("istio-token")));
+        assert_eq!(
+            (&token["audience"], &token["path"]),
+            (&json!("istio-ca"), &json!("istio-token"))
+        );
         let container = &spec["containers"][0];
         assert_eq!(container["volumeMounts"][0]["mountPath"], "/var/run/secrets/tokens");
         assert_eq!(container["volumeMounts"][1]["mountPath"], "/var/run/secrets/istio");
@@ -522,7 +529,10 @@ mod tests {
         for (_, object) in made {
             let labels = &object["metadata"]["labels"];
             assert_eq!((&labels["cost"], labels.get("team")), (&json!("7"), None));
-            assert_eq!(labels["gateway.networking.k8s.io/gateway-name"], "way", "not to be patched");
+            assert_eq!(
+                labels["gateway.networking.k8s.io/gateway-name"], "way",
+                "not to be patched"
+            );
             assert_eq!(object["metadata"]["annotations"]["note"], "n");
         }
     }
@@ -557,6 +567,9 @@ mod tests {
         let mesh = json!({"name": "mesh", "protocol": "HBONE", "port": 15008});
         let only = json!({"listeners": [web]});
         check(only, ready.clone(), no("UnsupportedProtocol"), no("Invalid"));
+        let patches = json!({"group": "", "kind": "ConfigMap", "name": "patches"});
+        let patches = json!({"infrastructure": {"parametersRef": patches}});
+        check(patches, ready.clone(), no("InvalidParameters"), no("Invalid"));
         let both = json!({"listeners": [mesh, web]});
         check(both.clone(), ready.clone(), yes("ListenersNotValid"), yes("Programmed"));
         let status = status(&gateway(&both), &ready, "now");

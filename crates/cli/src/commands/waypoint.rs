@@ -140,7 +140,8 @@ impl Place {
             let is_there = namespace.is_none_or(|it| text(gateway, "/metadata/namespace") == it);
             is_there && is_waypoint_class(class, None)
         });
-        found.sort_by_key(|it| (text(it, "/metadata/namespace").to_owned(), name_of(it).to_owned()));
+        found
+            .sort_by_key(|it| (text(it, "/metadata/namespace").to_owned(), name_of(it).to_owned()));
         Ok(found)
     }
 
@@ -183,7 +184,12 @@ impl Place {
     }
 
     /// Nothing is applied if the namespace may not be labelled afterwards.
-    async fn check_enrolment(&self, namespace: &str, waypoint: &str, overwrite: bool) -> Result<()> {
+    async fn check_enrolment(
+        &self,
+        namespace: &str,
+        waypoint: &str,
+        overwrite: bool,
+    ) -> Result<()> {
         let object = self.namespace(namespace).await?;
         let label = |key: &str| object["metadata"]["labels"][key].as_str();
         if label(DATAPLANE_MODE) != Some(AMBIENT) {

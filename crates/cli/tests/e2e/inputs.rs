@@ -255,7 +255,7 @@ fn wrong_inputs_change_nothing_of_a_running_machine() {
 /// Questions about what is not there.
 fn questions(machine: &Machine) {
     let fails = |words: &[&str], error: &str| check(machine, words, "", FAILED, error);
-    check(machine, &["get", "gateways"], "", USAGE, "invalid value 'gateways' for '<KIND>'");
+    check(machine, &["get", "ingresses"], "", USAGE, "invalid value 'ingresses' for '<KIND>'");
     check(machine, &["get", "pods", "-o", "xml"], "", USAGE, "possible values: table, wide");
     fails(&["exec", "load", "--", "true"], "\"load\": name the pod as NAMESPACE/POD");
     fails(&["exec", "client/nosuch", "--", "true"], "there is no pod client/nosuch");

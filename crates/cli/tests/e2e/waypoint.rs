@@ -47,7 +47,8 @@ fn credentials(machine: &Machine) {
     let written = machine.bash(POD, &format!("echo x > {token} && echo written"));
     assert!(!written.contains("written\n"), "{written}");
     let variables = machine.bash(POD, "env");
-    for variable in ["GATEWAY_NAME=way", "SERVICE_ACCOUNT=way", "POD_NAMESPACE=app", "TRUST_DOMAIN="]
+    for variable in
+        ["GATEWAY_NAME=way", "SERVICE_ACCOUNT=way", "POD_NAMESPACE=app", "TRUST_DOMAIN="]
     {
         assert!(variables.contains(variable), "{variable}: {variables}");
     }
@@ -63,7 +64,8 @@ fn in_the_way(machine: &Machine) {
     });
     assert_eq!(machine.why("client/load", "app/server:8080")["plan"], "waypoint");
     let workloads = machine.list("workloads");
-    let of_waypoint = |it: &&serde_json::Value| it["name"].as_str().is_some_and(|name| name.starts_with("way-"));
+    let of_waypoint =
+        |it: &&serde_json::Value| it["name"].as_str().is_some_and(|name| name.starts_with("way-"));
     let own = workloads.iter().find(of_waypoint).expect("the pod is a workload");
     assert_eq!((&own["protocol"], &own["waypoint"]), (&"HBONE".into(), &serde_json::Value::Null));
     let pods = machine.list("pods");

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::kubernetes::conditions::Conditions;
 use crate::kubernetes::election::Election;
 use crate::kubernetes::roots::Roots;
+use crate::kubernetes::waypoints::{Settings, Waypoints};
 
 /// A cluster, and what its replicas share.
 #[derive(Clone)]
@@ -46,6 +47,17 @@ impl Cluster {
             instance,
         };
         guard.spawn(conditions.run(guard.clone()));
+        let waypoints = Waypoints {
+            client: self.client.clone(),
+            world: parts.world.clone(),
+            leads: leads.clone(),
+            settings: Settings {
+                image: config.waypoint_image.clone(),
+                pull_policy: config.waypoint_pull_policy.clone(),
+                mesh: config.mesh.clone(),
+            },
+        };
+        guard.spawn(waypoints.run(guard.clone()));
         let roots = Roots {
             client: self.client.clone(),
             authority: parts.authority.clone(),

@@ -68,9 +68,8 @@ impl Gateways {
         name: Text,
         class: Option<Arc<GatewayClass>>,
     ) -> Vec<ObjectName> {
-        let of_class = |(_, it): &(&ObjectName, &Arc<Gateway>)| {
-            *it.spec.gateway_class_name == *name
-        };
+        let of_class =
+            |(_, it): &(&ObjectName, &Arc<Gateway>)| *it.spec.gateway_class_name == *name;
         let gateways = self.gateways.iter().filter(of_class).map(|(name, _)| name.clone());
         let gateways = gateways.collect();
         match class {
@@ -195,8 +194,7 @@ mod tests {
     fn check(gateways: &Gateways, namespace: &str, own: &Value, inherited: &Value, way: [Way; 2]) {
         let (own, inherited) = (labels(own), labels(inherited));
         let ways = [false, true].map(|is_workload| {
-            let naming =
-                Naming { namespace, labels: &own, of_namespace: &inherited, is_workload };
+            let naming = Naming { namespace, labels: &own, of_namespace: &inherited, is_workload };
             match gateways.waypoint(&Mesh::sample(), &naming).map(|it| it.destination) {
                 None => Direct,
                 Some(GatewayDestination::Hostname(name)) => {

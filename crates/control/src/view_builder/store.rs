@@ -222,9 +222,8 @@ impl Store {
                 || labels.is_some_and(named_by)
         };
         let services = self.services.iter();
-        let services = services.filter(|(name, it)| {
-            is_marked(name, it.object.metadata.labels.as_ref())
-        });
+        let services =
+            services.filter(|(name, it)| is_marked(name, it.object.metadata.labels.as_ref()));
         dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
         let entries = self.service_entries.iter();
         let entries = entries.filter(|(name, it)| is_marked(name, it.metadata.labels.as_ref()));

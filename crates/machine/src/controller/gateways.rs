@@ -30,7 +30,8 @@ impl MeshNames {
     pub(crate) fn of(config: &UpConfig) -> Option<Self> {
         let flags = config.arguments.get("control").map(Vec::as_slice).unwrap_or_default();
         let given = |flag: &str, default: &str| {
-            let joined = |word: &String| Some(word.strip_prefix(flag)?.strip_prefix('=')?.to_owned());
+            let joined =
+                |word: &String| Some(word.strip_prefix(flag)?.strip_prefix('=')?.to_owned());
             let apart = || {
                 let at = flags.iter().position(|word| word == flag)?;
                 flags.get(at + 1).cloned()

@@ -5,12 +5,10 @@
 
 use ambit_words::labels::WAYPOINT_FOR;
 
-use super::names::{dns_label, dns_subdomain, require};
 use super::core::number;
+use super::names::{dns_label, dns_subdomain, require};
 use crate::finding::{Issues, Path};
-use crate::gateway::{
-    Gateway, GatewayClassSpec, Traffic, UNSUPPORTED_REMEDY, is_waypoint_class,
-};
+use crate::gateway::{Gateway, GatewayClassSpec, Traffic, UNSUPPORTED_REMEDY, is_waypoint_class};
 
 /// Most listeners of a Gateway, by the API's rules.
 const LISTENERS_MAX: usize = 64;
@@ -50,6 +48,10 @@ pub(crate) fn gateway(gateway: &Gateway, issues: &mut Issues) {
         if is_waypoint && let Err(what) = listener.judge() {
             issues.warn(&at, what, UNSUPPORTED_REMEDY);
         }
+    }
+    if is_waypoint && spec.has_parameters() {
+        let at = Path::at("spec").field("infrastructure").field("parametersRef");
+        issues.warn(&at, "patches are not read, and the Gateway is not accepted", "remove it");
     }
     if is_waypoint && let Some(name) = &gateway.metadata.name {
         // Its Service has the same name.

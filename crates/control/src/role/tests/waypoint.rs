@@ -119,11 +119,8 @@ async fn only_a_waypoints_pod_passes_for_one() {
     let sign = |claims: &Claims| signer.sign(claims).unwrap().to_string();
     let own = of_pod("shop", "way", "way");
     let past = SystemTime::now() - Duration::from_secs(3600);
-    let expired = Claims {
-        issued_at: past,
-        expires_at: past + Duration::from_secs(60),
-        ..own.clone()
-    };
+    let expired =
+        Claims { issued_at: past, expires_at: past + Duration::from_secs(60), ..own.clone() };
     let other_uid = PodClaim { name: "way".to_owned(), uid: "uid-old".to_owned() };
     let replaced = Claims { pod: Some(other_uid), ..own.clone() };
     let audience = Claims { audience: vec!["kubernetes".to_owned()], ..own.clone() };
@@ -146,10 +143,16 @@ async fn only_a_waypoints_pod_passes_for_one() {
         ("alg none", format!("{none}.{body}."), Code::Unauthenticated),
         ("alg none, signed", format!("{none}.{body}.{signature}"), Code::Unauthenticated),
         ("another account", sign(&of_pod("shop", "web", "way")), Code::PermissionDenied),
-        ("an ordinary account", sign(&of_pod("shop", "web", "false-account")),
-            Code::PermissionDenied),
-        ("no Gateway of the name", sign(&of_pod("shop", "nobody", "false-gateway")),
-            Code::PermissionDenied),
+        (
+            "an ordinary account",
+            sign(&of_pod("shop", "web", "false-account")),
+            Code::PermissionDenied,
+        ),
+        (
+            "no Gateway of the name",
+            sign(&of_pod("shop", "nobody", "false-gateway")),
+            Code::PermissionDenied,
+        ),
     ] {
         let refused = fixture.certificate(Some(&token), &way, &way, 60).await.expect_err(attack);
         assert_eq!(refused.code(), expected, "{attack}: {refused:?}");

@@ -1,0 +1,498 @@
+//! Makes the objects of waypoints in a cluster, and says in their Gateways' status how they are.
+//!
+//! Each Gateway of a waypoint's class has a ServiceAccount, a Service, a Deployment and a
+//! PodDisruptionBudget of its name, written by server-side apply under a field manager of its own:
+//! fields of others, such as the number of replicas, stay theirs. They belong to the Gateway, so
+//! the cluster deletes them with it. An object of that name which is somebody else's is never
+//! touched. Only the leader writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_manifest::gateway::{self, Gateway};
+use ambit_manifest::waypoint::{self, Common, Made, Place};
+use ambit_manifest::{Kind, ObjectName};
+use ambit_net::drain::Guard;
+use ambit_words::{error_chain, names, ports};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{ApiError, FIELD_MANAGER, answer};
+use crate::registry::kubernetes::istio;
+use crate::view_builder::Mesh;
+use crate::view_builder::services::service_name;
+use crate::world::World;
+
+/// The field manager of what is made for Gateways.
+const MANAGER: &str = "ambit-gateways";
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Pause after something could not be written.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often objects are written again that nobody watches: a deleted one comes back.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// What waypoints of a cluster have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Their image; none where control was not told one.
+    pub(crate) image: Option<String>,
+    /// When it is pulled.
+    pub(crate) pull_policy: Option<String>,
+    /// What names the mesh.
+    pub(crate) mesh: Mesh,
+}
+
+/// Makes waypoints.
+pub(crate) struct Waypoints {
+    pub(crate) client: Client,
+    pub(crate) world: Arc<World>,
+    pub(crate) leads: watch::Receiver<bool>,
+    pub(crate) settings: Settings,
+}
+
+/// What was written for a Gateway.
+struct Written {
+    objects: Vec<Value>,
+    at: Instant,
+    problem: Option<String>,
+    told: Option<(i64, Made)>,
+}
+
+/// What was written so far.
+#[derive(Default)]
+struct Memory {
+    gateways: BTreeMap<ObjectName, Written>,
+    classes_at: Option<Instant>,
+}
+
+impl Waypoints {
+    /// Keeps waypoints as their Gateways ask, while this replica leads, until asked to drain.
+    pub(crate) async fn run(mut self, mut guard: Guard) {
+        let mut objects = self.world.objects();
+        let mut memory = Memory::default();
+        let mut has_failed = false;
+        loop {
+            objects.mark_unchanged();
+            let leads = *self.leads.borrow_and_update();
+            let written = if leads { self.step(&mut memory).await } else { Ok(()) };
+            if !leads {
+                memory = Memory::default();
+            }
+            let pause = match written {
+                Ok(()) => {
+                    has_failed = false;
+                    PAUSE
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut has_failed, true) {
+                        tracing::error!(error = error_chain(&error), "waypoints are not made");
+                    }
+                    RETRY
+                }
+            };
+            tokio::select! {
+                _ = guard.draining() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if !has_failed {
+                tokio::select! {
+                    _ = guard.draining() => return,
+                    changed = objects.changed() => if changed.is_err() { return },
+                    changed = self.leads.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(AGAIN) => {}
+                }
+            }
+        }
+    }
+
+    /// One look at all Gateways.
+    async fn step(&self, memory: &mut Memory) -> Result<(), ApiError> {
+        if memory.classes_at.is_none_or(|at| at.elapsed() >= AGAIN) {
+            self.write_classes().await?;
+            memory.classes_at = Some(Instant::now());
+        }
+        let asked = self.asked();
+        memory.gateways.retain(|name, _| asked.iter().any(|(other, ..)| other == name));
+        for (name, gateway, found) in asked {
+            if !*self.leads.borrow() {
+                return Ok(());
+            }
+            let written = memory.gateways.remove(&name);
+            match self.serve(&name, &gateway, found, written).await {
+                Ok(written) => {
+                    memory.gateways.insert(name, written);
+                }
+                // It is gone, or changes just now: then it is looked at again.
+                Err(error)
+                    if error.is_not_found()
+                        || error.is_conflict()
+                        || error.is_ending_namespace() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The Gateways of waypoints' classes, each with what the view knows of its Service.
+    fn asked(&self) -> Vec<(ObjectName, Arc<Gateway>, Made)> {
+        let builder = self.world.read();
+        let gateways = builder.store().gateways();
+        let wanted = gateways
+            .iter()
+            .filter(|(_, gateway)| gateways.is_of_waypoints(&gateway.spec.gateway_class_name));
+        let asked = wanted.map(|(name, gateway)| {
+            let key = service_name(builder.mesh(), name);
+            let service = builder.view().service(&key);
+            let addresses = service.iter().flat_map(|service| &service.addresses);
+            let endpoints = builder.view().endpoints(&key);
+            let found = Made {
+                addresses: addresses.map(|address| address.address.ip.to_string()).collect(),
+                ready: endpoints.map_or(0, |all| all.iter().filter(|it| it.healthy).count()),
+                wanted: endpoints.map_or(0, |all| all.len()),
+                problem: None,
+            };
+            (name.clone(), gateway.clone(), found)
+        });
+        asked.collect()
+    }
+
+    async fn serve(
+        &self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        found: Made,
+        before: Option<Written>,
+    ) -> Result<Written, ApiError> {
+        let objects = self.objects(gateway);
+        let told = before.as_ref().and_then(|before| before.told.clone());
+        let mut written = match before {
+            Some(before) if before.objects == objects && before.at.elapsed() < AGAIN => before,
+            _ => {
+                let problem = self.apply(name, gateway, &objects).await?;
+                Written { objects, at: Instant::now(), problem, told }
+            }
+        };
+        let made = match &written.problem {
+            None => found,
+            Some(problem) => Made { problem: Some(problem.clone()), ..found },
+        };
+        let generation = gateway.metadata.generation.unwrap_or_default();
+        if written.told.as_ref() != Some(&(generation, made.clone())) {
+            self.tell(name, gateway, &made).await?;
+            written.told = Some((generation, made));
+        }
+        Ok(written)
+    }
+
+    /// What a Gateway asks for: nothing if it is not accepted, or without an image.
+    fn objects(&self, gateway: &Gateway) -> Vec<Value> {
+        let (Some(image), Some(_)) = (&self.settings.image, gateway.spec.waypoint_listener())
+        else {
+            return Vec::new();
+        };
+        let mesh = &self.settings.mesh;
+        let control =
+            format!("https://{}.{}.svc:{}", names::CONTROL, mesh.root_namespace, ports::XDS);
+        let common = Common {
+            image,
+            place: Place::Cluster { pull_policy: self.settings.pull_policy.as_deref() },
+            control: &control,
+            control_host: None,
+            trust_domain: &mesh.trust_domain,
+            cluster_id: &mesh.cluster_id,
+        };
+        let objects = waypoint::objects(gateway, &common).map(|(_, object)| object);
+        objects.into_iter().chain([waypoint::disruption_budget(gateway)]).collect()
+    }
+
+    /// Writes the objects of a Gateway; answers why that cannot be, for its author to correct.
+    async fn apply(
+        &self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        objects: &[Value],
+    ) -> Result<Option<String>, ApiError> {
+        if self.settings.image.is_none() {
+            let problem = "control was started without --waypoint-image, and makes no waypoints";
+            return Ok(Some(problem.to_owned()));
+        }
+        for object in objects {
+            let there = answer(self.api(name, object).get_opt(&name.name)).await?;
+            let is_foreign = |there: &DynamicObject| {
+                let mut owners = there.metadata.owner_references.iter().flatten();
+                !owners.any(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
+            };
+            if there.as_ref().is_some_and(is_foreign) {
+                let kind = object["kind"].as_str().unwrap_or_default();
+                return Ok(Some(format!(
+                    "{kind} {}/{} is there already and is not this Gateway's; delete it, or \
+                     rename the Gateway",
+                    name.namespace, name.name
+                )));
+            }
+        }
+        let as_us = PatchParams::apply(MANAGER).force();
+        for object in objects {
+            let api = self.api(name, object);
+            match answer(api.patch(&name.name, &as_us, &Patch::Apply(object))).await {
+                Ok(_) => {}
+                // Trying again does not help: a quota, a policy of the cluster.
+                Err(ApiError::Refused(status)) if !status.is_conflict() => {
+                    let kind = object["kind"].as_str().unwrap_or_default();
+                    return Ok(Some(format!("the cluster refuses its {kind}: {}", status.message)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn api(&self, name: &ObjectName, object: &Value) -> Api<DynamicObject> {
+        let text = |field: &str| object[field].as_str().unwrap_or_default();
+        let (group, version) = match text("apiVersion").split_once('/') {
+            Some(parts) => parts,
+            None => ("", text("apiVersion")),
+        };
+        let kind = GroupVersionKind::gvk(group, version, text("kind"));
+        let plural = format!("{}s", text("kind").to_lowercase());
+        let resource = ApiResource::from_gvk_with_plural(&kind, &plural);
+        Api::namespaced_with(self.client.clone(), &name.namespace, &resource)
+    }
+
+    /// Writes a Gateway's status.
+    async fn tell(
+        &self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        made: &Made,
+    ) -> Result<(), ApiError> {
+        let client = self.client.clone();
+        let gateways: Api<DynamicObject> =
+            Api::namespaced_with(client, &name.namespace, &istio(Kind::Gateway));
+        let Some(object) = answer(gateways.get_opt(&name.name)).await? else { return Ok(()) };
+        if object.metadata.uid != gateway.metadata.uid {
+            return Ok(());
+        }
+        // Others have conditions there too: those of this moment are kept.
+        let before = object.data.get("status").cloned();
+        let status = waypoint::status(
+            &Gateway { status: before.clone(), ..gateway.clone() },
+            made,
+            &Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        );
+        if before.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let version = object.metadata.resource_version;
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        let as_us =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        answer(gateways.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await?;
+        Ok(())
+    }
+
+    /// Makes the classes of waypoints that are missing, and accepts those that are there. A cluster
+    /// without the Gateway API has none.
+    async fn write_classes(&self) -> Result<(), ApiError> {
+        let classes: Api<DynamicObject> =
+            Api::all_with(self.client.clone(), &istio(Kind::GatewayClass));
+        for (name, controller) in gateway::CLASSES {
+            let there = match answer(classes.get_opt(name)).await? {
+                Some(there) => there,
+                None => {
+                    let class = json!({
+                        "apiVersion": Kind::GatewayClass.api_versions()[0],
+                        "kind": Kind::GatewayClass.name(),
+                        "metadata": {"name": name},
+                        "spec": {"controllerName": controller,
+                            "description": "Waypoints: layer 7 of the mesh"},
+                    });
+                    let class =
+                        serde_json::from_value(class).expect("it has the form of an object");
+                    let manager = Some(FIELD_MANAGER.to_owned());
+                    let as_us = PostParams { field_manager: manager, ..PostParams::default() };
+                    match answer(classes.create(&as_us, &class)).await {
+                        Ok(made) => made,
+                        Err(error) if error.is_not_found() || error.is_conflict() => continue,
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            self.accept_class(&classes, name, controller, &there).await?;
+        }
+        Ok(())
+    }
+
+    async fn accept_class(
+        &self,
+        classes: &Api<DynamicObject>,
+        name: &str,
+        controller: &str,
+        there: &DynamicObject,
+    ) -> Result<(), ApiError> {
+        let generation = there.metadata.generation.unwrap_or_default();
+        let conditions = there.data.pointer("/status/conditions").and_then(Value::as_array);
+        let mut conditions = conditions.cloned().unwrap_or_default();
+        let is_accepted = conditions.iter().any(|it| {
+            it["type"] == "Accepted"
+                && it["status"] == "True"
+                && it["observedGeneration"] == generation
+        });
+        if is_accepted || there.data.pointer("/spec/controllerName") != Some(&json!(controller)) {
+            return Ok(());
+        }
+        conditions.retain(|it| it["type"] != "Accepted");
+        conditions.push(json!({
+            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+            "lastTransitionTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "observedGeneration": generation,
+        }));
+        let patch = json!({"status": {"conditions": conditions}});
+        let as_us =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        match answer(classes.patch_status(name, &as_us, &Patch::Merge(&patch))).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fake::FakeApi;
+    use crate::metrics::Metrics;
+    use crate::registry::Registry;
+    use crate::view_builder::Vips;
+
+    const GATEWAY: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways/way";
+    const ACCOUNT: &str = "/api/v1/namespaces/shop/serviceaccounts/way";
+    const SERVICE: &str = "/api/v1/namespaces/shop/services/way";
+    const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/shop/deployments/way";
+    const BUDGET: &str = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/way";
+
+    fn gateway(protocol: &str) -> Value {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"generation": 1},
+            "spec": {"gatewayClassName": "istio-waypoint",
+                "listeners": [{"name": "mesh", "protocol": protocol, "port": 15008}]},
+            "status": {"conditions": [{"type": "Other", "status": "True"}]},
+        })
+    }
+
+    /// What a leader that starts now makes of the cluster.
+    async fn step(api: &FakeApi, image: Option<&str>, memory: &mut Memory) -> Waypoints {
+        let path = std::env::temp_dir().join("ambit-waypoints-none");
+        let metrics = Arc::new(Metrics::new());
+        let world = World::new(Mesh::sample(), Vips::default(), path, metrics);
+        let mut registry = Registry::kubernetes(&api.client());
+        registry.load(|events| world.apply(events)).await.unwrap();
+        let settings =
+            Settings { image: image.map(str::to_owned), pull_policy: None, mesh: Mesh::sample() };
+        let leads = watch::channel(true).1;
+        let waypoints = Waypoints { client: api.client(), world: Arc::new(world), leads, settings };
+        waypoints.step(memory).await.unwrap();
+        waypoints
+    }
+
+    fn condition(api: &FakeApi, kind: &str) -> [String; 3] {
+        let gateway = api.get(GATEWAY).unwrap();
+        let all = gateway["status"]["conditions"].as_array().unwrap();
+        assert!(all.iter().any(|it| it["type"] == "Other"), "those of others stay: {all:?}");
+        let of = all.iter().find(|it| it["type"] == kind).unwrap();
+        ["status", "reason", "message"].map(|field| of[field].as_str().unwrap().to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_gateway_has_its_objects_and_says_how_they_are() {
+        let api = FakeApi::default();
+        api.put(GATEWAY, gateway("HBONE"));
+        let mut memory = Memory::default();
+        step(&api, Some("ambit:1"), &mut memory).await;
+        for path in [ACCOUNT, SERVICE, DEPLOYMENT, BUDGET] {
+            let made = api.get(path).unwrap_or_else(|| panic!("no {path}"));
+            assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "uid-way", "{path}");
+        }
+        let deployment = api.get(DEPLOYMENT).unwrap();
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], "ambit:1");
+        let environment = container["env"].as_array().unwrap();
+        let control =
+            json!({"name": "CA_ADDRESS", "value": "https://istiod.istio-system.svc:15012"});
+        assert!(environment.contains(&control), "{environment:?}");
+        assert_eq!(condition(&api, "Accepted")[..2], ["True", "Accepted"]);
+        assert_eq!(condition(&api, "Programmed")[..2], ["False", "AddressNotAssigned"]);
+        let patches = api.count("PATCH");
+        let mut service = api.get(SERVICE).unwrap();
+        service["spec"]["clusterIP"] = json!("10.96.0.7");
+        api.put(SERVICE, service);
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(condition(&api, "Programmed")[..2], ["False", "AddressNotUsable"]);
+        let address = &api.get(GATEWAY).unwrap()["status"]["addresses"][0]["value"];
+        assert_eq!(address, "10.96.0.7");
+        assert_eq!(api.count("PATCH"), patches + 1, "only the status is written again");
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(api.count("PATCH"), patches + 1, "what is as it should be is left alone");
+    }
+
+    #[tokio::test]
+    async fn objects_of_others_are_not_touched() {
+        let api = FakeApi::default();
+        api.put(GATEWAY, gateway("HBONE"));
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {}});
+        api.put(SERVICE, service);
+        let before = api.get(SERVICE);
+        step(&api, Some("ambit:1"), &mut Memory::default()).await;
+        assert_eq!(api.get(SERVICE), before);
+        assert_eq!(api.get(ACCOUNT), None, "none is made if not all can be");
+        let [status, _, message] = condition(&api, "Programmed");
+        assert!(status == "False" && message.contains("Service shop/way"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn without_an_image_or_a_listener_nothing_is_made() {
+        let check = async |protocol: &str, image: Option<&str>, part: &str| {
+            let api = FakeApi::default();
+            api.put(GATEWAY, gateway(protocol));
+            step(&api, image, &mut Memory::default()).await;
+            assert_eq!(api.get(DEPLOYMENT), None);
+            let told = [condition(&api, "Accepted"), condition(&api, "Programmed")].concat();
+            assert!(told.iter().any(|text| text.contains(part)), "{told:?}");
+        };
+        check("HBONE", None, "--waypoint-image").await;
+        check("HTTP", Some("ambit:1"), "UnsupportedProtocol").await;
+    }
+
+    #[tokio::test]
+    async fn classes_are_there_and_accepted() {
+        let api = FakeApi::default();
+        step(&api, None, &mut Memory::default()).await;
+        let path = |name: &str| format!("/apis/gateway.networking.k8s.io/v1/gatewayclasses/{name}");
+        for (name, controller) in [
+            ("ambit-waypoint", "ambit.io/mesh-controller"),
+            ("istio-waypoint", "istio.io/mesh-controller"),
+        ] {
+            let class = api.get(&path(name)).unwrap();
+            assert_eq!(class["spec"]["controllerName"], controller);
+            assert_eq!(class["status"]["conditions"][0]["status"], "True");
+        }
+        // A class of another controller is that controller's.
+        let other = FakeApi::default();
+        let class = json!({"spec": {"controllerName": "example.com/other"}});
+        other.put(&path("istio-waypoint"), class);
+        step(&other, None, &mut Memory::default()).await;
+        assert_eq!(other.get(&path("istio-waypoint")).unwrap().get("status"), None);
+        let without = FakeApi::default();
+        without.know("gateway.networking.k8s.io/v1/gatewayclasses", false);
+        without.know("gateway.networking.k8s.io/v1/gateways", false);
+        step(&without, None, &mut Memory::default()).await;
+    }
+}
