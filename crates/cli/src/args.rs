@@ -61,7 +61,8 @@ impl Cli {
             None if before.is_some() => {
                 let reason = "--state before the command names a running machine, which demo, \
                               check, uninstall, probe, completions, control, node, proxy and a \
-                              waypoint itself do not use; leave it out, or write a role's own after the command";
+                              waypoint itself do not use; leave it out, or write a role's own \
+                              after the command";
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, reason));
             }
             None => {}
@@ -125,7 +126,7 @@ pub(crate) enum Command {
     /// Runs the node proxy.
     Proxy(Box<ambit_proxy::Args>),
     /// Makes, lists and deletes waypoints. Without a command it is the waypoint itself, in its pod.
-    Waypoint(WaypointArgs),
+    Waypoint(Box<WaypointArgs>),
 }
 
 impl Command {

@@ -24,7 +24,7 @@ use ambit_machine::layout::Layout;
 use ambit_model::printable::{printable_json, printable_lines};
 use anyhow::{Context, Result};
 
-use crate::args::{Command, StateArgs, WaypointArgs};
+use crate::args::{Command, StateArgs};
 
 /// Runs one command of the user.
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
@@ -49,13 +49,11 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Probe(args) => probe::probe(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
             Command::Load(args) => ambit_load::run_load(*args).await,
-            Command::Waypoint(WaypointArgs { command: Some(command) }) => {
+            Command::Waypoint(args) => {
+                let command = args.command.expect("main starts a waypoint itself");
                 waypoint::waypoint(command).await
             }
-            Command::Control(_)
-            | Command::Node(_)
-            | Command::Proxy(_)
-            | Command::Waypoint(WaypointArgs { command: None }) => {
+            Command::Control(_) | Command::Node(_) | Command::Proxy(_) => {
                 unreachable!("roles are started by main")
             }
         }

@@ -15,7 +15,7 @@ use ambit_model::printable::printable_lines;
 use anyhow::Context;
 use clap::Parser;
 
-use args::{Cli, Command, WaypointArgs};
+use args::{Cli, Command};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -32,7 +32,8 @@ fn main() -> ExitCode {
     }
     let state = std::env::var_os("AMBIT_STATE");
     let command = Cli::parse().into_command(state).unwrap_or_else(|error| error.exit());
-    if matches!(command, Command::Control(_) | Command::Node(_) | Command::Proxy(_)) {
+    let is_role = matches!(command, Command::Control(_) | Command::Node(_) | Command::Proxy(_));
+    if is_role || is_waypoint(&command) {
         return_memory();
     }
     let outcome = match command {
@@ -43,9 +44,10 @@ fn main() -> ExitCode {
         }),
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
         Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),
-        Command::Waypoint(WaypointArgs { command: None }) => {
-            ambit_waypoint::run().map(|()| ExitCode::SUCCESS).context("run a waypoint")
-        }
+        Command::Waypoint(args) if args.command.is_none() => match args.role {
+            Some(role) => ambit_waypoint::run(role).map(|()| ExitCode::SUCCESS),
+            None => Err(anyhow::anyhow!("name what to do, such as `ambit waypoint list`")),
+        },
         command => commands::run(command),
     };
     outcome.unwrap_or_else(|error| {
@@ -53,6 +55,11 @@ fn main() -> ExitCode {
         ambit_load::tell(format_args!("ambit: {}", printable_lines(&reason)));
         ExitCode::from(FAILURE)
     })
+}
+
+/// Whether the command is a waypoint itself.
+fn is_waypoint(command: &Command) -> bool {
+    matches!(command, Command::Waypoint(args) if args.command.is_none())
 }
 
 /// Runs what the words (program name first) ask for, if it is none of the visible command line.

@@ -231,6 +231,18 @@ impl View {
         }
     }
 
+    /// The way to the workload at an address, for the waypoint of that workload.
+    pub fn deliver_at(
+        &self,
+        network: &Text,
+        address: SocketAddr,
+        around: &impl Surroundings,
+    ) -> Result<Delivery, Refusal> {
+        let workload = self.workload_at(network, address.ip());
+        let workload = workload.ok_or(Refusal::NoWorkloadAddress(address))?;
+        self.deliver(workload.clone(), None, address, around)
+    }
+
     /// The way to an endpoint that was chosen, at its address in the family of `like` if it has
     /// one.
     pub(crate) fn deliver_to(

@@ -88,10 +88,10 @@ impl Here {
         let (network, namespace) = (&self.shared.config.network, &self.shared.config.namespace);
         let own = || self.own_service.clone();
         if let Some(service) = view.service_meant(network, destination.ip(), namespace) {
-            return view.is_fronted(service, &self.own_service).then(|| service.key.clone());
+            return view.is_fronted_by(service, &self.own_service).then(|| service.key.clone());
         }
         let workload = view.workload_at(network, destination.ip())?;
-        view.is_workload_fronted(workload, &self.own_service).then(own)
+        view.is_workload_fronted_by(workload, &self.own_service).then(own)
     }
 
     /// Waits until the view says whose an address is.
@@ -230,7 +230,7 @@ impl Position for Here {
         };
         let destination = ask.arrival.destination;
         let Some((service, port)) = self.service(&view, ask)? else {
-            let delivery = view.deliver_original(own, destination, &mut around);
+            let delivery = view.deliver_at(&own.network, destination, &around);
             return delivery.map(|it| Self::endpoint(it, 1)).map_err(refused);
         };
         let endpoints = view.endpoints(&service.key);

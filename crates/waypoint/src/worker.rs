@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_dataplane::accept::accept_loop;
-use ambit_dataplane::descriptors::Direction;
+use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
 use ambit_dataplane::handshakes::handshakes;
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::Plane;
@@ -27,6 +27,7 @@ use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use http::{HeaderMap, Method, StatusCode};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
@@ -117,7 +118,7 @@ async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
 async fn accept(thread: Rc<Thread>, listener: std::net::TcpListener) {
     let guard = thread.served.drain.guard();
     let entrance = thread.plane.entrance(&thread.served.own, Direction::Handshakes);
-    let each = |stream, from, permit: Result<_, _>| match permit {
+    let each = |stream: TcpStream, from: SocketAddr, permit: Result<Permit, Box<Crowded>>| match permit {
         Ok(permit) => {
             let (plane, served) = (thread.plane.clone(), thread.served.clone());
             let thread = thread.clone();

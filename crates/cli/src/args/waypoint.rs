@@ -7,10 +7,13 @@ use super::{KubeArgs, StateArgs};
 
 /// `ambit waypoint`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct WaypointArgs {
     #[command(subcommand)]
     pub(crate) command: Option<WaypointCommand>,
+    /// The waypoint itself, where there is no command.
+    #[command(flatten)]
+    pub(crate) role: Option<ambit_waypoint::Args>,
 }
 
 /// What becomes of waypoints.

@@ -29,6 +29,7 @@ mod machine;
 mod plan;
 mod policy;
 mod remains;
+mod requests;
 mod reuse;
 mod sidecars;
 mod size;

@@ -182,6 +182,60 @@ pub enum IpAttribute {
     Destination,
 }
 
+impl RequestPolicy {
+    /// The policy as it holds for bytes of which nobody can say what they ask for: the strictest
+    /// reading. A rule of an ALLOW policy that looks at a request never matches. Any other policy
+    /// loses what looks at requests, and so matches more.
+    pub fn for_bytes(&self) -> Self {
+        let rules = self.rules.iter();
+        let rules = match self.action {
+            Action::Allow => rules.filter(|rule| !rule.reads_requests()).cloned().collect(),
+            Action::Deny | Action::Audit | Action::Custom(_) => {
+                rules.map(RequestRule::without_requests).collect()
+            }
+        };
+        Self { rules, ..self.clone() }
+    }
+}
+
+impl RequestRule {
+    fn reads_requests(&self) -> bool {
+        *self != self.without_requests()
+    }
+
+    /// The rule without what looks at requests. An alternative of which nothing is left matches
+    /// everything.
+    fn without_requests(&self) -> Self {
+        let from = self.from.iter().map(|from| ClientMatch {
+            request_principals: Values::default(),
+            ..from.clone()
+        });
+        let to = self.to.iter().map(|to| OperationMatch {
+            ports: to.ports.clone(),
+            ..OperationMatch::default()
+        });
+        let when = self.when.iter().filter(|condition| match condition {
+            Condition::Header { .. } | Condition::Claim { .. } => false,
+            Condition::Text(attribute, _) => !matches!(
+                attribute,
+                TextAttribute::RequestPrincipal
+                    | TextAttribute::Audience
+                    | TextAttribute::Presenter
+            ),
+            Condition::ServiceAccount(_) | Condition::Ip(..) | Condition::DestinationPort(_) => {
+                true
+            }
+        });
+        Self { from: alternatives(from), to: alternatives(to), when: when.cloned().collect() }
+    }
+}
+
+/// Alternatives, or none at all if one of them holds for everything now.
+fn alternatives<T: Default + PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let all: Vec<T> = all.collect();
+    if all.contains(&T::default()) { Vec::new() } else { all }
+}
+
 impl HostMatch {
     pub(super) fn matches(&self, host: &str, port: Option<u16>) -> bool {
         self.host.matches(host) && (self.port.is_none() || self.port == port)
@@ -295,6 +349,41 @@ mod tests {
             ("/{a}/{*}", TemplateError::Segment("{a}".into())),
         ] {
             assert_eq!(PathPattern::template(template), Err(error), "{template}");
+        }
+    }
+
+    #[test]
+    fn of_bytes_nothing_is_known_but_where_they_go() {
+        let text = |text: &str| Values { any_of: vec![TextMatch::Exact(text.into())], none_of: vec![] };
+        let get = OperationMatch { methods: text("GET"), ..OperationMatch::default() };
+        let ports = Values { any_of: vec![80], none_of: vec![] };
+        let port = OperationMatch { ports: ports.clone(), ..get.clone() };
+        let from = ClientMatch { namespaces: text("app"), ..ClientMatch::default() };
+        let header = Condition::Header { name: "a".into(), values: text("b") };
+        let rule = |to: &[OperationMatch], when: &[Condition]| RequestRule {
+            from: vec![from.clone()],
+            to: to.to_vec(),
+            when: when.to_vec(),
+        };
+        let policy = |action, rules| RequestPolicy {
+            key: PolicyName::new("app", "p"),
+            action,
+            is_dry_run: false,
+            rules,
+        };
+        let plain = OperationMatch { ports, ..OperationMatch::default() };
+        for (written, denies, allows) in [
+            (rule(&[], &[]), rule(&[], &[]), true),
+            (rule(&[plain.clone()], &[]), rule(&[plain.clone()], &[]), true),
+            (rule(&[get.clone()], &[]), rule(&[], &[]), false),
+            (rule(&[port], &[]), rule(&[plain.clone()], &[]), false),
+            (rule(&[plain.clone(), get], &[]), rule(&[], &[]), false),
+            (rule(&[], &[header]), rule(&[], &[]), false),
+        ] {
+            let deny = policy(Action::Deny, vec![written.clone()]).for_bytes();
+            assert_eq!(deny.rules, [denies], "{written:?}");
+            let allow = policy(Action::Allow, vec![written.clone()]).for_bytes();
+            assert_eq!(allow.rules.len(), usize::from(allows), "{written:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::names::{PolicyName, ServiceName};
 use crate::service::Service;
 use crate::view::View;
-use crate::workload::{GatewayAddress, GatewayDestination};
+use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
 /// Names that a waypoint asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,8 +34,13 @@ impl View {
         Needed { services: &fronted | &destinations, policies }
     }
 
-    /// Whether a service names this waypoint, also as one of several.
-    fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
+    /// Whether a workload names the waypoint whose own service is `own`.
+    pub fn is_workload_fronted_by(&self, workload: &Workload, own: &ServiceName) -> bool {
+        workload.waypoint.as_deref().is_some_and(|gateway| self.is_waypoint(gateway, own))
+    }
+
+    /// Whether a service names the waypoint whose own service is `own`, also as one of several.
+    pub fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
         let several = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
         service.waypoint.iter().chain(several).any(|gateway| self.is_waypoint(gateway, own))
     }

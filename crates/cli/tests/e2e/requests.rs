@@ -1,0 +1,127 @@
+//! Requests through a waypoint on one machine: routed, judged, counted, and never around it.
+
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+
+const ROUTE: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: app}
+spec:
+  parentRefs: [{group: '', kind: Service, name: web, port: 80}]
+  rules:
+  - matches: [{path: {type: PathPrefix, value: /a}}]
+    filters:
+    - type: ResponseHeaderModifier
+      responseHeaderModifier: {add: [{name: x-route, value: a}]}
+    backendRefs: [{name: web, port: 80}]
+  - matches: [{path: {type: Exact, value: /gone}}]
+    filters:
+    - type: RequestRedirect
+      requestRedirect: {hostname: elsewhere, statusCode: 301}
+";
+
+const READ_ONLY: &str = "\
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: read-only, namespace: app}
+spec:
+  targetRefs: [{kind: Service, group: '', name: web}]
+  action: ALLOW
+  rules: [{to: [{operation: {methods: [GET], paths: ['/a*']}}]}]
+";
+
+#[test]
+fn requests_are_routed_and_judged() {
+    let machine = Machine::up("requests", Mesh::On, &[]);
+    let words = "waypoint apply -n app --enroll-namespace --wait";
+    machine.run(&words.split(' ').collect::<Vec<_>>());
+    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
+        get(&machine, "GET", "/").starts_with("HTTP/1.1 200")
+    });
+    bytes_pass(&machine);
+    routed(&machine);
+    judged(&machine);
+    counted(&machine);
+    nothing_goes_around(&machine);
+    machine.down();
+}
+
+/// What a client in the mesh is answered.
+fn get(machine: &Machine, method: &str, path: &str) -> String {
+    let request =
+        format!("{method} {path} HTTP/1.1\\r\\nHost: web.app\\r\\nConnection: close\\r\\n\\r\\n");
+    let script =
+        format!("exec 3<>/dev/tcp/web.app/80 && printf '{request}' >&3 && timeout 5 cat <&3");
+    machine.bash("client/load", &script)
+}
+
+/// What speaks first is no HTTP, and passes.
+fn bytes_pass(machine: &Machine) {
+    let script = "exec 3<>/dev/tcp/banner.app/9001 && timeout 5 head -1 <&3";
+    let said = machine.bash("client/load", script);
+    assert!(said.contains("220 speaks first"), "{said}");
+}
+
+fn routed(machine: &Machine) {
+    machine.apply(ROUTE);
+    machine.wait("the route holds", SETTLE_TIMEOUT, || {
+        get(machine, "GET", "/a/b").contains("x-route: a")
+    });
+    let answer = get(machine, "GET", "/other");
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    assert!(answer.contains("x-ambit-reason: no_route"), "{answer}");
+    let answer = get(machine, "GET", "/gone");
+    assert!(answer.starts_with("HTTP/1.1 301"), "{answer}");
+    assert!(answer.contains("location: http://elsewhere/gone"), "{answer}");
+}
+
+fn judged(machine: &Machine) {
+    machine.apply(READ_ONLY);
+    machine.wait("the policy holds", SETTLE_TIMEOUT, || {
+        get(machine, "POST", "/a").starts_with("HTTP/1.1 403")
+    });
+    let denied = get(machine, "DELETE", "/a");
+    assert!(denied.ends_with("RBAC: access denied"), "{denied}");
+    assert!(denied.contains("x-ambit-reason: denied"), "{denied}");
+    assert!(get(machine, "GET", "/a").starts_with("HTTP/1.1 200"));
+    for way in ["/./a/../b", "/b/%2e%2e/c", "/A"] {
+        let answer = get(machine, "GET", way);
+        assert!(answer.starts_with("HTTP/1.1 40"), "{way}: {answer}");
+    }
+    // What is no HTTP cannot be a GET.
+    let script = "exec 3<>/dev/tcp/web.app/80 && printf '\\x16\\x03\\x01' >&3; timeout 5 cat <&3";
+    let said = machine.bash("client/load", script);
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
+}
+
+fn counted(machine: &Machine) {
+    let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
+                  printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
+    let metrics = machine.bash("app/waypoint", script);
+    for labels in [
+        ["reporter=\"waypoint\"", "response_code=\"403\"", "response_flags=\"UAEX\""],
+        [
+            "source_principal=\"spiffe://cluster.local/ns/client/sa/load\"",
+            "response_code=\"200\"",
+            "destination_service=\"web.app.svc.cluster.local\"",
+        ],
+    ] {
+        let is_counted = metrics.lines().any(|line| {
+            line.starts_with("istio_requests_total{") && labels.iter().all(|it| line.contains(it))
+        });
+        assert!(is_counted, "{labels:?} in {metrics}");
+    }
+}
+
+/// Only the waypoint may connect to the pods.
+fn nothing_goes_around(machine: &Machine) {
+    let server = machine.pod_ip("app", "server", false);
+    let script = format!(
+        "exec 3<>/dev/tcp/{server}/8080 && \
+         printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3"
+    );
+    for pod in ["client/load", "outside/stranger"] {
+        let said = machine.bash(pod, &script);
+        assert!(!said.contains("HTTP/1.1 200"), "{pod}: {said}");
+    }
+}
