@@ -18,10 +18,11 @@ use serde_json::Value;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
 use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
+use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant};
 
 /// A kind of object that Ambit reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[allow(missing_docs, reason = "the names are those of the Kubernetes and Istio APIs")]
+#[allow(missing_docs, reason = "the names are those of the APIs")]
 pub enum Kind {
     Namespace,
     Node,
@@ -32,6 +33,9 @@ pub enum Kind {
     Pod,
     Deployment,
     EndpointSlice,
+    ReferenceGrant,
+    HttpRoute,
+    GrpcRoute,
     AuthorizationPolicy,
     PeerAuthentication,
     ServiceEntry,
@@ -52,6 +56,12 @@ const SECURITY: &[&str] = &["security.istio.io/v1", "security.istio.io/v1beta1"]
 const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
 
+const HTTP_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
+const GRPC_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1"];
+/// The older version is there in every release of the API.
+const REFERENCE_GRANTS: &[&str] =
+    &["gateway.networking.k8s.io/v1beta1", "gateway.networking.k8s.io/v1"];
+
 const fn names(
     kind: Kind,
     name: &'static str,
@@ -64,7 +74,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 13] = [
+const KINDS: [KindNames; 16] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -72,6 +82,9 @@ const KINDS: [KindNames; 13] = [
     names(Kind::Secret, "Secret", "secrets", true, &["v1"]),
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
+    names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
+    names(Kind::HttpRoute, "HTTPRoute", "httproutes", true, HTTP_ROUTES),
+    names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
     names(
         Kind::AuthorizationPolicy,
         "AuthorizationPolicy",
@@ -179,7 +192,7 @@ impl fmt::Display for ObjectKey {
 
 /// An object's contents.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of the Kubernetes and Istio APIs")]
+#[allow(missing_docs, reason = "the names are those of the APIs")]
 pub enum Typed {
     Namespace(Arc<Namespace>),
     Node(Arc<Node>),
@@ -190,6 +203,9 @@ pub enum Typed {
     Pod(Arc<Pod>),
     Deployment(Arc<Deployment>),
     EndpointSlice(Arc<EndpointSlice>),
+    ReferenceGrant(Arc<ReferenceGrant>),
+    HttpRoute(Arc<HttpRoute>),
+    GrpcRoute(Arc<GrpcRoute>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
@@ -209,6 +225,9 @@ impl Typed {
             Self::Pod(_) => Kind::Pod,
             Self::Deployment(_) => Kind::Deployment,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
+            Self::ReferenceGrant(_) => Kind::ReferenceGrant,
+            Self::HttpRoute(_) => Kind::HttpRoute,
+            Self::GrpcRoute(_) => Kind::GrpcRoute,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
@@ -228,6 +247,9 @@ impl Typed {
             Self::Pod(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
+            Self::ReferenceGrant(object) => &object.metadata,
+            Self::HttpRoute(object) => &object.metadata,
+            Self::GrpcRoute(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,

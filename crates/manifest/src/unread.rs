@@ -32,7 +32,7 @@ pub(crate) enum Unread {
 
 /// Kinds that Ambit does not read, in groups from which it reads others. The core group has no
 /// name.
-const KNOWN: [(&str, &[&str]); 5] = [
+const KNOWN: [(&str, &[&str]); 6] = [
     (
         "",
         &[
@@ -50,6 +50,18 @@ const KNOWN: [(&str, &[&str]); 5] = [
     ),
     ("apps", &["ControllerRevision", "DaemonSet", "ReplicaSet", "StatefulSet"]),
     ("discovery.k8s.io", &[]),
+    (
+        "gateway.networking.k8s.io",
+        &[
+            "BackendTLSPolicy",
+            "Gateway",
+            "GatewayClass",
+            "ListenerSet",
+            "TCPRoute",
+            "TLSRoute",
+            "UDPRoute",
+        ],
+    ),
     (
         "networking.istio.io",
         &[

@@ -129,7 +129,10 @@ impl Store {
                 self.put_peer_authentication(mesh, name, Some(object), dirty);
             }
             // The machine starts pods from these; the view knows the pods.
-            Typed::ServiceAccount(_)
+            Typed::ReferenceGrant(_)
+            | Typed::HttpRoute(_)
+            | Typed::GrpcRoute(_)
+            | Typed::ServiceAccount(_)
             | Typed::ConfigMap(_)
             | Typed::Secret(_)
             | Typed::Deployment(_) => {}
@@ -148,6 +151,7 @@ impl Store {
             Kind::WorkloadEntry => self.put_workload_entry(name, None, dirty),
             Kind::AuthorizationPolicy => self.put_policy(mesh, name, None, dirty),
             Kind::PeerAuthentication => self.put_peer_authentication(mesh, name, None, dirty),
+            Kind::ReferenceGrant | Kind::HttpRoute | Kind::GrpcRoute => {}
             Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
         }
     }
