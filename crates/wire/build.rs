@@ -4,12 +4,13 @@ use std::error::Error;
 use std::path::Path;
 
 /// Every file that is compiled; imports are found under `proto`.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "istio/workload.proto",
     "istio/authorization.proto",
     "istio/zds.proto",
     "istio/citadel.proto",
     "envoy/discovery.proto",
+    "ambit/http.proto",
     "ambit/snapshot.proto",
     "kubernetes/pods.proto",
 ];

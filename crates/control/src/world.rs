@@ -197,5 +197,17 @@ fn serve(resources: &mut Resources, change: &Change) {
         Change::RemovePolicy(name) => {
             resources.remove_policy(name);
         }
+        Change::HttpService(service) => {
+            resources.put_http_service(service);
+        }
+        Change::RemoveHttpService(name) => {
+            resources.remove_http_service(name);
+        }
+        Change::RequestPolicy(policy) => {
+            resources.put_request_policy(policy);
+        }
+        Change::RemoveRequestPolicy(name) => {
+            resources.remove_request_policy(name);
+        }
     }
 }

@@ -205,6 +205,8 @@ fn type_sync(progress: &Progress, resources: &Resources) -> TypeSync {
 fn type_name(resource_type: ResourceType) -> &'static str {
     match resource_type {
         ResourceType::Authorization => "authorization",
+        ResourceType::RequestPolicy => "requestPolicy",
+        ResourceType::HttpService => "httpService",
         ResourceType::Address => "address",
         ResourceType::Workload => "workload",
     }

@@ -3,11 +3,17 @@
 //! One stream at a time, resumed with the versions already held. A response is applied to a copy of
 //! the view, published, sent to the successor, and only then acknowledged. While the control plane
 //! is away the last view stays in force. Nothing here decides about a connection.
+//!
+//! A waypoint also asks for what it needs of layer 7, by name, and asks again whenever its view
+//! says that it needs something else. No other proxy asks for any of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_model::http::waypoint::Needed;
+use ambit_model::names::ServiceName;
+use ambit_model::view::{Change, View};
 use ambit_net::grpc;
 use ambit_net::grpc::messages::{self, Limit, Messages};
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
@@ -15,7 +21,7 @@ use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
-use ambit_wire::xds::client::{Client, Demand as Answer, Interest, Received};
+use ambit_wire::xds::client::{Client, Demand as Answer, Interest, Received, Wanted};
 use ambit_wire::xds::digest;
 use ambit_wire::xds::replies::Replies;
 use ambit_wire::xds::{Backoff, DELTA_PATH, MAX_RESPONSE_BYTES, ResourceType};
@@ -35,6 +41,8 @@ use crate::mesh::Mesh;
 const REQUESTS: usize = 256;
 /// While connected, how often a successor is sent a confirmation that the view is in force.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
+/// What only waypoints ask for.
+const LAYER7: [ResourceType; 2] = [ResourceType::RequestPolicy, ResourceType::HttpService];
 /// How often at most the log reports that the control plane is away.
 const AWAY_INTERVAL: Duration = Duration::from_secs(15);
 /// Refused resources that are logged one by one.
@@ -81,16 +89,44 @@ pub struct Views {
     server_compares: bool,
     demands: Demands,
     waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
+    /// The service of the waypoint that this is.
+    waypoint: Option<ServiceName>,
 }
 
 impl Views {
-    /// A client that knows nothing yet.
+    /// A client that knows nothing yet, and asks for nothing of layer 7.
     pub fn new(
         mesh: Arc<Mesh>,
         access: Access,
         metadata: &NodeMetadata,
         successor: Successor,
         demands: Demands,
+    ) -> Self {
+        Self::asking(mesh, access, metadata, successor, demands, None)
+    }
+
+    /// A client that also asks for layer 7 of all that the waypoint of this service fronts.
+    pub fn of_waypoint(
+        mesh: Arc<Mesh>,
+        access: Access,
+        metadata: &NodeMetadata,
+        successor: Successor,
+        demands: Demands,
+        waypoint: ServiceName,
+    ) -> Self {
+        let mut it = Self::asking(mesh, access, metadata, successor, demands, Some(waypoint));
+        // The opening of the first stream says so.
+        drop(it.want(&mut View::default()));
+        it
+    }
+
+    fn asking(
+        mesh: Arc<Mesh>,
+        access: Access,
+        metadata: &NodeMetadata,
+        successor: Successor,
+        demands: Demands,
+        waypoint: Option<ServiceName>,
     ) -> Self {
         let interest =
             if mesh.demand.is_needed() { Interest::OnDemand } else { Interest::Everything };
@@ -99,9 +135,11 @@ impl Views {
             (ResourceType::Authorization, Interest::Everything),
             (ResourceType::Address, interest),
         ];
-        let client = Client::new(node(metadata), interests);
+        let layer7 = LAYER7.map(|it| (it, Interest::OnDemand));
+        let layer7 = layer7.into_iter().filter(|_| waypoint.is_some());
+        let client = Client::new(node(metadata), interests.into_iter().chain(layer7));
         let waiting = HashMap::new();
-        Self { mesh, access, successor, client, server_compares: false, demands, waiting }
+        Self { mesh, access, successor, client, server_compares: false, demands, waiting, waypoint }
     }
 
     /// Starts from what another kept, so that pods are served without the control plane.
@@ -111,6 +149,8 @@ impl Views {
                 let mut view = (**self.mesh.view.load()).clone();
                 let resources = changes.len();
                 changes.into_iter().for_each(|change| view.apply(change));
+                // The opening of the first stream says so.
+                drop(self.want(&mut view));
                 self.mesh.publish(view);
                 self.mesh.view_complete.send_replace(true);
                 info!(resources, "starting from the supervisor's view");
@@ -185,7 +225,11 @@ impl Views {
                     let response = response.ok_or(StreamError::Ended)?;
                     *worked = true;
                     self.server_compares = compares;
-                    replies.add(self.take(response).await);
+                    let (reply, wanted) = self.take(response).await;
+                    replies.add(reply);
+                    for request in wanted {
+                        send(&requests, request).await?;
+                    }
                 }
                 () = until(due) => {}
                 demanded = self.demands.next() => {
@@ -194,7 +238,7 @@ impl Views {
                     }
                 }
                 _ = confirm.tick(), if *worked => {
-                    let complete = self.client.is_complete();
+                    let complete = self.is_complete();
                     self.successor.tell(Learned::View { delta: Delta::default(), complete }).await;
                 }
             }
@@ -216,17 +260,26 @@ impl Views {
         call.await.map_err(refused)
     }
 
-    /// Puts a response into force and returns its acknowledgement or refusal.
-    async fn take(&mut self, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+    /// Puts a response into force and returns its acknowledgement or refusal, and what else must be
+    /// asked for.
+    async fn take(
+        &mut self,
+        response: DeltaDiscoveryResponse,
+    ) -> (DeltaDiscoveryRequest, Vec<DeltaDiscoveryRequest>) {
         let (type_url, resources) = (response.type_url.clone(), response.resources.len());
         let Received { changes, answered, refused, delta, reply } = self.client.receive(response);
         self.mesh.metrics.discovery_message(&type_url, resources, refused.len());
+        let mut wanted = Vec::new();
         if !changes.is_empty() {
             let mut view = (**self.mesh.view.load()).clone();
+            let changes_needs = changes.iter().any(|change| self.changes_needs(change));
             changes.into_iter().for_each(|change| view.apply(change));
+            if changes_needs {
+                wanted = self.want(&mut view);
+            }
             self.mesh.publish(view);
         }
-        let complete = self.client.is_complete();
+        let complete = self.is_complete();
         if complete {
             self.mesh.view_complete.send_if_modified(|was| !std::mem::replace(was, true));
         }
@@ -242,7 +295,52 @@ impl Views {
         for name in answered {
             self.answer(&name);
         }
-        reply
+        (reply, wanted)
+    }
+
+    /// Whether all is known without which nothing can be served.
+    fn is_complete(&self) -> bool {
+        self.client.is_complete() && LAYER7.iter().all(|it| self.client.is_answered(*it))
+    }
+
+    /// Whether a change may change what a waypoint needs.
+    fn changes_needs(&self, change: &Change) -> bool {
+        let Some(own) = &self.waypoint else { return false };
+        match change {
+            Change::Service(_)
+            | Change::RemoveAddress(_)
+            | Change::HttpService(_)
+            | Change::RemoveHttpService(_) => true,
+            // Others may name the waypoint by its address.
+            Change::Workload(workload) => workload.services.contains_key(own),
+            Change::Policy(_)
+            | Change::RemovePolicy(_)
+            | Change::RequestPolicy(_)
+            | Change::RemoveRequestPolicy(_) => false,
+        }
+    }
+
+    /// Asks for what a waypoint needs by this view, and drops the rest from it.
+    fn want(&mut self, view: &mut View) -> Vec<DeltaDiscoveryRequest> {
+        let Some(own) = &self.waypoint else { return Vec::new() };
+        let Needed { services, policies } = view.needed_by_waypoint(own);
+        let services: BTreeSet<String> = services.iter().map(ToString::to_string).collect();
+        let policies: BTreeSet<String> = policies.iter().map(ToString::to_string).collect();
+        let mut requests = Vec::new();
+        for (resource_type, names) in
+            [(ResourceType::RequestPolicy, policies), (ResourceType::HttpService, services)]
+        {
+            match self.client.want(resource_type, &names) {
+                Ok(Wanted { request, changes }) => {
+                    changes.into_iter().for_each(|change| view.apply(change));
+                    requests.extend(request);
+                }
+                Err(error) => {
+                    warn!(%error, %resource_type, "requests to further services are refused");
+                }
+            }
+        }
+        requests
     }
 
     /// Registers a demand; returns the request that it needs.

@@ -171,6 +171,10 @@ pub struct Source {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_service_accounts: Values,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust_domains: Values,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_trust_domains: Values,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_blocks: Values,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_ip_blocks: Values,

@@ -11,6 +11,7 @@
 //! here: connections to whatever names a waypoint are refused. Nothing here may ever make a policy
 //! match less of what it denies or more of what it allows.
 
+mod requests;
 mod sources;
 
 use ambit_model::Text;
@@ -28,6 +29,7 @@ use crate::istio::{
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
+pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};
 
 /// Annotation that puts a policy on trial.
@@ -270,6 +272,8 @@ fn source_l7(source: &Source) -> Vec<String> {
         ("notRequestPrincipals", &source.not_request_principals),
         ("remoteIpBlocks", &source.remote_ip_blocks),
         ("notRemoteIpBlocks", &source.not_remote_ip_blocks),
+        ("trustDomains", &source.trust_domains),
+        ("notTrustDomains", &source.not_trust_domains),
     ])
 }
 

@@ -1,16 +1,20 @@
-//! Which endpoint of a service takes a connection.
+//! Which endpoint of a service takes a connection, or a request.
 //!
 //! Inside the best locality rank two endpoints are drawn at random by weight and the less busy one
 //! is taken (power of two choices). An endpoint that refused connections lately is skipped while
-//! there is another. With client affinity the client's address decides instead. Nothing here
-//! allocates; a service without locality is sampled, not scanned.
+//! there is another. With client affinity the client's address decides instead; for a request the
+//! caller says what decides. Nothing here allocates; a service without locality is sampled, not
+//! scanned.
 
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::Text;
+use crate::address::not_for_entries;
+use crate::http::service::Subset;
 use crate::identity::Identity;
-use crate::plan::{Flow, Refusal};
+use crate::plan::{Delivery, Flow, Refusal};
 use crate::service::{LoadBalancing, Mode, Scope, Service};
 use crate::view::{Endpoints, View};
 use crate::workload::Workload;
@@ -24,12 +28,47 @@ pub trait Surroundings {
     fn enrolled_identity(&self, ip: IpAddr) -> Option<&Identity>;
     /// Whether the client may be joined with such a pod without a tunnel.
     fn may_join(&self) -> bool;
-    /// How many connections are open to a workload.
+    /// How many connections are open to a workload; for requests, any measure of how busy it is.
     fn open_connections(&self, uid: &str) -> u32;
     /// Whether a workload lately refused connections.
     fn is_set_aside(&self, uid: &str) -> bool;
     /// A random number below `bound`, which is at least 1.
     fn random_below(&mut self, bound: u64) -> u64;
+}
+
+/// A request that needs an endpoint of a service.
+#[derive(Clone, Copy)]
+pub struct RequestFlow<'a> {
+    /// Whose place decides what is near: as a rule the proxy's own workload.
+    pub source: &'a Workload,
+    /// Where the request came in. An address of this family is preferred, and a service that makes
+    /// no choice is sent there.
+    pub destination: SocketAddr,
+    /// The service.
+    pub service: &'a Arc<Service>,
+    /// Its port.
+    pub port: u16,
+    /// The part of its endpoints that the route names.
+    pub subset: Option<&'a str>,
+    /// What decides among endpoints that are equally near.
+    pub by: By,
+    /// Whether an endpoint is passed over while there is another: it is ejected, or an earlier
+    /// attempt was sent there.
+    pub is_avoided: &'a dyn Fn(&str) -> bool,
+}
+
+/// What decides among endpoints that are equally near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Of two drawn at random the less busy one.
+    Load,
+    /// Chance alone.
+    Chance,
+    /// A number that grows by one with each request: each in turn.
+    Turn(u64),
+    /// A hash of something of the request: the same goes to the same endpoint as long as it is
+    /// there, and an endpoint that is gone moves only its own requests.
+    Hash(u64),
 }
 
 /// One endpoint that could take the connection.
@@ -47,62 +86,140 @@ impl View {
         port: u16,
         around: &mut impl Surroundings,
     ) -> Result<(Arc<Workload>, u16), Refusal> {
-        let none = || Refusal::NoEndpoint(service.key.clone());
+        let source = flow.source;
+        let pool = self.pool(service, port, None)?;
+        let question = Question { source, service, port, pool, is_avoided: &|_| false };
+        let chosen = match service.load_balancing.client_affinity_seconds {
+            Some(_) => question.by_hash(|uid| affinity(&flow.source_ip, uid), around),
+            None => question.by_load(around),
+        };
+        chosen.map(Candidate::taken).ok_or_else(|| Refusal::NoEndpoint(service.key.clone()))
+    }
+
+    /// Chooses the endpoint for a request, and says how it is reached. It is never reached through
+    /// a waypoint: the caller is that waypoint.
+    pub fn choose_for_request(
+        &self,
+        flow: &RequestFlow<'_>,
+        around: &mut impl Surroundings,
+    ) -> Result<Delivery, Refusal> {
+        let RequestFlow { source, destination, service, port, is_avoided, .. } = *flow;
+        let no_endpoint = || Refusal::NoEndpoint(service.key.clone());
+        if service.load_balancing.mode == Mode::Passthrough {
+            if not_for_entries(destination.ip()).is_some() {
+                return Err(Refusal::NoWorkloadAddress(destination));
+            }
+            // A route may lead here from another service: its destination is not this one's.
+            let meant = self.service_meant(&source.network, destination.ip(), &source.namespace);
+            let is_meant = meant.is_some_and(|meant| meant.key == service.key);
+            if !is_meant || destination.port() != port {
+                return Err(no_endpoint());
+            }
+            return self.pass_through(source, service, destination, around);
+        }
+        let pool = self.pool(service, port, flow.subset)?;
+        let question = Question { source, service, port, pool, is_avoided };
+        let chosen = match flow.by {
+            By::Load => question.by_load(around),
+            By::Chance => question.draw(around),
+            By::Turn(turn) => question.by_turn(turn, around),
+            By::Hash(hash) => question.by_hash(|uid| mixed(affinity(&hash, uid)), around),
+        };
+        let (workload, target_port) = chosen.map(Candidate::taken).ok_or_else(no_endpoint)?;
+        self.deliver_to(workload, target_port, service, destination.ip(), around)
+    }
+
+    /// The endpoints among which one of a service, or of a subset, is chosen.
+    fn pool(
+        &self,
+        service: &Service,
+        port: u16,
+        subset: Option<&str>,
+    ) -> Result<Pool<'_>, Refusal> {
         if !service.ports.is_empty() && service.port(port).is_none() {
             return Err(Refusal::NoPort(service.key.clone(), port));
         }
-        let endpoints = self.endpoints(&service.key).ok_or_else(none)?;
-        let question = Question { flow, service, port };
-        let chosen = match service.load_balancing.client_affinity_seconds {
-            Some(_) => question.by_client(endpoints, around),
-            None => question.by_load(endpoints, around),
-        };
-        let candidate = chosen.ok_or_else(none)?;
-        Ok((candidate.workload.clone(), candidate.target_port))
+        let endpoints = self.endpoints(&service.key);
+        let endpoints = endpoints.ok_or_else(|| Refusal::NoEndpoint(service.key.clone()))?;
+        let Some(name) = subset else { return Ok(Pool { endpoints, part: None }) };
+        let part = self.http_service(&service.key).and_then(|http| http.subsets.get(name));
+        let part = part.ok_or_else(|| Refusal::NoSubset(service.key.clone(), Text::from(name)))?;
+        Ok(Pool { endpoints, part: Some((self, part)) })
+    }
+}
+
+/// The endpoints of a service, or those that are in one of its subsets.
+struct Pool<'e> {
+    endpoints: &'e Endpoints,
+    part: Option<(&'e View, &'e Subset)>,
+}
+
+impl<'e> Pool<'e> {
+    /// How many there are at most; some members of a subset may be gone.
+    fn len(&self) -> usize {
+        self.part.map_or(self.endpoints.len(), |(_, subset)| subset.members().len())
+    }
+
+    fn nth(&self, index: usize) -> Option<&'e Arc<Workload>> {
+        match self.part {
+            None => self.endpoints.nth(index),
+            Some((view, subset)) => view.workload(subset.members().get(index)?),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'e Arc<Workload>> {
+        let all = self.part.is_none().then_some(self.endpoints);
+        let part = self.part.into_iter();
+        let part = part.flat_map(|(view, subset)| {
+            subset.members().iter().filter_map(|uid| view.workload(uid))
+        });
+        all.into_iter().flat_map(Endpoints::iter).chain(part)
+    }
+}
+
+impl Candidate<'_> {
+    fn taken(self) -> (Arc<Workload>, u16) {
+        (self.workload.clone(), self.target_port)
     }
 }
 
 struct Question<'a> {
-    flow: &'a Flow<'a>,
+    source: &'a Workload,
     service: &'a Service,
     port: u16,
+    pool: Pool<'a>,
+    is_avoided: &'a dyn Fn(&str) -> bool,
 }
 
-impl Question<'_> {
-    fn by_load<'e>(
-        &self,
-        endpoints: &'e Endpoints,
-        around: &mut impl Surroundings,
-    ) -> Option<Candidate<'e>> {
-        let draw = |around: &mut _| {
-            self.sample(endpoints, around).or_else(|| self.scan(endpoints, around))
-        };
-        let first = draw(around)?;
-        if endpoints.len() == 1 {
+impl<'a> Question<'a> {
+    fn by_load(&self, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
+        let first = self.draw(around)?;
+        if self.pool.len() == 1 {
             return Some(first);
         }
-        let second = draw(around)?;
+        let second = self.draw(around)?;
         Some(less_busy(first, second, around))
     }
 
+    /// Draws one endpoint of the best rank by weight.
+    fn draw(&self, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
+        self.sample(around).or_else(|| self.scan(around))
+    }
+
     /// Draws one endpoint without looking at all; `None` where ranks matter or luck runs out.
-    fn sample<'e>(
-        &self,
-        endpoints: &'e Endpoints,
-        around: &mut impl Surroundings,
-    ) -> Option<Candidate<'e>> {
-        if self.load_balancing().mode != Mode::Unspecified {
+    fn sample(&self, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
+        if self.load_balancing().mode != Mode::Unspecified || self.pool.len() == 0 {
             return None;
         }
-        let largest = u64::from(endpoints.largest_capacity()).max(1);
+        let largest = u64::from(self.pool.endpoints.largest_capacity()).max(1);
         for _ in 0..MAX_DRAWS {
-            let index = around.random_below(endpoints.len() as u64);
+            let index = around.random_below(self.pool.len() as u64);
             let index = usize::try_from(index).expect("an index below a usize length");
-            let candidate = endpoints.nth(index).and_then(|w| self.candidate(w));
+            let candidate = self.pool.nth(index).and_then(|w| self.candidate(w));
             let Some(candidate) = candidate else { continue };
             let accepted = largest == 1
                 || around.random_below(largest) < u64::from(candidate.workload.capacity);
-            if accepted && !around.is_set_aside(&candidate.workload.uid) {
+            if accepted && self.is_in_use(candidate.workload, around) {
                 return Some(candidate);
             }
         }
@@ -110,14 +227,10 @@ impl Question<'_> {
     }
 
     /// Draws one endpoint of the best rank by weight, in one pass over all of them.
-    fn scan<'e>(
-        &self,
-        endpoints: &'e Endpoints,
-        around: &mut impl Surroundings,
-    ) -> Option<Candidate<'e>> {
-        let mut best: Option<(Rank, Candidate<'e>)> = None;
+    fn scan(&self, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
+        let mut best: Option<(Rank, Candidate<'a>)> = None;
         let mut weight_so_far = 0u64;
-        for candidate in endpoints.iter().filter_map(|w| self.candidate(w)) {
+        for candidate in self.candidates() {
             let Some(rank) = self.rank(candidate.workload, around) else { continue };
             let weight = u64::from(candidate.workload.capacity);
             match &best {
@@ -133,22 +246,44 @@ impl Question<'_> {
         best.map(|(_, candidate)| candidate)
     }
 
-    /// The endpoint of the best rank with the highest hash of client and endpoint: the same
-    /// client keeps its endpoint, and a lost endpoint moves only its own clients.
-    fn by_client<'e>(
+    /// The endpoint of the best rank whose turn it is, by weight, in the order of uids.
+    fn by_turn(&self, turn: u64, around: &impl Surroundings) -> Option<Candidate<'a>> {
+        let ranked = || {
+            let all = self.candidates();
+            all.filter_map(|it| Some((self.rank(it.workload, around)?, it)))
+        };
+        let best = ranked().map(|(rank, _)| rank).max()?;
+        let of_best = || ranked().filter(|(rank, _)| *rank == best).map(|(_, it)| it);
+        let weight = |it: &Candidate<'_>| u64::from(it.workload.capacity);
+        let mut left = turn % of_best().map(|it| weight(&it)).sum::<u64>().max(1);
+        of_best().find(|it| {
+            let is_here = left < weight(it);
+            left = left.saturating_sub(weight(it));
+            is_here
+        })
+    }
+
+    /// The endpoint of the best rank with the highest score, which is a hash of the client, or of
+    /// something of the request, and of the endpoint: the same client keeps its endpoint, and a
+    /// lost endpoint moves only its own clients (rendezvous hashing).
+    fn by_hash(
         &self,
-        endpoints: &'e Endpoints,
+        score: impl Fn(&str) -> u64,
         around: &impl Surroundings,
-    ) -> Option<Candidate<'e>> {
-        let candidates = endpoints.iter().filter_map(|w| self.candidate(w));
-        let ranked = candidates
+    ) -> Option<Candidate<'a>> {
+        let ranked = self
+            .candidates()
             .filter_map(|c| self.rank(c.workload, around).map(|rank| (rank, c)))
-            .max_by_key(|(rank, c)| (*rank, affinity(self.flow.source_ip, &c.workload.uid)));
+            .max_by_key(|(rank, c)| (*rank, score(&c.workload.uid)));
         ranked.map(|(_, candidate)| candidate)
     }
 
+    fn candidates(&self) -> impl Iterator<Item = Candidate<'a>> {
+        self.pool.iter().filter_map(|it| self.candidate(it))
+    }
+
     /// The endpoint with its port, unless it is not ready or serves no such port.
-    fn candidate<'e>(&self, workload: &'e Arc<Workload>) -> Option<Candidate<'e>> {
+    fn candidate(&self, workload: &'a Arc<Workload>) -> Option<Candidate<'a>> {
         if !workload.healthy && !self.load_balancing().allow_unhealthy || workload.capacity == 0 {
             return None;
         }
@@ -162,7 +297,7 @@ impl Question<'_> {
     /// How well an endpoint fits the client; `None` where it is not allowed at all.
     fn rank(&self, workload: &Workload, around: &impl Surroundings) -> Option<Rank> {
         let LoadBalancing { routing_preference, mode, .. } = self.load_balancing();
-        let agrees = |scope: &&Scope| agree(self.flow.source, workload, **scope);
+        let agrees = |scope: &&Scope| agree(self.source, workload, **scope);
         let agreeing = routing_preference.iter().take_while(agrees).count();
         let near = match mode {
             Mode::Unspecified | Mode::Passthrough => 0,
@@ -170,7 +305,11 @@ impl Question<'_> {
             Mode::Strict if agreeing == routing_preference.len() => agreeing,
             Mode::Strict => return None,
         };
-        Some(Rank { in_use: !around.is_set_aside(&workload.uid), near })
+        Some(Rank { in_use: self.is_in_use(workload, around), near })
+    }
+
+    fn is_in_use(&self, workload: &Workload, around: &impl Surroundings) -> bool {
+        !around.is_set_aside(&workload.uid) && !(self.is_avoided)(&workload.uid)
     }
 
     fn load_balancing(&self) -> &LoadBalancing {
@@ -209,8 +348,17 @@ fn agree(source: &Workload, target: &Workload, scope: Scope) -> bool {
     }
 }
 
-fn affinity(client: IpAddr, uid: &str) -> u64 {
+fn affinity(of: &impl Hash, uid: &str) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
-    (client, uid).hash(&mut hasher);
+    (of, uid).hash(&mut hasher);
     hasher.finish()
+}
+
+/// Spreads what differs in a few bits over all of them (the finalizer of MurmurHash3): the hasher
+/// alone ranks endpoints with similar names alike for most keys.
+fn mixed(mut hash: u64) -> u64 {
+    for factor in [0xff51_afd7_ed55_8ccd_u64, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
+    }
+    hash ^ (hash >> 33)
 }

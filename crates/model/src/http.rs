@@ -12,6 +12,8 @@
 //! | [`rule`] | what a rule does with a request: filters, backends, limits |
 //! | `precedence` | the order among rules of several routes |
 //! | [`table`] | the rules of one port, compiled for look-up |
+//! | [`service`] | all of it for one service, as a waypoint gets it |
+//! | [`waypoint`] | what of it a waypoint needs |
 //! | [`traffic`], [`ejection`] | how requests are spread over endpoints, and which are left out |
 //! | [`policy`] | policies that read requests |
 //! | [`authorize`] | whether a request may pass, and why |
@@ -23,5 +25,7 @@ pub mod matching;
 pub mod policy;
 mod precedence;
 pub mod rule;
+pub mod service;
 pub mod table;
 pub mod traffic;
+pub mod waypoint;

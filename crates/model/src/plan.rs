@@ -52,6 +52,28 @@ pub enum Plan {
     Refuse(Refusal),
 }
 
+/// The way to one endpoint, whatever waypoint it names: the end of a plan, and how a waypoint sends
+/// a request on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delivery {
+    /// To a pod that this very proxy serves: joined in the kernel, after its own judgement.
+    Local(Target),
+    /// Through an HBONE tunnel to the destination's own port 15008.
+    Tunnel(Target),
+    /// As plain TCP: the destination is not in the mesh.
+    Direct(Direct),
+}
+
+impl From<Delivery> for Plan {
+    fn from(delivery: Delivery) -> Self {
+        match delivery {
+            Delivery::Local(target) => Self::Local(target),
+            Delivery::Tunnel(target) => Self::Tunnel(target),
+            Delivery::Direct(direct) => Self::Direct(direct),
+        }
+    }
+}
+
 /// A workload of the mesh as a destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
@@ -85,6 +107,8 @@ pub enum Refusal {
     NoPort(ServiceName, u16),
     /// The service has no endpoint that is ready and allowed.
     NoEndpoint(ServiceName),
+    /// A route names a part of the service's endpoints that no DestinationRule describes.
+    NoSubset(ServiceName, Text),
     /// The waypoint that the destination names cannot be found or has no ready endpoint.
     WaypointMissing {
         /// The waypoint as it is named.
@@ -115,6 +139,9 @@ impl fmt::Display for Refusal {
             Self::NoPort(service, port) => write!(f, "service {service} has no port {port}"),
             Self::NoEndpoint(service) => {
                 write!(f, "service {service} has no endpoint that is ready")
+            }
+            Self::NoSubset(service, subset) => {
+                write!(f, "service {service} has no subset {subset}")
             }
             Self::WaypointMissing { waypoint, named_by } => write!(
                 f,
@@ -162,7 +189,10 @@ impl View {
                 .plan_waypoint(flow, gateway, named_by, None, around)
                 .unwrap_or_else(Plan::Refuse);
         }
-        self.deliver(workload, None, destination, around).unwrap_or_else(Plan::Refuse)
+        match self.deliver(workload, None, destination, around) {
+            Ok(delivery) => delivery.into(),
+            Err(refusal) => Plan::Refuse(refusal),
+        }
     }
 
     fn plan_service(
@@ -175,18 +205,44 @@ impl View {
             let named_by = format!("service {}", service.key);
             return self.plan_waypoint(flow, gateway, named_by, Some(service), around);
         }
-        let port = flow.destination.port();
         if service.load_balancing.mode == Mode::Passthrough {
-            let at = self.workload_at(&flow.source.network, flow.destination.ip());
-            let (address, service) = (flow.destination, Some(service.clone()));
-            return match at {
-                Some(workload) => self.deliver(workload.clone(), service, address, around),
-                None => Ok(Plan::Direct(Direct { address, workload: None, service })),
-            };
+            return self
+                .pass_through(flow.source, service, flow.destination, around)
+                .map(Plan::from);
         }
-        let (workload, target_port) = self.choose(flow, service, port, around)?;
-        let address = address_for(&workload, flow.destination.ip())
-            .ok_or_else(|| Refusal::NoAddress(workload.uid.clone()))?;
+        let (workload, target_port) =
+            self.choose(flow, service, flow.destination.port(), around)?;
+        let like = flow.destination.ip();
+        self.deliver_to(workload, target_port, service, like, around).map(Plan::from)
+    }
+
+    /// The way to the original destination, for a service that makes no choice.
+    pub(crate) fn pass_through(
+        &self,
+        source: &Workload,
+        service: &Arc<Service>,
+        address: SocketAddr,
+        around: &impl Surroundings,
+    ) -> Result<Delivery, Refusal> {
+        let service = Some(service.clone());
+        match self.workload_at(&source.network, address.ip()) {
+            Some(workload) => self.deliver(workload.clone(), service, address, around),
+            None => Ok(Delivery::Direct(Direct { address, workload: None, service })),
+        }
+    }
+
+    /// The way to an endpoint that was chosen, at its address in the family of `like` if it has
+    /// one.
+    pub(crate) fn deliver_to(
+        &self,
+        workload: Arc<Workload>,
+        target_port: u16,
+        service: &Arc<Service>,
+        like: IpAddr,
+        around: &impl Surroundings,
+    ) -> Result<Delivery, Refusal> {
+        let address =
+            address_for(&workload, like).ok_or_else(|| Refusal::NoAddress(workload.uid.clone()))?;
         let address = SocketAddr::new(address, target_port);
         self.deliver(workload, Some(service.clone()), address, around)
     }
@@ -198,7 +254,7 @@ impl View {
         service: Option<Arc<Service>>,
         address: SocketAddr,
         around: &impl Surroundings,
-    ) -> Result<Plan, Refusal> {
+    ) -> Result<Delivery, Refusal> {
         if not_for_entries(address.ip()).is_some() {
             return Err(Refusal::NoWorkloadAddress(address));
         }
@@ -209,7 +265,7 @@ impl View {
         // policies would be asked without the client's identity.
         let is_in_mesh = workload.tunnel == Tunnel::Hbone || enrolled.is_some();
         if !is_in_mesh || workload.native_tunnel {
-            return Ok(Plan::Direct(Direct { address, workload: Some(workload), service }));
+            return Ok(Delivery::Direct(Direct { address, workload: Some(workload), service }));
         }
         if ports::OF_PROXY.contains(&address.port()) {
             return Err(Refusal::ProxyPort(address));
@@ -220,7 +276,7 @@ impl View {
         identities.extend(further.filter_map(|san| san.parse().ok()));
         let hbone = SocketAddr::new(address.ip(), ports::HBONE);
         let target = Target { workload, service, address, hbone, identities };
-        Ok(if is_local { Plan::Local(target) } else { Plan::Tunnel(target) })
+        Ok(if is_local { Delivery::Local(target) } else { Delivery::Tunnel(target) })
     }
 
     /// The pod at an address that another workload only borrows, such as an endpoint that a

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
+use crate::http::policy::RequestPolicy;
+use crate::http::service::ServiceHttp;
 use crate::index::Index;
 use crate::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use crate::policy::{Policy, PolicyScope};
@@ -34,6 +36,14 @@ pub enum Change {
     RemoveAddress(Text),
     /// A policy is gone.
     RemovePolicy(PolicyName),
+    /// What holds for the requests to a service appeared or changed.
+    HttpService(Arc<ServiceHttp>),
+    /// Nothing is known any more of the requests to a service.
+    RemoveHttpService(ServiceName),
+    /// A policy that reads requests appeared or changed.
+    RequestPolicy(Arc<RequestPolicy>),
+    /// A policy that reads requests is gone.
+    RemoveRequestPolicy(PolicyName),
 }
 
 /// Everything a proxy knows about the mesh at one moment.
@@ -51,6 +61,8 @@ pub struct View {
     policies: Map<PolicyName, Arc<Policy>>,
     global_policies: OrdSet<PolicyName>,
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
+    http_services: Map<ServiceName, Arc<ServiceHttp>>,
+    request_policies: Map<PolicyName, Arc<RequestPolicy>>,
     authorization_version: u64,
 }
 
@@ -172,6 +184,16 @@ impl View {
             Change::Policy(policy) => self.put_policy(Arc::new(policy)),
             Change::RemoveAddress(name) => self.remove_address(&name),
             Change::RemovePolicy(name) => self.remove_policy(&name),
+            Change::HttpService(it) => self.put_http_service(it),
+            Change::RemoveHttpService(name) => self.remove_http_service(&name),
+            Change::RequestPolicy(policy) => {
+                self.authorization_version += 1;
+                self.request_policies.insert(policy.key.clone(), policy);
+            }
+            Change::RemoveRequestPolicy(name) => {
+                let removed = self.request_policies.remove(&name);
+                self.authorization_version += u64::from(removed.is_some());
+            }
         }
     }
 
@@ -263,6 +285,21 @@ impl View {
         scoped.chain(&workload.policies).map(|name| self.policies.get(name).ok_or(name))
     }
 
+    /// What holds for the requests to a service; `None` where that is not known (yet), which is not
+    /// the same as a service without routes and policies.
+    pub fn http_service(&self, name: &ServiceName) -> Option<&Arc<ServiceHttp>> {
+        self.http_services.get(name)
+    }
+
+    /// The policies that hold for the requests to a service. A name that the view does not know is
+    /// returned as an error.
+    pub fn request_policies_of<'a>(
+        &'a self,
+        service: &'a ServiceHttp,
+    ) -> impl Iterator<Item = Result<&'a Arc<RequestPolicy>, &'a PolicyName>> {
+        service.policies.iter().map(|name| self.request_policies.get(name).ok_or(name))
+    }
+
     /// All workloads, in no particular order.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.workloads.iter()
@@ -278,7 +315,8 @@ impl View {
         self.policies.values()
     }
 
-    /// Changes whenever the answer of [`View::authorize`] for a live connection may have changed.
+    /// Changes whenever the answer of [`View::authorize`] for a live connection, or of
+    /// [`authorize`](crate::http::authorize::authorize) for a request, may have changed.
     pub fn authorization_version(&self) -> u64 {
         self.authorization_version
     }
@@ -380,6 +418,19 @@ impl View {
             PolicyScope::WorkloadSelector => {}
         }
         self.policies.insert(policy.key.clone(), policy);
+    }
+
+    fn put_http_service(&mut self, it: Arc<ServiceHttp>) {
+        let old = self.http_services.get(&it.service);
+        if old.is_none_or(|old| old.policies != it.policies) {
+            self.authorization_version += 1;
+        }
+        self.http_services.insert(it.service.clone(), it);
+    }
+
+    fn remove_http_service(&mut self, name: &ServiceName) {
+        let removed = self.http_services.remove(name);
+        self.authorization_version += u64::from(removed.is_some());
     }
 
     fn remove_policy(&mut self, name: &PolicyName) {

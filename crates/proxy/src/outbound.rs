@@ -98,6 +98,7 @@ impl Failure for OutboundError {
             Self::Unknown(_) => "unknown_workload",
             Self::Refused(Refusal::NoPort(..)) => "no_port",
             Self::Refused(Refusal::NoEndpoint(_)) => "no_endpoint",
+            Self::Refused(Refusal::NoSubset(..)) => "no_subset",
             Self::Refused(Refusal::WaypointMissing { .. }) => "waypoint_missing",
             Self::Refused(Refusal::WaypointRefused { .. }) => "waypoint_refused",
             Self::Refused(Refusal::NoWorkloadAddress(_)) => "no_workload_address",

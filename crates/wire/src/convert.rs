@@ -17,10 +17,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bytes::Bytes;
 
 use ambit_model::Text;
+use ambit_model::http::matching::PatternError;
+use ambit_model::http::policy::TemplateError;
 use ambit_model::names::{NameError, NetworkAddress};
 
 use crate::proto::istio::workload as proto;
 
+pub(crate) mod http;
 pub mod policy;
 mod service;
 mod unknown;
@@ -64,6 +67,33 @@ pub enum Problem {
     /// The value of an enum is newer than this version, or nonsense.
     #[error("enum value {0} is unknown")]
     UnknownValue(i32),
+    /// A block holds IPv4 (in `::ffff:0:0/96`) beside IPv6, which cannot be told apart.
+    #[error("the block holds IPv4 beside IPv6")]
+    MixedBlock,
+    /// The value of an enum says nothing.
+    #[error("says nothing")]
+    Unspecified,
+    /// A status is out of range.
+    #[error("{0} is not an HTTP status")]
+    Status(u32),
+    /// The part of a second is a second or more.
+    #[error("{0} nanoseconds are a second or more")]
+    Nanoseconds(u32),
+    /// A part of none.
+    #[error("is 0, and nothing can be divided by it")]
+    ZeroDenominator,
+    /// A regular expression cannot be used.
+    #[error("{0}")]
+    Pattern(PatternError),
+    /// A path template cannot be used.
+    #[error("{0}")]
+    Template(TemplateError),
+    /// The name comes twice, and only one can hold.
+    #[error("{0:?} comes twice")]
+    Twice(String),
+    /// The message has fields that this version does not know, or is encoded in another way.
+    #[error("is not as this version encodes it; a proxy must not be older than its control plane")]
+    Newer,
     /// A name has the wrong form.
     #[error("{0}")]
     Name(NameError),

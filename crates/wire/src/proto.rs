@@ -79,6 +79,10 @@ pub mod kubernetes {
 
 /// This project's own messages.
 pub mod ambit {
+    /// `ambit.http`: what a waypoint knows of services, and policies that read requests.
+    pub mod http {
+        tonic::include_proto!("ambit.http");
+    }
     /// `ambit.snapshot`: the last accepted view, as the supervisor keeps it.
     pub mod snapshot {
         tonic::include_proto!("ambit.snapshot");

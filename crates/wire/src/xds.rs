@@ -10,6 +10,8 @@
 //! | workload | its uid | `network/ip` |
 //! | service | `namespace/hostname` | `network/ip` or `network/ip/length` |
 //! | policy | `namespace/name` | none |
+//! | service of layer 7 | `namespace/hostname` | none |
+//! | policy that reads requests | `namespace/name` | none |
 
 use std::fmt;
 use std::str::FromStr;
@@ -57,11 +59,15 @@ const VERSION_LEN: usize = 2 * VERSION_BYTES;
 
 /// A kind of resource that is discovered.
 ///
-/// The order is that of sending: a policy arrives before the workload that names it.
+/// The order is that of sending: a policy arrives before what names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ResourceType {
     /// Layer-4 policies.
     Authorization,
+    /// Policies that read requests. Only waypoints ask for them, and only by name.
+    RequestPolicy,
+    /// Services of layer 7. Only waypoints ask for them, and only by name.
+    HttpService,
     /// Workloads and services.
     Address,
     /// Workloads alone.
@@ -75,15 +81,29 @@ pub struct UnknownType(pub(crate) String);
 
 impl ResourceType {
     /// All of them, in the order of sending.
-    pub const ALL: [Self; 3] = [Self::Authorization, Self::Address, Self::Workload];
+    pub const ALL: [Self; 5] = [
+        Self::Authorization,
+        Self::RequestPolicy,
+        Self::HttpService,
+        Self::Address,
+        Self::Workload,
+    ];
 
     /// The URL that names it on the wire.
     pub fn url(self) -> &'static str {
         match self {
             Self::Authorization => "type.googleapis.com/istio.security.Authorization",
+            Self::RequestPolicy => "type.googleapis.com/ambit.http.RequestPolicy",
+            Self::HttpService => "type.googleapis.com/ambit.http.Service",
             Self::Address => "type.googleapis.com/istio.workload.Address",
             Self::Workload => "type.googleapis.com/istio.workload.Workload",
         }
+    }
+
+    /// Whether a resource that cannot be read takes its previous version with it. That of layer 7
+    /// might allow or route what the new one does not; without any, requests are refused.
+    pub(crate) fn is_void_if_unreadable(self) -> bool {
+        matches!(self, Self::RequestPolicy | Self::HttpService)
     }
 }
 

@@ -401,6 +401,7 @@ fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
             "start a pod that the service selects and that is ready; the endpoints of one that \
              selects none are listed in an EndpointSlice"
         }
+        Refusal::NoSubset(..) => "add the subset to the service's DestinationRule",
         Refusal::WaypointMissing { .. } => {
             "remove the label istio.io/use-waypoint; layer 7 is not available yet"
         }

@@ -82,6 +82,10 @@ fn names(changes: &[Change]) -> Vec<String> {
         Change::Policy(it) => format!("+{}", it.key),
         Change::RemoveAddress(it) => format!("-{it}"),
         Change::RemovePolicy(it) => format!("-{it}"),
+        Change::HttpService(it) => format!("+http {}", it.service),
+        Change::RequestPolicy(it) => format!("+http {}", it.key),
+        Change::RemoveHttpService(it) => format!("-http {it}"),
+        Change::RemoveRequestPolicy(it) => format!("-http {it}"),
     };
     changes.iter().map(name).collect()
 }

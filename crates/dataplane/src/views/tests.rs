@@ -4,8 +4,13 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ambit_model::http::policy::{Action as RequestAction, RequestPolicy};
+use ambit_model::http::service::ServiceHttp;
+use ambit_model::names::PolicyName;
 use ambit_model::policy::{Action, Policy, PolicyScope};
-use ambit_model::workload::Workload;
+use ambit_model::service::Service;
+use ambit_model::workload::{GatewayAddress, GatewayDestination, Workload};
+use ambit_wire::proto::ambit::http as layer7;
 use ambit_wire::proto::envoy::service::discovery::v3::{self as proto, HeldVersion};
 use ambit_wire::proto::istio::{security, workload};
 use ambit_wire::xds::content_version;
@@ -44,6 +49,17 @@ impl Session {
         both.sort_by(|a, b| a.type_url.cmp(&b.type_url));
         assert!(both[0].type_url.ends_with("Authorization"));
         both
+    }
+
+    /// The next request that asks for names, or no longer does; replies are skipped.
+    async fn names(&mut self) -> (String, Vec<String>, Vec<String>) {
+        loop {
+            let it = self.request().await;
+            let (new, old) = (it.resource_names_subscribe, it.resource_names_unsubscribe);
+            if !new.is_empty() || !old.is_empty() {
+                return (it.type_url, new, old);
+            }
+        }
     }
 
     async fn respond(&self, nonce: &str, kind: ResourceType, resources: Vec<proto::Resource>) {
@@ -137,6 +153,15 @@ struct World {
 
 impl World {
     async fn new(on_demand: bool, restored: Option<Snapshot>) -> Self {
+        Self::of(on_demand, restored, None).await
+    }
+
+    /// A proxy, or the waypoint of a service.
+    async fn of(
+        on_demand: bool,
+        restored: Option<Snapshot>,
+        waypoint: Option<ServiceName>,
+    ) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address: SocketAddr = listener.local_addr().expect("an address");
         let (plane, sessions) = mpsc::channel(4);
@@ -156,7 +181,11 @@ impl World {
             id: "ztunnel~1.1.1.1~proxy.system~system.svc.cluster.local".into(),
             fields: BTreeMap::from([("NODE_NAME".into(), "node".into())]),
         };
-        let mut views = Views::new(mesh.clone(), access(address), &metadata, successor, demands);
+        let (own, access) = (mesh.clone(), access(address));
+        let mut views = match waypoint {
+            None => Views::new(own, access, &metadata, successor, demands),
+            Some(it) => Views::of_waypoint(own, access, &metadata, successor, demands, it),
+        };
         if let Some(snapshot) = restored {
             views.restore(snapshot);
         }
@@ -390,4 +419,68 @@ async fn a_connection_does_not_wait_longer_when_nobody_takes_demands() {
     let start = tokio::time::Instant::now();
     tokio::time::timeout(2 * DEMAND_TIMEOUT, all).await.expect("all go on");
     assert_eq!(start.elapsed(), DEMAND_TIMEOUT);
+}
+
+fn http_service(host: &str, policies: &[&str]) -> proto::Resource {
+    let mut service = ServiceHttp::named(ServiceName::new("shop", host));
+    service.policies = policies.iter().map(|it| PolicyName::new("shop", *it)).collect();
+    let body = layer7::Service::from(&service).encode_to_vec();
+    resource(&service.service.to_string(), ResourceType::HttpService.url(), body)
+}
+
+#[tokio::test]
+async fn a_waypoint_asks_for_what_it_fronts_and_is_complete_when_it_has_it() {
+    let (own, web) = (ServiceName::new("shop", "waypoint"), ServiceName::new("shop", "web"));
+    let mut world = World::of(false, None, Some(own.clone())).await;
+    let mut session = world.session().await;
+    let mut opening = Vec::new();
+    for _ in 0..4 {
+        let request = session.request().await;
+        let held = request.initial_resource_versions.iter().filter_map(HeldVersion::texts);
+        let held: Vec<String> = held.map(|(name, version)| format!("{name}={version}")).collect();
+        opening.push((request.type_url, held, request.resource_names_unsubscribe));
+    }
+    let [policies, services] = LAYER7.map(|it| it.url().to_owned());
+    let nothing_else = vec!["*".to_owned()];
+    assert!(opening.contains(&(policies.clone(), Vec::new(), nothing_else.clone())), "{opening:?}");
+    let awaited = vec!["shop/waypoint=".to_owned()];
+    assert!(opening.contains(&(services.clone(), awaited, nothing_else)), "{opening:?}");
+
+    session.respond("1", ResourceType::Authorization, Vec::new()).await;
+    let fronted = |waypoint: Option<&ServiceName>| {
+        let mut service = Service::named("shop", "web");
+        service.waypoint = waypoint.map(|it| {
+            let destination = GatewayDestination::Hostname(it.clone());
+            GatewayAddress { destination, hbone_mtls_port: 15008 }
+        });
+        let body = workload::Address::from(&service).encode_to_vec();
+        resource("shop/web", ResourceType::Address.url(), body)
+    };
+    session.respond("2", ResourceType::Address, vec![fronted(Some(&own))]).await;
+    let web_name = vec!["shop/web".to_owned()];
+    assert_eq!(session.names().await, (services.clone(), web_name.clone(), Vec::new()));
+    let both = vec![http_service("waypoint", &[]), http_service("web", &["admins"])];
+    session.respond("3", ResourceType::HttpService, both).await;
+    let admins = vec!["shop/admins".to_owned()];
+    assert_eq!(session.names().await, (policies.clone(), admins.clone(), Vec::new()));
+    assert!(!*world.mesh.view_complete.borrow(), "it would deny what it is to allow");
+
+    let key = PolicyName::new("shop", "admins");
+    let action = RequestAction::Deny;
+    let policy = RequestPolicy { key, action, is_dry_run: false, rules: Vec::new() };
+    let body = layer7::RequestPolicy::from(&policy).encode_to_vec();
+    let policy = resource("shop/admins", ResourceType::RequestPolicy.url(), body);
+    session.respond("4", ResourceType::RequestPolicy, vec![policy]).await;
+    let mut complete = world.mesh.view_complete.subscribe();
+    complete.wait_for(|it| *it).await.expect("alive");
+    let view = world.mesh.view.load_full();
+    let known = view.http_service(&web).expect("it was sent");
+    assert!(view.request_policies_of(known).all(|it| it.is_ok()));
+
+    // It is no longer fronted: nothing of it is kept.
+    session.respond("5", ResourceType::Address, vec![fronted(None)]).await;
+    assert_eq!(session.names().await, (policies, Vec::new(), admins));
+    assert_eq!(session.names().await, (services, Vec::new(), web_name));
+    let view = world.mesh.view.load();
+    assert!(view.http_service(&web).is_none() && view.http_service(&own).is_some());
 }

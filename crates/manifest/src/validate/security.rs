@@ -17,6 +17,8 @@ const ATTRIBUTES: &[&str] = &[
     "source.ip",
     "source.namespace",
     "source.principal",
+    "source.serviceAccount",
+    "source.trustDomain",
     "remote.ip",
     "destination.ip",
     "destination.port",
@@ -138,6 +140,8 @@ fn source(source: &Source, at: &Path, issues: &mut Issues) {
         ("notRequestPrincipals", &source.not_request_principals),
         ("namespaces", &source.namespaces),
         ("notNamespaces", &source.not_namespaces),
+        ("trustDomains", &source.trust_domains),
+        ("notTrustDomains", &source.not_trust_domains),
     ];
     for (field, values) in texts {
         each(values, &at.field(field), issues, wildcard);
@@ -223,7 +227,8 @@ fn condition(condition: &Condition, at: &Path, issues: &mut Issues) {
         "source.ip" | "remote.ip" | "destination.ip" => block,
         "destination.port" => port,
         "source.principal" => principal,
-        "source.namespace" => wildcard,
+        "source.namespace" | "source.trustDomain" => wildcard,
+        "source.serviceAccount" => service_account,
         _ => |_| None,
     };
     for (field, values) in [("values", &condition.values), ("notValues", &condition.not_values)] {

@@ -4,3 +4,4 @@ mod authorize;
 mod plan;
 mod requests;
 mod view;
+mod waypoint;

@@ -14,19 +14,19 @@ use ambit_model::workload::{
     AppProtocol, GatewayAddress, GatewayDestination, Locality, PortMapping, Tunnel, Workload,
 };
 
-const HOST: &str = "server.app.svc.cluster.local";
+pub(crate) const HOST: &str = "server.app.svc.cluster.local";
 
-fn locality(region: &str, zone: &str) -> Arc<Locality> {
+pub(crate) fn locality(region: &str, zone: &str) -> Arc<Locality> {
     Arc::new(Locality { region: region.into(), zone: zone.into(), subzone: "".into() })
 }
 
 /// Surroundings as data: a counter for randomness, tables for the rest.
 #[derive(Default)]
-struct Fake {
-    enrolled: HashMap<IpAddr, Identity>,
+pub(crate) struct Fake {
+    pub(crate) enrolled: HashMap<IpAddr, Identity>,
     encrypts: bool,
-    open: HashMap<String, u32>,
-    aside: Vec<String>,
+    pub(crate) open: HashMap<String, u32>,
+    pub(crate) aside: Vec<String>,
     state: u64,
 }
 
@@ -57,19 +57,19 @@ impl Surroundings for Fake {
     }
 }
 
-fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn addr(text: &str) -> SocketAddr {
+pub(crate) fn addr(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-fn port(service_port: u16, target_port: u16) -> PortMapping {
+pub(crate) fn port(service_port: u16, target_port: u16) -> PortMapping {
     PortMapping { service_port, target_port, app_protocol: AppProtocol::Tcp }
 }
 
-fn endpoint(n: u8, change: impl FnOnce(&mut Workload)) -> Workload {
+pub(crate) fn endpoint(n: u8, change: impl FnOnce(&mut Workload)) -> Workload {
     let mut workload = Workload::named(format!("server-{n}"), "app", format!("server-{n}"));
     workload.addresses = vec![ip(&format!("10.0.0.{n}"))].into();
     workload.tunnel = Tunnel::Hbone;
@@ -78,7 +78,7 @@ fn endpoint(n: u8, change: impl FnOnce(&mut Workload)) -> Workload {
     workload
 }
 
-fn service(change: impl FnOnce(&mut Service)) -> Service {
+pub(crate) fn service(change: impl FnOnce(&mut Service)) -> Service {
     let mut service = Service::named("app", HOST);
     let address = NetworkAddress::new("", ip("10.96.0.1"));
     service.addresses = vec![VirtualAddress { address, prefix_len: None }];
@@ -87,7 +87,7 @@ fn service(change: impl FnOnce(&mut Service)) -> Service {
     service
 }
 
-fn client() -> Workload {
+pub(crate) fn client() -> Workload {
     let mut client = Workload::named("client", "app", "client");
     client.addresses = vec![ip("10.0.9.9")].into();
     client.node = "n1".into();
@@ -95,7 +95,7 @@ fn client() -> Workload {
     client
 }
 
-fn view(service: Option<Service>, endpoints: Vec<Workload>) -> View {
+pub(crate) fn view(service: Option<Service>, endpoints: Vec<Workload>) -> View {
     let mut view = View::default();
     service.into_iter().for_each(|s| view.apply(Change::Service(s)));
     endpoints.into_iter().for_each(|w| view.apply(Change::Workload(w)));

@@ -6,10 +6,12 @@
 //!
 //! Good resources of a response are accepted even when others are refused; the reply then names
 //! each refused one. A refused resource leaves its previous version in force and is not remembered,
-//! so a control plane sends it again. Never puts a message into the view without converting it, and
+//! so a control plane sends it again; of layer 7 it takes the previous version with it, because that
+//! might allow what the new one denies. Never puts a message into the view without converting it, and
 //! never forgets a resource because a connection ended.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::intern::Interner;
@@ -87,6 +89,15 @@ pub enum Demand {
     Pending,
     /// This request, then patience.
     Send(Box<DeltaDiscoveryRequest>),
+}
+
+/// What follows from the names that are wanted.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// What asks for those that are new, and no longer for those that are not wanted.
+    pub request: Option<DeltaDiscoveryRequest>,
+    /// What is no longer known.
+    pub changes: Vec<Change>,
 }
 
 /// What came of one response.
@@ -229,6 +240,44 @@ impl Client {
         })))
     }
 
+    /// Asks for exactly these names of a type that is watched on demand. What else it was asked for
+    /// is forgotten: it would not be kept current.
+    pub fn want(
+        &mut self,
+        resource_type: ResourceType,
+        names: &BTreeSet<String>,
+    ) -> Result<Wanted, TooManyDemanded> {
+        let watch = self.watches.get_mut(&resource_type);
+        let watch = watch.filter(|watch| watch.interest == Interest::OnDemand);
+        let Some(watch) = watch else { return Ok(Wanted::default()) };
+        if names.len() > MAX_DEMANDED {
+            return Err(TooManyDemanded);
+        }
+        let added: Vec<String> =
+            names.iter().filter(|name| !watch.demanded.contains_key(*name)).cloned().collect();
+        let dropped: Vec<String> =
+            watch.demanded.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        watch.demanded.retain(|name, _| names.contains(name));
+        watch.demanded.extend(added.iter().map(|name| (name.clone(), Answer::Awaited)));
+        let held = dropped.iter().filter(|name| self.forget(resource_type, name));
+        let held: Vec<&String> = held.collect();
+        let changes = held.into_iter().filter_map(|name| removal(resource_type, name)).collect();
+        let is_same = added.is_empty() && dropped.is_empty();
+        let request = (!is_same).then(|| DeltaDiscoveryRequest {
+            type_url: resource_type.url().to_owned(),
+            resource_names_subscribe: added,
+            resource_names_unsubscribe: dropped,
+            ..Default::default()
+        });
+        Ok(Wanted { request, changes })
+    }
+
+    /// Whether everything that was asked for by name is answered, for a type that is watched.
+    pub fn is_answered(&self, resource_type: ResourceType) -> bool {
+        let watch = self.watches.get(&resource_type);
+        watch.is_none_or(|watch| watch.demanded.values().all(|it| *it != Answer::Awaited))
+    }
+
     /// Takes one response.
     pub fn receive(&mut self, response: DeltaDiscoveryResponse) -> Received {
         let mut received = Received {
@@ -265,8 +314,7 @@ impl Client {
         received.reply.initial_resource_versions =
             self.held_in(resource_type, &response.differing_groups);
         for name in response.removed_resources {
-            let held = self.versions.get_mut(&resource_type);
-            if held.is_some_and(|held| held.remove(&*name).is_some()) {
+            if self.forget(resource_type, &name) {
                 received.delta.removed.push(name.clone());
             }
             received.changes.extend(removal(resource_type, &name));
@@ -288,6 +336,9 @@ impl Client {
             Err(error) => return received.refused.push(refuse("", Reason::Rejected(error))),
         };
         let Resource { name, version, resource, aliases, .. } = resource;
+        if !self.is_wanted(resource_type, &name) {
+            return;
+        }
         match convert_resource(resource_type, &name, resource) {
             Ok((mut change, unreadable)) => {
                 if !unreadable.is_empty() {
@@ -297,11 +348,32 @@ impl Client {
                 self.hold(resource_type, &mut change, name.clone(), version);
                 received.changes.push(change);
             }
-            Err(error) => received.refused.push(refuse(&name, Reason::Rejected(error))),
+            Err(error) => {
+                received.refused.push(refuse(&name, Reason::Rejected(error)));
+                if resource_type.is_void_if_unreadable() && self.forget(resource_type, &name) {
+                    received.delta.removed.push(name.clone());
+                    received.changes.extend(removal(resource_type, &name));
+                }
+            }
         }
         for alias in aliases.into_iter().chain([name.clone()]) {
             self.answer(resource_type, alias, Answer::Resource(name.clone()), received);
         }
+    }
+
+    /// Whether a resource that came is still asked for. One of layer 7 may have been under way when
+    /// it no longer was; an address may have come for the sake of another.
+    fn is_wanted(&self, resource_type: ResourceType, name: &str) -> bool {
+        !matches!(resource_type, ResourceType::RequestPolicy | ResourceType::HttpService)
+            || self.watches.get(&resource_type).is_none_or(|watch| {
+                watch.interest == Interest::Everything || watch.demanded.contains_key(name)
+            })
+    }
+
+    /// Forgets the version of a resource; answers whether it was held.
+    fn forget(&mut self, resource_type: ResourceType, name: &str) -> bool {
+        let held = self.versions.get_mut(&resource_type);
+        held.is_some_and(|held| held.remove(name).is_some())
     }
 
     /// Remembers the version of what is taken, and makes it share what it has in common with the
@@ -389,6 +461,14 @@ fn convert_body(
             let it = convert::policy::read(&body)?;
             (it.policy.key.to_string(), Change::Policy(it.policy), it.unreadable)
         }
+        ResourceType::HttpService => {
+            let it = convert::http::read_service(&body)?;
+            (it.service.to_string(), Change::HttpService(Arc::new(it)), Vec::new())
+        }
+        ResourceType::RequestPolicy => {
+            let it = convert::http::read_policy(&body)?;
+            (it.key.to_string(), Change::RequestPolicy(Arc::new(it)), Vec::new())
+        }
     };
     if content != name {
         let problem = Problem::NameMismatch { resource: name.to_owned(), content };
@@ -402,6 +482,8 @@ fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
     match resource_type {
         ResourceType::Address | ResourceType::Workload => Some(Change::RemoveAddress(name.into())),
         ResourceType::Authorization => name.parse().ok().map(Change::RemovePolicy),
+        ResourceType::HttpService => name.parse().ok().map(Change::RemoveHttpService),
+        ResourceType::RequestPolicy => name.parse().ok().map(Change::RemoveRequestPolicy),
     }
 }
 

@@ -37,7 +37,9 @@ impl Replies {
             || waiting + 1 >= UNANSWERED_MAX
             || reply.error_detail.is_some()
             || !reply.initial_resource_versions.is_empty()
-            || reply.type_url == ResourceType::Authorization.url();
+            || [ResourceType::Authorization, ResourceType::RequestPolicy]
+                .iter()
+                .any(|it| reply.type_url == it.url());
         self.waiting.insert(reply.type_url.clone(), (reply, waiting + 1));
     }
 

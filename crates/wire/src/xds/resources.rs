@@ -16,6 +16,8 @@ use prost::Message as _;
 
 use ambit_model::Text;
 use ambit_model::few::{self, Few};
+use ambit_model::http::policy::RequestPolicy;
+use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::Policy;
 use ambit_model::service::Service;
@@ -24,6 +26,7 @@ use ambit_model::workload::Workload;
 use super::digest::{Grouping, Lazy};
 use super::{ResourceType, VERSION_LEN, content_version, service_aliases, workload_aliases};
 use crate::proto::Any;
+use crate::proto::ambit::http;
 use crate::proto::envoy::service::discovery::v3::Resource;
 use crate::proto::istio::{security, workload as proto};
 
@@ -37,6 +40,8 @@ const VERSION_AT: usize = 2;
 pub struct Resources {
     authorizations: ResourceSet,
     addresses: ResourceSet,
+    http_services: ResourceSet,
+    request_policies: ResourceSet,
 }
 
 impl Resources {
@@ -65,6 +70,20 @@ impl Resources {
         self.authorizations.put(kind, &name, Names::default(), body, 0)
     }
 
+    /// Adds or replaces what holds for the requests to a service. Returns whether anything changed.
+    pub fn put_http_service(&mut self, service: &ServiceHttp) -> bool {
+        let (name, kind) = (service.service.to_string(), ResourceType::HttpService);
+        let body = http::Service::from(service).encode_to_vec();
+        self.http_services.put(kind, &name, Names::default(), body, 0)
+    }
+
+    /// Adds or replaces a policy that reads requests. Returns whether anything changed.
+    pub fn put_request_policy(&mut self, policy: &RequestPolicy) -> bool {
+        let (name, kind) = (policy.key.to_string(), ResourceType::RequestPolicy);
+        let body = http::RequestPolicy::from(policy).encode_to_vec();
+        self.request_policies.put(kind, &name, Names::default(), body, 0)
+    }
+
     /// Removes a workload by its uid. Returns whether it was there.
     pub fn remove_workload(&mut self, uid: &str) -> bool {
         self.addresses.remove(uid)
@@ -80,10 +99,22 @@ impl Resources {
         self.authorizations.remove(&name.to_string())
     }
 
+    /// Removes what holds for the requests to a service. Returns whether it was there.
+    pub fn remove_http_service(&mut self, name: &ServiceName) -> bool {
+        self.http_services.remove(&name.to_string())
+    }
+
+    /// Removes a policy that reads requests. Returns whether it was there.
+    pub fn remove_request_policy(&mut self, name: &PolicyName) -> bool {
+        self.request_policies.remove(&name.to_string())
+    }
+
     /// The resources of one type.
     pub fn of(&self, resource_type: ResourceType) -> Served<'_> {
         let set = match resource_type {
             ResourceType::Authorization => &self.authorizations,
+            ResourceType::HttpService => &self.http_services,
+            ResourceType::RequestPolicy => &self.request_policies,
             ResourceType::Address | ResourceType::Workload => &self.addresses,
         };
         Served { set, resource_type }

@@ -6,4 +6,5 @@ mod admin;
 mod conversion;
 mod discovery;
 mod enrolment;
+mod layer7;
 mod strategies;

@@ -1,5 +1,7 @@
 //! Arbitrary values of the model, for round trips.
 
+pub(crate) mod http;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -1,0 +1,304 @@
+//! What a waypoint knows of one service beyond layer 4: protocols, routes, policies, traffic.
+//!
+//! The control plane computes it, so a waypoint compares no labels and knows no scopes. It is
+//! compiled when it arrives: [`ServiceHttp::routes`] is a look-up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::Text;
+use crate::http::rule::{Action, Destination, RouteKind, Rule};
+use crate::http::table::RouteTable;
+use crate::http::traffic::TrafficPolicy;
+use crate::names::{PolicyName, ServiceName};
+
+/// What holds for the requests to one service.
+///
+/// That of a waypoint's own service holds for what comes in for a workload instead of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceHttp {
+    /// The service.
+    pub service: ServiceName,
+    /// The application protocol of each port. One that is missing is [`Protocol::Detect`].
+    pub protocols: BTreeMap<u16, Protocol>,
+    /// Who answers which request.
+    pub routes: Routes,
+    /// The policies that hold for requests to this service. One that the view lacks denies.
+    pub policies: Vec<PolicyName>,
+    /// How requests are spread over its endpoints.
+    pub traffic: Traffic,
+    /// Parts of its endpoints, by the names that a DestinationRule gives them.
+    pub subsets: BTreeMap<Text, Subset>,
+}
+
+/// What an application speaks at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// It is not declared: what a client sends first decides.
+    #[default]
+    Detect,
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/2 without TLS of its own, also as h2c and below gRPC.
+    Http2,
+    /// Bytes.
+    Tcp,
+    /// TLS, which only the two ends read.
+    Tls,
+}
+
+/// Rules of routes that are attached to the same, to all ports or to one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteGroup {
+    /// The namespace whose clients they are for, if it is not the service's own (consumer routes);
+    /// `None` for the producer's, which are for everybody.
+    pub client_namespace: Option<Text>,
+    /// The port that they are for; `None` for all.
+    pub port: Option<u16>,
+    /// The rules, in any order.
+    pub rules: Vec<Arc<Rule>>,
+}
+
+/// The routes of a service, compiled for each port and each namespace that has routes of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    groups: Vec<RouteGroup>,
+    producer: Ports,
+    consumers: BTreeMap<Text, Ports>,
+}
+
+/// The tables of one side. None of them is empty.
+#[derive(Clone, Debug, Default)]
+struct Ports {
+    /// Of every port that has no table of its own.
+    all: Option<RouteTable>,
+    /// Of ports for which there are rules, together with those for all ports.
+    single: BTreeMap<u16, RouteTable>,
+}
+
+/// A [`TrafficPolicy`] for all ports, and for single ones.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// What holds for ports that are not listed.
+    pub all: TrafficPolicy,
+    /// What holds for these ports instead.
+    pub ports: BTreeMap<u16, TrafficPolicy>,
+}
+
+/// A part of a service's endpoints.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Subset {
+    /// Uids of workloads, ascending.
+    members: Arc<[Text]>,
+    /// What holds for requests to it; `None` is what holds for the service.
+    pub traffic: Option<Traffic>,
+}
+
+impl ServiceHttp {
+    /// A service of which nothing is said.
+    pub fn named(service: ServiceName) -> Self {
+        Self {
+            service,
+            protocols: BTreeMap::new(),
+            routes: Routes::default(),
+            policies: Vec::new(),
+            traffic: Traffic::default(),
+            subsets: BTreeMap::new(),
+        }
+    }
+
+    /// What is spoken at a port.
+    pub fn protocol(&self, port: u16) -> Protocol {
+        self.protocols.get(&port).copied().unwrap_or_default()
+    }
+
+    /// The routes for a client of this namespace, if its identity is proven, at a port. `None`: no
+    /// route is attached, and requests go to the service itself. A request that no rule of a table
+    /// matches goes nowhere.
+    pub fn routes(&self, port: u16, client_namespace: Option<&str>) -> Option<&RouteTable> {
+        let own = client_namespace.and_then(|namespace| self.routes.consumers.get(namespace));
+        own.and_then(|ports| ports.at(port)).or_else(|| self.routes.producer.at(port))
+    }
+
+    /// What holds for requests to a port, of a subset where one is named. A subset that does not
+    /// exist has the service's, as no endpoint is chosen for it anyway.
+    pub fn traffic(&self, port: u16, subset: Option<&str>) -> &TrafficPolicy {
+        let subset = subset.and_then(|name| self.subsets.get(name));
+        let traffic = subset.and_then(|it| it.traffic.as_ref()).unwrap_or(&self.traffic);
+        traffic.ports.get(&port).unwrap_or(&traffic.all)
+    }
+}
+
+impl Routes {
+    /// Compiles groups, of which several may be for the same namespace and port.
+    pub fn new(groups: Vec<RouteGroup>) -> Self {
+        let namespaces = groups.iter().filter_map(|it| it.client_namespace.clone());
+        let consumers: BTreeSet<Text> = namespaces.collect();
+        let of = |namespace: Option<&Text>| {
+            Ports::new(groups.iter().filter(|it| it.client_namespace.as_ref() == namespace))
+        };
+        let producer = of(None);
+        let consumers = consumers.into_iter().map(|it| (it.clone(), of(Some(&it)))).collect();
+        Self { groups, producer, consumers }
+    }
+
+    /// What this was compiled from.
+    pub fn groups(&self) -> &[RouteGroup] {
+        &self.groups
+    }
+
+    /// The services that the rules send requests or copies to; one may come several times.
+    pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
+        let rules = self.groups.iter().flat_map(|group| &group.rules);
+        rules.flat_map(|rule| {
+            let backends = match &rule.action {
+                Action::Forward { backends, .. } => &backends[..],
+                Action::Redirect(_) | Action::Respond { .. } => &[],
+            };
+            let backends = backends.iter().map(|it| &it.destination);
+            let all = backends.chain(rule.mirrors.iter().map(|it| &it.destination));
+            all.filter_map(|destination| match destination {
+                Destination::Service { name, .. } => Some(name),
+                Destination::Invalid(_) => None,
+            })
+        })
+    }
+}
+
+impl PartialEq for Routes {
+    fn eq(&self, other: &Self) -> bool {
+        self.groups == other.groups
+    }
+}
+
+impl Ports {
+    fn new<'a>(groups: impl Iterator<Item = &'a RouteGroup> + Clone) -> Self {
+        let at = |port: Option<u16>| {
+            let here = groups.clone().filter(|it| it.port.is_none() || it.port == port);
+            table(here.flat_map(|it| &it.rules))
+        };
+        let ports: BTreeSet<u16> = groups.clone().filter_map(|it| it.port).collect();
+        let single = ports.into_iter().filter_map(|port| Some((port, at(Some(port))?)));
+        Self { all: at(None), single: single.collect() }
+    }
+
+    fn at(&self, port: u16) -> Option<&RouteTable> {
+        self.single.get(&port).or(self.all.as_ref())
+    }
+}
+
+/// Compiles rules that meet at one port. Where HTTPRoutes and GRPCRoutes meet, only GRPCRoutes
+/// count (GEP-1426: the more specific kind).
+fn table<'a>(rules: impl Iterator<Item = &'a Arc<Rule>> + Clone) -> Option<RouteTable> {
+    let has_grpc = rules.clone().any(|it| it.origin.kind == RouteKind::GrpcRoute);
+    let counts = |it: &&Arc<Rule>| !has_grpc || it.origin.kind != RouteKind::HttpRoute;
+    let table = RouteTable::new(rules.filter(counts).cloned());
+    (!table.is_empty()).then_some(table)
+}
+
+impl Subset {
+    /// The workloads of these uids.
+    pub fn new(members: impl IntoIterator<Item = Text>, traffic: Option<Traffic>) -> Self {
+        let members: BTreeSet<Text> = members.into_iter().collect();
+        Self { members: members.into_iter().collect(), traffic }
+    }
+
+    /// Uids of its workloads, ascending. Some may not, or no longer, be in the view.
+    pub fn members(&self) -> &[Text] {
+        &self.members
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::rule::{Faults, HeaderChanges, Origin, Timeouts};
+    use crate::http::traffic::Balancing;
+
+    fn rule(kind: RouteKind, name: &str) -> Arc<Rule> {
+        Arc::new(Rule {
+            origin: Origin {
+                kind,
+                namespace: "app".into(),
+                name: name.into(),
+                created_unix_s: 0,
+                index: 0,
+                rule_name: None,
+            },
+            matches: Vec::new(),
+            action: Action::Respond { status: 200, body: "".into() },
+            request_headers: HeaderChanges::default(),
+            response_headers: HeaderChanges::default(),
+            mirrors: Vec::new(),
+            cors: None,
+            faults: Faults::default(),
+            timeouts: Timeouts::default(),
+            retry: None,
+            session: None,
+        })
+    }
+
+    fn group(client: Option<&str>, port: Option<u16>, rules: Vec<Arc<Rule>>) -> RouteGroup {
+        RouteGroup { client_namespace: client.map(Text::from), port, rules }
+    }
+
+    #[test]
+    fn routes_are_of_a_port_and_of_the_clients_namespace() {
+        use RouteKind::{GrpcRoute, HttpRoute};
+        let web = ServiceName::new("app", "web");
+        let mut service = ServiceHttp::named(web);
+        let names = |service: &ServiceHttp, port, client| {
+            let table = service.routes(port, client);
+            table.map(|it| {
+                let names = it.iter().map(|found| found.rule.origin.name.to_string());
+                names.collect::<Vec<_>>().join(" ")
+            })
+        };
+        assert_eq!(names(&service, 80, None), None);
+        service.routes = Routes::new(vec![
+            group(None, None, vec![rule(HttpRoute, "a")]),
+            group(None, Some(80), vec![rule(HttpRoute, "b")]),
+            group(None, Some(90), vec![rule(GrpcRoute, "g")]),
+            group(Some("shop"), Some(80), vec![rule(HttpRoute, "c")]),
+            group(Some("none"), None, Vec::new()),
+        ]);
+        for (port, client, expected) in [
+            (8080, None, "a"),
+            (80, None, "a b"),
+            (90, None, "g"),
+            (80, Some("shop"), "c"),
+            // Its own routes are for another port.
+            (8080, Some("shop"), "a"),
+            (80, Some("other"), "a b"),
+            (80, Some("none"), "a b"),
+        ] {
+            let found = names(&service, port, client);
+            assert_eq!(found.as_deref(), Some(expected), "{port} {client:?}");
+        }
+    }
+
+    #[test]
+    fn traffic_is_that_of_the_subset_then_of_the_port() {
+        let policy = |balancing| TrafficPolicy { balancing, ..TrafficPolicy::default() };
+        let traffic =
+            |all, port| Traffic { all: policy(all), ports: BTreeMap::from([(80, policy(port))]) };
+        let mut service = ServiceHttp::named(ServiceName::new("app", "web"));
+        service.traffic = traffic(Balancing::LeastRequest, Balancing::Random);
+        let own = Traffic { all: policy(Balancing::RoundRobin), ports: BTreeMap::new() };
+        let members = ["b", "a", "b"].map(Text::from);
+        service.subsets.insert("v1".into(), Subset::new(members.clone(), Some(own)));
+        service.subsets.insert("v2".into(), Subset::new(members, None));
+        for (port, subset, expected) in [
+            (81, None, Balancing::LeastRequest),
+            (80, None, Balancing::Random),
+            (80, Some("v1"), Balancing::RoundRobin),
+            (81, Some("v1"), Balancing::RoundRobin),
+            (80, Some("v2"), Balancing::Random),
+            (80, Some("v3"), Balancing::Random),
+        ] {
+            assert_eq!(service.traffic(port, subset).balancing, expected, "{port} {subset:?}");
+        }
+        let subset = &service.subsets["v1"];
+        assert_eq!(subset.members(), ["a".into(), "b".into()]);
+    }
+}

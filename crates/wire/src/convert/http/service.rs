@@ -1,0 +1,109 @@
+//! What holds for the requests to one service.
+
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subset};
+use ambit_model::names::{PolicyName, ServiceName};
+
+use super::super::{ConvertError, Problem, each, known, port, text};
+use super::{by_name, inner, optional, optional_string, optional_text, rule, strings, traffic};
+use crate::proto::ambit::http as proto;
+
+impl TryFrom<proto::Service> for ServiceHttp {
+    type Error = ConvertError;
+
+    fn try_from(message: proto::Service) -> Result<Self, ConvertError> {
+        if message.hostname.is_empty() {
+            return Err(ConvertError::new("hostname", Problem::Missing));
+        }
+        Ok(Self {
+            service: ServiceName::new(message.namespace, message.hostname),
+            protocols: by_name("ports", message.ports, protocol)?,
+            routes: Routes::new(each("route_groups", message.route_groups, group)?),
+            policies: each("policies", message.policies, policy_name)?,
+            traffic: inner("traffic", message.traffic, traffic::traffic)?,
+            subsets: by_name("subsets", message.subsets, subset)?,
+        })
+    }
+}
+
+impl From<&ServiceHttp> for proto::Service {
+    fn from(it: &ServiceHttp) -> Self {
+        Self {
+            namespace: it.service.namespace.to_string(),
+            hostname: it.service.hostname.to_string(),
+            ports: it.protocols.iter().map(protocol_message).collect(),
+            route_groups: it.routes.groups().iter().map(group_message).collect(),
+            policies: it.policies.iter().map(policy_name_message).collect(),
+            traffic: Some(traffic::traffic_message(&it.traffic)),
+            subsets: it.subsets.iter().map(subset_message).collect(),
+        }
+    }
+}
+
+fn protocol(message: proto::Port) -> Result<(u16, Protocol), ConvertError> {
+    let protocol = match known("protocol", message.protocol)? {
+        proto::Protocol::Unspecified => {
+            return Err(ConvertError::new("protocol", Problem::Unspecified));
+        }
+        proto::Protocol::Detect => Protocol::Detect,
+        proto::Protocol::Http => Protocol::Http,
+        proto::Protocol::Http2 => Protocol::Http2,
+        proto::Protocol::Tcp => Protocol::Tcp,
+        proto::Protocol::Tls => Protocol::Tls,
+    };
+    Ok((port("number", message.number)?, protocol))
+}
+
+fn protocol_message((number, protocol): (&u16, &Protocol)) -> proto::Port {
+    let protocol = match protocol {
+        Protocol::Detect => proto::Protocol::Detect,
+        Protocol::Http => proto::Protocol::Http,
+        Protocol::Http2 => proto::Protocol::Http2,
+        Protocol::Tcp => proto::Protocol::Tcp,
+        Protocol::Tls => proto::Protocol::Tls,
+    };
+    proto::Port { number: (*number).into(), protocol: protocol.into() }
+}
+
+fn group(message: proto::RouteGroup) -> Result<RouteGroup, ConvertError> {
+    Ok(RouteGroup {
+        client_namespace: optional_text(message.client_namespace),
+        port: message.port.map(|it| port("port", it)).transpose()?,
+        rules: each("rules", message.rules, |it| rule::rule(it).map(Arc::new))?,
+    })
+}
+
+fn group_message(group: &RouteGroup) -> proto::RouteGroup {
+    proto::RouteGroup {
+        client_namespace: optional_string(&group.client_namespace),
+        port: group.port.map(u32::from),
+        rules: group.rules.iter().map(|it| rule::rule_message(it)).collect(),
+    }
+}
+
+fn policy_name(message: proto::PolicyName) -> Result<PolicyName, ConvertError> {
+    match message.name.is_empty() {
+        true => Err(ConvertError::new("name", Problem::Missing)),
+        false => Ok(PolicyName::new(message.namespace, message.name)),
+    }
+}
+
+fn policy_name_message(name: &PolicyName) -> proto::PolicyName {
+    proto::PolicyName { namespace: name.namespace.to_string(), name: name.name.to_string() }
+}
+
+fn subset(message: proto::Subset) -> Result<(Text, Subset), ConvertError> {
+    let traffic = optional("traffic", message.traffic, traffic::traffic)?;
+    let members = message.members.iter().map(|it| text(it));
+    Ok((text(&message.name), Subset::new(members, traffic)))
+}
+
+fn subset_message((name, subset): (&Text, &Subset)) -> proto::Subset {
+    proto::Subset {
+        name: name.to_string(),
+        members: strings(subset.members()),
+        traffic: subset.traffic.as_ref().map(traffic::traffic_message),
+    }
+}

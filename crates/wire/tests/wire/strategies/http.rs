@@ -1,0 +1,391 @@
+//! Arbitrary services and policies of layer 7.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_model::Text;
+use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
+use ambit_model::http::policy::{
+    self, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
+    RequestPolicy, RequestRule, TextAttribute, Values,
+};
+use ambit_model::http::rule::{
+    Abort, Action, Backend, Cors, Destination, Faults, Fraction, HeaderChanges, Mirror, Origin,
+    PathChange, Redirect, RedirectPort, Retry, RetryOn, Rewrite, RouteKind, Rule, Session,
+    SessionKeeper, Timeouts,
+};
+use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subset, Traffic};
+use ambit_model::http::traffic::{
+    Balancing, Ejection, HashKey, Limits, RetryBudget, TrafficPolicy,
+};
+use ambit_model::policy::TextMatch;
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::{account, net, policy_name, service_name, text, text_match, word};
+
+fn duration() -> impl Strategy<Value = Duration> {
+    (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(s, ns)| Duration::new(s, ns))
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    "[a-z]{0,3}(\\.\\*|[0-9]\\+)?".prop_map(|it| Pattern::new(&it).unwrap())
+}
+
+fn status() -> impl Strategy<Value = u16> {
+    100..1000_u16
+}
+
+fn fraction() -> impl Strategy<Value = Fraction> {
+    (any::<u32>(), 1..=u32::MAX)
+        .prop_map(|(numerator, denominator)| Fraction { numerator, denominator })
+}
+
+fn value() -> impl Strategy<Value = ValueMatch> {
+    prop_oneof![
+        text().prop_map(ValueMatch::Exact),
+        text().prop_map(ValueMatch::ExactNoCase),
+        text().prop_map(ValueMatch::Prefix),
+        pattern().prop_map(ValueMatch::Regex),
+        Just(ValueMatch::Present),
+    ]
+}
+
+fn path() -> impl Strategy<Value = PathMatch> {
+    prop_oneof![
+        text().prop_map(PathMatch::Exact),
+        text().prop_map(PathMatch::Segments),
+        text().prop_map(PathMatch::Prefix),
+        pattern().prop_map(PathMatch::Regex),
+        text().prop_map(PathMatch::ExactNoCase),
+        text().prop_map(PathMatch::PrefixNoCase),
+    ]
+}
+
+fn named() -> impl Strategy<Value = NamedMatch> {
+    (text(), value(), any::<bool>()).prop_map(|(name, value, is_inverted)| NamedMatch {
+        name,
+        value,
+        is_inverted,
+    })
+}
+
+fn one_match() -> impl Strategy<Value = Match> {
+    let values = (option::of(value()), option::of(value()), option::of(value()));
+    (option::of(path()), values, vec(named(), 0..2), vec(named(), 0..2), option::of(word()))
+        .prop_map(|(path, values, headers, parameters, client_namespace)| Match {
+            path,
+            method: values.0,
+            scheme: values.1,
+            authority: values.2,
+            headers,
+            parameters,
+            client_namespace,
+        })
+}
+
+fn headers() -> impl Strategy<Value = HeaderChanges> {
+    let fields = || vec((text(), text()), 0..2);
+    (vec(text(), 0..2), fields(), fields()).prop_map(|(remove, set, add)| HeaderChanges {
+        remove,
+        set,
+        add,
+    })
+}
+
+fn destination() -> impl Strategy<Value = Destination> {
+    prop_oneof![
+        (service_name(), any::<u16>(), option::of(word()))
+            .prop_map(|(name, port, subset)| Destination::Service { name, port, subset }),
+        text().prop_map(Destination::Invalid),
+    ]
+}
+
+fn path_change() -> impl Strategy<Value = PathChange> {
+    prop_oneof![
+        text().prop_map(PathChange::Full),
+        text().prop_map(PathChange::Segments),
+        text().prop_map(PathChange::Prefix),
+        (pattern(), text())
+            .prop_map(|(pattern, substitution)| PathChange::Regex { pattern, substitution }),
+    ]
+}
+
+fn backend() -> impl Strategy<Value = Backend> {
+    (any::<u32>(), destination(), headers(), headers()).prop_map(
+        |(weight, destination, request_headers, response_headers)| Backend {
+            weight,
+            destination,
+            request_headers,
+            response_headers,
+        },
+    )
+}
+
+fn redirect() -> impl Strategy<Value = Redirect> {
+    let port = prop_oneof![
+        any::<u16>().prop_map(RedirectPort::Given),
+        Just(RedirectPort::OfScheme),
+        Just(RedirectPort::OfListener),
+        Just(RedirectPort::OfAuthority),
+    ];
+    (option::of(text()), option::of(text()), port, option::of(path_change()), status()).prop_map(
+        |(scheme, host, port, path, status)| Redirect { scheme, host, port, path, status },
+    )
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let rewrite = (option::of(text()), option::of(path_change()))
+        .prop_map(|(host, path)| Rewrite { host, path });
+    prop_oneof![
+        (vec(backend(), 0..3), rewrite)
+            .prop_map(|(backends, rewrite)| Action::Forward { backends, rewrite }),
+        redirect().prop_map(Action::Redirect),
+        (status(), text()).prop_map(|(status, body)| Action::Respond { status, body }),
+    ]
+}
+
+fn origin() -> impl Strategy<Value = Origin> {
+    use RouteKind::{GrpcRoute, HttpRoute, VirtualService};
+    let kind = select(vec![HttpRoute, GrpcRoute, VirtualService]);
+    (kind, word(), word(), any::<i64>(), any::<u32>(), option::of(text())).prop_map(
+        |(kind, namespace, name, created_unix_s, index, rule_name)| Origin {
+            kind,
+            namespace,
+            name,
+            created_unix_s,
+            index,
+            rule_name,
+        },
+    )
+}
+
+fn cors() -> impl Strategy<Value = Cors> {
+    let texts = || vec(text(), 0..2);
+    let lists = (vec(value(), 0..2), texts(), texts(), texts());
+    (lists, any::<bool>(), option::of(duration())).prop_map(
+        |(lists, allow_credentials, max_age)| Cors {
+            allow_origins: lists.0,
+            allow_methods: lists.1,
+            allow_headers: lists.2,
+            expose_headers: lists.3,
+            allow_credentials,
+            max_age,
+        },
+    )
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    let abort = prop_oneof![status().prop_map(Abort::Http), any::<u32>().prop_map(Abort::Grpc)];
+    (option::of((fraction(), duration())), option::of((fraction(), abort)))
+        .prop_map(|(delay, abort)| Faults { delay, abort })
+}
+
+fn retry() -> impl Strategy<Value = Retry> {
+    use RetryOn::{ConnectFailure, GatewayError, RefusedStream, Reset, ServerError};
+    let on = prop_oneof![
+        select(vec![ConnectFailure, RefusedStream, Reset, ServerError, GatewayError]),
+        status().prop_map(RetryOn::Status),
+        any::<u32>().prop_map(RetryOn::Grpc),
+    ];
+    (any::<u32>(), vec(on, 0..4), duration(), any::<bool>()).prop_map(
+        |(attempts, on, backoff, is_for_all_methods)| Retry {
+            attempts,
+            on,
+            backoff,
+            is_for_all_methods,
+        },
+    )
+}
+
+fn session() -> impl Strategy<Value = Session> {
+    let keeper = prop_oneof![
+        (text(), any::<bool>())
+            .prop_map(|(name, is_permanent)| SessionKeeper::Cookie { name, is_permanent }),
+        text().prop_map(SessionKeeper::Header),
+    ];
+    (keeper, option::of(duration()), option::of(duration())).prop_map(
+        |(keeper, absolute_timeout, idle_timeout)| Session {
+            keeper,
+            absolute_timeout,
+            idle_timeout,
+        },
+    )
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let mirror = (destination(), fraction())
+        .prop_map(|(destination, fraction)| Mirror { destination, fraction });
+    let timeouts = (option::of(duration()), option::of(duration()))
+        .prop_map(|(request, backend)| Timeouts { request, backend });
+    (
+        (origin(), vec(one_match(), 0..3), action(), headers(), headers()),
+        (vec(mirror, 0..2), option::of(cors()), faults(), timeouts),
+        (option::of(retry()), option::of(session())),
+    )
+        .prop_map(|(what, how, again)| Rule {
+            origin: what.0,
+            matches: what.1,
+            action: what.2,
+            request_headers: what.3,
+            response_headers: what.4,
+            mirrors: how.0,
+            cors: how.1,
+            faults: how.2,
+            timeouts: how.3,
+            retry: again.0,
+            session: again.1,
+        })
+}
+
+fn balancing() -> impl Strategy<Value = Balancing> {
+    use Balancing::{Hash, LeastRequest, Random, RoundRobin};
+    let cookie = (text(), option::of(text()), option::of(duration()))
+        .prop_map(|(name, path, lifetime)| HashKey::Cookie { name, path, lifetime });
+    prop_oneof![
+        select(vec![LeastRequest, Random, RoundRobin, Hash(HashKey::SourceIp)]),
+        cookie.prop_map(Hash),
+        text().prop_map(|it| Hash(HashKey::Header(it))),
+        text().prop_map(|it| Hash(HashKey::Parameter(it))),
+    ]
+}
+
+fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
+    let number = || option::of(any::<u32>());
+    let numbers = (number(), number(), number(), number(), number());
+    let limits = (numbers, option::of(duration()), option::of(duration())).prop_map(
+        |(numbers, connect_timeout, idle_timeout)| Limits {
+            connections: numbers.0,
+            pending_requests: numbers.1,
+            requests: numbers.2,
+            retries: numbers.3,
+            requests_per_connection: numbers.4,
+            connect_timeout,
+            idle_timeout,
+        },
+    );
+    let ejection = (any::<[u32; 4]>(), any::<bool>(), duration(), duration()).prop_map(
+        |(numbers, splits_local_errors, interval, base_time)| Ejection {
+            consecutive_5xx: numbers[0],
+            consecutive_gateway_errors: numbers[1],
+            splits_local_errors,
+            consecutive_local_errors: numbers[2],
+            interval,
+            base_time,
+            max_percent: numbers[3],
+        },
+    );
+    let budget =
+        any::<[u32; 2]>().prop_map(|[percent, min_retries]| RetryBudget { percent, min_retries });
+    (balancing(), limits, option::of(ejection), option::of(budget)).prop_map(
+        |(balancing, limits, ejection, retry_budget)| TrafficPolicy {
+            balancing,
+            limits,
+            ejection,
+            retry_budget,
+        },
+    )
+}
+
+fn traffic() -> impl Strategy<Value = Traffic> {
+    (traffic_policy(), btree_map(any::<u16>(), traffic_policy(), 0..2))
+        .prop_map(|(all, ports)| Traffic { all, ports })
+}
+
+pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
+    use Protocol::{Detect, Http, Http2, Tcp, Tls};
+    let protocol = select(vec![Detect, Http, Http2, Tcp, Tls]);
+    let rules = vec(rule().prop_map(Arc::new), 0..3);
+    let group = (option::of(word()), option::of(any::<u16>()), rules)
+        .prop_map(|(client_namespace, port, rules)| RouteGroup { client_namespace, port, rules });
+    let subset = (vec(text(), 0..3), option::of(traffic()))
+        .prop_map(|(members, traffic)| Subset::new(members, traffic));
+    (
+        service_name(),
+        btree_map(any::<u16>(), protocol, 0..3),
+        vec(group, 0..3),
+        vec(policy_name(), 0..3),
+        traffic(),
+        btree_map(word(), subset, 0..3),
+    )
+        .prop_map(|(service, protocols, groups, policies, traffic, subsets)| ServiceHttp {
+            service,
+            protocols,
+            routes: Routes::new(groups),
+            policies,
+            traffic,
+            subsets,
+        })
+}
+
+fn values<T: std::fmt::Debug>(
+    one: impl Strategy<Value = T> + Clone,
+) -> impl Strategy<Value = Values<T>> {
+    (vec(one.clone(), 0..2), vec(one, 0..2))
+        .prop_map(|(any_of, none_of)| Values { any_of, none_of })
+}
+
+fn texts() -> impl Strategy<Value = Values<TextMatch>> {
+    values(text_match().boxed())
+}
+
+fn client() -> impl Strategy<Value = ClientMatch> {
+    let blocks = || values(net().boxed());
+    (texts(), texts(), values(account().boxed()), texts(), texts(), blocks(), blocks()).prop_map(
+        |(principals, namespaces, service_accounts, trust_domains, request, ip, remote)| {
+            ClientMatch {
+                principals,
+                namespaces,
+                service_accounts,
+                trust_domains,
+                request_principals: request,
+                ip_blocks: ip,
+                remote_ip_blocks: remote,
+            }
+        },
+    )
+}
+
+fn operation() -> impl Strategy<Value = OperationMatch> {
+    let host =
+        (text_match(), option::of(any::<u16>())).prop_map(|(host, port)| HostMatch { host, port });
+    let template = select(vec!["/a/{*}", "/{**}", "/{*}/b/{**}/c/", "/", "/a//b"]);
+    let path = prop_oneof![
+        text_match().prop_map(PathPattern::Text),
+        template.prop_map(|it| PathPattern::template(it).unwrap()),
+    ];
+    (values(host.boxed()), values(any::<u16>()), texts(), values(path.boxed()))
+        .prop_map(|(hosts, ports, methods, paths)| OperationMatch { hosts, ports, methods, paths })
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    use TextAttribute::{
+        Audience, Namespace, Presenter, Principal, RequestPrincipal, ServerName, TrustDomain,
+    };
+    let attributes =
+        vec![Audience, Namespace, Presenter, Principal, RequestPrincipal, ServerName, TrustDomain];
+    let ips = vec![IpAttribute::Source, IpAttribute::Remote, IpAttribute::Destination];
+    prop_oneof![
+        (text(), texts()).prop_map(|(name, values)| Condition::Header { name, values }),
+        (vec(text(), 0..3), texts()).prop_map(|(keys, values)| Condition::Claim { keys, values }),
+        (select(attributes), texts()).prop_map(|(it, values)| Condition::Text(it, values)),
+        values(account().boxed()).prop_map(Condition::ServiceAccount),
+        (select(ips), values(net().boxed())).prop_map(|(it, values)| Condition::Ip(it, values)),
+        values(any::<u16>()).prop_map(Condition::DestinationPort),
+    ]
+}
+
+pub(crate) fn policy() -> impl Strategy<Value = RequestPolicy> {
+    use policy::Action::{Allow, Audit, Custom, Deny};
+    let action = prop_oneof![
+        select(vec![Allow, Deny, Audit]),
+        text().prop_map(|provider: Text| Custom(provider)),
+    ];
+    let rule = (vec(client(), 0..2), vec(operation(), 0..2), vec(condition(), 0..3))
+        .prop_map(|(from, to, when)| RequestRule { from, to, when });
+    (policy_name(), action, any::<bool>(), vec(rule, 0..3)).prop_map(
+        |(key, action, is_dry_run, rules)| RequestPolicy { key, action, is_dry_run, rules },
+    )
+}
