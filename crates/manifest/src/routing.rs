@@ -2,9 +2,10 @@
 //! be honoured.
 //!
 //! A rule that cannot be honoured as written keeps its place and answers 500: what it was meant for
-//! never goes elsewhere. A backend that does not exist, or may not be used, takes its share of a rule
-//! with it. Every such thing is a [`Problem`] with a field and a remedy: `apply` refuses it, and in a cluster the
-//! route's conditions say so. Nothing here may give a route a meaning that it does not have.
+//! never goes elsewhere. A backend that does not exist, or may not be used, takes its share of a
+//! rule with it. Every such thing is a [`Problem`] with a field and a remedy: `apply` refuses what
+//! a route has wrong by itself, and in a cluster the route's conditions say so. Nothing here may
+//! give a route a meaning that it does not have.
 
 mod backends;
 mod conditions;
@@ -25,7 +26,7 @@ use ambit_model::http::rule::{
 
 use self::backends::Lookup;
 use self::filters::{Filters, Place};
-use self::problem::Problems;
+use self::problem::{Problems, Reason};
 use crate::istio::IstioObject;
 use crate::routes::{BackendRef, GrpcRoute, GrpcRouteRule, HttpRoute, HttpRouteRule, RouteFilter};
 use crate::{FieldPath, ObjectIssues};
@@ -34,7 +35,7 @@ pub(crate) use self::backends::Whatever;
 pub use self::backends::{Backends, Known, grants};
 pub use self::conditions::{conditions, without_parent};
 pub use self::parents::{Parent, ParentKind, Port, entry_ports, parents, service_ports};
-pub use self::problem::{Problem, Reason};
+pub use self::problem::Problem;
 
 /// Most that a backend may weigh.
 const WEIGHT_MAX: i64 = 1_000_000;

@@ -33,9 +33,9 @@ pub enum ParentKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// Its number.
-    pub number: u16,
+    pub(crate) number: u16,
     /// Its name; empty if it has none.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 /// The services that a route of this namespace attaches to.

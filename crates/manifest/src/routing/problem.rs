@@ -4,7 +4,7 @@ use crate::FieldPath;
 
 /// Why something of a route cannot be honoured, in the words of the Gateway API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// A value that is wrong, or that Ambit does not know.
     UnsupportedValue,
     /// Filters that exclude one another.
@@ -19,7 +19,7 @@ pub enum Reason {
 
 impl Reason {
     /// The reason as conditions write it.
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::UnsupportedValue => "UnsupportedValue",
             Self::IncompatibleFilters => "IncompatibleFilters",
@@ -30,7 +30,7 @@ impl Reason {
     }
 
     /// Whether it is about what a reference names, and not about the route by itself.
-    pub fn is_of_reference(self) -> bool {
+    pub(crate) fn is_of_reference(self) -> bool {
         matches!(self, Self::BackendNotFound | Self::InvalidKind | Self::RefNotPermitted)
     }
 }
@@ -39,7 +39,7 @@ impl Reason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Why.
-    pub reason: Reason,
+    pub(crate) reason: Reason,
     /// The field.
     pub at: FieldPath,
     /// What is wrong.

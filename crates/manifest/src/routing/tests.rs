@@ -214,7 +214,10 @@ fn methods_of_grpc_are_paths() {
     check(json!({"service": "a.B"}), Some(PathMatch::Segments("/a.B".into())), &[("/a.B/C", true)]);
     let requests = [("/x.Y/C.d", true), ("/x.Y/Cxd", false), ("/x/y/C.d", false), ("/C.d", false)];
     check(json!({"method": "C.d"}), None, &requests);
-    let regular = |service: Value, method: Value| json!({"type": "RegularExpression", "service": service, "method": method});
+    let regular = |service: Value, method: Value| {
+        let kind = "RegularExpression";
+        json!({"type": kind, "service": service, "method": method})
+    };
     let requests = [("/a.X/Get", true), ("/b/Get", true), ("/c/Get", false), ("/a.X/Got", false)];
     check(regular(json!("a\\..*|b"), json!("G[e]t")), None, &requests);
     check(regular(json!(null), json!("Get")), None, &[("/a/Get", true), ("/a/b/Get", false)]);
@@ -264,6 +267,7 @@ fn filters_are_made() {
 
 #[test]
 fn redirects_are_made() {
+    let path = json!({"type": "ReplaceFullPath", "replaceFullPath": "/a"});
     for (written, port, status) in [
         (json!({}), RedirectPort::OfListener, 302),
         (json!({"scheme": "https", "statusCode": 301}), RedirectPort::OfScheme, 301),
@@ -273,11 +277,7 @@ fn redirects_are_made() {
             308,
         ),
         (json!({"hostname": "x.example", "statusCode": 303}), RedirectPort::OfListener, 303),
-        (
-            json!({"path": {"type": "ReplaceFullPath", "replaceFullPath": "/a"}, "statusCode": 307}),
-            RedirectPort::OfListener,
-            307,
-        ),
+        (json!({"path": path, "statusCode": 307}), RedirectPort::OfListener, 307),
     ] {
         let filter = json!({"type": "RequestRedirect", "requestRedirect": written});
         let Action::Redirect(redirect) = rule(&json!({"filters": [filter]})).action else {
@@ -319,103 +319,102 @@ fn origins_are_compared() {
     assert_eq!((made.allow_credentials, made.max_age), (true, Some(Duration::from_secs(5))));
 }
 
+/// What is wrong with the filters of an HTTPRoute's rule.
+fn wrong_filters(filters: Value, expected: &str) {
+    let written = json!({"filters": filters});
+    wrong(&http(&http_route(&json!([written])), &Mesh), &written, expected);
+}
+
 #[test]
-fn filters_that_cannot_be_made_spoil_their_rule() {
+fn a_filter_that_is_not_known_spoils_its_rule() {
+    let reference = json!({"group": "a", "kind": "B", "name": "c"});
+    let at_type = "filters[0].type UnsupportedValue";
+    wrong_filters(json!([{"type": "Newer"}]), at_type);
+    wrong_filters(json!([{"type": "ExtensionRef", "extensionRef": reference}]), at_type);
+    wrong_filters(json!([{"type": "ExternalAuth", "externalAuth": {}}]), at_type);
+    let at_filter = "filters[0] UnsupportedValue";
+    wrong_filters(json!([{"type": "CORS"}]), at_filter);
+    wrong_filters(json!([{"type": "CORS", "cors": {}, "urlRewrite": {}}]), at_filter);
+    wrong_filters(json!([{"type": "CORS", "urlRewrite": {}}]), at_filter);
+}
+
+#[test]
+fn some_fields_are_no_filters_to_change() {
     let modifier = |name: &str| {
-        json!({"type": "RequestHeaderModifier",
-        "requestHeaderModifier": {"set": [{"name": name, "value": "1"}]}})
+        let set = json!([{"name": name, "value": "1"}]);
+        json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": set}})
     };
+    wrong_filters(json!([modifier("a"), modifier("b")]), "filters[1] IncompatibleFilters");
+    let at_name = "filters[0].requestHeaderModifier.set[0].name UnsupportedValue";
+    for name in ["a b", "Host", "Transfer-Encoding", "content-length"] {
+        wrong_filters(json!([modifier(name)]), at_name);
+    }
+}
+
+#[test]
+fn redirects_and_rewrites_that_cannot_be_made_spoil_their_rule() {
     let redirect = |it: Value| json!({"type": "RequestRedirect", "requestRedirect": it});
     let rewrite = |it: Value| json!({"type": "URLRewrite", "urlRewrite": {"path": it}});
-    let mirror = |it: Value| json!({"type": "RequestMirror", "requestMirror": it});
-    let cors = |it: Value| json!({"type": "CORS", "cors": it});
-    let web = json!({"name": "web", "port": 80});
-    for (filters, expected) in [
-        (json!([{"type": "Newer"}]), "filters[0].type UnsupportedValue"),
-        (
-            json!([{"type": "ExtensionRef", "extensionRef": {"group": "a", "kind": "B", "name": "c"}}]),
-            "filters[0].type UnsupportedValue",
-        ),
-        (json!([{"type": "ExternalAuth", "externalAuth": {}}]), "filters[0].type UnsupportedValue"),
-        (json!([{"type": "CORS"}]), "filters[0] UnsupportedValue"),
-        (json!([{"type": "CORS", "cors": {}, "urlRewrite": {}}]), "filters[0] UnsupportedValue"),
-        (json!([{"type": "CORS", "urlRewrite": {}}]), "filters[0] UnsupportedValue"),
-        (json!([modifier("a"), modifier("b")]), "filters[1] IncompatibleFilters"),
-        (json!([modifier("a b")]), "filters[0].requestHeaderModifier.set[0].name UnsupportedValue"),
-        (
-            json!([modifier("Host")]),
-            "filters[0].requestHeaderModifier.set[0].name UnsupportedValue",
-        ),
-        (
-            json!([modifier("Transfer-Encoding")]),
-            "filters[0].requestHeaderModifier.set[0].name UnsupportedValue",
-        ),
-        (
-            json!([redirect(json!({})), {"type": "URLRewrite", "urlRewrite": {}}]),
-            "filters IncompatibleFilters",
-        ),
-        (
-            json!([redirect(json!({"scheme": "ftp"}))]),
-            "filters[0].requestRedirect.scheme UnsupportedValue",
-        ),
-        (
-            json!([redirect(json!({"statusCode": 300}))]),
-            "filters[0].requestRedirect.statusCode UnsupportedValue",
-        ),
-        (json!([redirect(json!({"port": 0}))]), "filters[0].requestRedirect.port UnsupportedValue"),
-        (
-            json!([redirect(json!({"hostname": "*.a"}))]),
-            "filters[0].requestRedirect.hostname UnsupportedValue",
-        ),
-        (
-            json!([rewrite(json!({"type": "ReplaceFullPath", "replaceFullPath": "a"}))]),
-            "filters[0].urlRewrite.path.replaceFullPath UnsupportedValue",
-        ),
-        (
-            json!([rewrite(json!({"type": "ReplaceFullPath", "replacePrefixMatch": "/a"}))]),
-            "filters[0].urlRewrite.path UnsupportedValue",
-        ),
-        (
-            json!([rewrite(json!({"type": "Newer"}))]),
-            "filters[0].urlRewrite.path.type UnsupportedValue",
-        ),
-        (
-            json!([mirror(json!({"backendRef": web, "percent": 101}))]),
-            "filters[0].requestMirror UnsupportedValue",
-        ),
-        (
-            json!([mirror(json!({"backendRef": web, "percent": 1, "fraction": {"numerator": 1}}))]),
-            "filters[0].requestMirror UnsupportedValue",
-        ),
-        (
-            json!([cors(json!({"allowOrigins": ["example.com"]}))]),
-            "filters[0].cors.allowOrigins[0] UnsupportedValue",
-        ),
-        (
-            json!([cors(json!({"allowOrigins": ["https://a*.b"]}))]),
-            "filters[0].cors.allowOrigins[0] UnsupportedValue",
-        ),
-        (
-            json!([cors(json!({"allowMethods": ["G T"]}))]),
-            "filters[0].cors.allowMethods[0] UnsupportedValue",
-        ),
+    let both = json!([redirect(json!({})), {"type": "URLRewrite", "urlRewrite": {}}]);
+    wrong_filters(both, "filters IncompatibleFilters");
+    for (written, field) in [
+        (json!({"scheme": "ftp"}), "scheme"),
+        (json!({"statusCode": 300}), "statusCode"),
+        (json!({"port": 0}), "port"),
+        (json!({"hostname": "*.a"}), "hostname"),
     ] {
-        let written = json!({"filters": filters});
-        wrong(&http(&http_route(&json!([written])), &Mesh), &written, expected);
+        let expected = format!("filters[0].requestRedirect.{field} UnsupportedValue");
+        wrong_filters(json!([redirect(written)]), &expected);
+    }
+    for (written, field) in [
+        (json!({"type": "ReplaceFullPath", "replaceFullPath": "a"}), ".replaceFullPath"),
+        (json!({"type": "ReplaceFullPath", "replaceFullPath": "/a?b"}), ".replaceFullPath"),
+        (json!({"type": "ReplaceFullPath", "replacePrefixMatch": "/a"}), ""),
+        (json!({"type": "Newer"}), ".type"),
+    ] {
+        let expected = format!("filters[0].urlRewrite.path{field} UnsupportedValue");
+        wrong_filters(json!([rewrite(written)]), &expected);
     }
     let prefix = json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": "/a"});
-    let exact = json!({"matches": [{"path": {"type": "Exact", "value": "/a"}}],
-        "filters": [rewrite(prefix)]});
-    let routing = http(&http_route(&json!([exact])), &Mesh);
-    wrong(&routing, &exact, "filters[0].urlRewrite.path UnsupportedValue");
-    let both = json!({"filters": [redirect(json!({}))], "backendRefs": [web]});
-    let routing = http(&http_route(&json!([both])), &Mesh);
-    wrong(&routing, &both, "filters IncompatibleFilters");
-    let of_backend =
-        json!({"backendRefs": [{"name": "web", "port": 80, "filters": [cors(json!({}))]}]});
+    let exact = json!([{"path": {"type": "Exact", "value": "/a"}}]);
+    let written = json!({"matches": exact, "filters": [rewrite(prefix)]});
+    let routing = http(&http_route(&json!([written])), &Mesh);
+    wrong(&routing, &written, "filters[0].urlRewrite.path UnsupportedValue");
+    let backends = json!([{"name": "web", "port": 80}]);
+    let written = json!({"filters": [redirect(json!({}))], "backendRefs": backends});
+    let routing = http(&http_route(&json!([written])), &Mesh);
+    wrong(&routing, &written, "filters IncompatibleFilters");
+}
+
+#[test]
+fn mirrors_and_origins_that_cannot_be_read_spoil_their_rule() {
+    let mirror = |part: Value| {
+        let mut mirror = json!({"backendRef": {"name": "web", "port": 80}});
+        mirror.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+        json!([{"type": "RequestMirror", "requestMirror": mirror}])
+    };
+    let at_mirror = "filters[0].requestMirror UnsupportedValue";
+    wrong_filters(mirror(json!({"percent": 101})), at_mirror);
+    wrong_filters(mirror(json!({"fraction": {"numerator": 2, "denominator": 1}})), at_mirror);
+    wrong_filters(mirror(json!({"percent": 1, "fraction": {"numerator": 1}})), at_mirror);
+    for (written, field) in [
+        (json!({"allowOrigins": ["example.com"]}), "allowOrigins"),
+        (json!({"allowOrigins": ["https://a*.b"]}), "allowOrigins"),
+        (json!({"allowMethods": ["G T"]}), "allowMethods"),
+    ] {
+        let expected = format!("filters[0].cors.{field}[0] UnsupportedValue");
+        wrong_filters(json!([{"type": "CORS", "cors": written}]), &expected);
+    }
+}
+
+#[test]
+fn filters_have_their_places() {
+    let cors = json!([{"type": "CORS", "cors": {}}]);
+    let of_backend = json!({"backendRefs": [{"name": "web", "port": 80, "filters": cors}]});
     let routing = http(&http_route(&json!([of_backend])), &Mesh);
     wrong(&routing, &of_backend, "backendRefs[0].filters[0].type UnsupportedValue");
-    let of_grpc = json!({"filters": [redirect(json!({}))]});
+    let redirect = json!([{"type": "RequestRedirect", "requestRedirect": {}}]);
+    let of_grpc = json!({"filters": redirect});
     let routing = grpc(&grpc_route(&json!([of_grpc])), &Mesh);
     wrong(&routing, &of_grpc, "filters[0].type UnsupportedValue");
 }
