@@ -212,7 +212,9 @@ pub(crate) fn istio(kind: Kind) -> ApiResource {
 
 /// Whether a kind is there by a definition, and not by the API server itself.
 fn is_defined(kind: Kind) -> bool {
-    kind.api_versions()[0].contains(".istio.io/")
+    [".istio.io/", "gateway.networking.k8s.io/"]
+        .iter()
+        .any(|group| kind.api_versions()[0].contains(group))
 }
 
 /// Group and version in which the API server has a kind of Istio's, whichever that is.

@@ -23,6 +23,7 @@ use super::peer_auth::{self, Effective};
 use super::records::{
     Member, NamedPorts, NamespaceRecord, NodeRecord, PodRecord, ServiceRecord, entry_labels,
 };
+use super::routes::{Route, Routes};
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
 use super::workloads::{PodState, pod_uid};
@@ -50,6 +51,7 @@ pub(crate) struct Store {
     attached_policies: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
+    routes: Routes,
     repeated: Repeated,
 }
 
@@ -128,11 +130,17 @@ impl Store {
             Typed::PeerAuthentication(object) => {
                 self.put_peer_authentication(mesh, name, Some(object), dirty);
             }
+            Typed::HttpRoute(object) => {
+                let name = (Kind::HttpRoute, name);
+                self.routes.put(mesh, name, Some(Route::Http(object)), dirty);
+            }
+            Typed::GrpcRoute(object) => {
+                let name = (Kind::GrpcRoute, name);
+                self.routes.put(mesh, name, Some(Route::Grpc(object)), dirty);
+            }
+            Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
             // The machine starts pods from these; the view knows the pods.
-            Typed::ReferenceGrant(_)
-            | Typed::HttpRoute(_)
-            | Typed::GrpcRoute(_)
-            | Typed::ServiceAccount(_)
+            Typed::ServiceAccount(_)
             | Typed::ConfigMap(_)
             | Typed::Secret(_)
             | Typed::Deployment(_) => {}
@@ -151,7 +159,10 @@ impl Store {
             Kind::WorkloadEntry => self.put_workload_entry(name, None, dirty),
             Kind::AuthorizationPolicy => self.put_policy(mesh, name, None, dirty),
             Kind::PeerAuthentication => self.put_peer_authentication(mesh, name, None, dirty),
-            Kind::ReferenceGrant | Kind::HttpRoute | Kind::GrpcRoute => {}
+            kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
+                self.routes.put(mesh, (kind, name), None, dirty);
+            }
+            Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
             Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
         }
     }
@@ -474,6 +485,16 @@ impl Store {
         self.services.iter()
     }
 
+    /// The Kubernetes Service.
+    pub(super) fn service(&self, name: &ObjectName) -> Option<&ServiceRecord> {
+        self.services.get(name)
+    }
+
+    /// All routes, and the grants for them.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
     /// All ServiceEntries.
     pub(crate) fn service_entries(
         &self,
@@ -501,6 +522,11 @@ impl Store {
         &self,
     ) -> impl Iterator<Item = (&ObjectName, &Arc<AuthorizationPolicy>)> {
         self.policies.iter()
+    }
+
+    /// The AuthorizationPolicy.
+    pub(super) fn policy(&self, name: &ObjectName) -> Option<&Arc<AuthorizationPolicy>> {
+        self.policies.get(name)
     }
 
     /// All PeerAuthentications.

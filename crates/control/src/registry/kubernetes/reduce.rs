@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
+use ambit_manifest::routes::{read_grant, read_route};
 use ambit_manifest::{Kind, Typed};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
@@ -212,7 +213,7 @@ fn pod_events(pod: Pod) -> Result<Vec<Event>, String> {
     Ok(vec![Event::Put(Typed::Pod(Arc::new(pod)))])
 }
 
-/// How a kind of Istio's is read.
+/// How a kind of Istio's or of the Gateway API is read.
 pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
     let events: fn(DynamicObject) -> Result<Vec<Event>, String> = match kind {
         Kind::AuthorizationPolicy => |object| {
@@ -229,6 +230,16 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::WorkloadEntry => {
             |object| read(Kind::WorkloadEntry, object, as_written, Typed::WorkloadEntry)
         }
+        Kind::HttpRoute => {
+            |object| read(Kind::HttpRoute, object, |it| Ok(read_route(it)), Typed::HttpRoute)
+        }
+        Kind::GrpcRoute => {
+            |object| read(Kind::GrpcRoute, object, |it| Ok(read_route(it)), Typed::GrpcRoute)
+        }
+        Kind::ReferenceGrant => |object| {
+            let spec = |spec| Ok(read_grant(spec));
+            read(Kind::ReferenceGrant, object, spec, Typed::ReferenceGrant)
+        },
         _ => |_| Err("it is no kind of Istio's".to_owned()),
     };
     Reading { selector: None, reduce: reduce_istio, events }
@@ -276,7 +287,7 @@ fn read<S: Default>(
             namespace,
             name,
             problem,
-            "a policy cannot be read, and is enforced in its strictest reading",
+            "the object cannot be read, and holds in its strictest reading",
         );
     }
     let object = IstioObject {
