@@ -9,6 +9,7 @@ pub(crate) mod election;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod roots;
+mod route_status;
 pub(crate) mod waypoints;
 
 use std::future::Future;

@@ -23,7 +23,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 14] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -35,6 +35,9 @@ const KINDS: [Kind; 11] = [
     Kind::WorkloadEntry,
     Kind::GatewayClass,
     Kind::Gateway,
+    Kind::ReferenceGrant,
+    Kind::HttpRoute,
+    Kind::GrpcRoute,
 ];
 
 /// Where objects come from.

@@ -8,9 +8,12 @@
 
 mod entries;
 pub(crate) mod gateways;
+pub(crate) mod http_services;
 mod known;
 mod peer_auth;
 pub(crate) mod records;
+mod request_policies;
+pub(crate) mod routes;
 pub(crate) mod selectors;
 pub(crate) mod services;
 pub(crate) mod slices;
@@ -22,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::policy::RequestPolicy;
 use ambit_model::intern::Interner;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::Policy;
@@ -29,13 +33,17 @@ use ambit_model::service::Service;
 use ambit_model::view::{Change, View};
 use ambit_model::workload::Workload;
 
+use self::http_services::Present;
 use self::records::Member;
+use self::request_policies::{Held, Scope};
+use self::routes::{ParentName, RouteName};
 use self::store::{PolicyOrigin, Store};
 pub(crate) use self::vips::Vips;
 use crate::registry::Event;
 use ambit_manifest::ObjectName;
 use ambit_manifest::istio::PeerAuthentication;
 use ambit_manifest::policy::{self, StatusCondition};
+use ambit_manifest::routing::{ParentKind, Routing};
 
 /// What names the mesh, the same for every object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +82,8 @@ struct Dirty {
     services: BTreeSet<ServiceName>,
     policies: BTreeSet<PolicyName>,
     listings: BTreeSet<Listing>,
+    routes: BTreeSet<RouteName>,
+    parents: BTreeSet<ParentName>,
 }
 
 /// Objects that list endpoints by address; each address may be its own workload.
@@ -95,6 +105,9 @@ pub(crate) struct Builder {
     vips: Vips,
     listed_workloads: BTreeMap<Listing, BTreeSet<Text>>,
     conditions: BTreeMap<ObjectName, StatusCondition>,
+    routings: BTreeMap<RouteName, Routing>,
+    /// The policies that waypoints enforce, and for which requests.
+    request_policies: BTreeMap<PolicyName, (Scope, Arc<RequestPolicy>)>,
 }
 
 impl Builder {
@@ -110,6 +123,8 @@ impl Builder {
             vips,
             listed_workloads: BTreeMap::new(),
             conditions: BTreeMap::new(),
+            routings: BTreeMap::new(),
+            request_policies: BTreeMap::new(),
         }
     }
 
@@ -153,6 +168,11 @@ impl Builder {
         self.store.mutual_tls_of(&self.mesh, workload)?.enforced_by(policy)
     }
 
+    /// What a route means.
+    pub(crate) fn routing(&self, route: &RouteName) -> Option<&Routing> {
+        self.routings.get(route)
+    }
+
     /// Takes events in order; answers with what changed in the view. A policy comes before the
     /// workloads that name it, and goes after them.
     pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Change> {
@@ -162,20 +182,20 @@ impl Builder {
         }
         let mut changes = Vec::new();
         let mut removed = Vec::new();
-        for name in dirty.policies {
-            match self.policy(&name) {
+        for name in &dirty.policies {
+            match self.policy(name) {
                 Some(policy) => {
-                    let same = self.view.policy(&name).is_some_and(|known| **known == policy);
+                    let same = self.view.policy(name).is_some_and(|known| **known == policy);
                     changes.extend((!same).then_some(Change::Policy(policy)));
                 }
-                None if self.view.policy(&name).is_some() => {
-                    removed.push(Change::RemovePolicy(name));
+                None if self.view.policy(name).is_some() => {
+                    removed.push(Change::RemovePolicy(name.clone()));
                 }
                 None => {}
             }
         }
-        for name in dirty.services {
-            changes.extend(self.service_change(&name));
+        for name in &dirty.services {
+            changes.extend(self.service_change(name));
         }
         for member in dirty.members {
             let uid = self.store.uid(&self.mesh, &member);
@@ -186,7 +206,128 @@ impl Builder {
         for change in &changes {
             self.view.apply(change.clone());
         }
+        let (of_policies, removed, held) = self.policy_changes(&dirty.policies);
+        dirty.services.extend(held);
+        let of_services = self.http_changes(dirty.services, dirty.routes, dirty.parents);
+        let of_requests: Vec<Change> =
+            of_policies.into_iter().chain(of_services).chain(removed).collect();
+        for change in &of_requests {
+            self.view.apply(change.clone());
+        }
+        changes.extend(of_requests);
         changes
+    }
+
+    /// What changes of policies that waypoints enforce: those that are there, those that are gone,
+    /// and the services for which one of them holds or held.
+    fn policy_changes(
+        &mut self,
+        names: &BTreeSet<PolicyName>,
+    ) -> (Vec<Change>, Vec<Change>, BTreeSet<ServiceName>) {
+        let (mut changes, mut removed, mut scopes) = (Vec::new(), Vec::new(), Vec::new());
+        for name in names {
+            let object = ObjectName { namespace: name.namespace.clone(), name: name.name.clone() };
+            let scoped = self.store.policy(&object).map(|policy| {
+                let scope = request_policies::scope(&self.mesh, policy);
+                (scope, request_policies::enforced(&self.mesh, policy))
+            });
+            let scoped = scoped.filter(|(scope, _)| *scope != Scope::Pods);
+            let old = self.request_policies.get(name).cloned();
+            let is_policy_same = match (&old, &scoped) {
+                (Some((_, old)), Some((_, new))) => **old == *new,
+                (None, None) => true,
+                _ => false,
+            };
+            let (old_scope, new_scope) =
+                (old.map(|it| it.0), scoped.as_ref().map(|it| it.0.clone()));
+            if old_scope != new_scope {
+                let both = old_scope.into_iter().chain(new_scope);
+                scopes.extend(both.map(|scope| (name.namespace.clone(), scope)));
+            }
+            match scoped {
+                Some((scope, policy)) => {
+                    let policy = Arc::new(policy);
+                    self.request_policies.insert(name.clone(), (scope, policy.clone()));
+                    changes.extend((!is_policy_same).then_some(Change::RequestPolicy(policy)));
+                }
+                None if self.request_policies.remove(name).is_some() => {
+                    removed.push(Change::RemoveRequestPolicy(name.clone()));
+                }
+                None => {}
+            }
+        }
+        let services = if scopes.is_empty() { BTreeSet::new() } else { self.held_by(&scopes) };
+        (changes, removed, services)
+    }
+
+    /// The services for which policies of these namespaces and scopes hold.
+    fn held_by(&self, scopes: &[(Text, Scope)]) -> BTreeSet<ServiceName> {
+        let held = self.view.services().filter(|service| {
+            let name = &service.key;
+            let Some(owner) = http_services::owner(&self.mesh, &self.store, name) else {
+                return false;
+            };
+            let held = Held { name, owner: &owner, service: Some(&***service) };
+            scopes.iter().any(|(namespace, scope)| scope.holds(&self.mesh, namespace, &held))
+        });
+        held.map(|service| service.key.clone()).collect()
+    }
+
+    /// What changes of requests to services. Routes are read again where they or what they refer to
+    /// changed, so this comes after the services.
+    fn http_changes(
+        &mut self,
+        mut services: BTreeSet<ServiceName>,
+        mut routes: BTreeSet<RouteName>,
+        mut parents: BTreeSet<ParentName>,
+    ) -> Vec<Change> {
+        for name in &services {
+            routes.extend(self.store.routes().referring_to(&name.hostname).cloned());
+        }
+        for name in routes {
+            let Some(route) = self.store.routes().get(&name) else {
+                self.routings.remove(&name);
+                continue;
+            };
+            let present = Present { mesh: &self.mesh, store: &self.store, view: &self.view };
+            let routing = route.read(&present);
+            if self.routings.get(&name) != Some(&routing) {
+                parents.extend(route.parents().iter().map(routes::parent_name));
+                self.routings.insert(name, routing);
+            }
+        }
+        for (kind, object) in parents {
+            match kind {
+                ParentKind::Service => {
+                    services.insert(services::service_name(&self.mesh, &object));
+                }
+                ParentKind::ServiceEntry => {
+                    let entry = self.store.service_entry(&object);
+                    let hosts = entry.iter().flat_map(|entry| &entry.spec.hosts);
+                    let name =
+                        |host: &String| ServiceName::new(object.namespace.clone(), host.as_str());
+                    services.extend(hosts.map(name));
+                }
+            }
+        }
+        services.into_iter().filter_map(|name| self.http_change(name)).collect()
+    }
+
+    fn http_change(&self, name: ServiceName) -> Option<Change> {
+        let known = self.view.http_service(&name);
+        let Some(owner) = http_services::owner(&self.mesh, &self.store, &name) else {
+            return known.is_some().then_some(Change::RemoveHttpService(name));
+        };
+        let service = self.view.service(&name).map(|it| &**it);
+        let held = Held { name: &name, owner: &owner, service };
+        let policies = self.request_policies.iter();
+        let policies = policies
+            .filter(|(policy, (scope, _))| scope.holds(&self.mesh, &policy.namespace, &held))
+            .map(|(policy, _)| policy.clone())
+            .collect();
+        let built = http_services::build(&self.store, &self.routings, &owner, name, policies);
+        let is_news = known.is_none_or(|known| **known != built);
+        is_news.then(|| Change::HttpService(Arc::new(built)))
     }
 
     fn policy(&mut self, name: &PolicyName) -> Option<Policy> {

@@ -380,6 +380,7 @@ impl StreamTask {
         let refused = self.stream.receive(request, &resources);
         let rejection =
             refused.map_err(|error| End::Told(Status::invalid_argument(error_chain(&error))))?;
+        self.check_named()?;
         if is_first {
             self.check_node()?;
             let mut client = Client::new(self.remote, self.node(), &self.stream);
@@ -406,6 +407,19 @@ impl StreamTask {
             );
         }
         Ok(())
+    }
+
+    /// What is known of requests is for those who name the services that they serve.
+    fn check_named(&self) -> Result<(), End> {
+        let of_requests = [ResourceType::HttpService, ResourceType::RequestPolicy];
+        let is_refused = |it: &Progress| it.everything && of_requests.contains(&it.resource_type);
+        match self.stream.progress().iter().find(|it| is_refused(it)) {
+            Some(it) => Err(End::Told(Status::permission_denied(format!(
+                "nobody is sent all {} resources; subscribe to those that you serve, by name",
+                type_name(it.resource_type)
+            )))),
+            None => Ok(()),
+        }
     }
 
     /// Writes down for people how far the client is.
@@ -625,6 +639,42 @@ mod tests {
             }
         };
         tokio::time::timeout(SEND_TIMEOUT / 2, turns).await.expect("all turns are free");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_of_requests_is_sent_by_name_alone() {
+        let drain = Drain::new();
+        let discovery = discovery(&drain);
+        let service = json!({"metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"ports": [{"port": 80, "name": "http"}]}});
+        let service = stored(Kind::Service, service.to_string().as_bytes()).unwrap();
+        discovery.world.apply(vec![Event::Put(service)]);
+        let name = "shop/web.shop.svc.cluster.local";
+        for (kind, names, expected) in [
+            (ResourceType::HttpService, vec![name], Some(1)),
+            (ResourceType::HttpService, vec![], None),
+            (ResourceType::HttpService, vec!["*"], None),
+            (ResourceType::RequestPolicy, vec![], None),
+        ] {
+            let request = DeltaDiscoveryRequest {
+                type_url: kind.url().to_owned(),
+                resource_names_subscribe: names.iter().map(|it| (*it).to_owned()).collect(),
+                ..DeltaDiscoveryRequest::default()
+            };
+            // It stays open, or the answer would be that the client left.
+            let frames = futures::stream::iter([Ok::<_, Status>(Frame::data(framed(&request)))]);
+            let frames = frames.chain(futures::stream::pending());
+            let requests = messages(Body::new(StreamBody::new(frames)));
+            let (mut answers, _) =
+                discovery.follow(HeaderMap::new(), requests, None).await.unwrap();
+            match (answers.recv().await.unwrap(), expected) {
+                (Ok(answer), Some(count)) => assert_eq!(answer.resources.len(), count),
+                (Err(status), None) => {
+                    assert_eq!(status.code(), tonic::Code::PermissionDenied, "{names:?}");
+                }
+                (answer, _) => panic!("{names:?}: {answer:?}"),
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,10 +3,11 @@
 //! A reference that a cluster would refuse, or would wait for without end (a namespace, a service
 //! account), is an error. What works differently from what its author may expect is a warning: a
 //! policy that only layer 7 could enforce, with the clients that it cuts off; a Service that
-//! selects nothing; a slice that no Service uses. Nothing here may look at a single object's own
+//! selects nothing; a slice that no Service uses; a route whose backends are not there. Nothing here may look at a single object's own
 //! syntax.
 
 mod policies;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::gateway::{Bound, Unbound, binding};
 use super::istio::{Resolution, ServiceEntry, ServiceEntrySpec};
+use super::routing;
 use super::validate::names;
 use super::{Errors, Finding, Kind, Manifests, Object, ObjectKey, Typed};
 use crate::slice::BY_NAME;
@@ -117,6 +119,12 @@ impl<'a> All<'a> {
             Typed::AuthorizationPolicy(policy) => self.policy(object, policy, warnings),
             Typed::PeerAuthentication(modes) => self.modes(object, modes, warnings),
             Typed::ServiceEntry(entry) => self.service_entry(object, entry, warnings),
+            Typed::HttpRoute(route) => {
+                self.route(object, route, routing::http(route, self), warnings);
+            }
+            Typed::GrpcRoute(route) => {
+                self.route(object, route, routing::grpc(route, self), warnings);
+            }
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }

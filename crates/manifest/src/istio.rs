@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-/// An Istio object: type, metadata, specification. `status` is the control plane's and only kept as
-/// text.
+/// An object of Istio's or of the Gateway API: type, metadata, specification. `status` is the
+/// control plane's and only kept as text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IstioObject<S> {

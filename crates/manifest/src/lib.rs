@@ -15,6 +15,8 @@ pub mod istio;
 mod name;
 mod object;
 pub mod policy;
+pub mod routes;
+pub mod routing;
 pub mod selector;
 pub mod slice;
 mod source;
@@ -118,6 +120,9 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::Pod => Typed::Pod(typed(json)?),
         Kind::Deployment => Typed::Deployment(typed(json)?),
         Kind::EndpointSlice => Typed::EndpointSlice(typed(json)?),
+        Kind::ReferenceGrant => Typed::ReferenceGrant(typed(json)?),
+        Kind::HttpRoute => Typed::HttpRoute(typed(json)?),
+        Kind::GrpcRoute => Typed::GrpcRoute(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
         Kind::ServiceEntry => Typed::ServiceEntry(typed(json)?),

@@ -19,10 +19,11 @@ use super::document::FieldLines;
 use super::finding::{Finding, Location};
 use super::gateway::{Gateway, GatewayClass};
 use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
+use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant};
 
 /// A kind of object that Ambit reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[allow(missing_docs, reason = "the names are those of the Kubernetes and Istio APIs")]
+#[allow(missing_docs, reason = "the names are those of the APIs")]
 pub enum Kind {
     Namespace,
     Node,
@@ -33,6 +34,9 @@ pub enum Kind {
     Pod,
     Deployment,
     EndpointSlice,
+    ReferenceGrant,
+    HttpRoute,
+    GrpcRoute,
     AuthorizationPolicy,
     PeerAuthentication,
     ServiceEntry,
@@ -56,6 +60,10 @@ const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
 
 const GATEWAYS: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
+const GRPC_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1"];
+/// The older version is there in every release of the API.
+const REFERENCE_GRANTS: &[&str] =
+    &["gateway.networking.k8s.io/v1beta1", "gateway.networking.k8s.io/v1"];
 
 const fn names(
     kind: Kind,
@@ -69,7 +77,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 15] = [
+const KINDS: [KindNames; 18] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -77,6 +85,9 @@ const KINDS: [KindNames; 15] = [
     names(Kind::Secret, "Secret", "secrets", true, &["v1"]),
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
+    names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
+    names(Kind::HttpRoute, "HTTPRoute", "httproutes", true, GATEWAYS),
+    names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
     names(
         Kind::AuthorizationPolicy,
         "AuthorizationPolicy",
@@ -186,7 +197,7 @@ impl fmt::Display for ObjectKey {
 
 /// An object's contents.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of the Kubernetes and Istio APIs")]
+#[allow(missing_docs, reason = "the names are those of the APIs")]
 pub enum Typed {
     Namespace(Arc<Namespace>),
     Node(Arc<Node>),
@@ -197,6 +208,9 @@ pub enum Typed {
     Pod(Arc<Pod>),
     Deployment(Arc<Deployment>),
     EndpointSlice(Arc<EndpointSlice>),
+    ReferenceGrant(Arc<ReferenceGrant>),
+    HttpRoute(Arc<HttpRoute>),
+    GrpcRoute(Arc<GrpcRoute>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
@@ -218,6 +232,9 @@ impl Typed {
             Self::Pod(_) => Kind::Pod,
             Self::Deployment(_) => Kind::Deployment,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
+            Self::ReferenceGrant(_) => Kind::ReferenceGrant,
+            Self::HttpRoute(_) => Kind::HttpRoute,
+            Self::GrpcRoute(_) => Kind::GrpcRoute,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
@@ -239,6 +256,9 @@ impl Typed {
             Self::Pod(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
+            Self::ReferenceGrant(object) => &object.metadata,
+            Self::HttpRoute(object) => &object.metadata,
+            Self::GrpcRoute(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,

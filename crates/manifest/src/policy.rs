@@ -196,7 +196,7 @@ fn selects(spec: &AuthorizationPolicySpec) -> bool {
 }
 
 /// Whether the policy is on trial.
-fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
+pub fn is_dry_run(policy: &AuthorizationPolicy) -> bool {
     let annotations = policy.metadata.annotations.as_ref();
     annotations.and_then(|all| all.get(DRY_RUN)).is_some_and(|value| value == "true")
 }

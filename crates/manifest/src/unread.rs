@@ -54,10 +54,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
         "gateway.networking.k8s.io",
         &[
             "BackendTLSPolicy",
-            "GRPCRoute",
-            "HTTPRoute",
             "ListenerSet",
-            "ReferenceGrant",
             "TCPRoute",
             "TLSRoute",
             "UDPRoute",

@@ -8,6 +8,7 @@ pub(crate) mod gateways;
 pub mod names;
 pub(crate) mod networking;
 pub(crate) mod pods;
+pub(crate) mod routes;
 pub(crate) mod security;
 
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
@@ -16,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use self::names::{Rule, require};
 use super::finding::{Issues, Path};
 use super::object::{Kind, Typed};
+use super::routing;
 use super::spelling::meant_label;
 
 /// Most bytes that all annotations of an object may have together.
@@ -33,6 +35,15 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::Pod(object) => pods::pod(object, issues),
         Typed::Deployment(object) => pods::deployment(object, issues),
         Typed::EndpointSlice(object) => core::endpoint_slice(object, issues),
+        Typed::ReferenceGrant(object) => routes::reference_grant(&object.spec, &spec, issues),
+        Typed::HttpRoute(object) => {
+            routes::parents(&object.spec, &spec, issues);
+            routing::check_http(object, issues);
+        }
+        Typed::GrpcRoute(object) => {
+            routes::parents(&object.spec, &spec, issues);
+            routing::check_grpc(object, issues);
+        }
         Typed::AuthorizationPolicy(object) => {
             security::authorization_policy(&object.spec, &spec, issues);
         }

@@ -18,7 +18,9 @@ use ambit_words::labels::USE_WAYPOINT;
 
 use crate::view_builder::Builder;
 use crate::view_builder::gateways::{Naming, named_waypoint};
+use crate::view_builder::http_services;
 use crate::view_builder::records::PodRecord;
+use crate::view_builder::routes::parent_name;
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::store::{Store, selector};
 
@@ -33,6 +35,7 @@ const SAME_RULE_MAX: usize = 20;
 pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     let mut found = bounded(waypoints(builder.store()));
     found.extend(bounded(policies(builder)));
+    found.extend(bounded(routes(builder)));
     found.extend(bounded(slips(builder.store())));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -211,6 +214,42 @@ fn policies(builder: &Builder) -> Vec<Finding> {
     found
 }
 
+/// Routes of which something cannot be honoured, or that attach to nothing.
+fn routes(builder: &Builder) -> Vec<Finding> {
+    let store = builder.store();
+    let mut found = Vec::new();
+    for (name, route) in store.routes().iter() {
+        let Some(routing) = builder.routing(name) else { continue };
+        let object = Written::new(name.0, &name.1).to_string();
+        for problem in &routing.problems {
+            let at = problem.at.as_str();
+            let what = match problem.rule {
+                Some(rule) => format!(
+                    "{at}: {}: requests that rule {rule} matches are answered with 500",
+                    problem.what
+                ),
+                None => format!("{at}: {}: its share is answered with 500", problem.what),
+            };
+            let (object, remedy) = (object.clone(), problem.remedy.clone());
+            let severity = Severity::Error;
+            found.push(Finding { severity, rule: "route".into(), object, what, remedy });
+        }
+        for parent in route.parents() {
+            let ports = http_services::ports(store, &parent_name(&parent));
+            let Err(why) = parent.port(ports.as_deref()) else { continue };
+            found.push(Finding {
+                severity: Severity::Warning,
+                rule: "route-parent".into(),
+                object: object.clone(),
+                what: format!("spec.parentRefs[{}]: {why}: nothing routes by it", parent.index),
+                remedy: "correct the reference, or add what it names".to_owned(),
+            });
+        }
+    }
+    found.sort_by_key(|finding| finding.severity);
+    found
+}
+
 fn selects_nothing(
     store: &Store,
     written: Written<'_>,
@@ -338,6 +377,32 @@ mod tests {
         let part = "spec.rules[0].from[0].source.principals[1]: the namespace `ap` of";
         let expected = (Warning, "unknown-namespace", "AuthorizationPolicy app/p", part);
         check(&[app, policy], &[expected]);
+    }
+
+    #[test]
+    fn what_of_a_route_cannot_be_honoured_is_found() {
+        use Severity::{Error, Warning};
+        let web = of(Kind::Service, "web", &json!({}), &json!({"ports": [{"port": 80}]}));
+        let spec = json!({
+            "parentRefs": [{"group": "", "kind": "Service", "name": "web", "port": 81}],
+            "rules": [{"backendRefs": [{"name": "gone", "port": 80}]},
+                {"filters": [{"type": "Newer"}]}],
+        });
+        let route = of(Kind::HttpRoute, "r", &json!({}), &spec);
+        let object = "HTTPRoute app/r";
+        check(
+            &[web, route],
+            &[
+                (
+                    Error,
+                    "route",
+                    object,
+                    "`app/gone` does not exist: its share is answered with 500",
+                ),
+                (Error, "route", object, "requests that rule 1 matches are answered with 500"),
+                (Warning, "route-parent", object, "`app/web` has no port 81: nothing routes by it"),
+            ],
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Writes the state of each AuthorizationPolicy where its author looks.
+//! Writes the state of each AuthorizationPolicy and route where its author looks.
 //!
 //! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
 //! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
@@ -23,8 +23,10 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::route_status::{self, RouteVerdict};
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio;
+use crate::view_builder::routes::RouteName;
 use crate::world::World;
 
 /// The condition's type; istiod's for the same.
@@ -41,6 +43,13 @@ type Verdict = (i64, StatusCondition);
 /// Of which object.
 type Named = (Kind, ObjectName);
 
+/// What this replica has written since it leads.
+#[derive(Default)]
+struct Written {
+    policies: BTreeMap<Named, Verdict>,
+    routes: BTreeMap<RouteName, RouteVerdict>,
+}
+
 /// Writes conditions and Events.
 pub(crate) struct Conditions {
     pub(crate) client: Client,
@@ -54,7 +63,7 @@ impl Conditions {
     /// Keeps conditions as they should be, while this replica leads, until asked to drain.
     pub(crate) async fn run(mut self, mut guard: Guard) {
         let mut objects = self.world.objects();
-        let mut written = BTreeMap::new();
+        let mut written = Written::default();
         let mut has_failed = false;
         loop {
             objects.mark_unchanged();
@@ -74,7 +83,7 @@ impl Conditions {
                 }
             } else {
                 // Another leads and writes: what we wrote may be old.
-                written.clear();
+                written = Written::default();
                 PAUSE
             };
             tokio::select! {
@@ -107,7 +116,34 @@ impl Conditions {
         policies.chain(modes).collect()
     }
 
-    async fn write_changed(&self, written: &mut BTreeMap<Named, Verdict>) -> Result<(), ApiError> {
+    async fn write_changed(&self, written: &mut Written) -> Result<(), ApiError> {
+        self.write_policies(&mut written.policies).await?;
+        self.write_routes(&mut written.routes).await
+    }
+
+    async fn write_routes(
+        &self,
+        written: &mut BTreeMap<RouteName, RouteVerdict>,
+    ) -> Result<(), ApiError> {
+        let verdicts = route_status::verdicts(&self.world.read());
+        written.retain(|name, _| verdicts.contains_key(name));
+        for (name, verdict) in verdicts {
+            if written.get(&name) == Some(&verdict) || !*self.leads.borrow() {
+                continue;
+            }
+            match route_status::write(&self.client, &name, &verdict).await {
+                Ok(()) => {
+                    written.insert(name, verdict);
+                }
+                // It is gone, or was changed meanwhile: then it is looked at again.
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_policies(&self, written: &mut BTreeMap<Named, Verdict>) -> Result<(), ApiError> {
         let verdicts = self.verdicts();
         written.retain(|name, _| verdicts.contains_key(name));
         for (name, verdict) in verdicts {
@@ -227,6 +263,7 @@ mod tests {
 
     const MODE: &str = "/apis/security.istio.io/v1/namespaces/shop/peerauthentications/own";
     const PATH: &str = "/apis/security.istio.io/v1/namespaces/shop/authorizationpolicies/web";
+    const ROUTE: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/web";
     const EVENTS: &str = "POST /apis/events.k8s.io/v1/namespaces/shop/events";
 
     fn policy(generation: i64, operation: &Value) -> Value {
@@ -251,6 +288,25 @@ mod tests {
         let conditions = object["status"]["conditions"].as_array().unwrap().clone();
         assert!(conditions.iter().any(|it| it["type"] == "Other"), "{conditions:?}");
         conditions.into_iter().find(|it| it["type"] == TYPE).unwrap_or_default()
+    }
+
+    async fn a_route_says_what_became_of_it(api: &FakeApi) {
+        let parents = json!([{"group": "", "kind": "Service", "name": "web"}]);
+        let route = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"generation": 7}, "spec": {"parentRefs": parents},
+        });
+        api.put(ROUTE, route);
+        let accepted = || {
+            let route = api.get(ROUTE).unwrap();
+            route.pointer("/status/parents/0/conditions/0").cloned().unwrap_or_default()
+        };
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        while accepted()["observedGeneration"] != 7 {
+            assert!(tokio::time::Instant::now() < deadline, "{}", accepted());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(accepted()["reason"], "NoMatchingParent");
     }
 
     #[tokio::test]
@@ -306,6 +362,7 @@ mod tests {
         api.put(MODE, mended);
         assert_eq!(eventually(MODE, 3).await["status"], "True");
         assert_eq!((api.count("PATCH"), api.count(EVENTS)), (4, 2));
+        a_route_says_what_became_of_it(&api).await;
         drain.start(None);
         task.await.unwrap();
         watching.abort();

@@ -26,6 +26,7 @@ use super::peer_auth::{self, Effective};
 use super::records::{
     Member, NamedPorts, NamespaceRecord, NodeRecord, PodRecord, ServiceRecord, entry_labels,
 };
+use super::routes::{Route, Routes};
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
 use super::workloads::{PodState, pod_uid};
@@ -54,6 +55,7 @@ pub(crate) struct Store {
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
     gateways: Gateways,
+    routes: Routes,
     repeated: Repeated,
 }
 
@@ -136,6 +138,15 @@ impl Store {
             Typed::GatewayClass(object) => {
                 self.put_gateway_class(mesh, name.name, Some(object), dirty);
             }
+            Typed::HttpRoute(object) => {
+                let name = (Kind::HttpRoute, name);
+                self.routes.put(mesh, name, Some(Route::Http(object)), dirty);
+            }
+            Typed::GrpcRoute(object) => {
+                let name = (Kind::GrpcRoute, name);
+                self.routes.put(mesh, name, Some(Route::Grpc(object)), dirty);
+            }
+            Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
             // The machine starts pods from these; the view knows the pods.
             Typed::ServiceAccount(_)
             | Typed::ConfigMap(_)
@@ -158,6 +169,10 @@ impl Store {
             Kind::PeerAuthentication => self.put_peer_authentication(mesh, name, None, dirty),
             Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
             Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
+            kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
+                self.routes.put(mesh, (kind, name), None, dirty);
+            }
+            Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
             Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
         }
     }
@@ -542,6 +557,16 @@ impl Store {
         self.services.iter()
     }
 
+    /// The Kubernetes Service.
+    pub(super) fn service(&self, name: &ObjectName) -> Option<&ServiceRecord> {
+        self.services.get(name)
+    }
+
+    /// All routes, and the grants for them.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
     /// All ServiceEntries.
     pub(crate) fn service_entries(
         &self,
@@ -569,6 +594,11 @@ impl Store {
         &self,
     ) -> impl Iterator<Item = (&ObjectName, &Arc<AuthorizationPolicy>)> {
         self.policies.iter()
+    }
+
+    /// The AuthorizationPolicy.
+    pub(super) fn policy(&self, name: &ObjectName) -> Option<&Arc<AuthorizationPolicy>> {
+        self.policies.get(name)
     }
 
     /// All PeerAuthentications.

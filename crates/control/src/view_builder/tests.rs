@@ -8,6 +8,8 @@ use ambit_words::ports;
 use serde_json::{Value, json};
 
 mod endpoint_slices;
+mod request_policies;
+mod routes;
 
 use super::*;
 use crate::registry::{CaptureNotes, PodStatus};
@@ -77,17 +79,16 @@ fn peer(namespace: &str, name: &str, spec: &Value) -> Event {
 
 fn names(changes: &[Change]) -> Vec<String> {
     let name = |change: &Change| match change {
-        Change::Workload(it) => format!("+{}", it.name),
-        Change::Service(it) => format!("+{}", it.key),
-        Change::Policy(it) => format!("+{}", it.key),
-        Change::RemoveAddress(it) => format!("-{it}"),
-        Change::RemovePolicy(it) => format!("-{it}"),
-        Change::HttpService(it) => format!("+http {}", it.service),
-        Change::RequestPolicy(it) => format!("+http {}", it.key),
-        Change::RemoveHttpService(it) => format!("-http {it}"),
-        Change::RemoveRequestPolicy(it) => format!("-http {it}"),
+        Change::Workload(it) => Some(format!("+{}", it.name)),
+        Change::Service(it) => Some(format!("+{}", it.key)),
+        Change::Policy(it) => Some(format!("+{}", it.key)),
+        Change::RemoveAddress(it) => Some(format!("-{it}")),
+        Change::RemovePolicy(it) => Some(format!("-{it}")),
+        // `routes` looks at these.
+        Change::HttpService(_) | Change::RemoveHttpService(_) => None,
+        Change::RequestPolicy(_) | Change::RemoveRequestPolicy(_) => None,
     };
-    changes.iter().map(name).collect()
+    changes.iter().filter_map(name).collect()
 }
 
 fn workload(builder: &Builder, name: &str) -> Workload {
@@ -306,7 +307,7 @@ fn one_change_costs_what_depends_on_it() {
     let selector = json!({"matchLabels": {"app": "even"}});
     let web = json!({"selector": {"app": "even"}, "ports": [{"port": 80}]});
     assert_eq!(
-        builder.apply([service("shop", "web", &web)]).len(),
+        names(&builder.apply([service("shop", "web", &web)])).len(),
         26,
         "the service and 25 endpoints"
     );
@@ -411,7 +412,7 @@ fn entries_become_services_and_workloads() {
     let service = the_service(&builder, "shop/a.example");
     assert_eq!(service.addresses[0].prefix_len, Some(24));
     assert_eq!((service.addresses.len(), service.load_balancing.mode), (1, Mode::Passthrough));
-    assert_eq!(builder.apply([delete(Kind::ServiceEntry, "shop", "ext")]).len(), 1);
+    assert_eq!(names(&builder.apply([delete(Kind::ServiceEntry, "shop", "ext")])).len(), 1);
 }
 
 #[test]

@@ -112,6 +112,13 @@ pub(crate) fn port_name(text: &str) -> Option<String> {
     })
 }
 
+/// The name of a field of HTTP: a token (RFC 9110, section 5.6.2).
+pub(crate) fn field_name(text: &str) -> Option<String> {
+    let inner = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
+    let fine = !text.is_empty() && text.bytes().all(inner);
+    (!fine).then(|| format!("`{text}` is no name of a field: it has other characters than a token"))
+}
+
 /// The name of an environment variable: printable ASCII without `=`.
 pub(crate) fn env_name(text: &str) -> Option<String> {
     let fine = !text.is_empty() && text.bytes().all(|c| (0x20..0x7f).contains(&c) && c != b'=');
@@ -216,6 +223,7 @@ mod tests {
             &["a.com", "*.a.com", "a_b.c", "a."],
             &["", "*", "a.*.com", "*a.com", "-a", "a..b", "a b"],
         );
+        check(field_name, &["x-a", "X_b", "*"], &["", "a b", "a:", "é", "a\n"]);
         check(env_name, &["A", "a.b", "A B"], &["", "A=B", "é"]);
         check(data_key, &["a.b_c-d"], &["", "a/b", "..", "."]);
     }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
+use ambit_manifest::routes::{read_grant, read_route};
 use ambit_manifest::{Kind, Typed};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
@@ -233,6 +234,16 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
             |object| read(Kind::GatewayClass, object, as_written, Typed::GatewayClass)
         }
         Kind::Gateway => |object| read(Kind::Gateway, object, as_written, Typed::Gateway),
+        Kind::HttpRoute => {
+            |object| read(Kind::HttpRoute, object, |it| Ok(read_route(it)), Typed::HttpRoute)
+        }
+        Kind::GrpcRoute => {
+            |object| read(Kind::GrpcRoute, object, |it| Ok(read_route(it)), Typed::GrpcRoute)
+        }
+        Kind::ReferenceGrant => |object| {
+            let spec = |spec| Ok(read_grant(spec));
+            read(Kind::ReferenceGrant, object, spec, Typed::ReferenceGrant)
+        },
         _ => |_| Err("it is no kind with a definition".to_owned()),
     };
     // Of a Gateway it is ours to write, and is compared with what it should be.
@@ -290,7 +301,7 @@ fn read<S: Default>(
             namespace,
             name,
             problem,
-            "a policy cannot be read, and is enforced in its strictest reading",
+            "the object cannot be read, and holds in its strictest reading",
         );
     }
     let object = IstioObject {

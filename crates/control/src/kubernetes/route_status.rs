@@ -1,0 +1,129 @@
+//! Writes the state of a route where its author looks: `status.parents` of HTTPRoute and GRPCRoute.
+//!
+//! There is one entry for each service that the route attaches to, of the controller
+//! [`MESH_CONTROLLER`]; entries of other controllers are left unchanged.
+
+use std::collections::BTreeMap;
+
+use ambit_manifest::policy::StatusCondition;
+use ambit_manifest::routes::{MESH_CONTROLLER, ParentRef};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::{ApiError, FIELD_MANAGER, answer};
+use crate::registry::kubernetes::istio;
+use crate::view_builder::Builder;
+use crate::view_builder::http_services;
+use crate::view_builder::routes::RouteName;
+
+/// What is reported about a route: its generation, and the conditions for each parent.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RouteVerdict {
+    generation: i64,
+    parents: Vec<(ParentRef, Vec<StatusCondition>)>,
+}
+
+/// What is to be reported about all routes.
+pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
+    let routes = builder.store().routes().iter();
+    let verdicts = routes.filter_map(|(name, route)| {
+        let routing = builder.routing(name)?;
+        let generation = route.metadata().generation.unwrap_or_default();
+        let parents = http_services::conditions(builder.store(), route, routing);
+        Some((name.clone(), RouteVerdict { generation, parents }))
+    });
+    verdicts.collect()
+}
+
+/// Writes the state of one route, if it differs from what is written.
+pub(super) async fn write(
+    client: &Client,
+    (kind, name): &RouteName,
+    verdict: &RouteVerdict,
+) -> Result<(), ApiError> {
+    let resource = istio(*kind);
+    let routes: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &name.namespace, &resource);
+    let Some(object) = answer(routes.get_opt(&name.name)).await? else { return Ok(()) };
+    let before = object.data.pointer("/status/parents").and_then(Value::as_array);
+    let before = before.cloned().unwrap_or_default();
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let after = merged(&before, verdict, &now);
+    if after == before {
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": { "resourceVersion": object.metadata.resource_version },
+        "status": { "parents": after },
+    });
+    let as_us = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+    answer(routes.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await.map(drop)
+}
+
+/// The entries of `status.parents` as they should be. Times of conditions that did not change stay.
+fn merged(before: &[Value], verdict: &RouteVerdict, now: &str) -> Vec<Value> {
+    let is_own = |entry: &&Value| entry["controllerName"] == MESH_CONTROLLER;
+    let mut after: Vec<Value> = before.iter().filter(|it| !is_own(it)).cloned().collect();
+    for (parent, conditions) in &verdict.parents {
+        let parent = serde_json::to_value(parent).expect("a reference is JSON");
+        let known = before.iter().filter(is_own).find(|entry| entry["parentRef"] == parent);
+        let known = known.and_then(|entry| entry["conditions"].as_array());
+        let since = |condition: &StatusCondition| {
+            let is_same =
+                |it: &&Value| it["type"] == condition.kind && it["status"] == condition.status;
+            let same = known.and_then(|all| all.iter().find(is_same));
+            same.map_or_else(|| json!(now), |it| it["lastTransitionTime"].clone())
+        };
+        let condition = |condition: &StatusCondition| {
+            json!({
+                "type": condition.kind,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": since(condition),
+                "observedGeneration": verdict.generation,
+            })
+        };
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        after.push(json!({
+            "parentRef": parent, "controllerName": MESH_CONTROLLER, "conditions": conditions,
+        }));
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_others_and_times_of_what_did_not_change_stay() {
+        let condition = |status| StatusCondition {
+            kind: "Accepted",
+            status,
+            reason: "Reason",
+            message: "m".to_owned(),
+        };
+        let parent: ParentRef = serde_json::from_value(json!({"name": "web"})).unwrap();
+        let verdict = |generation, status| RouteVerdict {
+            generation,
+            parents: vec![(parent.clone(), vec![condition(status)])],
+        };
+        let other = json!({"parentRef": {"name": "edge"}, "controllerName": "example.com/edge"});
+        let first = merged(std::slice::from_ref(&other), &verdict(1, "True"), "t1");
+        assert_eq!((first.len(), &first[0]), (2, &other));
+        assert_eq!(first[1]["controllerName"], "istio.io/mesh-controller");
+        assert_eq!(first[1]["parentRef"], json!({"name": "web"}));
+        assert_eq!(merged(&first, &verdict(1, "True"), "t2"), first, "nothing changed");
+        let second = merged(&first, &verdict(2, "True"), "t2");
+        let told = |entry: &Value, field: &str| entry["conditions"][0][field].clone();
+        assert_eq!(told(&second[1], "lastTransitionTime"), "t1");
+        assert_eq!(told(&second[1], "observedGeneration"), 2);
+        let third = merged(&second, &verdict(3, "False"), "t3");
+        assert_eq!(told(&third[1], "lastTransitionTime"), "t3");
+        let gone = RouteVerdict { generation: 4, parents: Vec::new() };
+        assert_eq!(merged(&third, &gone, "t4"), [other]);
+    }
+}

@@ -1,0 +1,203 @@
+//! What waypoints know of a service beyond layer 4: what its ports speak, its routes, its policies.
+//!
+//! A waypoint takes a service of which it gets nothing for one that is not known yet, so there is
+//! something for each. A route of the service's own namespace is for everybody (a producer's), one
+//! of another namespace for that namespace's clients alone (a consumer's). Nothing here may leave a
+//! route out because something of it cannot be honoured: its rules then answer 500.
+
+use std::collections::BTreeMap;
+
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::ServiceEntry;
+use ambit_manifest::policy::StatusCondition;
+use ambit_manifest::routes::{GrantFrom, ParentRef};
+use ambit_manifest::routing::{
+    self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
+};
+use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp};
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::view::View;
+use k8s_openapi::api::core::v1::Service;
+
+use super::Mesh;
+use super::routes::{ParentName, Route, RouteName, parent_name};
+use super::services::service_name;
+use super::store::Store;
+
+/// Ports of protocols in which the server speaks first. Where nothing is declared they are bytes.
+const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
+
+/// What is there for routes to refer to.
+pub(super) struct Present<'a> {
+    pub(super) mesh: &'a Mesh,
+    pub(super) store: &'a Store,
+    pub(super) view: &'a View,
+}
+
+impl Backends for Present<'_> {
+    fn service(&self, namespace: &str, name: &str) -> Option<Known> {
+        let object = ObjectName::new(namespace, name);
+        let record = self.store.service(&object)?;
+        let name = service_name(self.mesh, &object);
+        Some(Known { name, ports: service_ports(&record.object) })
+    }
+
+    fn host(&self, namespace: &str, hostname: &str) -> Option<Known> {
+        let name = self.view.service_by_hostname(hostname, namespace)?.key.clone();
+        let owner = owner(self.mesh, self.store, &name)?;
+        Some(Known { name, ports: ports(self.store, &owner)? })
+    }
+
+    fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
+        self.store.routes().is_granted(from, namespace, service)
+    }
+}
+
+/// The object that a service is made of.
+pub(super) fn owner(mesh: &Mesh, store: &Store, name: &ServiceName) -> Option<ParentName> {
+    if let Some((object, _)) = store.kubernetes_service(mesh, name) {
+        return Some((ParentKind::Service, object.clone()));
+    }
+    store.entry_of_host(name).map(|(object, _)| (ParentKind::ServiceEntry, object))
+}
+
+/// The ports of a parent that exists.
+pub(crate) fn ports(store: &Store, parent: &ParentName) -> Option<Vec<Port>> {
+    let (kind, name) = parent;
+    match kind {
+        ParentKind::Service => store.service(name).map(|it| service_ports(&it.object)),
+        ParentKind::ServiceEntry => store.service_entry(name).map(|it| entry_ports(it)),
+    }
+}
+
+/// What holds for the requests to a service.
+pub(super) fn build(
+    store: &Store,
+    routings: &BTreeMap<RouteName, Routing>,
+    owner: &ParentName,
+    service: ServiceName,
+    policies: Vec<PolicyName>,
+) -> ServiceHttp {
+    let ports = ports(store, owner).unwrap_or_default();
+    let (kind, object) = owner;
+    let protocols = match kind {
+        ParentKind::Service => store.service(object).map(|it| of_service(&it.object)),
+        ParentKind::ServiceEntry => store.service_entry(object).map(|it| of_entry(it)),
+    };
+    let mut groups = Vec::new();
+    for (name, route) in store.routes().of_parent(owner) {
+        let Some(routing) = routings.get(name) else { continue };
+        let namespace = &name.1.namespace;
+        let parents = route.parents();
+        let here = parents.iter().filter(|parent| parent_name(parent) == *owner);
+        for port in here.filter_map(|parent| parent.port(Some(&ports)).ok()) {
+            groups.push(RouteGroup {
+                client_namespace: (*namespace != service.namespace).then(|| namespace.clone()),
+                port,
+                rules: routing.rules.clone(),
+            });
+        }
+    }
+    ServiceHttp {
+        protocols: protocols.unwrap_or_default(),
+        routes: Routes::new(groups),
+        policies,
+        ..ServiceHttp::named(service)
+    }
+}
+
+/// The conditions of a route for each service that it attaches to, with the reference as it is
+/// written.
+pub(crate) fn conditions(
+    store: &Store,
+    route: &Route,
+    routing: &Routing,
+) -> Vec<(ParentRef, Vec<StatusCondition>)> {
+    let all = routing::conditions(&routing.problems, routing.rules.len());
+    let of_parent = |parent: &Parent<'_>| {
+        let ports = ports(store, &parent_name(parent));
+        let mut conditions = all.clone();
+        if let Err(why) = parent.port(ports.as_deref()) {
+            conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
+            conditions.insert(0, routing::without_parent(why));
+        }
+        (parent.written.clone(), conditions)
+    };
+    route.parents().iter().map(of_parent).collect()
+}
+
+fn of_service(service: &Service) -> BTreeMap<u16, Protocol> {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    let ports = ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP");
+    let declared = ports.filter_map(|port| {
+        let number = u16::try_from(port.port).ok()?;
+        Some((number, protocol(port.app_protocol.as_deref(), port.name.as_deref(), number)))
+    });
+    declared.filter(|(_, protocol)| *protocol != Protocol::default()).collect()
+}
+
+fn of_entry(entry: &ServiceEntry) -> BTreeMap<u16, Protocol> {
+    let declared = entry.spec.ports.iter().filter_map(|port| {
+        let number = u16::try_from(port.number).ok()?;
+        let declared = Some(port.protocol.as_str()).filter(|protocol| !protocol.is_empty());
+        Some((number, protocol(declared, Some(&port.name), number)))
+    });
+    declared.filter(|(_, protocol)| *protocol != Protocol::default()).collect()
+}
+
+/// What a port speaks: its declared protocol, else the first word of its name, else what is usual
+/// at its number.
+fn protocol(declared: Option<&str>, name: Option<&str>, number: u16) -> Protocol {
+    let declared = declared.map(str::to_lowercase);
+    let word = match declared.as_deref() {
+        Some("kubernetes.io/h2c") => "http2",
+        Some("kubernetes.io/ws") => "http",
+        Some("kubernetes.io/wss") => "https",
+        Some(declared) => declared,
+        None => match name.unwrap_or_default() {
+            name if name == "grpc-web" || name.starts_with("grpc-web-") => "grpc-web",
+            name => name.split('-').next().unwrap_or_default(),
+        },
+    };
+    match word {
+        "http" | "grpc-web" => Protocol::Http,
+        "http2" | "h2c" | "grpc" => Protocol::Http2,
+        "https" | "tls" => Protocol::Tls,
+        "tcp" | "mongo" | "mysql" | "redis" => Protocol::Tcp,
+        _ if SERVER_FIRST.contains(&number) => Protocol::Tcp,
+        _ => Protocol::Detect,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ports_protocol_is_declared_named_or_usual() {
+        use Protocol::{Detect, Http, Http2, Tcp, Tls};
+        for (declared, name, number, expected) in [
+            (None, None, 80, Detect),
+            (None, Some("http"), 80, Http),
+            (None, Some("http-web"), 80, Http),
+            (None, Some("httpx"), 80, Detect),
+            (None, Some("grpc-web-a"), 80, Http),
+            (None, Some("grpc-a"), 80, Http2),
+            (Some("grpc"), Some("tcp"), 80, Http2),
+            (Some("kubernetes.io/h2c"), None, 80, Http2),
+            (Some("kubernetes.io/ws"), None, 80, Http),
+            (Some("kubernetes.io/wss"), None, 80, Tls),
+            (Some("HTTPS"), None, 80, Tls),
+            (Some("example.com/own"), Some("http"), 80, Detect),
+            (None, Some("mysql"), 80, Tcp),
+            (None, Some("db"), 3306, Tcp),
+            (None, Some("http"), 3306, Http),
+        ] {
+            assert_eq!(
+                protocol(declared, name, number),
+                expected,
+                "{declared:?} {name:?} {number}"
+            );
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which AuthorizationPolicies hold for the requests to a service.
+//!
+//! A policy holds for what it is attached to: a Service, a ServiceEntry, the waypoint that a
+//! service names, or all waypoints of a class. One without `targetRefs` and `selector` holds for
+//! its whole namespace, and one in the root namespace for the mesh; Istio's waypoints ignore these.
+//! One with a selector holds for pods, which judge it themselves. A policy that cannot be honoured
+//! denies all that it is for: its whole namespace, where even that cannot be read.
+
+use std::collections::BTreeSet;
+
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::AuthorizationPolicy;
+use ambit_manifest::policy::{self, Target};
+use ambit_manifest::routing::ParentKind;
+use ambit_model::http::policy::{Action, RequestPolicy, RequestRule};
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::service::Service;
+use ambit_model::workload::{GatewayAddress, GatewayDestination};
+
+use super::Mesh;
+use super::routes::ParentName;
+use super::services::service_name;
+use super::store::selector;
+
+/// For which requests a policy holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// For those to, or through, these.
+    Targets(Vec<Target>),
+    /// For all to services of its namespace.
+    Namespace,
+    /// For all.
+    Mesh,
+    /// For none: pods judge it.
+    Pods,
+}
+
+/// A service, as far as policies look at it.
+pub(super) struct Held<'a> {
+    pub(super) name: &'a ServiceName,
+    /// What it is made of.
+    pub(super) owner: &'a ParentName,
+    /// What the view has of it.
+    pub(super) service: Option<&'a Service>,
+}
+
+/// For which requests `policy` holds.
+pub(super) fn scope(mesh: &Mesh, policy: &AuthorizationPolicy) -> Scope {
+    let is_root = policy.metadata.namespace.as_deref() == Some(&*mesh.root_namespace);
+    let everything = if is_root { Scope::Mesh } else { Scope::Namespace };
+    match policy::attachments(policy, &mesh.root_namespace) {
+        Ok(targets) if !targets.is_empty() => Scope::Targets(targets),
+        Ok(_) if selector(policy.spec.selector.as_ref()).is_some() => Scope::Pods,
+        Ok(_) | Err(_) => everything,
+    }
+}
+
+/// What waypoints enforce of `policy`. What of it cannot be honoured makes all of it a denial.
+pub(super) fn enforced(mesh: &Mesh, policy: &AuthorizationPolicy) -> RequestPolicy {
+    let attached = policy::attachments(policy, &mesh.root_namespace);
+    let read = attached.and_then(|_| policy::request_policy(policy));
+    read.unwrap_or_else(|error| {
+        let metadata = &policy.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        tracing::error!(
+            namespace,
+            name,
+            %error,
+            "a policy cannot be honoured: waypoints deny everything that it is for",
+        );
+        RequestPolicy {
+            key: PolicyName::new(namespace, name),
+            action: Action::Deny,
+            is_dry_run: policy::is_dry_run(policy),
+            rules: vec![RequestRule::default()],
+        }
+    })
+}
+
+impl Scope {
+    /// Whether a policy of this scope, in this namespace, holds for a service.
+    pub(super) fn holds(&self, mesh: &Mesh, namespace: &str, service: &Held<'_>) -> bool {
+        match self {
+            Self::Mesh => true,
+            Self::Pods => false,
+            Self::Namespace => *service.name.namespace == *namespace,
+            Self::Targets(targets) => targets.iter().any(|target| match target {
+                Target::Service(name) => is_of(service, ParentKind::Service, name),
+                Target::ServiceEntry(name) => is_of(service, ParentKind::ServiceEntry, name),
+                Target::Gateway(name) => service.gateways().contains(&service_name(mesh, name)),
+                // Whatever class a waypoint is of: it must not be less than the policy says.
+                Target::GatewayClass(_) => true,
+            }),
+        }
+    }
+}
+
+fn is_of(service: &Held<'_>, kind: ParentKind, name: &ObjectName) -> bool {
+    (service.owner.0, &service.owner.1) == (kind, name)
+}
+
+impl Held<'_> {
+    /// The services of the waypoints that its requests may pass, and itself: it may be one.
+    fn gateways(&self) -> BTreeSet<ServiceName> {
+        let named = |gateway: &GatewayAddress| match &gateway.destination {
+            GatewayDestination::Hostname(name) => Some(name.clone()),
+            GatewayDestination::Address(_) | GatewayDestination::Refused(_) => None,
+        };
+        let several = self.service.iter().flat_map(|it| &it.weighted_waypoints);
+        let one = self.service.iter().filter_map(|it| it.waypoint.as_ref());
+        let all = several.map(|(gateway, _)| gateway).chain(one);
+        all.filter_map(named).chain([self.name.clone()]).collect()
+    }
+}

@@ -1,0 +1,100 @@
+//! Checks what routes name against the objects that are there: parents, backends, grants.
+//!
+//! All of it may be applied later, so each is a warning; until then the route answers 500, or
+//! nobody asks it.
+
+use ambit_model::names::ServiceName;
+use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
+
+use super::All;
+use crate::istio::IstioObject;
+use crate::routes::{GrantFrom, RouteSpec};
+use crate::routing::{
+    self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
+};
+use crate::{Finding, Kind, Object, ObjectKey, Typed};
+
+impl Backends for All<'_> {
+    fn service(&self, namespace: &str, name: &str) -> Option<Known> {
+        let key = ObjectKey::new(Kind::Service, namespace, name);
+        let Typed::Service(service) = self.objects.get(&key)? else { return None };
+        let hostname = format!("{name}.{namespace}.svc.{DEFAULT_CLUSTER_DOMAIN}");
+        Some(Known { name: ServiceName::new(namespace, hostname), ports: service_ports(service) })
+    }
+
+    fn host(&self, _: &str, hostname: &str) -> Option<Known> {
+        let suffix = format!(".svc.{DEFAULT_CLUSTER_DOMAIN}");
+        let short = hostname.strip_suffix(suffix.as_str()).and_then(|it| it.split_once('.'));
+        short.and_then(|(name, namespace)| Backends::service(self, namespace, name)).or_else(|| {
+            self.objects.iter().find_map(|(key, typed)| {
+                let Typed::ServiceEntry(entry) = typed else { return None };
+                let is_it = entry.spec.hosts.iter().any(|host| host == hostname);
+                let name = || ServiceName::new(key.namespace.clone(), hostname);
+                is_it.then(|| Known { name: name(), ports: entry_ports(entry) })
+            })
+        })
+    }
+
+    fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
+        self.objects.iter().any(|(key, typed)| match typed {
+            Typed::ReferenceGrant(grant) => {
+                *key.namespace == *namespace && routing::grants(&grant.spec, from, service)
+            }
+            _ => false,
+        })
+    }
+}
+
+impl All<'_> {
+    /// Warns about what a route names and is not there.
+    pub(super) fn route<R: Default>(
+        &self,
+        object: &Object,
+        route: &IstioObject<RouteSpec<R>>,
+        routing: Routing,
+        warnings: &mut Vec<Finding>,
+    ) {
+        let own = &*object.key.namespace;
+        let mut parents = routing::parents(&route.spec, own).peekable();
+        if parents.peek().is_none() {
+            warnings.push(object.finding(
+                "spec.parentRefs",
+                "no Service or ServiceEntry is among the parents: no request asks this route",
+                "name the Service whose requests it routes: `group: \"\"`, `kind: Service`",
+            ));
+        } else if !route.spec.hostnames.is_empty() {
+            warnings.push(object.finding(
+                "spec.hostnames",
+                "at a Service, hosts have no effect: whatever host they name, its requests are \
+                 routed",
+                "remove `hostnames`",
+            ));
+        }
+        for parent in parents {
+            if let Err(what) = parent.port(self.ports(&parent).as_deref()) {
+                warnings.push(object.finding(
+                    format!("spec.parentRefs[{}]", parent.index),
+                    what,
+                    "correct the reference, or add what it names",
+                ));
+            }
+        }
+        for problem in routing.problems.into_iter().filter(|it| it.reason.is_of_reference()) {
+            let what = format!("{}; its share of requests is answered with 500", problem.what);
+            warnings.push(object.finding(problem.at.as_str(), what, problem.remedy));
+        }
+    }
+
+    /// The ports of a parent that exists.
+    fn ports(&self, parent: &Parent<'_>) -> Option<Vec<Port>> {
+        let kind = match parent.kind {
+            ParentKind::Service => Kind::Service,
+            ParentKind::ServiceEntry => Kind::ServiceEntry,
+        };
+        match self.objects.get(&ObjectKey::new(kind, parent.namespace, parent.name))? {
+            Typed::Service(service) => Some(service_ports(service)),
+            Typed::ServiceEntry(entry) => Some(entry_ports(entry)),
+            _ => None,
+        }
+    }
+}
