@@ -73,6 +73,11 @@ impl Outbox {
         }
     }
 
+    /// Nothing follows what is put in, not even another message.
+    pub(crate) fn end(&mut self) {
+        self.shuts_down = true;
+    }
+
     pub(crate) fn is_pending(&self) -> bool {
         self.written < self.buffer.len() || self.is_dirty || self.shuts_down
     }

@@ -47,19 +47,19 @@ pub(super) async fn serve<P: Position>(
             biased;
             begins = timeout(settings.idle_timeout, inbox.begins()) => begins,
             // Between two requests a connection can be closed without a loss.
-            _ = draining.draining() => return,
+            _ = draining.draining() => return finish(&mut inbox, &mut outbox).await,
         };
         if !matches!(begins, Ok(Ok(true))) {
-            return;
+            return finish(&mut inbox, &mut outbox).await;
         }
         let Some((head, framing)) = head(engine, &arrival, &mut inbox, &mut outbox).await else {
-            return finish(&mut inbox).await;
+            return finish(&mut inbox, &mut outbox).await;
         };
         let is_last = guard.is_draining() || ends_at.is_some_and(|at| Instant::now() >= at);
         let client =
             Client { version: head.version(), is_persistent: framing.is_persistent && !is_last };
         let mut body = Body::of_request(framing.body, &settings.limits);
-        let mut is_persistent = false;
+        let (mut is_persistent, mut is_aborted) = (false, false);
         let protocol = match head.version() {
             Version::Http10 => Spoken::Http10,
             Version::Http11 => Spoken::Http11,
@@ -70,14 +70,18 @@ pub(super) async fn serve<P: Position>(
             client,
             is_head,
             has_begun: false,
-            is_aborted: false,
+            is_aborted: &mut is_aborted,
             is_persistent: &mut is_persistent,
         };
         let arriving = Arriving { inbox: &mut inbox, body: &mut body };
         let request = Request { head, framing, protocol };
         exchange::exchange(engine, &arrival, request, arriving, responder).await;
-        if outbox.flush().await.is_err() || !is_persistent {
-            return finish(&mut inbox).await;
+        if outbox.flush().await.is_err() || is_aborted {
+            // An end in good order would make half a response a whole one.
+            return;
+        }
+        if !is_persistent {
+            return finish(&mut inbox, &mut outbox).await;
         }
         if !body.has_ended() && !discard(&mut body, &mut inbox).await {
             return;
@@ -137,9 +141,13 @@ async fn refuse<P: Position>(
     engine.position.record(arrival, &record);
 }
 
-/// Reads for a moment what still comes: a connection that is closed with unread bytes is reset, and
-/// the client may never see the answer.
-async fn finish(inbox: &mut Inbox) {
+/// Ends the connection in good order, and reads for a moment what still comes: one that is closed
+/// with unread bytes is reset, and the client may never see the answer.
+async fn finish(inbox: &mut Inbox, outbox: &mut Outbox) {
+    outbox.end();
+    if !matches!(timeout(LEFT_TIME_MAX, outbox.flush()).await, Ok(Ok(()))) {
+        return;
+    }
     let mut rest = Body::UntilClose;
     discard(&mut rest, inbox).await;
 }
@@ -182,7 +190,8 @@ struct Responder<'a> {
     client: Client,
     is_head: bool,
     has_begun: bool,
-    is_aborted: bool,
+    /// Whether the answer could not be finished.
+    is_aborted: &'a mut bool,
     /// Whether the client may send another request; it is set when the answer is whole.
     is_persistent: &'a mut bool,
 }
@@ -194,7 +203,7 @@ impl Sink for Responder<'_> {
 
     fn finish(&mut self, trailers: Option<Fields>) {
         self.outbox.finish(trailers.as_ref());
-        *self.is_persistent = self.client.is_persistent && !self.is_aborted;
+        *self.is_persistent = self.client.is_persistent && !*self.is_aborted;
     }
 
     fn is_pending(&self) -> bool {
@@ -258,7 +267,7 @@ impl Respond for Responder<'_> {
     }
 
     fn abort(&mut self) {
-        self.is_aborted = true;
+        *self.is_aborted = true;
         *self.is_persistent = false;
     }
 
