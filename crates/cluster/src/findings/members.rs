@@ -169,7 +169,9 @@ fn waypoints(facts: &Facts, report: &mut Report) {
                 "asks for the waypoint {waypoint}, which does not exist: captured clients are \
                  refused rather than sent around it"
             ),
-            format!("make it with `ambit waypoint apply --kube`, or remove the label {USE_WAYPOINT}"),
+            format!(
+                "make it with `ambit waypoint apply --kube`, or remove the label {USE_WAYPOINT}"
+            ),
         );
     }
 }
