@@ -6,6 +6,7 @@ mod bench;
 mod kube;
 mod plan;
 mod probe;
+mod state;
 mod waypoint;
 
 use std::ffi::OsString;
@@ -23,6 +24,7 @@ pub(crate) use bench::BenchArgs;
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
+pub(crate) use state::StateArgs;
 pub(crate) use waypoint::{WaypointArgs, WaypointCommand, WaypointShape, WaypointTarget};
 
 /// Ambit, a service mesh without sidecars.
@@ -169,15 +171,6 @@ impl Command {
             _ => None,
         }
     }
-}
-
-/// Which machine.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct StateArgs {
-    /// The state directory of the mesh on this machine [env: AMBIT_STATE] [default: /run/ambit, or
-    /// without root below $XDG_RUNTIME_DIR].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) state: Option<PathBuf>,
 }
 
 /// `ambit demo`.

@@ -1,6 +1,6 @@
 //! Where the mesh can be measured: the nodes that take pods, and the image of the node proxies.
 
-use ambit_words::names::PROXY;
+use ambit_words::names::{ISTIO_PROXY, PROXY};
 use serde_json::Value;
 
 use crate::api::{ClusterError, Form};
@@ -8,7 +8,7 @@ use crate::json::{condition, items, name, text};
 use crate::workloads::{LiveNode, sort};
 
 /// What a proxy's container is called.
-pub const PROXY_CONTAINER: &str = "istio-proxy";
+pub const PROXY_CONTAINER: &str = ISTIO_PROXY;
 
 /// A node that takes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -98,7 +98,7 @@ impl Authentication {
         let now = SystemTime::now();
         let caller = self.callers.caller(metadata, from, &self.world, now).await?;
         // Before the account is looked at: a waypoint never speaks for its node, whatever its name.
-        if self.world.is_waypoint(&caller) {
+        if caller.is_waypoint(&self.world) {
             return Ok(Caller { speaks_for: SpeaksFor::Waypoint, ..caller });
         }
         let is_trusted = |(namespace, name): &(Text, Text)| {
@@ -109,5 +109,99 @@ impl Authentication {
             return Ok(caller);
         }
         Err(Refusal::Untrusted(caller.subject()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use ambit_manifest::{Kind, stored};
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::callers::Reviews;
+    use crate::kubernetes::fake::FakeApi;
+    use crate::metrics::Metrics;
+    use crate::registry::Event;
+    use crate::view_builder::{Mesh, Vips};
+
+    /// A token of the cluster that tells this name from others.
+    fn token(name: &str) -> String {
+        let exp = SystemTime::now() + Duration::from_secs(600);
+        let exp = exp.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let body = json!({"aud": ["istio-ca"], "exp": exp, "name": name}).to_string();
+        format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(body))
+    }
+
+    /// A pod as a kubelet's API server has it.
+    fn pod(namespace: &str, name: &str, account: &str, of: &str) -> Value {
+        let labels = json!({"gateway.networking.k8s.io/gateway-name": of,
+            "gateway.istio.io/managed": "istio.io-mesh-controller", "pod-template-hash": "h"});
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet",
+            "name": format!("{of}-h"), "uid": "r", "controller": true});
+        json!({
+            "metadata": {"namespace": namespace, "name": name, "uid": name, "labels": labels,
+                "ownerReferences": [owner]},
+            "spec": {"nodeName": "node-1", "serviceAccountName": account, "containers": []},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.9"}]},
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_a_cluster_a_pod_is_a_waypoint_by_its_gateway_and_its_account() {
+        let api = FakeApi::default();
+        let path = std::env::temp_dir().join("ambit-authentication-none");
+        let metrics = Arc::new(Metrics::new());
+        let world = Arc::new(World::new(Mesh::sample(), Vips::default(), path, metrics));
+        let put = |kind, object: &Value| {
+            Event::Put(stored(kind, object.to_string().as_bytes()).expect("an object"))
+        };
+        let gateway = |namespace: &str, name: &str| {
+            json!({"apiVersion": "", "kind": "Gateway",
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": {"gatewayClassName": "istio-waypoint",
+                    "listeners": [{"name": "mesh", "protocol": "HBONE", "port": 15008}]}})
+        };
+        world.apply(vec![
+            put(Kind::Gateway, &gateway("shop", "way")),
+            put(Kind::Gateway, &gateway("istio-system", "ztunnel")),
+        ]);
+        let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
+        let trusted_accounts = vec![("istio-system".into(), "ztunnel".into())];
+        let authentication = Authentication { callers, world: world.clone(), trusted_accounts };
+        let check = async |namespace: &str, account: &str, of: &str, expected| {
+            let name = format!("{namespace}-{account}-{of}");
+            world.apply(vec![put(Kind::Pod, &pod(namespace, &name, account, of))]);
+            let token = token(&name);
+            let user = format!("system:serviceaccount:{namespace}:{account}");
+            api.review(
+                &token,
+                json!({"authenticated": true, "audiences": ["istio-ca"],
+                "user": {"username": user, "extra": {
+                    "authentication.kubernetes.io/pod-name": [name],
+                    "authentication.kubernetes.io/pod-uid": [name]}}}),
+            );
+            let mut metadata = MetadataMap::new();
+            metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
+            let caller = authentication.caller(&metadata, None).await;
+            match (caller, expected) {
+                (Ok(caller), Some(speaks_for)) => {
+                    assert_eq!(caller.speaks_for, speaks_for, "{name}");
+                    assert_eq!(caller.node, "node-1");
+                }
+                (Err(Refusal::Untrusted(_)), None) => {}
+                (caller, _) => panic!("{name}: {caller:?}"),
+            }
+        };
+        check("shop", "way", "way", Some(SpeaksFor::Waypoint)).await;
+        check("shop", "web", "way", None).await;
+        check("shop", "way", "other", None).await;
+        check("bank", "way", "way", None).await;
+        check("istio-system", "ztunnel", "nothing", Some(SpeaksFor::Node)).await;
+        // Not for its node, though the account is that of the node proxies.
+        check("istio-system", "ztunnel", "ztunnel", Some(SpeaksFor::Waypoint)).await;
     }
 }

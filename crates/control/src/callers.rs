@@ -1,7 +1,7 @@
 //! Callers: verifies the bearer token of a node's proxy or of a waypoint's pod.
 //!
-//! On one machine control signs the tokens itself, and accepts one only from an address of its
-//! node or pod: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
+//! On one machine control signs the tokens itself, and accepts one only from an address of its node
+//! or pod: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
 //! it can say whether one is valid: the pod that it was issued to must still exist. It is never
 //! asked about a token that it has not signed, see [`crate::issuer`]. Its positive answers are
 //! remembered for a minute, by the token's hash; a token itself is never kept and never part of an
@@ -71,6 +71,12 @@ pub(crate) enum SpeaksFor {
 }
 
 impl Caller {
+    /// Whether its pod is a waypoint's.
+    pub(crate) fn is_waypoint(&self, world: &World) -> bool {
+        let pod = self.pod.as_ref();
+        pod.is_some_and(|pod| world.is_waypoint(&self.namespace, &self.service_account, pod))
+    }
+
     /// Whom its calls, streams and connections count for: its node, or its pod, which no node has
     /// the name of.
     pub(crate) fn account_holder(&self) -> String {

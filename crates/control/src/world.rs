@@ -14,12 +14,12 @@ use ambit_manifest::ObjectName;
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::view::Change;
+use ambit_tls::token::PodClaim;
 use ambit_wire::xds::resources::Resources;
 use ambit_words::error_chain;
 use tokio::sync::watch;
 
 use crate::ca::Holder;
-use crate::callers::Caller;
 use crate::durable::{self, PRIVATE};
 use crate::metrics::Metrics;
 use crate::registry::{Batch, Event};
@@ -143,18 +143,17 @@ impl World {
         })
     }
 
-    /// Whether the caller's pod is a waypoint's, and may run. It must be the very pod that the
+    /// Whether this pod of a token is a waypoint's, and may run. It must be the very pod that the
     /// token was given to, with the token's account.
-    pub(crate) fn is_waypoint(&self, caller: &Caller) -> bool {
-        let Some(claim) = &caller.pod else { return false };
-        let name = ObjectName::new(&caller.namespace, &claim.name);
+    pub(crate) fn is_waypoint(&self, namespace: &str, account: &str, claim: &PodClaim) -> bool {
+        let name = ObjectName::new(namespace, &claim.name);
         let builder = self.read();
         let store = builder.store();
         store.pod(&name).is_some_and(|(pod, state)| {
             *pod.uid == *claim.uid
-                && *pod.service_account == *caller.service_account
+                && *pod.service_account == *account
                 && state.may_run(pod)
-                && store.gateways().of_pod(&caller.namespace, pod).is_some()
+                && store.gateways().of_pod(namespace, pod).is_some()
         })
     }
 

@@ -365,7 +365,7 @@ impl StreamTask {
         match &self.caller {
             Some(caller)
                 if caller.speaks_for == SpeaksFor::Waypoint
-                    && !self.discovery.world.is_waypoint(caller) =>
+                    && !caller.is_waypoint(&self.discovery.world) =>
             {
                 let what = "this pod is no longer a waypoint's";
                 Err(End::Told(Status::permission_denied(what)))

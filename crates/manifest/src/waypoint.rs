@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use ambit_words::annotations::LAST_APPLIED;
 use ambit_words::labels;
-use ambit_words::names::{POD_TOKEN, ROOT_CONFIG_MAP, ROOTS, TOKEN_AUDIENCE, TOKENS};
+use ambit_words::names::{ISTIO_PROXY, POD_TOKEN, ROOT_CONFIG_MAP, ROOTS, TOKEN_AUDIENCE, TOKENS};
 use ambit_words::ports::{HBONE, PROXY_METRICS, PROXY_READINESS};
 use serde_json::{Value, json};
 
@@ -18,8 +18,6 @@ use super::gateway::{Gateway, Infrastructure, UNSUPPORTED_PROTOCOL, UNSUPPORTED_
 
 /// What [`labels::GATEWAY_MANAGED`] says of what is made for a waypoint.
 pub const MANAGED: &str = "istio.io-mesh-controller";
-/// The container, by the name that Istio's tools look for.
-const CONTAINER: &str = "istio-proxy";
 /// The user that it runs as in a cluster.
 const USER: u32 = 1337;
 /// Seconds for which a token of a pod is good in a cluster; the kubelet replaces it in time.
@@ -206,7 +204,7 @@ fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
 fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
     let port = |name: &str, number: u16| json!({"name": name, "containerPort": number});
     let mut container = json!({
-        "name": CONTAINER,
+        "name": ISTIO_PROXY,
         "image": common.image,
         "env": environment(gateway, common),
         "ports": [
@@ -244,7 +242,10 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
 }
 
 fn environment(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
-    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let field = |name: &str, path: &str| {
+        let reference = json!({ "fieldPath": path });
+        json!({"name": name, "valueFrom": {"fieldRef": reference}})
+    };
     let text = |name: &str, value: &str| json!({"name": name, "value": value});
     let network = gateway.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NETWORK));
     let mut all = vec![

@@ -1,9 +1,9 @@
 //! Tokens of nodes and of pods: JWT ES256, shaped like a Kubernetes service account token.
 //!
-//! Control signs a token for each node and each waypoint's pod, and verifies what nodes present. There is one algorithm and
-//! one issuer: the header is compared with them, never obeyed. Claims are read only after the
-//! signature is verified. A token without an expiry, for another audience or from another issuer is
-//! refused. A token is a secret: it is never part of an error.
+//! Control signs a token for each node and each waypoint's pod, and verifies what nodes present.
+//! There is one algorithm and one issuer: the header is compared with them, never obeyed. Claims
+//! are read only after the signature is verified. A token without an expiry, for another audience
+//! or from another issuer is refused. A token is a secret: it is never part of an error.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

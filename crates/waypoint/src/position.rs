@@ -206,13 +206,24 @@ impl Position for Here {
 
     async fn rules(&self, arrival: &Arrival) -> Option<Holds> {
         let destination = arrival.destination;
-        let found = wait_for_view(&self.plane.mesh, |view| {
+        let known = |view: &View| {
             let name = self.name_of(view, destination)?;
             view.http_service(&name).cloned()
-        });
-        let http = found.await?;
-        let namespace = arrival.source.identity().map(|it| it.namespace.clone());
-        Some(Holds { view: self.view(), http, port: destination.port(), namespace })
+        };
+        let hold = |view: Arc<View>, http| {
+            let namespace = arrival.source.identity().map(|it| it.namespace.clone());
+            Holds { view, http, port: destination.port(), namespace }
+        };
+        let view = self.view();
+        if let Some(http) = known(&view).filter(|http| is_whole(&view, http)) {
+            return Some(hold(view, http));
+        }
+        // The name of a policy may come before the policy, which denies if it does not come.
+        let whole = |view: &View| known(view).filter(|http| is_whole(view, http)).map(drop);
+        wait_for_view(&self.plane.mesh, whole).await;
+        let view = self.view();
+        let http = known(&view)?;
+        Some(hold(view, http))
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Delivery>, Unreachable> {
@@ -361,6 +372,11 @@ impl Rules for Holds {
             Protocol::Detect | Protocol::Tcp | Protocol::Tls => None,
         }
     }
+}
+
+/// Whether no policy is missing.
+fn is_whole(view: &View, http: &ServiceHttp) -> bool {
+    view.request_policies_of(http).all(|policy| policy.is_ok())
 }
 
 fn traffic<'v>(

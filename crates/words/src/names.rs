@@ -14,6 +14,9 @@ pub const CONTROL: &str = "istiod";
 pub const CONTROL_HOST: &str = "istiod.istio-system.svc";
 /// The node proxies' DaemonSet and service account.
 pub const PROXY: &str = "ztunnel";
+/// The container of Istio's sidecars and gateways; that of waypoints here, for tools that look for
+/// it.
+pub const ISTIO_PROXY: &str = "istio-proxy";
 /// The control plane's Lease: who holds it leads.
 pub const CONTROL_LEASE: &str = "ambit-control";
 /// The CNI plugin, and its file on a node.

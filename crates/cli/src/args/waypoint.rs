@@ -3,7 +3,8 @@
 use ambit_manifest::gateway::AMBIT_WAYPOINT;
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{KubeArgs, StateArgs};
+use super::kube::KubeArgs;
+use super::state::StateArgs;
 
 /// `ambit waypoint`.
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ pub(crate) enum WaypointCommand {
 
 impl WaypointCommand {
     /// Which machine.
-    pub(super) fn state(&mut self) -> &mut StateArgs {
+    pub(crate) fn state(&mut self) -> &mut StateArgs {
         match self {
             Self::Apply(args) => &mut args.target.state,
             Self::Generate(args) => &mut args.target.state,
@@ -44,7 +45,7 @@ impl WaypointCommand {
     }
 
     /// Which cluster.
-    pub(super) fn kube(&self) -> &KubeArgs {
+    pub(crate) fn kube(&self) -> &KubeArgs {
         match self {
             Self::Apply(args) => &args.target.kube,
             Self::Generate(args) => &args.target.kube,

@@ -1,10 +1,15 @@
 //! The pods and services of the mesh: is each in the state that its labels ask for?
 
+use std::collections::BTreeSet;
+
 use ambit_words::annotations::{
     BYPASS_INBOUND_CAPTURE, CAPTURE_LACKS, ENABLED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
 };
-use ambit_words::labels::{AMBIENT, CUT_OPEN_CONNECTIONS, DATAPLANE_MODE, NONE, USE_WAYPOINT};
-use ambit_words::names::CNI_PLUGIN;
+use ambit_words::labels::{
+    AMBIENT, CUT_OPEN_CONNECTIONS, DATAPLANE_MODE, GATEWAY_MANAGED, GATEWAY_NAME, NONE,
+    USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
+};
+use ambit_words::names::{CNI_PLUGIN, ISTIO_PROXY};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -13,8 +18,6 @@ use crate::Facts;
 use crate::facts::List;
 use crate::json::{annotation, items, label, name, namespace, text};
 
-/// The container of a sidecar.
-const SIDECAR: &str = "istio-proxy";
 /// A pod that started less long ago may still be on its way.
 const STARTED_SECONDS_MIN: i64 = 15;
 
@@ -76,7 +79,7 @@ fn standing(pod: &Value, report: &mut Report) {
 fn member(facts: &Facts, pod: &Value, is_captured: bool, report: &mut Report) {
     let place = || object("Pod", pod);
     let containers = || items(pod, "/spec/containers").chain(items(pod, "/spec/initContainers"));
-    if containers().any(|container| name_of(container) == SIDECAR) {
+    if containers().any(|container| name_of(container) == ISTIO_PROXY) {
         report.warning("sidecar", place()).says(
             "has a sidecar and is not captured: it speaks for itself",
             "remove the namespace's injection label and restart the pod",
@@ -141,21 +144,34 @@ fn runs(pod: &Value) -> bool {
     text(pod, "/status/phase") == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
+/// What names a waypoint that control has made no Service for: there is no such Gateway, or it is
+/// not accepted.
 fn waypoints(facts: &Facts, report: &mut Report) {
+    let services = facts.known(List::Services).iter();
+    let made = services.filter_map(|it| {
+        label(it, GATEWAY_MANAGED)?;
+        Some((namespace(it), label(it, GATEWAY_NAME)?))
+    });
+    let made: BTreeSet<(&str, &str)> = made.collect();
     let of = |kind: &'static str, list: List| facts.known(list).iter().map(move |it| (kind, it));
     let labelled = of("Service", List::Services)
         .chain(of("Namespace", List::Namespaces))
         .chain(of("Pod", List::Pods));
     for (kind, it) in labelled {
         let named = label(it, USE_WAYPOINT).filter(|waypoint| ![NONE, ""].contains(waypoint));
-        if let Some(waypoint) = named {
-            report.error("waypoint", object(kind, it)).says(
-                format!(
-                    "asks for the waypoint {waypoint}, and layer 7 is not available yet: captured \
-                     clients are refused rather than sent around it"
-                ),
-                format!("remove the label {USE_WAYPOINT}"),
-            );
+        let Some(waypoint) = named else { continue };
+        let own = if kind == "Namespace" { name(it) } else { namespace(it) };
+        if made.contains(&(label(it, USE_WAYPOINT_NAMESPACE).unwrap_or(own), waypoint)) {
+            continue;
         }
+        report.error("waypoint", object(kind, it)).says(
+            format!(
+                "asks for the waypoint {waypoint}, which does not exist: captured clients are \
+                 refused rather than sent around it"
+            ),
+            format!(
+                "make it with `ambit waypoint apply --kube`, or remove the label {USE_WAYPOINT}"
+            ),
+        );
     }
 }

@@ -544,6 +544,14 @@ fn members_that_are_not_what_their_labels_say() {
         it.the("Service", "web")["metadata"]["labels"]["istio.io/use-waypoint"] = json!("wp");
     };
     running(waypoint, &[(Error, "waypoint", "Service app/web: asks for the waypoint wp")]);
+    // The Service of the waypoint itself stands for it here.
+    let made = |it: &mut Cluster| {
+        let labels = &mut it.the("Service", "web")["metadata"]["labels"];
+        labels["istio.io/use-waypoint"] = json!("wp");
+        labels["gateway.networking.k8s.io/gateway-name"] = json!("wp");
+        labels["gateway.istio.io/managed"] = json!("istio.io-mesh-controller");
+    };
+    running(made, &[]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use ambit_model::workload::WorkloadKind;
 use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT;
 
+use super::gateways;
 use crate::view_builder::Builder;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
@@ -34,6 +35,7 @@ const SAME_RULE_MAX: usize = 20;
 /// All findings; errors come first.
 pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     let mut found = bounded(waypoints(builder.store()));
+    found.extend(bounded(gateways::findings(builder)));
     found.extend(bounded(policies(builder)));
     found.extend(bounded(routes(builder)));
     found.extend(bounded(slips(builder.store())));
@@ -324,6 +326,33 @@ mod tests {
             assert!(finding.what.contains(part), "{} lacks {part}", finding.what);
             assert!(!finding.remedy.is_empty());
         }
+    }
+
+    #[test]
+    fn a_gateway_that_is_not_programmed_says_why() {
+        let gateway = |accepted: &str, programmed: &str| {
+            let mut object = of(
+                Kind::Gateway,
+                "way",
+                &json!({}),
+                &json!({
+                "gatewayClassName": "ambit-waypoint",
+                "listeners": [{"name": "mesh", "protocol": "HBONE", "port": 15008}]}),
+            );
+            let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": format!("no {kind}")});
+            let conditions = [condition("Accepted", accepted), condition("Programmed", programmed)];
+            object.1["status"] = json!({ "conditions": conditions });
+            object
+        };
+        check(&[gateway("True", "True")], &[]);
+        check(
+            &[gateway("True", "False")],
+            &[(Severity::Warning, "gateway", "Gateway app/way", "no Programmed")],
+        );
+        check(
+            &[gateway("False", "False")],
+            &[(Severity::Error, "gateway", "Gateway app/way", "no Accepted")],
+        );
     }
 
     #[test]

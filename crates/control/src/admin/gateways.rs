@@ -1,8 +1,8 @@
-//! The list of Gateways that ask for waypoints.
+//! The list of Gateways that ask for waypoints, and what is wrong with them.
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::gateway::Gateway;
-use ambit_wire::admin;
+use ambit_wire::admin::{self, Finding, Severity};
 use ambit_words::labels::{REVISION, WAYPOINT_FOR};
 use serde_json::Value;
 
@@ -17,6 +17,29 @@ pub(super) fn gateways(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
         namespace.is_none_or(|it| *it == *name.namespace) && gateways.is_of_waypoints(class)
     });
     wanted.map(|(name, it)| gateway(builder, name, it)).collect()
+}
+
+/// Gateways that are not accepted, and waypoints that do not run.
+pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
+    let finding = |gateway: admin::Gateway| {
+        let failed = gateway
+            .conditions
+            .into_iter()
+            .find(|it| ["Accepted", "Programmed"].contains(&&*it.kind) && it.status == "False")?;
+        let is_accepted = failed.kind != "Accepted";
+        let remedy = match is_accepted {
+            true => format!("see `ambit get pods -n {}`", gateway.namespace),
+            false => "correct the Gateway".to_owned(),
+        };
+        Some(Finding {
+            severity: if is_accepted { Severity::Warning } else { Severity::Error },
+            rule: "gateway".into(),
+            object: format!("Gateway {}/{}", gateway.namespace, gateway.name),
+            what: format!("what names it as its waypoint is refused: {}", failed.message),
+            remedy,
+        })
+    };
+    gateways(builder, None).into_iter().filter_map(finding).collect()
 }
 
 fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Gateway {

@@ -2,8 +2,8 @@
 //!
 //! The caller is a node's proxy or a waypoint's pod, authenticated by its token before its request
 //! is read. A proxy may have certificates only for identities whose pods run on its node: a stolen
-//! node token gives access to that node's pods alone. A waypoint may have its own alone. Every refusal gives its reason, to the caller and in the log; the token
-//! itself is never part of it.
+//! node token gives access to that node's pods alone. A waypoint may have its own alone. Every
+//! refusal gives its reason, to the caller and in the log; the token itself is never part of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

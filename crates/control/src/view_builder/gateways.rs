@@ -268,7 +268,7 @@ mod tests {
             "spec": {"controllerName": "example.com/other"}});
         let class = Arc::new(serde_json::from_value(class).unwrap());
         let of_class = all.put_class("istio-waypoint".into(), Some(class));
-        assert_eq!(of_class, [name.clone()]);
+        assert_eq!(of_class, std::slice::from_ref(&name));
         assert!(!all.is_waypoint(&name));
         let unchanged = all.gateways[&name].clone();
         assert!(!all.put(name, Some(unchanged)), "nothing that matters changed");

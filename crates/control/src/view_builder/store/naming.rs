@@ -1,0 +1,71 @@
+//! Gateways, and what may name them as waypoints.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::{Gateway, GatewayClass};
+use ambit_model::Text;
+use ambit_model::names::ServiceName;
+use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
+
+use super::Store;
+use crate::view_builder::gateways::named_waypoint;
+use crate::view_builder::selectors::Labels;
+use crate::view_builder::{Dirty, Mesh, services};
+
+impl Store {
+    pub(super) fn put_gateway(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        gateway: Option<Arc<Gateway>>,
+        dirty: &mut Dirty,
+    ) {
+        if self.gateways.put(name.clone(), gateway) {
+            self.mark_naming(mesh, &name, dirty);
+        }
+    }
+
+    pub(super) fn put_gateway_class(
+        &mut self,
+        mesh: &Mesh,
+        name: Text,
+        class: Option<Arc<GatewayClass>>,
+        dirty: &mut Dirty,
+    ) {
+        for gateway in self.gateways.put_class(name, class) {
+            self.mark_naming(mesh, &gateway, dirty);
+        }
+    }
+
+    /// Marks what may name a Gateway as its waypoint, and the waypoint's own pods.
+    fn mark_naming(&self, mesh: &Mesh, gateway: &ObjectName, dirty: &mut Dirty) {
+        let named_by = |labels: &Labels| named_waypoint(labels) == Some(&*gateway.name);
+        let naming = self.namespaces.iter().filter(|(_, record)| named_by(&record.labels));
+        let naming: BTreeSet<&Text> = naming.map(|(name, _)| name).collect();
+        for namespace in &naming {
+            dirty.members.extend(self.members.select(namespace, &Labels::new()));
+        }
+        let label = |key: &str| Labels::from([(key.to_owned(), gateway.name.to_string())]);
+        dirty.members.extend(self.members.select_everywhere(&label(USE_WAYPOINT)));
+        dirty.members.extend(self.members.select(&gateway.namespace, &label(GATEWAY_NAME)));
+        // A Service of the waypoint's own has no waypoint, so it may be any of the namespace.
+        let is_marked = |name: &ObjectName, labels: Option<&Labels>| {
+            name.namespace == gateway.namespace
+                || naming.contains(&name.namespace)
+                || labels.is_some_and(named_by)
+        };
+        let services = self.services.iter();
+        let services =
+            services.filter(|(name, it)| is_marked(name, it.object.metadata.labels.as_ref()));
+        dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
+        let entries = self.service_entries.iter();
+        let entries = entries.filter(|(name, it)| is_marked(name, it.metadata.labels.as_ref()));
+        for (name, entry) in entries {
+            let hosts = entry.spec.hosts.iter();
+            let service = |host: &String| ServiceName::new(name.namespace.clone(), host.as_str());
+            dirty.services.extend(hosts.map(service));
+        }
+    }
+}
