@@ -237,7 +237,7 @@ fn swelling() {
                 head.extend(frame(CONTINUATION, flags, stream, &field));
             }
             victim.peer.write_all(&head).await.unwrap();
-            // One after the other: what the server reads at once is a peak that the allocator keeps.
+            // One after the other: what is read at once is a peak that the allocator keeps.
             victim.still_answers("long headers").await;
         }
         assert_eq!(victim.asked.get(), MAX_SERVER_STREAMS as usize);
