@@ -3,10 +3,13 @@
 //! equal.
 #![no_main]
 
+use ambit_model::http::policy::RequestPolicy;
+use ambit_model::http::service::ServiceHttp;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_wire::convert::policy;
 use ambit_wire::kubernetes;
+use ambit_wire::proto::ambit::http;
 use ambit_wire::proto::istio::{security, workload};
 use ambit_wire::zds;
 use libfuzzer_sys::fuzz_target;
@@ -35,6 +38,18 @@ fuzz_target!(|bytes: &[u8]| {
         && let Ok(value) = Service::try_from(message)
     {
         let again = Service::try_from(workload::Service::from(&value));
+        assert_eq!(again.as_ref(), Ok(&value));
+    }
+    if let Ok(message) = http::Service::decode(bytes)
+        && let Ok(value) = ServiceHttp::try_from(message)
+    {
+        let again = ServiceHttp::try_from(http::Service::from(&value));
+        assert_eq!(again.as_ref(), Ok(&value));
+    }
+    if let Ok(message) = http::RequestPolicy::decode(bytes)
+        && let Ok(value) = RequestPolicy::try_from(message)
+    {
+        let again = RequestPolicy::try_from(http::RequestPolicy::from(&value));
         assert_eq!(again.as_ref(), Ok(&value));
     }
     if let Ok(reading) = policy::read(bytes)

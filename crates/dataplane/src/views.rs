@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ambit_model::http::waypoint::Needed;
 use ambit_model::names::ServiceName;
-use ambit_model::view::{Change, View};
+use ambit_model::view::View;
 use ambit_net::grpc;
 use ambit_net::grpc::messages::{self, Limit, Messages};
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
@@ -272,12 +272,16 @@ impl Views {
         let mut wanted = Vec::new();
         if !changes.is_empty() {
             let mut view = (**self.mesh.view.load()).clone();
-            let changes_needs = changes.iter().any(|change| self.changes_needs(change));
+            let changes_needs = self.waypoint.as_ref().is_some_and(|own| {
+                changes.iter().any(|change| view.changes_needs_of_waypoint(own, change))
+            });
             changes.into_iter().for_each(|change| view.apply(change));
+            // First, because to find out what else is needed takes time.
+            self.mesh.publish(view.clone());
             if changes_needs {
                 wanted = self.want(&mut view);
+                self.mesh.publish(view);
             }
-            self.mesh.publish(view);
         }
         let complete = self.is_complete();
         if complete {
@@ -301,23 +305,6 @@ impl Views {
     /// Whether all is known without which nothing can be served.
     fn is_complete(&self) -> bool {
         self.client.is_complete() && LAYER7.iter().all(|it| self.client.is_answered(*it))
-    }
-
-    /// Whether a change may change what a waypoint needs.
-    fn changes_needs(&self, change: &Change) -> bool {
-        let Some(own) = &self.waypoint else { return false };
-        match change {
-            Change::Service(_)
-            | Change::RemoveAddress(_)
-            | Change::HttpService(_)
-            | Change::RemoveHttpService(_) => true,
-            // Others may name the waypoint by its address.
-            Change::Workload(workload) => workload.services.contains_key(own),
-            Change::Policy(_)
-            | Change::RemovePolicy(_)
-            | Change::RequestPolicy(_)
-            | Change::RemoveRequestPolicy(_) => false,
-        }
     }
 
     /// Asks for what a waypoint needs by this view, and drops the rest from it.

@@ -3,8 +3,8 @@
 //! A reference that a cluster would refuse, or would wait for without end (a namespace, a service
 //! account), is an error. What works differently from what its author may expect is a warning: a
 //! policy that only layer 7 could enforce, with the clients that it cuts off; a Service that
-//! selects nothing; a slice that no Service uses; a route whose backends are not there. Nothing here may look at a single object's own
-//! syntax.
+//! selects nothing; a slice that no Service uses; a route whose backends are not there. Nothing
+//! here may look at a single object's own syntax.
 
 mod policies;
 mod routes;

@@ -290,7 +290,7 @@ fn brackets(text: &str) -> Option<Vec<&str>> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let keys: Vec<&str> = inner.split("][").collect();
     let is_key = |key: &&str| !key.is_empty() && !key.contains(['[', ']']);
-    keys.iter().all(|key| is_key(&key)).then_some(keys)
+    keys.iter().all(is_key).then_some(keys)
 }
 
 /// RFC 9110, section 5.6.2.

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use super::core::number;
 use super::names::{self, require};
 use crate::finding::{Issues, Path};
 use crate::routes::{ReferenceGrantSpec, RouteSpec};
@@ -18,8 +17,8 @@ pub(crate) fn parents<R: Default>(spec: &RouteSpec<R>, at: &Path, issues: &mut I
         if let Some(namespace) = &parent.namespace {
             require(issues, &at.field("namespace"), names::dns_label, namespace);
         }
-        if let Some(port) = parent.port {
-            number(port, &at.field("port"), issues);
+        if let Some(what) = parent.port.and_then(names::port_number) {
+            issues.error(&at.field("port"), what, "write the number of a port");
         }
         let named = (&parent.group, &parent.kind, &parent.namespace, &parent.name);
         if !seen.insert((named, parent.port, &parent.section_name)) {

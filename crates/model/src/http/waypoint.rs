@@ -7,8 +7,13 @@ use std::collections::BTreeSet;
 
 use crate::names::{PolicyName, ServiceName};
 use crate::service::Service;
+<<<<<<< HEAD
 use crate::view::View;
 use crate::workload::{GatewayAddress, GatewayDestination, Workload};
+=======
+use crate::view::{Change, View};
+use crate::workload::{GatewayAddress, GatewayDestination};
+>>>>>>> h-b
 
 /// Names that a waypoint asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +39,7 @@ impl View {
         Needed { services: &fronted | &destinations, policies }
     }
 
+<<<<<<< HEAD
     /// Whether a workload names the waypoint whose own service is `own`.
     pub fn is_workload_fronted_by(&self, workload: &Workload, own: &ServiceName) -> bool {
         workload.waypoint.as_deref().is_some_and(|gateway| self.is_waypoint(gateway, own))
@@ -41,6 +47,42 @@ impl View {
 
     /// Whether a service names the waypoint whose own service is `own`, also as one of several.
     pub fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
+=======
+    /// Whether a change of this view may change what that waypoint needs. Most do not, and to find
+    /// out what it needs costs a walk over all services.
+    pub fn changes_needs_of_waypoint(&self, own: &ServiceName, change: &Change) -> bool {
+        match change {
+            Change::Service(new) => {
+                let waypoints = |it: &Service| (it.waypoint.clone(), it.weighted_waypoints.clone());
+                let old = self.service(&new.key).map(|old| waypoints(old)).unwrap_or_default();
+                // Others may name the waypoint by an address of its service ...
+                new.key == *own || old != waypoints(new)
+            }
+            // ... or of one of its workloads.
+            Change::Workload(new) => {
+                let old = self.workload(&new.uid);
+                old.is_some_and(|old| old.services.contains_key(own))
+                    || new.services.contains_key(own)
+            }
+            Change::RemoveAddress(name) => {
+                let workload = self.workload(name);
+                workload.is_none_or(|it| it.services.contains_key(own))
+            }
+            Change::HttpService(new) => self.http_service(&new.service).is_none_or(|old| {
+                old.policies != new.policies
+                    || !old.routes.destinations().eq(new.routes.destinations())
+            }),
+            Change::RemoveHttpService(_) => true,
+            Change::Policy(_)
+            | Change::RemovePolicy(_)
+            | Change::RequestPolicy(_)
+            | Change::RemoveRequestPolicy(_) => false,
+        }
+    }
+
+    /// Whether a service names this waypoint, also as one of several.
+    fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
+>>>>>>> h-b
         let several = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
         service.waypoint.iter().chain(several).any(|gateway| self.is_waypoint(gateway, own))
     }

@@ -2,7 +2,6 @@
 //! request.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_model::Text;
@@ -253,7 +252,7 @@ fn gateway(destination: GatewayDestination) -> GatewayAddress {
 }
 
 fn at(address: &str) -> GatewayDestination {
-    GatewayDestination::Address(NetworkAddress::new("", address.parse::<IpAddr>().unwrap()))
+    GatewayDestination::Address(NetworkAddress::new("", ip(address)))
 }
 
 /// A rule that forwards to one service and copies to another.
@@ -295,6 +294,62 @@ fn forwarding(to: &str, copy: &str) -> Arc<Rule> {
     })
 }
 
+/// A service whose routes lead to these, and that these policies are for.
+fn routed(host: &str, policies: &[&str], to: &str, copy: &str) -> ServiceHttp {
+    let mut service = ServiceHttp::named(ServiceName::new("app", host));
+    service.policies = policies.iter().map(|it| PolicyName::new("app", *it)).collect();
+    let rules = vec![forwarding(to, copy)];
+    let group = RouteGroup { client_namespace: Some("shop".into()), port: None, rules };
+    service.routes = Routes::new(vec![group]);
+    service
+}
+
+#[test]
+fn only_what_may_change_its_needs_makes_a_waypoint_ask_again() {
+    let own = ServiceName::new("app", "waypoint.app");
+    let fronted = |waypoint: Option<&str>| {
+        let mut service = Service::named("app", "web");
+        service.waypoint = waypoint
+            .map(|host| gateway(GatewayDestination::Hostname(ServiceName::new("app", host))));
+        service
+    };
+    let pod = |uid: &str, of: &ServiceName| {
+        let mut pod = Workload::named(uid, "app", uid);
+        pod.serve(of.clone(), Vec::new());
+        pod
+    };
+    let http = |policies: &[&str], to: &str| {
+        Change::HttpService(Arc::new(routed("web", policies, to, "copies")))
+    };
+    let other = ServiceName::new("app", "other");
+    let mut view = View::default();
+    view.apply(Change::Service(fronted(Some("waypoint.app"))));
+    view.apply(Change::Workload(pod("waypoint-1", &own)));
+    view.apply(Change::Workload(pod("other-1", &other)));
+    view.apply(http(&["a"], "v1"));
+    let renamed = Service { name: "x".into(), ..fronted(Some("waypoint.app")) };
+    for (change, expected) in [
+        (Change::Service(renamed), false),
+        (Change::Service(fronted(None)), true),
+        (Change::Service(Service::named("app", "new")), false),
+        (Change::Service(Service::named("app", "waypoint.app")), true),
+        (Change::Workload(pod("other-1", &other)), false),
+        (Change::Workload(pod("waypoint-1", &other)), true),
+        (Change::Workload(pod("waypoint-2", &own)), true),
+        (Change::RemoveAddress("other-1".into()), false),
+        (Change::RemoveAddress("waypoint-1".into()), true),
+        (Change::RemoveAddress("app/web".into()), true),
+        (http(&["a"], "v1"), false),
+        (http(&["a", "b"], "v1"), true),
+        (http(&["a"], "v2"), true),
+        (Change::HttpService(Arc::new(ServiceHttp::named(other.clone()))), true),
+        (Change::RemoveHttpService(other.clone()), true),
+        (Change::RemoveRequestPolicy(PolicyName::new("app", "a")), false),
+    ] {
+        assert_eq!(view.changes_needs_of_waypoint(&own, &change), expected, "{change:?}");
+    }
+}
+
 #[test]
 fn a_waypoint_needs_what_it_fronts_and_what_that_names() {
     let own = ServiceName::new("app", "waypoint.app");
@@ -334,12 +389,7 @@ fn a_waypoint_needs_what_it_fronts_and_what_that_names() {
     let fronted = "by-address by-name by-pod canary";
     assert_eq!(names(&view), (format!("{fronted} waypoint.app"), String::new()));
     let mut http = |host: &str, policies: &[&str], to: &str, copy: &str| {
-        let mut service = ServiceHttp::named(ServiceName::new("app", host));
-        service.policies = policies.iter().map(|it| PolicyName::new("app", *it)).collect();
-        let rules = vec![forwarding(to, copy)];
-        let group = RouteGroup { client_namespace: Some("shop".into()), port: None, rules };
-        service.routes = Routes::new(vec![group]);
-        view.apply(Change::HttpService(Arc::new(service)));
+        view.apply(Change::HttpService(Arc::new(routed(host, policies, to, copy))));
     };
     http("by-name", &["a", "b"], "v1", "copies");
     http("waypoint.app", &["b", "c"], "by-name", "by-name");

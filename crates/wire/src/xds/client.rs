@@ -6,9 +6,9 @@
 //!
 //! Good resources of a response are accepted even when others are refused; the reply then names
 //! each refused one. A refused resource leaves its previous version in force and is not remembered,
-//! so a control plane sends it again; of layer 7 it takes the previous version with it, because that
-//! might allow what the new one denies. Never puts a message into the view without converting it, and
-//! never forgets a resource because a connection ended.
+//! so a control plane sends it again; of layer 7 it takes the previous version with it, because
+//! that might allow what the new one denies. Never puts a message into the view without converting
+//! it, and never forgets a resource because a connection ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -78,82 +78,78 @@ fn service_message() -> proto::Service {
     }
 }
 
+fn service_is_wrong(change: fn(&mut proto::Service), expected: &str) {
+    let mut message = service_message();
+    change(&mut message);
+    let error = ServiceHttp::try_from(message).unwrap_err();
+    assert_eq!(error.to_string(), format!("field {expected}"));
+}
+
 #[test]
 fn wrong_fields_of_services_are_named() {
-    use proto::destination::Kind::Service as ToService;
-    use proto::rule::Action::{Forward, Redirect};
-    let check = |change: fn(&mut proto::Service), expected: &str| {
-        let mut message = service_message();
-        change(&mut message);
-        let error = ServiceHttp::try_from(message).unwrap_err();
-        assert_eq!(error.to_string(), expected);
-    };
-    fn rule(it: &mut proto::Service) -> &mut proto::Rule {
-        &mut it.route_groups[0].rules[0]
-    }
-    fn regex(text: &str) -> proto::PathMatch {
-        proto::PathMatch { kind: Some(proto::path_match::Kind::Regex(text.into())) }
-    }
+    let check = service_is_wrong;
     fn port(number: u32, protocol: i32) -> proto::Port {
         proto::Port { number, protocol }
     }
-    check(|it| it.hostname.clear(), "field hostname: is missing");
-    check(|it| it.traffic = None, "field traffic: is missing");
-    check(|it| it.ports = vec![port(80, 0)], "field ports[0].protocol: says nothing");
-    check(|it| it.ports = vec![port(80, 9)], "field ports[0].protocol: enum value 9 is unknown");
-    check(|it| it.ports = vec![port(80, 2); 2], "field ports: \"80\" comes twice");
-    check(|it| it.ports = vec![port(1 << 16, 2)], "field ports[0].number: 65536 is not a port");
-    check(|it| rule(it).action = None, "field route_groups[0].rules[0].action: is missing");
+    check(|it| it.hostname.clear(), "hostname: is missing");
+    check(|it| it.traffic = None, "traffic: is missing");
+    check(|it| it.ports = vec![port(80, 0)], "ports[0].protocol: says nothing");
+    check(|it| it.ports = vec![port(80, 9)], "ports[0].protocol: enum value 9 is unknown");
+    check(|it| it.ports = vec![port(80, 2); 2], "ports: \"80\" comes twice");
+    check(|it| it.ports = vec![port(1 << 16, 2)], "ports[0].number: 65536 is not a port");
+    check(|it| it.policies = vec![proto::PolicyName::default()], "policies[0].name: is missing");
+    check(|it| it.subsets = vec![proto::Subset::default(); 2], "subsets: \"\" comes twice");
+}
+
+#[test]
+fn wrong_fields_of_rules_are_named() {
+    use proto::destination::Kind::Service as ToService;
+    use proto::rule::Action::{Forward, Redirect};
+    let check = |change: fn(&mut proto::Rule), expected: &str| {
+        let mut message = service_message();
+        change(&mut message.route_groups[0].rules[0]);
+        let error = ServiceHttp::try_from(message).unwrap_err();
+        assert_eq!(error.to_string(), format!("field route_groups[0].rules[0].{expected}"));
+    };
+    fn path(kind: Option<proto::path_match::Kind>) -> Vec<proto::Match> {
+        vec![proto::Match { path: Some(proto::PathMatch { kind }), ..Default::default() }]
+    }
+    check(|it| it.action = None, "action: is missing");
+    check(|it| it.origin.as_mut().unwrap().kind = 7, "origin.kind: enum value 7 is unknown");
     check(
-        |it| rule(it).origin.as_mut().unwrap().kind = 7,
-        "field route_groups[0].rules[0].origin.kind: enum value 7 is unknown",
+        |it| it.matches = path(Some(proto::path_match::Kind::Regex("(".into()))),
+        "matches[0].path.regex: the regular expression \"(\" cannot be used: regex parse \
+         error:\n    (\n    ^\nerror: unclosed group",
     );
-    check(
-        |it| rule(it).matches = vec![proto::Match { path: Some(regex("(")), ..Default::default() }],
-        "field route_groups[0].rules[0].matches[0].path.regex: the regular expression \"(\" cannot \
-         be used: regex parse error:\n    (\n    ^\nerror: unclosed group",
-    );
-    check(
-        |it| {
-            rule(it).matches =
-                vec![proto::Match { path: Some(Default::default()), ..Default::default() }]
-        },
-        "field route_groups[0].rules[0].matches[0].path.kind: is missing",
-    );
-    check(
-        |it| rule(it).action = Some(Redirect(proto::Redirect::default())),
-        "field route_groups[0].rules[0].redirect.port: is missing",
-    );
+    check(|it| it.matches = path(None), "matches[0].path.kind: is missing");
+    check(|it| it.action = Some(Redirect(proto::Redirect::default())), "redirect.port: is missing");
     check(
         |it| {
             let to = proto::ServicePort { port: 1 << 20, ..Default::default() };
             let destination = Some(proto::Destination { kind: Some(ToService(to)) });
             let backend = proto::Backend { destination, ..Default::default() };
             let forward = proto::Forward { backends: vec![backend], ..Default::default() };
-            rule(it).action = Some(Forward(forward));
+            it.action = Some(Forward(forward));
         },
-        "field route_groups[0].rules[0].forward.backends[0].destination.service.port: 1048576 is \
-         not a port",
+        "forward.backends[0].destination.service.port: 1048576 is not a port",
     );
     check(
-        |it| rule(it).request_timeout = Some(proto::Duration { seconds: 1, nanos: 1_000_000_000 }),
-        "field route_groups[0].rules[0].request_timeout.nanos: 1000000000 nanoseconds are a second \
-         or more",
+        |it| it.request_timeout = Some(proto::Duration { seconds: 1, nanos: 1_000_000_000 }),
+        "request_timeout.nanos: 1000000000 nanoseconds are a second or more",
     );
     check(
         |it| {
-            rule(it).delay =
-                Some(proto::Delay { fraction: Some(Default::default()), ..Default::default() })
+            let fraction = Some(proto::Fraction::default());
+            it.delay = Some(proto::Delay { fraction, ..Default::default() });
         },
-        "field route_groups[0].rules[0].delay.fraction.denominator: is 0, and nothing can be \
-         divided by it",
+        "delay.fraction.denominator: is 0, and nothing can be divided by it",
     );
     check(
         |it| {
             let on = proto::RetryOn { kind: Some(proto::retry_on::Kind::Status(99)) };
-            rule(it).retry = Some(proto::Retry { on: vec![on], ..Default::default() });
+            it.retry = Some(proto::Retry { on: vec![on], ..Default::default() });
         },
-        "field route_groups[0].rules[0].retry.on[0].status: 99 is not an HTTP status",
+        "retry.on[0].status: 99 is not an HTTP status",
     );
 }
 

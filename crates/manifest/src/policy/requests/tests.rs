@@ -90,7 +90,8 @@ fn sources() {
         assert_eq!(policy.rules, [rule], "{source}");
     };
     check(
-        json!({"principals": ["cluster.local/ns/a/sa/x", "*/sa/y", "td/*"], "notPrincipals": ["*"]}),
+        json!({"principals": ["cluster.local/ns/a/sa/x", "*/sa/y", "td/*"],
+            "notPrincipals": ["*"]}),
         ClientMatch {
             principals: Values {
                 any_of: vec![
@@ -159,7 +160,8 @@ fn operations() {
         assert_eq!(policy.rules, [rule], "{operation}");
     };
     check(
-        json!({"ports": ["80"], "notPorts": ["81"], "methods": ["GET", "P*"], "notMethods": ["PUT"]}),
+        json!({"ports": ["80"], "notPorts": ["81"], "methods": ["GET", "P*"],
+            "notMethods": ["PUT"]}),
         OperationMatch {
             ports: Values { any_of: vec![80], none_of: vec![81] },
             methods: Values {
@@ -283,77 +285,61 @@ fn conditions() {
     assert_eq!(converted(not).rules[0].when, [expected]);
 }
 
-#[test]
-fn what_cannot_be_honoured_is_an_error_that_names_its_field() {
-    let when = |condition: Value| json!([{}, {"when": [condition]}]);
-    let from = |source: Value| json!([{"from": [{"source": source}]}]);
-    let to = |operation: Value| json!([{"to": [{"operation": operation}]}]);
-    let values = json!(["a"]);
-    let at_key = "spec.rules[1].when[0].key: ";
-    let at_source = "spec.rules[0].from[0].source";
-    let at_operation = "spec.rules[0].to[0].operation";
-    for (rules, field, problem) in [
-        (when(json!({"key": "request.method", "values": values})), at_key, "the attribute"),
-        (
-            when(json!({"key": "experimental.envoy.filters.a.b[c]", "values": values})),
-            at_key,
-            "`experimental.envoy.filters.a.b[c]` is no attribute",
-        ),
-        (when(json!({"key": "request.headers[a b]", "values": values})), at_key, "`a b` is not"),
-        (when(json!({"key": "request.headers[:path]", "values": values})), at_key, "`:path` is"),
-        (when(json!({"key": "request.headers[]", "values": values})), at_key, "`request.headers"),
-        (
-            when(json!({"key": "request.headers[a][b]", "values": values})),
-            at_key,
-            "`request.headers[a][b]` is no attribute",
-        ),
-        (
-            when(json!({"key": "request.auth.claims[a][]", "values": values})),
-            at_key,
-            "`request.auth.claims[a][]` is no attribute",
-        ),
-        (when(json!({"key": "source.ip"})), "spec.rules[1].when[0]: ", "a condition needs values"),
-        (
-            when(json!({"key": "source.ip", "values": [], "notValues": []})),
-            "spec.rules[1].when[0].values: ",
-            "the list is empty",
-        ),
-        (
-            when(json!({"key": "source.ip", "values": ["10.0.0.0/33"]})),
-            "spec.rules[1].when[0].values[0]: ",
-            "`10.0.0.0/33` is neither",
-        ),
-        (
-            when(json!({"key": "destination.port", "notValues": ["http"]})),
-            "spec.rules[1].when[0].notValues[0]: ",
-            "`http` is not a port",
-        ),
-        (
-            when(json!({"key": "source.serviceAccount", "values": ["a/b/c"]})),
-            "spec.rules[1].when[0].values[0]: ",
-            "",
-        ),
-        (from(json!({})), &format!("{at_source}: "), "a source must ask for something"),
-        (from(json!({"namespaces": ["a*b"]})), &format!("{at_source}.namespaces[0]: "), "in `a*b`"),
-        (
-            from(json!({"notRemoteIpBlocks": ["::ffff:0:0/90"]})),
-            &format!("{at_source}.notRemoteIpBlocks[0]: "),
-            "the block",
-        ),
-        (to(json!({"methods": [""]})), &format!("{at_operation}.methods[0]: "), "the value is em"),
-        (
-            to(json!({"paths": ["/a", "/{**}/{*}"]})),
-            &format!("{at_operation}.paths[1]: "),
-            "`/{**}/{*}`: `{*}` or `{**}` follows `{**}`",
-        ),
-        (to(json!({"notPaths": ["/{*}a"]})), &format!("{at_operation}.notPaths[0]: "), "`/{*}a`"),
-        (json!([{"from": []}]), "spec.rules[0].from: ", "the list is empty"),
-    ] {
+/// Whatever the action: these rules are refused with this error.
+fn rules_refused(cases: &[(Value, &str)]) {
+    for (rules, expected) in cases {
         for action in ["ALLOW", "DENY", "AUDIT"] {
-            let spec = json!({"action": action, "rules": rules});
-            refused(spec, &format!("{field}{problem}"));
+            refused(json!({"action": action, "rules": rules}), expected);
         }
     }
+}
+
+#[test]
+fn a_condition_that_cannot_be_honoured_is_an_error_that_names_its_field() {
+    let check = |condition: Value, expected: &str| {
+        let at = "spec.rules[1].when[0]";
+        rules_refused(&[(json!([{}, {"when": [condition]}]), &format!("{at}{expected}"))]);
+    };
+    let with = |key: &str| json!({"key": key, "values": ["a"]});
+    check(with("request.method"), ".key: the attribute `request.method` does not exist");
+    let filter = "experimental.envoy.filters.a.b[c]";
+    check(with(filter), &format!(".key: `{filter}` is no attribute"));
+    check(with("request.headers[a b]"), ".key: `a b` is not the name of a field");
+    check(with("request.headers[:path]"), ".key: `:path` is not the name of a field");
+    for key in ["request.headers[]", "request.headers[a][b]", "request.auth.claims[a][]"] {
+        check(with(key), &format!(".key: `{key}` is no attribute"));
+    }
+    check(json!({"key": "source.ip"}), ": a condition needs values");
+    let empty = json!({"key": "source.ip", "values": [], "notValues": []});
+    check(empty, ".values: the list is empty");
+    let block = json!({"key": "source.ip", "values": ["10.0.0.0/33"]});
+    check(block, ".values[0]: `10.0.0.0/33` is neither");
+    let port = json!({"key": "destination.port", "notValues": ["http"]});
+    check(port, ".notValues[0]: `http` is not a port");
+    let account = json!({"key": "source.serviceAccount", "values": ["a/b/c"]});
+    check(account, ".values[0]: ");
+}
+
+#[test]
+fn a_source_or_operation_that_cannot_be_honoured_is_an_error_that_names_its_field() {
+    let from = |source: Value| json!([{"from": [{"source": source}]}]);
+    let to = |operation: Value| json!([{"to": [{"operation": operation}]}]);
+    let at = |end: &str| format!("spec.rules[0].{end}");
+    rules_refused(&[
+        (from(json!({})), &at("from[0].source: a source must ask for something")),
+        (from(json!({"namespaces": ["a*b"]})), &at("from[0].source.namespaces[0]: in `a*b` a")),
+        (
+            from(json!({"notRemoteIpBlocks": ["::ffff:0:0/90"]})),
+            &at("from[0].source.notRemoteIpBlocks[0]: the block"),
+        ),
+        (to(json!({"methods": [""]})), &at("to[0].operation.methods[0]: the value is empty")),
+        (
+            to(json!({"paths": ["/a", "/{**}/{*}"]})),
+            &at("to[0].operation.paths[1]: `/{**}/{*}`: `{*}` or `{**}` follows `{**}`"),
+        ),
+        (to(json!({"notPaths": ["/{*}a"]})), &at("to[0].operation.notPaths[0]: `/{*}a`")),
+        (json!([{"from": []}]), &at("from: the list is empty")),
+    ]);
 }
 
 #[test]
