@@ -7,13 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::names::{PolicyName, ServiceName};
 use crate::service::Service;
-<<<<<<< HEAD
-use crate::view::View;
-use crate::workload::{GatewayAddress, GatewayDestination, Workload};
-=======
 use crate::view::{Change, View};
-use crate::workload::{GatewayAddress, GatewayDestination};
->>>>>>> h-b
+use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
 /// Names that a waypoint asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,15 +34,6 @@ impl View {
         Needed { services: &fronted | &destinations, policies }
     }
 
-<<<<<<< HEAD
-    /// Whether a workload names the waypoint whose own service is `own`.
-    pub fn is_workload_fronted_by(&self, workload: &Workload, own: &ServiceName) -> bool {
-        workload.waypoint.as_deref().is_some_and(|gateway| self.is_waypoint(gateway, own))
-    }
-
-    /// Whether a service names the waypoint whose own service is `own`, also as one of several.
-    pub fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
-=======
     /// Whether a change of this view may change what that waypoint needs. Most do not, and to find
     /// out what it needs costs a walk over all services.
     pub fn changes_needs_of_waypoint(&self, own: &ServiceName, change: &Change) -> bool {
@@ -80,9 +66,13 @@ impl View {
         }
     }
 
-    /// Whether a service names this waypoint, also as one of several.
-    fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
->>>>>>> h-b
+    /// Whether a workload names the waypoint whose own service is `own`.
+    pub fn is_workload_fronted_by(&self, workload: &Workload, own: &ServiceName) -> bool {
+        workload.waypoint.as_deref().is_some_and(|gateway| self.is_waypoint(gateway, own))
+    }
+
+    /// Whether a service names the waypoint whose own service is `own`, also as one of several.
+    pub fn is_fronted_by(&self, service: &Service, own: &ServiceName) -> bool {
         let several = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
         service.waypoint.iter().chain(several).any(|gateway| self.is_waypoint(gateway, own))
     }
