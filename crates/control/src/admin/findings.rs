@@ -330,19 +330,17 @@ mod tests {
 
     #[test]
     fn a_gateway_that_is_not_programmed_says_why() {
+        let condition = |kind: &str, status: &str| {
+            let message = format!("no {kind}");
+            json!({"type": kind, "status": status, "reason": "R", "message": message})
+        };
         let gateway = |accepted: &str, programmed: &str| {
-            let mut object = of(
-                Kind::Gateway,
-                "way",
-                &json!({}),
-                &json!({
-                "gatewayClassName": "ambit-waypoint",
-                "listeners": [{"name": "mesh", "protocol": "HBONE", "port": 15008}]}),
-            );
-            let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": format!("no {kind}")});
+            let listener = json!({"name": "mesh", "protocol": "HBONE", "port": 15008});
+            let spec = json!({"gatewayClassName": "ambit-waypoint", "listeners": [listener]});
+            let (kind, mut object) = of(Kind::Gateway, "way", &json!({}), &spec);
             let conditions = [condition("Accepted", accepted), condition("Programmed", programmed)];
-            object.1["status"] = json!({ "conditions": conditions });
-            object
+            object["status"] = json!({ "conditions": conditions });
+            (kind, object)
         };
         check(&[gateway("True", "True")], &[]);
         check(
