@@ -65,9 +65,8 @@ impl RootCertificate {
 
 /// Where a service of the control plane is: `https://HOST:PORT`, or `http://` for plain text.
 pub fn service_uri(text: &str) -> Result<Uri, String> {
-    let wrong = |why: &str| {
-        format!("{text:?} {why}; write https://HOST:PORT, or http:// for plain text")
-    };
+    let wrong =
+        |why: &str| format!("{text:?} {why}; write https://HOST:PORT, or http:// for plain text");
     if text.is_empty() {
         return Err(wrong("is empty"));
     }

@@ -52,13 +52,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
     ("discovery.k8s.io", &[]),
     (
         "gateway.networking.k8s.io",
-        &[
-            "BackendTLSPolicy",
-            "ListenerSet",
-            "TCPRoute",
-            "TLSRoute",
-            "UDPRoute",
-        ],
+        &["BackendTLSPolicy", "ListenerSet", "TCPRoute", "TLSRoute", "UDPRoute"],
     ),
     (
         "networking.istio.io",

@@ -195,7 +195,8 @@ impl Inbound {
         });
         let (workload, found) = known.await.ok_or_else(|| Refused::Unknown(pod.name.clone()))?;
         record.destination.workload = Some(workload.clone());
-        let target = found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.session.own })?;
+        let target =
+            found.ok_or_else(|| InboundError::WrongAddress { asked, own: self.session.own })?;
         record.authority = Some(target.asked);
         if Reach::of(target.own.ip()) != Reach::Far {
             return Err(InboundError::NoWorkloadAddress(self.session.own));
@@ -205,7 +206,10 @@ impl Inbound {
                 return Err(InboundError::ProxyPort(address));
             }
         }
-        let source = authorize::Source::new(Some(self.session.peer.identity.clone()), self.session.from.ip());
+        let source = authorize::Source::new(
+            Some(self.session.peer.identity.clone()),
+            self.session.from.ip(),
+        );
         let enter = |judged| {
             let peer = Some(self.session.peer.clone());
             thread.plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)

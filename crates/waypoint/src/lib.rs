@@ -90,8 +90,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         Views::of_waypoint(mesh.clone(), access, &metadata, successor, demands, own_service);
     mesh.metrics.watch_runtime("control".into(), tokio::runtime::Handle::current());
     mesh.metrics.watch_descriptors(mesh.descriptors.clone());
-    let identity =
-        Identity::new(config.trust_domain.clone(), &*config.namespace, &*config.account);
+    let identity = Identity::new(config.trust_domain.clone(), &*config.namespace, &*config.account);
     let name = WorkloadName::new(&*config.namespace, &*config.pod);
     let shares = Shares::new(&mesh.descriptors, &name);
     let uid = name.to_string().into();

@@ -181,10 +181,7 @@ impl Here {
         }
     }
 
-    fn endpoint(
-        delivery: Delivery,
-        alternatives: usize,
-    ) -> Endpoint<Delivery> {
+    fn endpoint(delivery: Delivery, alternatives: usize) -> Endpoint<Delivery> {
         let (uid, address, workload, kind) = match &delivery {
             Delivery::Local(target) | Delivery::Tunnel(target) => {
                 let workload = &target.workload;

@@ -165,9 +165,8 @@ fn labels(arrival: &Arrival, record: &Record, service: Option<&Service>) -> Labe
     let endpoint = record.endpoint.as_ref();
     let destination = endpoint.and_then(|it| it.workload.as_deref());
     let principal = arrival.source.identity().map_or_else(unknown, ToString::to_string);
-    let of_service = |part: fn(&Service) -> &str| {
-        service.map(part).map_or_else(unknown, str::to_owned)
-    };
+    let of_service =
+        |part: fn(&Service) -> &str| service.map(part).map_or_else(unknown, str::to_owned);
     let grpc = record.grpc_status.filter(|_| record.is_grpc);
     Labels {
         reporter: "waypoint",

@@ -118,19 +118,20 @@ async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
 async fn accept(thread: Rc<Thread>, listener: std::net::TcpListener) {
     let guard = thread.served.drain.guard();
     let entrance = thread.plane.entrance(&thread.served.own, Direction::Handshakes);
-    let each = |stream: TcpStream, from: SocketAddr, permit: Result<Permit, Box<Crowded>>| match permit {
-        Ok(permit) => {
-            let (plane, served) = (thread.plane.clone(), thread.served.clone());
-            let thread = thread.clone();
-            let tunnel = move |session: Rc<Session>, connect| {
-                let guard = session.served.drain.guard();
-                guard.spawn_local(serve_tunnel(thread.clone(), session, connect));
-            };
-            let serving = session::serve(plane, served.clone(), stream, from, permit, tunnel);
-            drop(served.drain.guard().spawn_local(serving));
-        }
-        Err(crowded) => thread.plane.turn_away(Direction::Handshakes, stream, from, &crowded),
-    };
+    let each =
+        |stream: TcpStream, from: SocketAddr, permit: Result<Permit, Box<Crowded>>| match permit {
+            Ok(permit) => {
+                let (plane, served) = (thread.plane.clone(), thread.served.clone());
+                let thread = thread.clone();
+                let tunnel = move |session: Rc<Session>, connect| {
+                    let guard = session.served.drain.guard();
+                    guard.spawn_local(serve_tunnel(thread.clone(), session, connect));
+                };
+                let serving = session::serve(plane, served.clone(), stream, from, permit, tunnel);
+                drop(served.drain.guard().spawn_local(serving));
+            }
+            Err(crowded) => thread.plane.turn_away(Direction::Handshakes, stream, from, &crowded),
+        };
     if let Err(error) = accept_loop(listener, guard, &entrance, each).await {
         tracing::error!(%error, "cannot accept connections");
     }

@@ -5,6 +5,7 @@
 //! object can affect.
 
 mod naming;
+mod policies;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::workload::PortMapping;
+use ambit_words::labels::USE_WAYPOINT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::gateways::Gateways;
@@ -30,7 +32,7 @@ use super::routes::{Route, Routes};
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
 use super::workloads::{PodState, pod_uid};
-use super::{Dirty, Listing, Mesh, entries, policy, services, slices};
+use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::Event;
 
 /// All objects of the registry that matter to the view.
@@ -239,7 +241,10 @@ impl Store {
         let old = self.services.get(&name).cloned();
         let serves = |record: &ServiceRecord| {
             let ports = record.object.spec.as_ref().and_then(|spec| spec.ports.clone());
-            (record.selector.clone(), ports)
+            let labels = record.object.metadata.labels.as_ref();
+            // Whether policies that are attached to it hold at its endpoints.
+            let waypoint = labels.and_then(|labels| labels.get(USE_WAYPOINT).cloned());
+            (record.selector.clone(), ports, waypoint)
         };
         if old.as_ref().map(serves) != record.as_ref().map(serves) {
             for record in old.iter().chain(&record).filter(|record| !record.selector.is_empty()) {
@@ -364,49 +369,6 @@ impl Store {
         replace(&mut self.workload_entries, name, entry);
     }
 
-    fn put_policy(
-        &mut self,
-        mesh: &Mesh,
-        name: ObjectName,
-        policy: Option<Arc<AuthorizationPolicy>>,
-        dirty: &mut Dirty,
-    ) {
-        let old = self.policies.get(&name).cloned();
-        for policy in old.iter().chain(&policy) {
-            if let Some(labels) = selector(policy.spec.selector.as_ref()) {
-                let is_root = name.namespace == mesh.root_namespace;
-                dirty.members.extend(if is_root {
-                    self.members.select_everywhere(labels)
-                } else {
-                    self.members.select(&name.namespace, labels)
-                });
-            }
-            policy::services(policy).for_each(|service| self.mark_endpoints(mesh, &service, dirty));
-        }
-        for service in old.iter().flat_map(|policy| policy::services(policy)) {
-            if let Some(attached) = self.attached_policies.get_mut(&service) {
-                attached.remove(&name);
-                if attached.is_empty() {
-                    self.attached_policies.remove(&service);
-                }
-            }
-        }
-        for service in policy.iter().flat_map(|policy| policy::services(policy)) {
-            self.attached_policies.entry(service).or_default().insert(name.clone());
-        }
-        let labels = policy.as_ref().and_then(|policy| selector(policy.spec.selector.as_ref()));
-        match labels {
-            Some(labels) => {
-                let labels = Arc::new(labels.clone());
-                self.policy_selectors.insert(&name.namespace, name.clone(), labels);
-            }
-            None => self.policy_selectors.remove(&name),
-        }
-        dirty.policies.insert(PolicyName::new(name.namespace.clone(), name.name.clone()));
-        replace(&mut self.policies, name, policy);
-    }
-
-    /// Marks the endpoints of a Service.
     fn mark_endpoints(&self, mesh: &Mesh, service: &ObjectName, dirty: &mut Dirty) {
         let Some(record) = self.services.get(service) else { return };
         self.mark_of_entries(mesh, service, dirty);
@@ -697,35 +659,6 @@ impl Store {
                 self.workload_entries.get(name).map(|entry| Arc::new(entry_labels(entry)))
             }
         }
-    }
-
-    /// The policies that a workload must name: those that select it, those that are attached to the
-    /// services that it serves, and that of its mutual TLS mode.
-    pub(super) fn policies_of<'a>(
-        &self,
-        mesh: &Mesh,
-        member: &Member,
-        served: impl Iterator<Item = &'a ServiceName>,
-    ) -> Vec<PolicyName> {
-        let Some(labels) = self.labels_of(member) else { return Vec::new() };
-        let namespaces = [member.namespace(), &mesh.root_namespace];
-        let mut found: BTreeSet<ObjectName> = namespaces
-            .into_iter()
-            .flat_map(|namespace| self.policy_selectors.selecting(namespace, &labels))
-            .collect();
-        if !self.attached_policies.is_empty() {
-            let served = served.filter_map(|name| self.kubernetes_service(mesh, name));
-            let attached = served.filter_map(|(name, _)| self.attached_policies.get(name));
-            found.extend(attached.flatten().cloned());
-        }
-        let is_sent =
-            |name: &ObjectName| self.policies.get(name).is_some_and(|it| policy::is_sent(it));
-        let sent = found.into_iter().filter(is_sent);
-        let mut names: BTreeSet<PolicyName> =
-            sent.map(|name| PolicyName::new(name.namespace, name.name)).collect();
-        let effective = self.effective(mesh, member.namespace(), &labels);
-        names.extend(effective.policy_name(&mesh.root_namespace));
-        names.into_iter().collect()
     }
 
     fn effective(&self, mesh: &Mesh, namespace: &Text, labels: &Labels) -> Effective<'_> {

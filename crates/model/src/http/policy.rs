@@ -206,14 +206,14 @@ impl RequestRule {
     /// The rule without what looks at requests. An alternative of which nothing is left matches
     /// everything.
     fn without_requests(&self) -> Self {
-        let from = self.from.iter().map(|from| ClientMatch {
-            request_principals: Values::default(),
-            ..from.clone()
-        });
-        let to = self.to.iter().map(|to| OperationMatch {
-            ports: to.ports.clone(),
-            ..OperationMatch::default()
-        });
+        let from = self
+            .from
+            .iter()
+            .map(|from| ClientMatch { request_principals: Values::default(), ..from.clone() });
+        let to = self
+            .to
+            .iter()
+            .map(|to| OperationMatch { ports: to.ports.clone(), ..OperationMatch::default() });
         let when = self.when.iter().filter(|condition| match condition {
             Condition::Header { .. } | Condition::Claim { .. } => false,
             Condition::Text(attribute, _) => !matches!(
@@ -354,7 +354,8 @@ mod tests {
 
     #[test]
     fn of_bytes_nothing_is_known_but_where_they_go() {
-        let text = |text: &str| Values { any_of: vec![TextMatch::Exact(text.into())], none_of: vec![] };
+        let text =
+            |text: &str| Values { any_of: vec![TextMatch::Exact(text.into())], none_of: vec![] };
         let get = OperationMatch { methods: text("GET"), ..OperationMatch::default() };
         let ports = Values { any_of: vec![80], none_of: vec![] };
         let port = OperationMatch { ports: ports.clone(), ..get.clone() };

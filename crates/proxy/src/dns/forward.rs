@@ -89,7 +89,12 @@ pub(super) async fn ask(
     Err(failure)
 }
 
-async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: Option<u32>) -> io::Result<Vec<u8>> {
+async fn ask_udp(
+    pod: &Pod,
+    resolver: SocketAddr,
+    query: &[u8],
+    mark: Option<u32>,
+) -> io::Result<Vec<u8>> {
     let options = ListenOptions { mark, ..Default::default() };
     let any = SocketAddr::new(unspecified_like(resolver.ip()), 0);
     let socket = UdpSocket::from_std(pod.run(|| udp_bind(any, &options))??)?;
@@ -105,7 +110,12 @@ async fn ask_udp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: Option<u32
     }
 }
 
-async fn ask_tcp(pod: &Pod, resolver: SocketAddr, query: &[u8], mark: Option<u32>) -> io::Result<Vec<u8>> {
+async fn ask_tcp(
+    pod: &Pod,
+    resolver: SocketAddr,
+    query: &[u8],
+    mark: Option<u32>,
+) -> io::Result<Vec<u8>> {
     let options = DialOptions { mark, ..Default::default() };
     let mut stream = pod.run(|| tcp_dial(resolver, &options))??.connected().await?;
     let renumbered = Renumbered::new(query)?;

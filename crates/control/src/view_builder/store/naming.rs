@@ -10,7 +10,8 @@ use ambit_model::names::ServiceName;
 use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 
 use super::Store;
-use crate::view_builder::gateways::named_waypoint;
+use crate::view_builder::gateways::{Naming, named_waypoint};
+use crate::view_builder::records::ServiceRecord;
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::{Dirty, Mesh, services};
 
@@ -59,7 +60,12 @@ impl Store {
         let services = self.services.iter();
         let services =
             services.filter(|(name, it)| is_marked(name, it.object.metadata.labels.as_ref()));
-        dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
+        for (name, _) in services {
+            dirty.services.insert(services::service_name(mesh, name));
+            if self.attached_policies.contains_key(name) {
+                self.mark_endpoints(mesh, name, dirty);
+            }
+        }
         let entries = self.service_entries.iter();
         let entries = entries.filter(|(name, it)| is_marked(name, it.metadata.labels.as_ref()));
         for (name, entry) in entries {
@@ -67,5 +73,16 @@ impl Store {
             let service = |host: &String| ServiceName::new(name.namespace.clone(), host.as_str());
             dirty.services.extend(hosts.map(service));
         }
+    }
+
+    /// Whether a Service names a waypoint. Its endpoints then admit nobody else.
+    pub(super) fn is_fronted(&self, name: &ObjectName, record: &ServiceRecord) -> bool {
+        let Some(namespace) = self.namespaces.get(&name.namespace) else { return false };
+        let none = Labels::new();
+        let labels = record.object.metadata.labels.as_ref().unwrap_or(&none);
+        let of_namespace = &namespace.labels;
+        let namespace = &name.namespace;
+        let naming = Naming { namespace, labels, of_namespace, is_workload: false };
+        self.gateways.named(&naming).is_some()
     }
 }
