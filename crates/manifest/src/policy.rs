@@ -72,8 +72,8 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
     let spec = &policy.spec;
     if !holds_for_somebody(policy) {
         let message = format!(
-            "it is attached to {}, whose waypoint would enforce it, and there are no waypoints: \
-             nothing enforces it; a service that names a waypoint is refused",
+            "it is attached to {}: a waypoint enforces it, and layer 4 does not; where the \
+             waypoint does not run, connections to what names it are refused",
             others(policy)
         );
         return Converted { policy: None, condition: rejected("TargetNotFound", &message) };
@@ -132,13 +132,13 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
 fn without_waypoint(reading: Reading) -> &'static str {
     match reading {
         Reading::NeverMatches => {
-            "there is no waypoint to judge who comes through the Service: it allows nothing at \
-             those of the Service's endpoints that are captured pods of its namespace, and holds \
+            "only a waypoint can judge who comes through the Service: without one it allows \
+             nothing at those of the Service's endpoints that are captured pods of its namespace, and holds \
              for no others"
         }
         Reading::AlwaysMatches => {
-            "there is no waypoint to judge who comes through the Service: it holds for every \
-             connection to those of the Service's endpoints that are captured pods of its \
+            "only a waypoint can judge who comes through the Service: without one it holds for \
+             every connection to those of the Service's endpoints that are captured pods of its \
              namespace, whatever addresses and ports it names, and for no others"
         }
     }

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use ambit_words::labels::{NONE, USE_WAYPOINT};
 use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
 
 use super::{All, Pods, listed, selector, selects};
 use crate::istio::{AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
-use crate::{Finding, Kind, Object, ObjectKey, Typed, policy};
+use crate::policy::{Target, Unenforceable};
+use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed, policy};
 
 impl All<'_> {
     /// Warns about a policy that is not enforced as written, and names the clients it concerns.
@@ -24,6 +26,13 @@ impl All<'_> {
         let namespace = &*object.key.namespace;
         let scope = (namespace != DEFAULT_MESH_NAMESPACE).then_some(namespace);
         self.selects_nothing(object, scope, policy.spec.selector.as_ref(), warnings);
+        if self.is_for_waypoints(policy) {
+            if let Err(Unenforceable { field, problem }) = policy::request_policy(policy) {
+                let what = format!("{problem}: all that it is for is denied");
+                warnings.push(object.finding(&field, what, "correct it, or remove it"));
+            }
+            return;
+        }
         let converted = policy::convert(policy, DEFAULT_MESH_NAMESPACE);
         if converted.condition.status == "True" {
             return;
@@ -44,9 +53,31 @@ impl All<'_> {
                  {}{whom}",
                 converted.condition.reason, converted.condition.message
             ),
-            "write it with source and destination.port only, or attach it to a waypoint once \
-             there is one",
+            "write it with source and destination.port only, or attach it to a waypoint",
         ));
+    }
+
+    /// Whether a policy is attached, and all that it is attached to is a waypoint or names one.
+    fn is_for_waypoints(&self, policy: &AuthorizationPolicy) -> bool {
+        let Ok(targets) = policy::attachments(policy, DEFAULT_MESH_NAMESPACE) else { return false };
+        let names_one = |kind, name: &ObjectName| {
+            let object = self.objects.get(&ObjectKey::new(kind, &name.namespace, &name.name));
+            let namespace = ObjectKey::new(Kind::Namespace, "", &name.namespace);
+            let named = [object, self.objects.get(&namespace)]
+                .into_iter()
+                .find_map(|it| it?.metadata().labels.as_ref()?.get(USE_WAYPOINT));
+            object.is_some() && named.is_some_and(|name| ![NONE, ""].contains(&name.as_str()))
+        };
+        !targets.is_empty()
+            && targets.iter().all(|target| match target {
+                Target::GatewayClass(_) => true,
+                Target::Gateway(name) => {
+                    let key = ObjectKey::new(Kind::Gateway, &name.namespace, &name.name);
+                    self.objects.contains_key(&key)
+                }
+                Target::Service(name) => names_one(Kind::Service, name),
+                Target::ServiceEntry(name) => names_one(Kind::ServiceEntry, name),
+            })
     }
 
     /// Whether a policy holds for pods that are where it looks.

@@ -361,10 +361,10 @@ mod tests {
         let port = OperationMatch { ports: ports.clone(), ..get.clone() };
         let from = ClientMatch { namespaces: text("app"), ..ClientMatch::default() };
         let header = Condition::Header { name: "a".into(), values: text("b") };
-        let rule = |to: &[OperationMatch], when: &[Condition]| RequestRule {
+        let rule = |to: Vec<OperationMatch>, when: Vec<Condition>| RequestRule {
             from: vec![from.clone()],
-            to: to.to_vec(),
-            when: when.to_vec(),
+            to,
+            when,
         };
         let policy = |action, rules| RequestPolicy {
             key: PolicyName::new("app", "p"),
@@ -374,12 +374,12 @@ mod tests {
         };
         let plain = OperationMatch { ports, ..OperationMatch::default() };
         for (written, denies, allows) in [
-            (rule(&[], &[]), rule(&[], &[]), true),
-            (rule(&[plain.clone()], &[]), rule(&[plain.clone()], &[]), true),
-            (rule(&[get.clone()], &[]), rule(&[], &[]), false),
-            (rule(&[port], &[]), rule(&[plain.clone()], &[]), false),
-            (rule(&[plain.clone(), get], &[]), rule(&[], &[]), false),
-            (rule(&[], &[header]), rule(&[], &[]), false),
+            (rule(vec![], vec![]), rule(vec![], vec![]), true),
+            (rule(vec![plain.clone()], vec![]), rule(vec![plain.clone()], vec![]), true),
+            (rule(vec![get.clone()], vec![]), rule(vec![], vec![]), false),
+            (rule(vec![port], vec![]), rule(vec![plain.clone()], vec![]), false),
+            (rule(vec![plain, get], vec![]), rule(vec![], vec![]), false),
+            (rule(vec![], vec![header]), rule(vec![], vec![]), false),
         ] {
             let deny = policy(Action::Deny, vec![written.clone()]).for_bytes();
             assert_eq!(deny.rules, [denies], "{written:?}");
