@@ -133,8 +133,8 @@ fn without_waypoint(reading: Reading) -> &'static str {
     match reading {
         Reading::NeverMatches => {
             "only a waypoint can judge who comes through the Service: without one it allows \
-             nothing at those of the Service's endpoints that are captured pods of its namespace, and holds \
-             for no others"
+             nothing at those of the Service's endpoints that are captured pods of its \
+             namespace, and holds for no others"
         }
         Reading::AlwaysMatches => {
             "only a waypoint can judge who comes through the Service: without one it holds for \

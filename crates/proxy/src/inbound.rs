@@ -1,8 +1,8 @@
 //! Inbound: connections that arrive in tunnels of other proxies, from accept to record.
 //!
-//! TLS proves the client ([`ambit_dataplane::session`]), the view judges it, and only then is the application dialled: at its own
-//! address, from the client's. 200 is sent when the application has accepted, so either end may
-//! send first. A claim in a header never decides anything.
+//! TLS proves the client ([`ambit_dataplane::session`]), the view judges it, and only then is the
+//! application dialled: at its own address, from the client's. 200 is sent when the application has
+//! accepted, so either end may send first. A claim in a header never decides anything.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;

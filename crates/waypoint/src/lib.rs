@@ -13,6 +13,7 @@
 //! | `passage` | connections that are no HTTP |
 //! | `telemetry` | request metrics and the access log |
 //! | `operator` | readiness and metrics |
+//! | `shared` | what all threads share |
 //!
 //! Nothing here decides a route or a permission (`ambit_model` does) or reads a head
 //! (`ambit_http` does).
@@ -21,6 +22,7 @@ pub mod config;
 mod operator;
 mod passage;
 mod position;
+mod shared;
 mod telemetry;
 mod worker;
 
@@ -45,18 +47,8 @@ use tracing::info;
 pub use config::Args;
 
 use config::Config;
+use shared::Shared;
 use telemetry::Requests;
-
-/// What all threads share.
-struct Shared {
-    config: Config,
-    mesh: Arc<Mesh>,
-    own: Arc<OwnWorkload>,
-    requests: Requests,
-    /// Whether it is to end: no new connection is taken.
-    stopping: watch::Sender<bool>,
-    is_ending: AtomicBool,
-}
 
 /// Runs the waypoint until it is told to end.
 pub fn run(args: Args) -> anyhow::Result<()> {

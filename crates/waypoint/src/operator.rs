@@ -15,7 +15,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
-use crate::Shared;
+use crate::shared::Shared;
 
 type Answer = Response<Full<Bytes>>;
 

@@ -36,7 +36,7 @@ use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use ambit_words::error_chain;
 
-use crate::Shared;
+use crate::shared::Shared;
 use crate::telemetry;
 
 /// What holds for a destination of which nothing is said.

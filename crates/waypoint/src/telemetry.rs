@@ -11,6 +11,7 @@ use ambit_http::engine::position::Arrival;
 use ambit_http::engine::record::{Protocol, Record};
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
+use ambit_words::names::UNKNOWN_LABEL;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -41,7 +42,6 @@ const BUCKETS: [f64; 19] = [
 ];
 /// Label sets that are told apart.
 const MAX_LABEL_SETS: usize = 20_000;
-const UNKNOWN: &str = "unknown";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
@@ -140,7 +140,7 @@ impl Requests {
 
 impl Labels {
     fn of_unknown_client(self) -> Self {
-        let unknown = || UNKNOWN.to_owned();
+        let unknown = || UNKNOWN_LABEL.to_owned();
         Self {
             source_workload: unknown(),
             source_canonical_service: unknown(),
@@ -156,7 +156,7 @@ impl Labels {
 }
 
 fn labels(arrival: &Arrival, record: &Record, service: Option<&Service>) -> Labels {
-    let unknown = || UNKNOWN.to_owned();
+    let unknown = || UNKNOWN_LABEL.to_owned();
     let of = |workload: Option<&Workload>, part: fn(&Workload) -> &str| {
         let text = workload.map(part).filter(|text| !text.is_empty());
         text.map_or_else(unknown, str::to_owned)

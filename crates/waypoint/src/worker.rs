@@ -32,9 +32,9 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use crate::Shared;
 use crate::passage;
 use crate::position::{Here, Meant};
+use crate::shared::Shared;
 
 /// How long a request for a tunnel waits for a part of the view that it needs, in all.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -169,7 +169,8 @@ async fn serve_tunnel(thread: Rc<Thread>, session: Rc<Session>, mut connect: Con
         Ok((arrival, protocol)) => thread.carry(&session, connect, arrival, protocol).await,
         Err(refused) => {
             let identity = &session.peer.identity;
-            tracing::info!(from = %session.from, %identity, reason = error_chain(&refused), "tunnel refused");
+            let (from, reason) = (session.from, error_chain(&refused));
+            tracing::info!(%from, %identity, reason, "tunnel refused");
             if let Err(broken) = connect.refuse(refused.status()) {
                 tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
             }

@@ -29,6 +29,8 @@ pub const TOKEN_AUDIENCE: &str = "istio-ca";
 pub const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 /// The reason of a pod's condition for which no node has room.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
+/// The value of a metric's label that nothing is known for.
+pub const UNKNOWN_LABEL: &str = "unknown";
 /// The media type of metrics.
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Below a node's credentials: those of its waypoint pods, each in a directory of the pod's uid.

@@ -192,7 +192,9 @@ mod tests {
             let parsed = Cli::try_parse_from(words);
             assert_eq!(parsed.is_ok(), is_right, "{parsed:?}");
         };
-        check("", true);
+        check("", false);
+        let own = "--pod-name a --pod-namespace b --service-account c --instance-ip 10.0.0.1";
+        check(&format!("{own} --gateway-name d"), true);
         check("apply", true);
         check("apply -n shop --name way --for all --revision r --wait --enroll-namespace", true);
         check("apply --overwrite", false);

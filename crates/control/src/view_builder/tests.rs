@@ -675,7 +675,7 @@ fn what_is_attached_to_a_service_holds_for_its_endpoints() {
         let condition = builder.condition(&ObjectName::new("shop", "p")).unwrap();
         assert_eq!((condition.status, condition.reason), ("False", "TargetNotFound"));
         assert!(condition.message.contains(&named), "{}", condition.message);
-        assert!(condition.message.contains("nothing enforces it"), "{}", condition.message);
+        assert!(condition.message.contains("a waypoint enforces it"), "{}", condition.message);
     }
     builder.apply([attached("DENY", front())]);
     builder.apply([delete(Kind::AuthorizationPolicy, "shop", "p")]);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use ambit_model::Text;
+use ambit_words::names::UNKNOWN_LABEL;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabel, EncodeLabelSet, LabelSetEncoder,
@@ -36,8 +37,6 @@ const MAX_TOLD_BYTES: usize = 2 << 20;
 /// How often it is looked which label sets with words of a peer are unused since the last look,
 /// which give their places back. Their counters vanish from scrapes.
 const TOLD_IDLE: Duration = Duration::from_secs(600);
-/// What Istio prints for a label without value.
-const UNKNOWN: &str = "unknown";
 
 /// One end of a connection, as labels name it. Empty texts are printed as `unknown`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -101,13 +100,14 @@ impl TrafficLabels {
 impl TrafficLabels {
     /// Calls `label` for every label as it is printed, before escapes.
     fn each(&self, mut label: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
-        let mut label =
-            |name: &str, value: &str| label(name, if value.is_empty() { UNKNOWN } else { value });
+        let mut label = |name: &str, value: &str| {
+            label(name, if value.is_empty() { UNKNOWN_LABEL } else { value })
+        };
         let reporter = match self.reporter {
             Reporter::Source => "source",
             Reporter::Destination => "destination",
         };
-        let security = if self.mutual_tls { "mutual_tls" } else { UNKNOWN };
+        let security = if self.mutual_tls { "mutual_tls" } else { UNKNOWN_LABEL };
         label("reporter", reporter)?;
         for (side, end) in [("source", &self.source), ("destination", &self.destination)] {
             label(&format!("{side}_workload"), &end.workload)?;

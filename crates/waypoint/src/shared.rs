@@ -1,0 +1,27 @@
+//! What all threads of a waypoint share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ambit_dataplane::mesh::Mesh;
+use ambit_dataplane::own::OwnWorkload;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::telemetry::Requests;
+
+/// What all threads share.
+pub(crate) struct Shared {
+    /// The settings.
+    pub(crate) config: Config,
+    /// The view, certificates and counters.
+    pub(crate) mesh: Arc<Mesh>,
+    /// The waypoint itself.
+    pub(crate) own: Arc<OwnWorkload>,
+    /// Counters of requests.
+    pub(crate) requests: Requests,
+    /// Whether it is to end: no new connection is taken.
+    pub(crate) stopping: watch::Sender<bool>,
+    /// The same, for those who only look.
+    pub(crate) is_ending: AtomicBool,
+}
