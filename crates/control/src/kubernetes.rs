@@ -38,7 +38,8 @@ pub enum ApiError {
 impl ApiError {
     /// Whether the object is not there, or its kind is not.
     pub(crate) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused(status) if status.is_not_found())
+        // For a group that it does not have at all, the API server gives no reason.
+        matches!(self, Self::Refused(status) if status.code == 404)
     }
 
     /// Whether the namespace is being deleted, so that nothing can be made in it.

@@ -304,9 +304,11 @@ impl Waypoints {
         let classes: Api<DynamicObject> =
             Api::all_with(self.client.clone(), &istio(Kind::GatewayClass));
         for (name, controller) in gateway::CLASSES {
-            let there = match answer(classes.get_opt(name)).await? {
-                Some(there) => there,
-                None => {
+            let there = match answer(classes.get_opt(name)).await {
+                Ok(Some(there)) => there,
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(None) => {
                     let class = json!({
                         "apiVersion": Kind::GatewayClass.api_versions()[0],
                         "kind": Kind::GatewayClass.name(),

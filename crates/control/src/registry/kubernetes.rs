@@ -433,7 +433,7 @@ impl Follower {
             }
             // For a cluster's own kinds a 404 is not the API server's answer, but a failure of a
             // proxy before it.
-            ApiError::Refused(status) if status.is_not_found() && is_defined(kind) => {
+            error if error.is_not_found() && is_defined(kind) => {
                 match answer(served(&self.client, kind)).await {
                     Ok(None) => {
                         self.is_missing().await?;
