@@ -18,8 +18,11 @@ const LONGEST: u32 = 10;
 pub(crate) enum Why {
     /// No connection came about.
     NoConnection,
-    /// The endpoint refused the stream, or had closed the connection before it read the request.
+    /// The endpoint refused the stream: it has not looked at it.
     NotRead,
+    /// A connection that was used before ended without an answer. As a rule the endpoint had closed
+    /// it, but it may have read the request.
+    Stale,
     /// The connection ended before an answer.
     Reset,
     /// No answer in time.
@@ -50,6 +53,9 @@ pub(crate) fn may_try_again(
     if why.is_unseen() {
         return true;
     }
+    if why == Why::Stale && is_idempotent(method) {
+        return true;
+    }
     let Some(retry) = retry else { return false };
     (retry.is_for_all_methods || is_idempotent(method)) && retry.on.iter().any(|on| is(*on, why))
 }
@@ -58,9 +64,9 @@ fn is(on: RetryOn, why: Why) -> bool {
     match (on, why) {
         (RetryOn::ConnectFailure, Why::NoConnection) => true,
         (RetryOn::RefusedStream, Why::NotRead) => true,
-        (RetryOn::Reset, Why::Reset) => true,
+        (RetryOn::Reset, Why::Reset | Why::Stale) => true,
         (RetryOn::Status(504) | RetryOn::GatewayError | RetryOn::ServerError, Why::Timeout) => true,
-        (RetryOn::GatewayError | RetryOn::ServerError, Why::Reset) => true,
+        (RetryOn::GatewayError | RetryOn::ServerError, Why::Reset | Why::Stale) => true,
         (RetryOn::Status(wanted), Why::Status(status, _)) => wanted == status,
         (RetryOn::ServerError, Why::Status(status, _)) => status >= 500,
         (RetryOn::GatewayError, Why::Status(status, _)) => (502..=504).contains(&status),
@@ -74,14 +80,19 @@ fn is_idempotent(method: &Method) -> bool {
     matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
-/// How long to wait before the next attempt: at random up to a bound that doubles each time.
+/// The bound of the pause before the next attempt, which doubles each time.
+pub(crate) fn longest_pause(retry: Option<&Retry>, attempts: u32) -> Duration {
+    let base = retry.map_or(BACKOFF, |it| it.backoff);
+    base * 2_u32.saturating_pow(attempts.saturating_sub(1)).min(LONGEST)
+}
+
+/// How long to wait before the next attempt: at random up to the bound.
 pub(crate) fn pause(
     retry: Option<&Retry>,
     attempts: u32,
     random_below: impl FnOnce(u64) -> u64,
 ) -> Duration {
-    let base = retry.map_or(BACKOFF, |it| it.backoff);
-    let bound = base * 2_u32.saturating_pow(attempts.saturating_sub(1)).min(LONGEST);
+    let bound = longest_pause(retry, attempts);
     let micros = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX).max(1);
     Duration::from_micros(random_below(micros))
 }

@@ -30,6 +30,7 @@ use ambit_model::http::rule::{
 use tokio::time::{Instant, sleep};
 
 use crate::engine::answer::{Answer, is_grpc};
+use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
 use crate::engine::position::{Arrival, Goal, Position, Rules as _};
 use crate::engine::record::{Flags, Protocol, Record};
@@ -81,6 +82,8 @@ struct Exchange<'a, P: Position, B, R> {
     rule: Option<(Arc<Rule>, Option<usize>)>,
     /// By when all of it must have ended.
     deadline: Option<Instant>,
+    /// The place of a further attempt, taken before a response was given up for it.
+    reserved: Option<UnderWay>,
 }
 
 /// Answers a request and records it.
@@ -113,6 +116,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         record,
         rule: None,
         deadline: None,
+        reserved: None,
     };
     let ended = exchange.run().await;
     let Exchange { head, mut respond, mut record, .. } = exchange;
@@ -147,6 +151,7 @@ pub(crate) async fn give(
     let length = body.len() as u64;
     let framing = match head.status.code() {
         204 | 304 => ResponseBody::Absent { length: None },
+        _ if body.is_empty() => ResponseBody::Absent { length: Some(0) },
         _ => ResponseBody::Sized(length),
     };
     if respond.begin(&head, framing, None).is_err() {
@@ -186,7 +191,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         if let Some(path) = self.head.path_mut() {
             path.normalise(self.engine.settings.normalisation).map_err(malformed)?;
         }
-        Ok(())
+        // Before routes and policies read what a client claims of itself.
+        let id = || request_id(&self.engine.position);
+        let own_name = self.engine.position.own_name();
+        filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)
     }
 
     /// Finds the rule.
@@ -195,6 +203,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let head = self.for_model(&host);
         let Some(routes) = self.rules.routes() else { return Ok(()) };
         let Some(found) = routes.find(&head) else {
+            // Who may not ask is not told which routes there are.
+            self.judge()?;
             let details = "no rule of its routes matches the request".to_owned();
             return Err(Answer::new(404, Flags::NoRoute, "no_route", details).into());
         };
@@ -313,9 +323,6 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             goal = Goal::Backend(&backend.destination);
             self.change_request(rule, backend, rewrite, *prefix_len)?;
         }
-        let id = || request_id(&self.engine.position);
-        let own_name = self.engine.position.own_name();
-        filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)?;
         if let Some((rule, _)) = &rule {
             self.mirror(rule);
         }
@@ -330,7 +337,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         prefix_len: Option<usize>,
     ) -> Result<(), Ended> {
         let head = &mut self.head;
-        filters::rewrite(head, rewrite, prefix_len)
+        filters::rewrite(head, rewrite, prefix_len, self.engine.settings.normalisation)
             .and_then(|()| filters::change_request(head, &rule.request_headers))
             .and_then(|()| filters::change_request(head, &backend.request_headers))
             .map_err(|refused| {

@@ -6,7 +6,7 @@ use crate::authority::Authority;
 use crate::engine::position::Arrival;
 use crate::fields::{Field, Fields};
 use crate::head::{RequestHead, ResponseHead};
-use crate::path::Path;
+use crate::path::{Normalisation, Path};
 use crate::refused::Refused;
 
 /// Fields by which Envoy's clients command Envoy; a client must not command this proxy's peers.
@@ -63,6 +63,7 @@ pub(crate) fn rewrite(
     head: &mut RequestHead,
     rewrite: &Rewrite,
     prefix_len: Option<usize>,
+    normalisation: Normalisation,
 ) -> Result<(), Refused> {
     if let Some(host) = &rewrite.host {
         head.set_authority(Authority::parse(host.as_bytes())?)?;
@@ -73,7 +74,13 @@ pub(crate) fn rewrite(
             text.push('?');
             text.push_str(query);
         }
-        *path = Path::parse(text.as_bytes())?;
+        let mut new = Path::parse(text.as_bytes())?;
+        // What was behind the prefix must not lead out of the new one.
+        if new.path().split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Err(Refused::Target);
+        }
+        new.normalise(normalisation)?;
+        *path = new;
     }
     Ok(())
 }

@@ -103,6 +103,8 @@ pub(crate) fn to_response(head: &ResponseHead) -> http::Response<()> {
     let status = http::StatusCode::from_u16(head.status.code());
     *response.status_mut() = status.expect("three digits, the first not 0");
     *response.headers_mut() = to_map(&head.fields);
+    // Written from what was decided.
+    response.headers_mut().remove(http::header::CONTENT_LENGTH);
     response
 }
 

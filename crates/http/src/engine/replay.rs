@@ -3,6 +3,9 @@
 //! What was read is kept within a bound. Beyond it nothing is kept and no other attempt is made;
 //! a mirror that does not keep up gets a broken request, and nobody waits for it.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use tokio::sync::mpsc;
 
 use crate::engine::piece::{Broken, Piece, Source};
@@ -22,7 +25,7 @@ pub(crate) struct Replay<B> {
     at: usize,
     /// How much is kept at most; nothing is kept from the moment that it is 0.
     limit: usize,
-    is_whole: bool,
+    is_whole: Rc<Cell<bool>>,
     has_ended: bool,
     mirrors: Vec<mpsc::Sender<Copied>>,
 }
@@ -36,7 +39,7 @@ impl<B: Source> Replay<B> {
             kept_bytes: 0,
             at: 0,
             limit,
-            is_whole: true,
+            is_whole: Rc::new(Cell::new(true)),
             has_ended: !has_body,
             mirrors: Vec::new(),
         }
@@ -44,7 +47,12 @@ impl<B: Source> Replay<B> {
 
     /// Whether it can be read from its beginning again.
     pub(crate) fn can_rewind(&self) -> bool {
-        self.is_whole
+        self.is_whole.get()
+    }
+
+    /// The same, for whoever asks while the body is read.
+    pub(crate) fn whole(&self) -> Rc<Cell<bool>> {
+        self.is_whole.clone()
     }
 
     /// Begins again.
@@ -57,7 +65,7 @@ impl<B: Source> Replay<B> {
     pub(crate) fn keep_nothing(&mut self) {
         self.limit = 0;
         if self.at == self.kept.len() {
-            self.is_whole = self.kept.is_empty() && self.has_ended;
+            self.is_whole.set(self.kept.is_empty() && self.has_ended);
             self.kept = Vec::new();
             self.at = 0;
         }
@@ -75,8 +83,8 @@ impl<B: Source> Replay<B> {
             Piece::Data(data) => data.len(),
             Piece::Trailers(_) => 1,
         };
-        if !self.is_whole || self.kept_bytes + bytes > self.limit {
-            self.is_whole = false;
+        if !self.is_whole.get() || self.kept_bytes + bytes > self.limit {
+            self.is_whole.set(false);
             self.kept = Vec::new();
             self.at = 0;
             return;

@@ -61,13 +61,22 @@ pub struct Engine<P: Position> {
     pub(super) pool: Rc<Pool>,
     pub(super) loads: Loads,
     pub(super) guard: Guard,
+    /// Each copy of a request that is under way holds it too.
+    pub(super) mirroring: Rc<()>,
 }
 
 impl<P: Position> Engine<P> {
     /// An engine without connections; what it opens runs for this guard.
     pub fn new(position: P, settings: Settings, guard: Guard) -> Rc<Self> {
         let pool = Rc::new(Pool::new(settings.pool_idle_timeout, guard.clone()));
-        Rc::new(Self { position, settings, pool, loads: Loads::default(), guard })
+        Rc::new(Self {
+            position,
+            settings,
+            pool,
+            loads: Loads::default(),
+            guard,
+            mirroring: Rc::default(),
+        })
     }
 
     /// The place that it runs in.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ambit_http::engine::Speaks;
 use ambit_http::engine::record::Flags;
 use ambit_model::http::rule::{Retry, RetryOn};
-use ambit_model::http::traffic::{Ejection, TrafficPolicy};
+use ambit_model::http::traffic::{Ejection, RetryBudget, TrafficPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
@@ -84,7 +84,7 @@ fn an_endpoint_that_closes_is_an_answer_of_503() {
 }
 
 #[test]
-fn what_was_sent_on_a_connection_that_was_closed_is_sent_again() {
+fn what_was_sent_on_a_connection_that_was_closed_is_sent_again_if_it_is_safe() {
     run(async |bed| {
         // Each connection answers once. The second request finds it open, and then it is closed.
         bed.serve("web-1", |mut stream, _| {
@@ -96,12 +96,18 @@ fn what_was_sent_on_a_connection_that_was_closed_is_sent_again() {
             });
         });
         let mut client = bed.connect(Speaks::Http);
-        for _ in 0..3 {
-            client.write_all(b"POST / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+        for method in ["GET", "GET", "DELETE"] {
+            let request = format!("{method} / HTTP/1.1\r\nHost: web\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
             let mut answer = vec![0; OK.len()];
             client.read_exact(&mut answer).await.unwrap();
             assert_eq!(String::from_utf8_lossy(&answer), OK);
         }
+        // That nothing was answered does not say that nothing was done.
+        client.write_all(b"POST / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 503");
     });
 }
 
@@ -185,5 +191,39 @@ fn there_are_no_more_requests_than_allowed() {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert!(answer.contains("x-ambit-reason: overflow\r\n"), "{answer}");
         assert_eq!(bed.last().flags, Flags::Overflow);
+    });
+}
+
+#[test]
+fn a_response_is_given_up_only_for_an_attempt_that_follows() {
+    run(async |bed| {
+        bed.answers("web-1", BAD);
+        bed.answers("web-2", OK);
+        bed.route(|rule| rule.retry = retry(&[RetryOn::Status(503)]));
+        *bed.world.traffic.borrow_mut() = TrafficPolicy {
+            retry_budget: Some(RetryBudget { percent: 0, min_retries: 0 }),
+            ..TrafficPolicy::default()
+        };
+        let answer = bed.ask(&request("PUT")).await;
+        assert!(answer.ends_with("bad"), "the endpoint's own: {answer}");
+        // A failure of gRPC stays one.
+        bed.answers("web-0", "HTTP/1.1 200 OK\r\ngrpc-status: 14\r\nContent-Length: 0\r\n\r\n");
+        bed.world.rules.borrow_mut()[0].retry = retry(&[RetryOn::Grpc(14)]);
+        let answer = bed.ask(&request("PUT")).await;
+        assert!(answer.contains("grpc-status: 14\r\n"), "{answer}");
+    });
+}
+
+#[test]
+fn a_slow_client_is_not_the_endpoints_fault() {
+    run(async |bed| {
+        bed.serve("web-1", |stream, _| std::mem::forget(stream));
+        bed.route(|rule| rule.timeouts.request = Some(Duration::from_millis(30)));
+        let mut client = bed.connect(Speaks::Http);
+        let half = "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 10\r\n\r\n1";
+        client.write_all(half.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 408");
     });
 }

@@ -138,3 +138,24 @@ fn clients_of_grpc_are_told_by_their_own_status() {
         assert!(response.body().is_end_stream());
     });
 }
+
+#[test]
+fn what_has_no_body_gets_none_from_http2_either() {
+    run(async |bed| {
+        bed.serve("web-1", |stream, _| {
+            spawn_local(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    // Its end comes behind it, which is allowed.
+                    let head = Response::builder().status(204).body(()).unwrap();
+                    let mut send = respond.send_response(head, false).unwrap();
+                    send.send_data(Bytes::new(), true).unwrap();
+                }
+            });
+        });
+        *bed.world.version.borrow_mut() = Some(Version::Http2);
+        let two = "GET / HTTP/1.1\r\nHost: web\r\n\r\n".repeat(2);
+        let answer = bed.ask(&two).await;
+        assert_eq!(answer, "HTTP/1.1 204 No Content\r\n\r\n".repeat(2));
+    });
+}

@@ -231,3 +231,34 @@ fn sessions_name_their_endpoint() {
         assert!(!bed.ask(&request).await.contains("set-cookie"), "it has it");
     });
 }
+
+#[test]
+fn policies_do_not_read_what_a_client_claims_of_itself() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        *bed.world.denies.borrow_mut() = Some(|asked| {
+            asked.head.fields.any("x-forwarded-client-cert", &mut |line| line.ends_with(b"/admin"))
+        });
+        let request = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\
+                       X-Forwarded-Client-Cert: URI=spiffe://t/ns/app/sa/admin\r\n\r\n";
+        assert!(bed.ask(request).await.starts_with("HTTP/1.1 200 "));
+    });
+}
+
+#[test]
+fn a_rewrite_does_not_lead_out_of_its_prefix() {
+    run(async |bed| {
+        let heard = bed.hears("web-1", OK);
+        bed.route(|rule| {
+            let prefix = PathMatch::Prefix("/foo".into());
+            rule.matches = vec![Match { path: Some(prefix), ..Match::default() }];
+            let path = Some(PathChange::Prefix("/app/".into()));
+            let rewrite = Rewrite { host: None, path };
+            rule.action = Action::Forward { backends: vec![backend("web")], rewrite };
+        });
+        assert!(bed.ask(&get("/foo../secret")).await.starts_with("HTTP/1.1 500 "));
+        assert_eq!(*heard.borrow(), "");
+        assert!(bed.ask(&get("/foobar")).await.starts_with("HTTP/1.1 200 "));
+        assert!(heard.borrow().starts_with("GET /app/bar HTTP/1.1\r\n"));
+    });
+}

@@ -203,7 +203,8 @@ impl RequestRule {
         *self != self.without_requests()
     }
 
-    /// The rule without what looks at requests. An alternative of which nothing is left matches
+    /// The rule without what looks at requests, and at the name in a TLS handshake, which nobody
+    /// reads. An alternative of which nothing is left matches
     /// everything.
     fn without_requests(&self) -> Self {
         let from = self
@@ -221,6 +222,7 @@ impl RequestRule {
                 TextAttribute::RequestPrincipal
                     | TextAttribute::Audience
                     | TextAttribute::Presenter
+                    | TextAttribute::ServerName
             ),
             Condition::ServiceAccount(_) | Condition::Ip(..) | Condition::DestinationPort(_) => {
                 true

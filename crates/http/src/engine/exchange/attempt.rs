@@ -6,12 +6,12 @@ use ambit_model::Text;
 use ambit_model::http::ejection::Outcome;
 use ambit_model::http::rule::{Destination, Retry};
 use ambit_model::http::traffic::TrafficPolicy;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{Carried, Counts, Terms, carry};
 use super::session::{self, Sticky};
 use super::{Changes, Ended, Exchange};
-use crate::engine::again::{Why, may_try_again, pause};
+use crate::engine::again::{Why, longest_pause, may_try_again, pause};
 use crate::engine::answer::Answer;
 use crate::engine::halves::BoxStream;
 use crate::engine::loads::UnderWay;
@@ -74,6 +74,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             self.record.attempts += 1;
             let attempted = self.attempt(&plan, &mut tried).await?;
             drop(retrying.take());
+            let reserved = self.reserved.take();
             let Attempted::Failed(failed) = attempted else { return Ok(()) };
             let last = |failed: Box<Failed>, flags: Option<Flags>| {
                 let mut answer = failed.answer;
@@ -84,7 +85,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 let is_last = self.record.attempts > 1;
                 return last(failed, is_last.then_some(Flags::RetryLimit));
             }
-            retrying = self.engine.loads.retry(&plan.service, &plan.traffic);
+            retrying = reserved.or_else(|| self.engine.loads.retry(&plan.service, &plan.traffic));
             if retrying.is_none() {
                 return last(failed, Some(Flags::Overflow));
             }
@@ -188,7 +189,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let (outbox, reading) = connection.sides();
         let (sending, reading) = (Sending::Http1(outbox), Reading::Http1(reading));
         let carried = self.carry(plan, endpoint, sending, reading, until).await;
-        let is_unread = connection.is_used && !connection.has_answered();
+        let is_stale = connection.is_used && !connection.has_answered();
         match &carried {
             Carried::Done { is_uploaded: true } if connection.is_reusable() => {
                 pool.keep(&key, connection);
@@ -196,7 +197,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             // Its answer was not read to the end; it is closed here.
             _ => drop(connection),
         }
-        self.judge_carried(carried, is_unread)
+        self.judge_carried(carried, if is_stale { Why::Stale } else { Why::Reset })
     }
 
     async fn over_http2(
@@ -206,13 +207,27 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         until: Option<Instant>,
     ) -> Result<Attempted, Ended> {
         let key = key(endpoint);
-        let shared = match self.shared(plan, endpoint, &key, until).await {
-            Ok(shared) => shared,
-            Err(failed) => return Ok(Attempted::Failed(failed)),
+        // Others may be opening a connection, and its peer may take no more streams for now.
+        let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+        let by = Instant::now() + limit;
+        let by = until.map_or(by, |until| until.min(by));
+        let ready = async {
+            let shared = self.shared(plan, endpoint, &key, until).await?;
+            let ready = shared.sender.clone().ready().await;
+            Ok((shared, ready))
+        };
+        let (shared, ready) = match timeout_at(by, ready).await {
+            Ok(Ok(ready)) => ready,
+            Ok(Err(failed)) => return Ok(Attempted::Failed(failed)),
+            Err(_) => {
+                let text = format!("{} took no request in time", endpoint.address);
+                let answer = Answer::new(503, Flags::ConnectFailure, "connect_timeout", text);
+                let failed = Failed { why: Why::NoConnection, answer };
+                return Ok(Attempted::Failed(Box::new(failed)));
+            }
         };
         let (scheme, limits) = (self.arrival.scheme.as_str(), self.engine.settings.limits.fields);
         let has_body = self.framing.body != crate::h1::framing::RequestBody::Absent;
-        let ready = shared.sender.clone().ready().await;
         let opened = ready
             .map_err(Broken::from)
             .and_then(|mut sender| h2::open(&mut sender, &self.head, scheme, has_body, limits));
@@ -226,18 +241,19 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let (up, down) = (Sending::Http2(&mut sending), Reading::Http2(&mut reading));
         let carried = self.carry(plan, endpoint, up, down, until).await;
         let is_unread = matches!(&carried, Carried::Broken(Broken::H2(error)) if is_unread(error));
-        if is_unread {
+        // One that does not answer may be dead.
+        if is_unread || matches!(carried, Carried::Late) {
             self.engine.pool.retire(&key, &shared);
         }
         if !matches!(carried, Carried::Done { is_uploaded: true }) {
             sending.reset(::h2::Reason::CANCEL);
         }
-        self.judge_carried(carried, is_unread)
+        self.judge_carried(carried, if is_unread { Why::NotRead } else { Why::Reset })
     }
 
     /// A connection of HTTP/2 with room, or a new one; only one is opened at a time.
     async fn shared(
-        &mut self,
+        &self,
         plan: &Plan<'_>,
         endpoint: &Endpoint<P::Way>,
         key: &Key,
@@ -297,7 +313,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let is_upgrade = self.framing.upgrade.is_some();
         let terms = Terms { until, is_upgrade, counts: Counts::default() };
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
-        let can_rewind = self.body.can_rewind();
+        let (whole, loads) = (self.body.whole(), self.engine.loads.clone());
+        let (reserved, deadline) = (std::cell::RefCell::new(None), self.deadline);
         let (method, attempts) = (self.head.method().clone(), self.record.attempts);
         let origin = plan.changes.rule.and_then(|rule| {
             let cors = rule.cors.as_ref()?;
@@ -309,7 +326,13 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let decide = |head: &mut ResponseHead| {
             let grpc = super::carry::grpc_status(head);
             let why = Why::Status(head.status.code(), grpc);
-            if can_rewind && may_try_again(retry, why, &method, attempts) {
+            // What is not sent is lost: only if another attempt is sure to follow.
+            if whole.get()
+                && may_try_again(retry, why, &method, attempts)
+                && deadline.is_none_or(|at| Instant::now() + longest_pause(retry, attempts) < at)
+                && let Some(held) = loads.retry(&plan.service, &plan.traffic)
+            {
+                reserved.replace(Some(held));
                 return Ok(false);
             }
             for changes in plan.changes.response() {
@@ -339,6 +362,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let (body, respond) = (&mut self.body, &mut self.respond);
         let carried = carry(body, respond, &mut sending, &mut reading, &terms, decide).await;
         let counts = &terms.counts;
+        self.reserved = reserved.into_inner();
         self.record.status = status.get();
         self.record.grpc_status = grpc_status.get();
         self.record.received_bytes = counts.received.get();
@@ -347,13 +371,14 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         carried
     }
 
-    /// What the end of an exchange means. `is_unread`: the endpoint has not read the request.
-    fn judge_carried(&mut self, carried: Carried, is_unread: bool) -> Result<Attempted, Ended> {
+    /// What the end of an exchange means; `if_broken`: what it means that the connection broke.
+    fn judge_carried(&mut self, carried: Carried, if_broken: Why) -> Result<Attempted, Ended> {
         let attempted = match carried {
             Carried::Done { .. } => return Ok(Attempted::Done),
             Carried::Again(status, grpc) => {
                 let details = format!("the endpoint has answered {status}");
-                let answer = Answer::new(status, Flags::RetryLimit, "retries", details);
+                let mut answer = Answer::new(status, Flags::RetryLimit, "retries", details);
+                answer.grpc_status = grpc;
                 Attempted::Failed(Box::new(Failed { why: Why::Status(status, grpc), answer }))
             }
             Carried::ClientGone(broken) => {
@@ -364,6 +389,15 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Carried::Unsendable(broken) => {
                 let details = ambit_words::error_chain(&broken);
                 return Err(Answer::new(500, Flags::NoRoute, "route", details).into());
+            }
+            Carried::SlowClient => {
+                let details = "the request did not come in the time that the route allows";
+                let answer = Answer::new(408, Flags::Timeout, "slow_client", details.to_owned());
+                return Err(if self.respond.has_begun() {
+                    Ended::Cut(Box::new(answer))
+                } else {
+                    answer.into()
+                });
             }
             Carried::Late => {
                 let details = "no answer in the time that the route allows".to_owned();
@@ -378,10 +412,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 }
                 all
             }
-            Carried::Broken(broken) => {
-                let why = if is_unread { Why::NotRead } else { Why::Reset };
-                failed(why, Flags::UpstreamClosed, "closed", &broken)
-            }
+            Carried::Broken(broken) => failed(if_broken, Flags::UpstreamClosed, "closed", &broken),
         };
         match attempted {
             // Half of it was sent.
@@ -394,7 +425,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
 }
 
 fn key<W>(endpoint: &Endpoint<W>) -> Key {
-    Key { uid: endpoint.uid.clone(), port: endpoint.address.port(), kind: endpoint.kind }
+    Key { uid: endpoint.uid.clone(), address: endpoint.address, kind: endpoint.kind }
 }
 
 fn failed(why: Why, flags: Flags, reason: &'static str, broken: &Broken) -> Attempted {

@@ -29,6 +29,8 @@ pub(super) enum Carried {
     Broken(Broken),
     /// The time is up.
     Late,
+    /// The time is up, and the client has not sent its whole request.
+    SlowClient,
     /// A filter made a response that is none.
     Unsendable(Broken),
 }
@@ -85,7 +87,7 @@ pub(super) async fn carry<B: Source, R: Respond>(
                     Ok(()) | Err(Stopped::Sink(_)) => is_uploaded.set(true),
                     Err(Stopped::Source(broken)) => return Carried::ClientGone(broken),
                 },
-                () = wait_until(*until) => return Carried::Late,
+                () = wait_until(*until) => return late(is_uploaded.get()),
                 () = respond.gone() => return Carried::ClientGone(Broken::Closed),
             }
         };
@@ -132,7 +134,7 @@ async fn both(
                 Ok(()) | Err(Stopped::Sink(_)) => is_uploaded.set(true),
                 Err(Stopped::Source(broken)) => return Carried::ClientGone(broken),
             },
-            () = wait_until(until) => return Carried::Late,
+            () = wait_until(until) => return late(is_uploaded.get()),
         }
     }
 }
@@ -154,6 +156,10 @@ async fn upload<B: Source>(
         return sending.flush().await.map_err(Stopped::Sink);
     }
     pump(body, sending, received).await
+}
+
+fn late(is_uploaded: bool) -> Carried {
+    if is_uploaded { Carried::Late } else { Carried::SlowClient }
 }
 
 async fn wait_until(until: Option<Instant>) {

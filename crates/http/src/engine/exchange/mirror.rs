@@ -18,6 +18,8 @@ use crate::engine::upstream::{Reading, Sending};
 use crate::h1::framing::RequestFraming;
 use crate::head::RequestHead;
 
+/// Copies at once on one thread; more are left out.
+const MAX_MIRRORED: usize = 256;
 /// How long a copy may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -32,6 +34,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             if !is_drawn || self.framing.upgrade.is_some() {
                 continue;
             }
+            if Rc::strong_count(&engine.mirroring) > MAX_MIRRORED {
+                tracing::debug!("a copy of a request is left out: too many are under way");
+                continue;
+            }
             if self.rules.version(&goal) == Some(Version::Http2) {
                 tracing::debug!("a copy of a request is sent over HTTP/1.1 to a port of HTTP/2");
             }
@@ -43,7 +49,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 framing: self.framing.clone(),
                 body: Copy(self.body.copy()),
             };
+            let held = engine.mirroring.clone();
             engine.guard.spawn_local(async move {
+                let _held_to_the_end = held;
                 match timeout(LONGEST, copy.send()).await {
                     Ok(Ok(())) => {}
                     Ok(Err(reason)) => tracing::debug!(reason, "a copy of a request failed"),

@@ -70,6 +70,7 @@ pub(super) async fn serve<P: Position>(
             client,
             is_head,
             has_begun: false,
+            is_withheld: framing.expects_continue,
             is_aborted: &mut is_aborted,
             is_persistent: &mut is_persistent,
         };
@@ -84,7 +85,7 @@ pub(super) async fn serve<P: Position>(
             return finish(&mut inbox, &mut outbox).await;
         }
         if !body.has_ended() && !discard(&mut body, &mut inbox).await {
-            return;
+            return finish(&mut inbox, &mut outbox).await;
         }
     }
 }
@@ -190,6 +191,8 @@ struct Responder<'a> {
     client: Client,
     is_head: bool,
     has_begun: bool,
+    /// The client holds its body back until 100: without that it may never send it.
+    is_withheld: bool,
     /// Whether the answer could not be finished.
     is_aborted: &'a mut bool,
     /// Whether the client may send another request; it is set when the answer is whole.
@@ -221,6 +224,7 @@ impl Sink for Responder<'_> {
 
 impl Respond for Responder<'_> {
     fn inform(&mut self, head: &ResponseHead) {
+        self.is_withheld &= head.status.code() != 100;
         // A client of HTTP/1.0 does not know them (RFC 9110, 15.2).
         if self.client.version == Version::Http11 {
             let (body, client) = (ResponseBody::Absent { length: None }, self.client);
@@ -237,6 +241,11 @@ impl Respond for Responder<'_> {
         upgrade: Option<Protocol>,
     ) -> Result<(), Broken> {
         let body = match body {
+            ResponseBody::Sized(_) | ResponseBody::Chunked | ResponseBody::UntilClose
+                if matches!(head.status.code(), 204 | 304) =>
+            {
+                ResponseBody::Absent { length: None }
+            }
             ResponseBody::Sized(size) if self.is_head => {
                 ResponseBody::Absent { length: Some(size) }
             }
@@ -245,6 +254,7 @@ impl Respond for Responder<'_> {
             }
             body => body,
         };
+        self.client.is_persistent &= !self.is_withheld;
         let client = self.client;
         let mut written = None;
         self.outbox.head(Framing::Absent, |out| {

@@ -83,12 +83,17 @@ pub(super) async fn serve<P: Position>(
                 continue;
             }
         };
-        let (request, respond) = match accepted {
+        let (request, mut respond) = match accepted {
             Some(Ok(accepted)) => accepted,
             Some(Err(error)) => return tracing::debug!(%error, "a client's HTTP/2 broke"),
             None => return,
         };
         idle_at = Instant::now() + settings.idle_timeout;
+        // A reset frees its place among the streams at once, but not what was begun for it.
+        if Rc::strong_count(&open) > MAX_STREAMS as usize {
+            respond.send_reset(h2::Reason::REFUSED_STREAM);
+            continue;
+        }
         let (engine, arrival, open) = (engine.clone(), arrival.clone(), open.clone());
         guard.spawn_local(async move {
             let _held_to_the_end = open;
@@ -197,8 +202,8 @@ impl Respond for Responder {
         body: ResponseBody,
         _: Option<Protocol>,
     ) -> Result<(), Broken> {
-        let is_end =
-            self.is_head || matches!(body, ResponseBody::Absent { .. } | ResponseBody::Sized(0));
+        // Behind an empty body trailers may come.
+        let is_end = self.is_head || matches!(body, ResponseBody::Absent { .. });
         let mut response = heads::to_response(head);
         if let ResponseBody::Sized(length) | ResponseBody::Absent { length: Some(length) } = body {
             response.headers_mut().insert(http::header::CONTENT_LENGTH, length.into());

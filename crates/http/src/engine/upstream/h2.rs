@@ -14,6 +14,7 @@ use crate::engine::upstream::heard::Heard;
 use crate::fields::{FieldLimits, Fields};
 use crate::h1::framing::{ResponseBody, ResponseFraming};
 use crate::head::RequestHead;
+use crate::refused::Refused;
 
 /// From here on the body waits.
 const FULL_BYTES: usize = 64 * 1024;
@@ -173,6 +174,10 @@ impl Reading {
         match informed.await {
             Ok(informed) => {
                 let (parts, ()) = informed?.expect("asked for one").into_parts();
+                // HTTP/2 has no upgrades (RFC 9113, 8.6).
+                if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+                    return Err(Refused::Upgrade.into());
+                }
                 Ok(Heard::Informational(heads::response(&parts, self.limits)?))
             }
             Err(response) => {
@@ -180,6 +185,9 @@ impl Reading {
                 let head = heads::response(&parts, self.limits)?;
                 let length = head.fields.first("content-length").and_then(number);
                 let body = match length {
+                    // Whatever comes behind these is no body (RFC 9110, 6.4.1).
+                    _ if head.status.code() == 204 => ResponseBody::Absent { length: None },
+                    _ if head.status.code() == 304 => ResponseBody::Absent { length },
                     _ if stream.is_end_stream() => ResponseBody::Absent { length },
                     Some(length) => ResponseBody::Sized(length),
                     None => ResponseBody::Chunked,

@@ -3,8 +3,9 @@
 //! One of HTTP/1.1 carries one request at a time; the last one used is used first, so that the
 //! others become idle and are closed. One of HTTP/2 carries as many as its peer allows.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub(crate) struct Key {
     /// The endpoint.
     pub(crate) uid: Text,
-    /// Its port.
-    pub(crate) port: u16,
+    /// Its address: a pod of the same name may have another one later.
+    pub(crate) address: SocketAddr,
     /// Whatever else must be the same, as the position says it.
     pub(crate) kind: u64,
 }
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     number: u64,
     /// Each request that uses it holds it too.
     pub(crate) open: Rc<()>,
+    used: Rc<Cell<Instant>>,
 }
 
 #[derive(Default)]
@@ -110,6 +112,11 @@ impl Pool {
             idle.retain(|it| now.duration_since(it.since) < self.idle_timeout);
             !idle.is_empty()
         });
+        state.shared.retain(|_, list| {
+            let is_fresh = |it: &Shared| now.duration_since(it.used.get()) < self.idle_timeout;
+            list.retain(|it| Rc::strong_count(&it.open) > 1 || is_fresh(it));
+            !list.is_empty()
+        });
         state.opening.retain(|_, lock| Rc::strong_count(lock) > 1);
     }
 
@@ -120,7 +127,9 @@ impl Pool {
             // The pool holds it once.
             Rc::strong_count(&it.open) <= it.sender.current_max_send_streams()
         };
-        state.shared.get(key)?.iter().find(has_room).cloned()
+        let shared = state.shared.get(key)?.iter().find(has_room).cloned()?;
+        shared.used.set(Instant::now());
+        Some(shared)
     }
 
     /// Held by the one that opens a connection of HTTP/2 to an endpoint; the others wait for it.
@@ -141,7 +150,8 @@ impl Pool {
         let shared = {
             let mut state = self.state.borrow_mut();
             state.opened += 1;
-            let shared = Shared { sender, number: state.opened, open: Rc::default() };
+            let used = Rc::new(Cell::new(Instant::now()));
+            let shared = Shared { sender, number: state.opened, open: Rc::default(), used };
             state.shared.entry(key.clone()).or_default().push(shared.clone());
             shared
         };
