@@ -101,7 +101,10 @@ pub(crate) fn charts(figures: &Figures<'_>) -> Vec<Chart> {
         let (metric, word) = main_metric(case);
         of_case.extend(bars::simple(case, metric, word));
         of_case.extend(bars::simple(case, Metric::ReadsPerResponse, "reads"));
-        of_case.extend(bars::simple(case, Metric::MemoryPerConnection, "connections"));
+        for (role, word) in [(Role::Proxy, "connections"), (Role::Waypoint, "waypoint-connections")]
+        {
+            of_case.extend(bars::simple(case, Metric::MemoryPerConnection(role), word));
+        }
         charts.extend(of_case.into_iter().map(|it| Chart { case: Some(at), ..it }));
     }
     charts.extend(bars::memory(figures.run));

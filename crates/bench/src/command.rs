@@ -189,6 +189,13 @@ async fn order(args: &RunArgs, binary: PathBuf, own: Option<OwnManifests>) -> Re
         }
         modes.retain(|mode| !mode.has_policies);
     }
+    if !experiment.has_waypoints() {
+        let named = |mode: &&Mode| mode.has_waypoint && !args.modes.is_empty();
+        if let Some(mode) = modes.iter().find(named) {
+            bail!("--modes {}: {} has no form with waypoints", mode.name, experiment.name);
+        }
+        modes.retain(|mode| !mode.has_waypoint);
+    }
     let host = Host::look()?;
     let machines = Machines { binary, programs, state: Scratch::new()? };
     machines.state.left_by_others()?;

@@ -376,6 +376,7 @@ mod tests {
             namespaces: 1,
             manifests: Manifests::Own(Vec::new()),
             policies: String::new(),
+            waypoints: Vec::new(),
             cases: vec![load],
             beside: None,
             variant: None,

@@ -56,6 +56,8 @@ pub(super) struct Size {
     /// Kubernetes manifests with and without the label of the mesh.
     pub(super) manifests: Manifests,
     pub(super) policies: String,
+    /// Namespaces that get a waypoint, if the experiment has a form with waypoints.
+    pub(super) waypoints: Vec<String>,
     pub(super) cases: Vec<Load>,
     /// What a mesh has to know besides.
     pub(super) beside: Option<Beside>,
@@ -99,7 +101,7 @@ pub struct OwnManifests {
 }
 
 /// Names and descriptions of all experiments.
-pub(super) const EXPERIMENTS: [(&str, &str); 8] = [
+pub(super) const EXPERIMENTS: [(&str, &str); 9] = [
     ("tiered", "an application of three tiers in each of N namespaces, each with its own load"),
     ("details-old", "a server that writes head and body of its answer separately, 100 rps"),
     ("details-new", "the same with TCP_NODELAY, so that neither write waits"),
@@ -110,6 +112,7 @@ pub(super) const EXPERIMENTS: [(&str, &str); 8] = [
         "path",
         "the data path: rates, saturation, new connections, streams, scale; two nodes and one",
     ),
+    ("waypoint", "requests through a waypoint: rates, saturation, HTTP/2, idle connections"),
     ("syscalls", "system calls per request of client, server and proxies, counted by the kernel"),
 ];
 
@@ -139,6 +142,7 @@ impl Experiment {
             namespaces: 1,
             manifests: Manifests::Own(objects),
             policies: policy.to_string(),
+            waypoints: Vec::new(),
             cases: hosts
                 .into_iter()
                 .flat_map(|(suffix, host)| micro(suffix, host, CLUSTER_CLIENT))
@@ -166,6 +170,11 @@ impl Experiment {
     /// Whether there is anything to enforce.
     pub(super) fn has_policies(&self) -> bool {
         self.sizes.iter().all(|size| size.policies.contains("AuthorizationPolicy"))
+    }
+
+    /// Whether there is a form of it with waypoints.
+    pub(super) fn has_waypoints(&self) -> bool {
+        self.sizes.iter().all(|size| !size.waypoints.is_empty())
     }
 
     /// Claims about the modes that are not proven, in words.
@@ -223,6 +232,32 @@ impl Size {
             (None, 1) => self.variant.map_or("1 namespace", release_name).to_owned(),
             (None, namespaces) => format!("{namespaces} namespaces"),
         }
+    }
+
+    /// What a mode starts with.
+    pub(super) fn text(&self, mode: &Mode) -> String {
+        let manifests = self.manifests.text(mode.has_mesh());
+        if mode.has_waypoint && mode.carrier == Carrier::Ambit {
+            let waypoints: String =
+                self.waypoints.iter().map(|it| manifest::waypoint(it)).collect();
+            return format!("{}\n---\n{waypoints}", manifest::behind_waypoints(&manifests));
+        }
+        if mode.has_mesh() && mode.has_policies {
+            return format!("{manifests}\n---\n{}", self.policies);
+        }
+        manifests
+    }
+
+    /// Pods, and requests of theirs (URL and method) that a mode's policies refuse.
+    pub(super) fn refused(&self, mode: &Mode) -> Vec<(String, String, &'static str)> {
+        let stranger = self.stranger.as_ref().filter(|_| mode.has_policies);
+        let stranger = stranger.map(|(pod, url)| (pod.clone(), url.clone(), "GET"));
+        // The waypoints' policies let everybody of the namespace look.
+        let changer = self.cases.first().filter(|_| mode.has_waypoint).and_then(|load| {
+            let url = load.case.load.first()?.get(1)?;
+            Some((load.generators.first()?.clone(), url.clone(), "DELETE"))
+        });
+        stranger.into_iter().chain(changer).collect()
     }
 
     /// Whether the mode can have it: a sidecar does not know what is beside the application.
@@ -309,6 +344,7 @@ fn named(args: &RunArgs) -> Result<Experiment> {
         "bookinfo" => vec![bookinfo(Bookinfo::Old), bookinfo(Bookinfo::New)],
         "ratings" => vec![ratings()],
         "path" => path(),
+        "waypoint" => vec![waypoint()],
         _ => vec![syscalls(Bookinfo::Old), syscalls(Bookinfo::New)],
     };
     Ok(Experiment { name: name.to_owned(), title, sizes, counts_calls: name == "syscalls" })
@@ -397,6 +433,7 @@ fn tiered(args: &RunArgs) -> Vec<Size> {
             namespaces,
             manifests: made(move |mesh| manifest::tiered(namespaces, mesh)),
             policies: manifest::tiered_policies(namespaces),
+            waypoints: (1..=namespaces).map(|number| format!("ns-{number}")).collect(),
             cases: vec![if Some(&namespaces) == sizes.iter().max() {
                 Load { case, generators }.compared("tiered", "50")
             } else {
@@ -422,6 +459,7 @@ fn details(variant: Bookinfo, name: &str, close: bool) -> Size {
         namespaces: 1,
         manifests: made(move |mesh| manifest::details(variant, mesh)),
         policies: manifest::details_policies(),
+        waypoints: Vec::new(),
         cases: vec![load],
         beside: None,
         variant: None,
@@ -441,6 +479,7 @@ fn bookinfo(variant: Bookinfo) -> Size {
         namespaces: 1,
         manifests: made(move |mesh| manifest::bookinfo(variant, mesh)),
         policies: manifest::bookinfo_policies(),
+        waypoints: Vec::new(),
         cases: loads.into(),
         beside: None,
         variant: Some(variant),
@@ -456,6 +495,7 @@ fn ratings() -> Size {
         namespaces: 1,
         manifests: made(manifest::ratings),
         policies: manifest::ratings_policies(),
+        waypoints: Vec::new(),
         cases: vec![load],
         beside: None,
         variant: None,
@@ -510,6 +550,7 @@ fn path() -> Vec<Size> {
         namespaces: 1,
         manifests: made(manifest::path),
         policies: manifest::path_policies(),
+        waypoints: Vec::new(),
         cases,
         beside,
         variant: None,
@@ -534,6 +575,50 @@ fn path() -> Vec<Size> {
     sizes
 }
 
+/// Requests of each version of HTTP, in the forms in which clients keep connections.
+fn waypoint() -> Size {
+    let case = |name: &str, title: &str, text: &str| {
+        load(name, title, "bench/client", &format!("{SERVER} {text}"))
+    };
+    Size {
+        namespaces: 1,
+        manifests: made(manifest::path),
+        policies: manifest::path_policies(),
+        waypoints: vec!["bench".to_owned()],
+        cases: vec![
+            case("1000 rps", "1000 rps on 10 connections, 1 KiB", "--rate 1000/s --connections 10"),
+            case(
+                "saturation",
+                "as fast as 16 connections go, 1 KiB",
+                "--rate max --connections 16",
+            ),
+            case(
+                "HTTP/2, 16 connections",
+                "as fast as 16 connections of HTTP/2 go, a stream each, 1 KiB",
+                "--protocol h2c --rate max --connections 16",
+            ),
+            case(
+                "HTTP/2, 4 connections",
+                "as fast as 4 connections of HTTP/2 go, 16 streams each, 1 KiB",
+                "--protocol h2c --rate max --connections 4 --streams 16",
+            ),
+            case(
+                "connection per request",
+                "4 clients, a new connection for each request",
+                "--rate max --connections 4 --close",
+            ),
+            case(
+                "2,000 connections",
+                "2,000 connections that are idle most of the time, 500 rps over all of them",
+                "--rate 500/s --connections 2000",
+            ),
+        ],
+        beside: None,
+        variant: None,
+        stranger: stranger("bench/stranger", SERVER),
+    }
+}
+
 fn syscalls(variant: Bookinfo) -> Size {
     let name = release_name(variant);
     let loads = [("", ""), (", a connection per request", " --close")].map(|(suffix, close)| {
@@ -544,6 +629,7 @@ fn syscalls(variant: Bookinfo) -> Size {
         namespaces: 1,
         manifests: made(move |mesh| manifest::details(variant, mesh)),
         policies: manifest::details_policies(),
+        waypoints: Vec::new(),
         cases: loads.into(),
         beside: None,
         variant: Some(variant),
@@ -584,6 +670,7 @@ fn own_manifests(args: &RunArgs, own: OwnManifests) -> Result<Experiment> {
         namespaces: 1,
         manifests: Manifests::Own(objects),
         policies: policies.to_string(),
+        waypoints: Vec::new(),
         beside: None,
         cases: vec![load],
         variant: None,

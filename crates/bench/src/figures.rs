@@ -91,10 +91,13 @@ impl Shape {
         use Metric::{Cpu, CpuPerGigabyte, Gigabits, P50, P90, P99, ReadsPerResponse, Throughput};
         match self {
             Self::AtARate => {
-                vec![P50, P90, P99, Cpu(Role::All), Cpu(Role::Proxy), ReadsPerResponse]
+                let of_mesh = [Cpu(Role::Proxy), Cpu(Role::Waypoint)];
+                [&[P50, P90, P99, Cpu(Role::All)], &of_mesh[..], &[ReadsPerResponse]].concat()
             }
             Self::Saturated => {
-                vec![Throughput, P50, P99, Cpu(Role::All), Cpu(Role::Proxy), ReadsPerResponse]
+                let of_mesh = [Cpu(Role::Proxy), Cpu(Role::Waypoint)];
+                [&[Throughput, P50, P99, Cpu(Role::All)], &of_mesh[..], &[ReadsPerResponse]]
+                    .concat()
             }
             Self::Stream => {
                 vec![Gigabits, CpuPerGigabyte(Role::All), CpuPerGigabyte(Role::Proxy)]

@@ -13,8 +13,10 @@
 //! | [`ratings`] | `bookinfo/fortio` | `http://ratings.bookinfo:9080/ratings/0` |
 //! | [`path`] | `bench/client` | `server.bench` and `neighbour.bench` on 8080, 9000 and 9001 |
 
-use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, USE_WAYPOINT, WAYPOINT_FOR};
 use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
+use ambit_words::ports;
+use serde_json::{Value, json};
 
 const TIER: &str = include_str!("manifests/tier.yaml");
 const CLIENT: &str = include_str!("manifests/client.yaml");
@@ -25,6 +27,9 @@ const AWAY_FROM_CLIENT: &str = include_str!("manifests/away-from-client.yaml");
 const PATH: &str = include_str!("manifests/path.yaml");
 const SERVER: &str = include_str!("manifests/server.yaml");
 const POLICY: &str = include_str!("manifests/policy.yaml");
+const WAYPOINT_AND_POLICY: &str = include_str!("manifests/waypoint.yaml");
+/// The waypoint of every namespace that has one, and its Deployment.
+pub(super) const WAYPOINT: &str = "waypoint";
 
 /// Which release of bookinfo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +209,44 @@ pub fn path_policies() -> String {
     policy("bench", "role", "server", &[principal("bench", "client")])
 }
 
+/// A waypoint for the services of a namespace, which lets in what comes from the same namespace
+/// and only looks (GET), as published.
+pub fn waypoint(namespace: &str) -> String {
+    render(WAYPOINT_AND_POLICY, &[("namespace", namespace)])
+}
+
+/// The same without the policy, and the namespace that goes through it.
+pub(super) fn waypoint_objects(namespace: &str) -> [Value; 2] {
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": {
+            "name": WAYPOINT,
+            "namespace": namespace,
+            "labels": { WAYPOINT_FOR: "service" },
+        },
+        "spec": {
+            "gatewayClassName": "istio-waypoint",
+            "listeners": [{ "name": "mesh", "port": ports::HBONE, "protocol": "HBONE" }],
+        },
+    });
+    let namespace = json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": namespace,
+            "labels": { DATAPLANE_MODE: AMBIENT, USE_WAYPOINT: WAYPOINT },
+        },
+    });
+    [gateway, namespace]
+}
+
+/// What is in the mesh goes through the waypoint of its namespace.
+pub fn behind_waypoints(manifests: &str) -> String {
+    let label = format!("    {DATAPLANE_MODE}: {AMBIENT}\n");
+    manifests.replace(&label, &format!("{label}    {USE_WAYPOINT}: {WAYPOINT}\n"))
+}
+
 fn namespace(name: &str, mesh: bool) -> String {
     let labels = match mesh {
         true => format!("  labels:\n    {DATAPLANE_MODE}: {AMBIENT}\n"),
@@ -340,6 +383,24 @@ mod tests {
         ] {
             assert_eq!(on.matches(label).count(), namespaces);
             assert_eq!(on.replace(label, ""), off);
+        }
+    }
+
+    #[test]
+    fn a_waypoint_is_one_more_label_and_its_own_objects() {
+        let behind = behind_waypoints(&tiered(3, true));
+        let label = "    istio.io/use-waypoint: waypoint\n";
+        assert_eq!(behind.matches(label).count(), 3);
+        assert_eq!(behind.replace(label, ""), tiered(3, true));
+        assert_eq!(behind_waypoints(&tiered(3, false)), tiered(3, false));
+        check(&waypoint("bench"), &[("Gateway", 1), ("AuthorizationPolicy", 1)]);
+        let [gateway, _namespace] = waypoint_objects("bench");
+        let text = waypoint("bench");
+        for (pointer, line) in
+            [("/metadata/name", "  name: "), ("/spec/gatewayClassName", "  gatewayClassName: ")]
+        {
+            let value = gateway.pointer(pointer).and_then(Value::as_str).unwrap();
+            assert!(text.contains(&format!("{line}{value}\n")), "{pointer}");
         }
     }
 

@@ -18,6 +18,7 @@ pub(crate) enum Role {
     Load,
     Application,
     Proxy,
+    Waypoint,
     Agent,
     Control,
     Machine,
@@ -25,8 +26,15 @@ pub(crate) enum Role {
 
 impl Role {
     /// The roles that a record knows.
-    pub(crate) const EACH: [Self; 6] =
-        [Self::Load, Self::Application, Self::Proxy, Self::Agent, Self::Control, Self::Machine];
+    pub(crate) const EACH: [Self; 7] = [
+        Self::Load,
+        Self::Application,
+        Self::Proxy,
+        Self::Waypoint,
+        Self::Agent,
+        Self::Control,
+        Self::Machine,
+    ];
 
     /// As in a record.
     pub(crate) fn name(self) -> &'static str {
@@ -35,6 +43,7 @@ impl Role {
             Self::Load => "load",
             Self::Application => "application",
             Self::Proxy => "proxy",
+            Self::Waypoint => "waypoint",
             Self::Agent => "agent",
             Self::Control => "control",
             Self::Machine => "machine",
@@ -43,7 +52,7 @@ impl Role {
 
     /// Whether there is nothing of it without a mesh.
     fn is_of_mesh(self) -> bool {
-        matches!(self, Self::Proxy | Self::Agent | Self::Control)
+        matches!(self, Self::Proxy | Self::Waypoint | Self::Agent | Self::Control)
     }
 }
 
@@ -115,8 +124,8 @@ pub(crate) enum Metric {
     Memory(Role),
     /// What of it no other process can share.
     PrivateMemory(Role),
-    /// What the proxies' private memory grew by since right before the load.
-    MemoryPerConnection,
+    /// What the private memory of proxies or waypoints grew by since right before the load.
+    MemoryPerConnection(Role),
 }
 
 use Metric::{
@@ -151,7 +160,7 @@ impl Metric {
         let calls = |role| Call::EACH.map(|call| Self::Calls(role, call));
         all.extend(Role::EACH.into_iter().flat_map(calls));
         all.extend(Role::EACH.into_iter().flat_map(|it| [Memory(it), PrivateMemory(it)]));
-        all.push(MemoryPerConnection);
+        all.extend([Role::Proxy, Role::Waypoint].map(MemoryPerConnection));
         all
     }
 
@@ -183,7 +192,7 @@ impl Metric {
             Self::Calls(role, call) => of(&format!("{} per request", call.name()), role),
             Memory(role) => of("memory, resident", role),
             PrivateMemory(role) => of("memory, private", role),
-            MemoryPerConnection => "proxy memory per connection".to_owned(),
+            MemoryPerConnection(role) => of("memory per connection", role),
             Mean | P50 | P75 | P90 | P95 | P99 | P999 | Max => String::new(),
         }
     }
@@ -198,7 +207,7 @@ impl Metric {
             Cpu(_) | CpuUser(_) | CpuSystem(_) => "µs",
             CpuPerGigabyte(_) => "s",
             Memory(_) | PrivateMemory(_) => "MB",
-            MemoryPerConnection => "kB",
+            MemoryPerConnection(_) => "kB",
             ReadsPerResponse | Wakeups(_) | Self::Calls(..) => "",
         }
     }
@@ -227,10 +236,10 @@ impl Metric {
         match self {
             Failed | Max | CpuUser(_) | CpuSystem(_) => false,
             Cpu(role) | CpuPerGigabyte(role) | Wakeups(role) => {
-                matches!(role, Role::All | Role::Load | Role::Application | Role::Proxy)
+                !matches!(role, Role::Agent | Role::Control | Role::Machine)
             }
             Self::Calls(_, call) => matches!(call, Call::Reads | Call::Writes | Call::All),
-            Memory(role) | PrivateMemory(role) => role == Role::Proxy,
+            Memory(role) | PrivateMemory(role) => matches!(role, Role::Proxy | Role::Waypoint),
             _ => true,
         }
     }
@@ -241,7 +250,7 @@ impl Metric {
             Cpu(role) | CpuUser(role) | CpuSystem(role) | CpuPerGigabyte(role) => role.is_of_mesh(),
             Wakeups(role) | Self::Calls(role, _) => role.is_of_mesh(),
             Memory(role) | PrivateMemory(role) => role.is_of_mesh(),
-            MemoryPerConnection => true,
+            MemoryPerConnection(_) => true,
             _ => false,
         }
     }
@@ -277,7 +286,7 @@ impl Metric {
             Self::Calls(role, call) => Some(call.of(of.calls.get(role.name())?) as f64 / answers?),
             Memory(role) => Some(of.memory.get(role.name())?.rss_bytes as f64 / 1e6),
             PrivateMemory(role) => Some(of.memory.get(role.name())?.private_bytes as f64 / 1e6),
-            MemoryPerConnection => memory_per_connection(of),
+            MemoryPerConnection(role) => memory_per_connection(of, role),
         }
     }
 }
@@ -317,10 +326,9 @@ fn split(of: &Measurement, role: Role) -> Option<Usage> {
 }
 
 /// Nothing of a record that does not say what there was right before the load.
-fn memory_per_connection(of: &Measurement) -> Option<f64> {
+fn memory_per_connection(of: &Measurement, role: Role) -> Option<f64> {
     let connections = of.load.connections;
-    let proxy = Role::Proxy.name();
-    let (now, before) = (of.memory.get(proxy)?, of.memory_before.get(proxy)?);
+    let (now, before) = (of.memory.get(role.name())?, of.memory_before.get(role.name())?);
     let grown = now.private_bytes as f64 - before.private_bytes as f64;
     (connections >= CONNECTIONS_MIN).then(|| grown.max(0.0) / connections as f64 / 1e3)
 }
@@ -401,7 +409,11 @@ mod tests {
             };
             measurement.memory = [proxy(150_000_000)].into();
             measurement.memory_before = before.map(proxy).into_iter().collect();
-            assert_eq!(MemoryPerConnection.value(&measurement), expected, "{connections}");
+            assert_eq!(
+                MemoryPerConnection(Role::Proxy).value(&measurement),
+                expected,
+                "{connections}"
+            );
         };
         check(10_000, Some(30_000_000), Some(12.0));
         check(10_000, Some(160_000_000), Some(0.0));

@@ -16,6 +16,8 @@ pub(super) struct Mode {
     pub(super) carrier: Carrier,
     /// The experiment's layer-4 policies are applied.
     pub(super) has_policies: bool,
+    /// Its requests go through a waypoint, which holds the experiment's policies on requests.
+    pub(super) has_waypoint: bool,
     /// Measured unless modes are named.
     pub(super) is_usual: bool,
 }
@@ -31,6 +33,8 @@ pub(super) enum Carrier {
     NodeProxy(Peer),
     /// A program in each pod, without a mesh on the nodes.
     Sidecar(Peer),
+    /// A program in place of Ambit's waypoints, between Ambit's proxies.
+    Waypoint(Peer),
 }
 
 /// Another mesh's program, which is given by its path.
@@ -42,12 +46,13 @@ pub(super) enum Peer {
 }
 
 /// All of them; the first is what the others are compared with.
-pub(super) const MODES: [Mode; 7] = [
+pub(super) const MODES: [Mode; 9] = [
     Mode {
         name: "none",
         title: "no mesh",
         carrier: Carrier::Nobody,
         has_policies: false,
+        has_waypoint: false,
         is_usual: true,
     },
     Mode {
@@ -55,6 +60,7 @@ pub(super) const MODES: [Mode; 7] = [
         title: "Ambit, mutual TLS",
         carrier: Carrier::Ambit,
         has_policies: false,
+        has_waypoint: false,
         is_usual: true,
     },
     Mode {
@@ -62,6 +68,15 @@ pub(super) const MODES: [Mode; 7] = [
         title: "Ambit, mutual TLS and layer-4 policies",
         carrier: Carrier::Ambit,
         has_policies: true,
+        has_waypoint: false,
+        is_usual: true,
+    },
+    Mode {
+        name: "ambient+waypoint",
+        title: "Ambit, mutual TLS and a waypoint in each namespace, with policies on requests",
+        carrier: Carrier::Ambit,
+        has_policies: false,
+        has_waypoint: true,
         is_usual: true,
     },
     Mode {
@@ -69,6 +84,7 @@ pub(super) const MODES: [Mode; 7] = [
         title: "ztunnel, mutual TLS",
         carrier: Carrier::NodeProxy(Peer::Ztunnel),
         has_policies: false,
+        has_waypoint: false,
         is_usual: true,
     },
     Mode {
@@ -76,6 +92,7 @@ pub(super) const MODES: [Mode; 7] = [
         title: "ztunnel, mutual TLS and layer-4 policies",
         carrier: Carrier::NodeProxy(Peer::Ztunnel),
         has_policies: true,
+        has_waypoint: false,
         is_usual: false,
     },
     Mode {
@@ -83,6 +100,15 @@ pub(super) const MODES: [Mode; 7] = [
         title: "Envoy in each pod, as Istio configures it: mutual TLS, HTTP, RBAC",
         carrier: Carrier::Sidecar(Peer::Envoy),
         has_policies: false,
+        has_waypoint: false,
+        is_usual: true,
+    },
+    Mode {
+        name: "envoy-waypoint",
+        title: "Envoy as the waypoint between Ambit's proxies, as Istio configures it",
+        carrier: Carrier::Waypoint(Peer::Envoy),
+        has_policies: false,
+        has_waypoint: true,
         is_usual: true,
     },
     Mode {
@@ -90,6 +116,7 @@ pub(super) const MODES: [Mode; 7] = [
         title: "Linkerd's proxy in each pod: mutual TLS, HTTP",
         carrier: Carrier::Sidecar(Peer::Linkerd),
         has_policies: false,
+        has_waypoint: false,
         is_usual: true,
     },
 ];
@@ -99,13 +126,15 @@ impl Mode {
     pub(super) fn peer(&self) -> Option<Peer> {
         match self.carrier {
             Carrier::Nobody | Carrier::Ambit => None,
-            Carrier::NodeProxy(peer) | Carrier::Sidecar(peer) => Some(peer),
+            Carrier::NodeProxy(peer) | Carrier::Sidecar(peer) | Carrier::Waypoint(peer) => {
+                Some(peer)
+            }
         }
     }
 
     /// It has Ambit's control plane and agents.
     pub(super) fn has_mesh(&self) -> bool {
-        matches!(self.carrier, Carrier::Ambit | Carrier::NodeProxy(_))
+        matches!(self.carrier, Carrier::Ambit | Carrier::NodeProxy(_) | Carrier::Waypoint(_))
     }
 }
 
@@ -195,12 +224,14 @@ pub(super) fn select(names: &[String], programs: &Programs) -> Result<Vec<Mode>>
 /// The modes of these names on a cluster, where no other program can take the mesh's place; without
 /// names all that there are.
 pub(super) fn on_cluster(names: &[String]) -> Result<Vec<Mode>> {
-    let own = || MODES.iter().filter(|mode| mode.peer().is_none());
+    let own = || MODES.iter().filter(|mode| mode.peer().is_none() && !mode.has_waypoint);
     if let Some(name) = names.iter().find(|name| !own().any(|mode| mode.name == **name)) {
         let all = own().map(|mode| mode.name).collect::<Vec<_>>().join(", ");
         bail!("--modes {name}: on a cluster there are {all}");
     }
-    select(names, &Programs::new())
+    let mut modes = select(names, &Programs::new())?;
+    modes.retain(|mode| !mode.has_waypoint);
+    Ok(modes)
 }
 
 #[cfg(test)]
@@ -214,10 +245,10 @@ mod tests {
     #[test]
     fn modes_come_in_the_tables_order_and_with_their_programs() {
         let usual = select(&[], &Programs::new()).unwrap();
-        assert_eq!(names(&usual), ["none", "ambient", "ambient+l4policy"]);
+        assert_eq!(names(&usual), ["none", "ambient", "ambient+l4policy", "ambient+waypoint"]);
         let shell = programs(&["envoy=/bin/sh".to_owned()]).unwrap();
         let with_envoy = select(&[], &shell).unwrap();
-        assert_eq!(names(&with_envoy), ["none", "ambient", "ambient+l4policy", "envoy"]);
+        assert_eq!(names(&with_envoy), [&names(&usual)[..], &["envoy", "envoy-waypoint"]].concat());
         let named = select(&["envoy".to_owned(), "none".to_owned()], &shell).unwrap();
         assert_eq!(names(&named), ["none", "envoy"]);
         let on_cluster = on_cluster(&[]).unwrap();

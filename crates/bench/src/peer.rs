@@ -10,10 +10,13 @@
 //! |---|---|
 //! | `topology` | the pods, services and endpoints that every sidecar must know |
 //! | `authority` | a certificate authority in memory, for one run and nothing else |
-//! | `envoy` | Envoy, configured as Istio configures a sidecar |
+//! | `envoy` | Envoy, configured as Istio configures a sidecar, or a waypoint |
 //! | `linkerd` | linkerd2-proxy, and the control plane that it queries |
 //! | `redirect` | the nftables rules in the pods |
 //! | `program` | starting, watching and ending one proxy |
+//!
+//! [`Sidecars::start_waypoints`] puts Envoy into the pods of a mesh's waypoints instead, where
+//! nothing else runs.
 //!
 //! They must never flatter Ambit: a proxy gets what its own mesh would give it; where that is
 //! impossible, the module says so and errs in the proxy's favour. Pods that start after the
@@ -190,22 +193,8 @@ impl Sidecars {
         if record.mesh {
             return Err(SidecarError::Meshed);
         }
-        if record.rootless {
-            return Err(SidecarError::Rootless { user: kind.user() });
-        }
-        let topology = Arc::new(Topology::read(client, &record).await?);
-        let system = |operation: &str| {
-            let operation = operation.to_owned();
-            move |source| SidecarError::System { operation, source }
-        };
-        raise_open_files_limit().map_err(system("raise the limit of open files"))?;
-        std::fs::create_dir_all(directory).map_err(system("make the directory of the logs"))?;
-        let runtime = program::runtime().map_err(system("start the thread that keeps sidecars"))?;
-        let home = program::Home::of_machine(&record, directory)
-            .map_err(system("open the machine's PID namespace"))?;
+        let (topology, home, mut sidecars) = prepare(kind, client, &record, directory).await?;
         let authority = Authority::generate()?;
-        let mut sidecars =
-            Self { running: Vec::new(), redirected: Vec::new(), runtime: Some(runtime) };
         for pod in &topology.pods {
             let handle = sidecars.runtime().handle();
             let launch = match kind {
@@ -219,6 +208,29 @@ impl Sidecars {
         }
         sidecars.wait_until_ready(kind).await?;
         sidecars.redirect(kind, &topology)?;
+        Ok(sidecars)
+    }
+
+    /// Puts Envoy into every pod of this service account: the waypoints of a machine that carries
+    /// the mesh. They prove themselves by certificates of the mesh's own authority. Nothing is
+    /// redirected: a waypoint is called by its address.
+    pub async fn start_waypoints(
+        program: &Path,
+        client: &Client,
+        directory: &Path,
+        account: &str,
+    ) -> Result<Self, SidecarError> {
+        let kind = SidecarKind::Envoy;
+        let record = Record::read(client.layout())?;
+        let (topology, home, mut sidecars) = prepare(kind, client, &record, directory).await?;
+        let authority = Authority::of_machine(&client.layout().control())?;
+        for pod in topology.pods.iter().filter(|pod| *pod.identity.service_account == *account) {
+            let handle = sidecars.runtime().handle();
+            let launch = envoy::launch_waypoint(program, &topology, pod, &authority)?;
+            let running = launch.start(pod, &home, handle)?;
+            sidecars.running.push(running);
+        }
+        sidecars.wait_until_ready(kind).await?;
         Ok(sidecars)
     }
 
@@ -295,6 +307,30 @@ impl Sidecars {
         }
         outcome
     }
+}
+
+/// What proxies have to know, where they live, and none of them yet.
+async fn prepare(
+    kind: SidecarKind,
+    client: &Client,
+    record: &Record,
+    directory: &Path,
+) -> Result<(Arc<Topology>, program::Home, Sidecars), SidecarError> {
+    if record.rootless {
+        return Err(SidecarError::Rootless { user: kind.user() });
+    }
+    let topology = Arc::new(Topology::read(client, record).await?);
+    let system = |operation: &str| {
+        let operation = operation.to_owned();
+        move |source| SidecarError::System { operation, source }
+    };
+    raise_open_files_limit().map_err(system("raise the limit of open files"))?;
+    std::fs::create_dir_all(directory).map_err(system("make the directory of the logs"))?;
+    let runtime = program::runtime().map_err(system("start the thread that keeps sidecars"))?;
+    let home = program::Home::of_machine(record, directory)
+        .map_err(system("open the machine's PID namespace"))?;
+    let sidecars = Sidecars { running: Vec::new(), redirected: Vec::new(), runtime: Some(runtime) };
+    Ok((topology, home, sidecars))
 }
 
 impl Drop for Sidecars {

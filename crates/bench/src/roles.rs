@@ -15,6 +15,7 @@ use super::record::{Memory, Usage};
 pub(super) const LOAD: &str = "load";
 const APPLICATION: &str = "application";
 pub(super) const PROXY: &str = "proxy";
+pub(super) const WAYPOINT: &str = "waypoint";
 const AGENT: &str = "agent";
 const CONTROL: &str = "control";
 const MACHINE: &str = "machine";
@@ -40,16 +41,23 @@ struct Thread {
 }
 
 impl Roles {
-    /// Sorts a machine's processes. `proxies` are processes in pods that are none of theirs;
-    /// `generators` name the pods, as `NAMESPACE/POD`, that only drive load.
-    pub(super) fn of(processes: &[ProcessInfo], proxies: &[i32], generators: &[String]) -> Self {
+    /// Sorts a machine's processes. `others` are processes in pods that are none of theirs, and their
+    /// role; `generators` and `waypoints` name the pods, as `NAMESPACE/POD`, that only drive load, and
+    /// those that are waypoints.
+    pub(super) fn of(
+        processes: &[ProcessInfo],
+        others: (&'static str, &[i32]),
+        generators: &[String],
+        waypoints: &[String],
+    ) -> Self {
         let mut roles: BTreeMap<&'static str, Vec<i32>> = BTreeMap::new();
-        for process in processes.iter().filter(|process| !proxies.contains(&process.host_pid)) {
-            let role = role(&process.name, generators);
+        let (role_of_others, others) = others;
+        for process in processes.iter().filter(|process| !others.contains(&process.host_pid)) {
+            let role = role(&process.name, generators, waypoints);
             roles.entry(role).or_default().push(process.host_pid);
         }
-        if !proxies.is_empty() {
-            roles.entry(PROXY).or_default().extend(proxies);
+        if !others.is_empty() {
+            roles.entry(role_of_others).or_default().extend(others);
         }
         roles.values_mut().for_each(|pids| pids.sort_unstable());
         Self(roles)
@@ -139,10 +147,11 @@ impl Thread {
     }
 }
 
-fn role(name: &str, generators: &[String]) -> &'static str {
+fn role(name: &str, generators: &[String], waypoints: &[String]) -> &'static str {
     let kind = name.split('/').next().unwrap_or_default();
     match (name.strip_prefix("pod "), kind) {
         (Some(pod), _) if generators.iter().any(|generator| generator == pod) => LOAD,
+        (Some(pod), _) if waypoints.iter().any(|waypoint| waypoint == pod) => WAYPOINT,
         (Some(_), _) => APPLICATION,
         (None, "proxy" | "worker") => PROXY,
         (None, "node") => AGENT,
@@ -215,8 +224,11 @@ mod tests {
             process(7, "pod bench/client"),
             process(8, "pod bench/server"),
             process(9, "pod bench/server"),
+            process(11, "pod bench/waypoint-1"),
         ];
-        let roles = Roles::of(&processes, &[9, 10], &["bench/client".to_owned()]);
+        let [client, waypoint] = ["bench/client", "bench/waypoint-1"].map(ToOwned::to_owned);
+        let roles = Roles::of(&processes, (PROXY, &[9, 10]), &[client], &[waypoint]);
+        assert_eq!(roles.pids(WAYPOINT), [11]);
         assert_eq!(roles.pids(PROXY), [5, 6, 9, 10]);
         assert_eq!((roles.pids(LOAD), roles.pids(APPLICATION)), ([7].as_slice(), [8].as_slice()));
         assert_eq!((roles.pids(AGENT), roles.pids(CONTROL)), ([3].as_slice(), [2].as_slice()));
@@ -226,7 +238,7 @@ mod tests {
     #[test]
     fn work_is_counted_for_its_role() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let roles = Roles::of(&[process(own, "control")], &[], &[]);
+        let roles = Roles::of(&[process(own, "control")], (PROXY, &[]), &[], &[]);
         let before = roles.read().unwrap();
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {

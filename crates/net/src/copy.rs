@@ -212,9 +212,10 @@ pub async fn copy<C: End, S: End>(
         if flow.poll_cut(cx).is_ready() {
             return Poll::Ready(Err(CopyError::Cut));
         }
+        // What an end has said before it broke is delivered, whichever direction sees it first.
         let there = to_server.poll(cx, client, server, to_client.is_done(), &flow.to_server);
-        let there = there.map_err(|broken| broken.of(CopyError::Client, CopyError::Server))?;
         let back = to_client.poll(cx, server, client, to_server.is_done(), &flow.to_client);
+        let there = there.map_err(|broken| broken.of(CopyError::Client, CopyError::Server))?;
         let back = back.map_err(|broken| broken.of(CopyError::Server, CopyError::Client))?;
         if there.is_ready() && back.is_ready() {
             return Poll::Ready(Ok(()));

@@ -20,10 +20,11 @@ use tokio::time::timeout;
 use super::{KNOCKS, Scratch, read_report};
 use crate::experiment::{START_LIMIT, Size};
 use crate::host;
+use crate::manifest;
 use crate::modes::{Carrier, Mode, Programs};
 use crate::peer::Sidecars;
 use crate::record::{MachineSize, Meanwhile, Memory, Usage};
-use crate::roles::{PROXY, Reading, Roles};
+use crate::roles::{PROXY, Reading, Roles, WAYPOINT};
 
 /// The nodes of every experiment.
 const NODES: [&str; 2] = ["node-1", "node-2"];
@@ -31,6 +32,8 @@ const NODES: [&str; 2] = ["node-1", "node-2"];
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a machine may take to end, the removal of its files included.
 const DOWN_LIMIT: Duration = Duration::from_secs(600);
+/// How often is looked whether pods run.
+const LOOK: Duration = Duration::from_millis(50);
 /// What a pod takes besides the program it shares with all others, at most.
 const POD_BYTES: u64 = 16 << 20;
 /// A pod knows its node, and its node the pod.
@@ -124,10 +127,11 @@ impl Machine {
                 words.extend(["--proxy".to_owned(), format!("{node}={}", program.display())]);
             }
         }
-        let mut manifests = size.manifests.text(self.mode.has_mesh());
-        if self.mode.has_mesh() && self.mode.has_policies {
-            manifests = format!("{manifests}\n---\n{}", size.policies);
+        if let Carrier::Waypoint(_) = self.mode.carrier {
+            // Its pods wait for the program, which comes when they have their addresses.
+            words.extend(["--image", "ambit/waypoint=sleep infinity"].map(Into::into));
         }
+        let manifests = size.text(&self.mode);
         self.start(&words, &manifests).await?;
         if let Some(beside) = size.beside.filter(|_| self.mode.has_mesh()) {
             let apply = ["apply", "-"].map(Into::into);
@@ -141,12 +145,43 @@ impl Machine {
             let started = Sidecars::start(kind, program, &self.client, &self.logs).await?;
             self.sidecars = Some(started);
         }
+        if let Carrier::Waypoint(peer) = self.mode.carrier {
+            let program = self.programs.get(&peer).context("its program was named")?.clone();
+            self.stand_in(&program, size).await?;
+        }
         self.size.up_seconds = start.elapsed().as_secs_f64();
         self.prove(size).await?;
         let pods = self.client.pods().await?;
         self.size.pods = pods.len();
         self.size.at_rest = self.roles().await?.memory();
         Ok(())
+    }
+
+    /// Makes waypoints, and starts the program in their pods.
+    async fn stand_in(&mut self, program: &Path, size: &Size) -> Result<()> {
+        let waypoints: Vec<_> = size
+            .waypoints
+            .iter()
+            .flat_map(|namespace| manifest::waypoint_objects(namespace))
+            .collect();
+        self.client.apply(waypoints, false).await?;
+        let limit = Instant::now() + START_LIMIT;
+        loop {
+            let pods = self.client.pods().await?;
+            let running = pods.iter().filter(|pod| pod.owner == manifest::WAYPOINT && pod.pid != 0);
+            if running.count() == size.waypoints.len() {
+                break;
+            }
+            if Instant::now() > limit {
+                bail!("the waypoints' pods do not run after {} s", START_LIMIT.as_secs());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        let account = manifest::WAYPOINT;
+        let started = Sidecars::start_waypoints(program, &self.client, &self.logs, account).await?;
+        self.sidecars = Some(started);
+        let ready = self.client.wait_until_ready(START_LIMIT, |_| {}).await;
+        ready.map(drop).context("wait for the waypoints")
     }
 
     /// Runs `ambit up`. It is not killed when nobody waits for it any more: half a machine could
@@ -176,19 +211,18 @@ impl Machine {
         if let Some(pod) = generators.find(|pod| !pod.captured) {
             bail!("{} is not in the mesh; label its namespace", name(pod));
         }
-        let Some((stranger, url)) = size.stranger.as_ref().filter(|_| self.mode.has_policies)
-        else {
-            return Ok(());
-        };
-        let words = format!("load {url} {KNOCKS}");
-        let words: Vec<String> = words.split(' ').map(Into::into).collect();
-        let knocked = self.load(stranger, &words).await?;
-        if knocked.failed != knocked.requests || knocked.requests == 0 {
-            bail!(
-                "the policies are not in force: {} of {} requests of {stranger} were let in",
-                knocked.requests - knocked.failed,
-                knocked.requests
-            );
+        for (pod, url, method) in size.refused(&self.mode) {
+            let words = format!("load {url} --method {method} {KNOCKS}");
+            let words: Vec<String> = words.split(' ').map(Into::into).collect();
+            let knocked = self.load(&pod, &words).await?;
+            if knocked.failed != knocked.requests || knocked.requests == 0 {
+                bail!(
+                    "the policies are not in force: {} of {} requests ({method}) of {pod} were let \
+                     in",
+                    knocked.requests - knocked.failed,
+                    knocked.requests
+                );
+            }
         }
         Ok(())
     }
@@ -199,7 +233,12 @@ impl Machine {
         let pods = self.client.pods().await?;
         let processes = ambit_machine::processes(&record, &pods).context("list its processes")?;
         let sidecars = self.sidecars.as_ref().map(Sidecars::pids).unwrap_or_default();
-        Ok(Roles::of(&processes, &sidecars, &self.generators))
+        let waypoints = pods.iter().filter(|pod| pod.owner == manifest::WAYPOINT);
+        let waypoints = waypoints.map(|pod| format!("{}/{}", pod.namespace, pod.name));
+        let waypoints: Vec<String> = waypoints.filter(|_| self.mode.has_waypoint).collect();
+        let is_waypoint = matches!(self.mode.carrier, Carrier::Waypoint(_));
+        let role = if is_waypoint { WAYPOINT } else { PROXY };
+        Ok(Roles::of(&processes, (role, &sidecars), &self.generators, &waypoints))
     }
 
     /// What its processes have used so far.
@@ -217,8 +256,11 @@ impl Machine {
     ) -> Result<(BTreeMap<String, Usage>, Meanwhile)> {
         let (after, host) = (before.roles.read()?, before.host.until_now()?);
         self.check().await?;
-        if self.roles().await?.pids(PROXY) != before.roles.pids(PROXY) {
-            bail!("a process of a proxy ended during the load");
+        let roles = self.roles().await?;
+        if let Some(role) =
+            [PROXY, WAYPOINT].into_iter().find(|role| roles.pids(role) != before.roles.pids(role))
+        {
+            bail!("a process of a {role} ended during the load");
         }
         Ok((after.since(&before.threads), host))
     }

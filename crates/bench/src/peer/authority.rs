@@ -4,6 +4,8 @@
 //! mesh's own authority, and only these sidecars trust it. Keys are ECDSA P-256: Istio's default is
 //! RSA with 2048 bits, whose handshakes cost more, so this errs in the sidecars' favour.
 
+use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use ambit_model::identity::Identity;
@@ -11,6 +13,7 @@ use ambit_tls::authority::{self, AuthorityBundle};
 use ambit_tls::certificate::CertificateError;
 use ambit_tls::key::{KeyError, WorkloadKey};
 use ambit_words::names::DEFAULT_TRUST_DOMAIN;
+use zeroize::Zeroizing;
 
 /// As long as Istio's and Linkerd's.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -24,6 +27,9 @@ pub enum AuthorityError {
     /// What was signed cannot be read.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// The machine's own cannot be read.
+    #[error("cannot read the machine's authority")]
+    Read(#[from] io::Error),
     /// No signature.
     #[error(transparent)]
     Sign(#[from] authority::AuthorityError),
@@ -52,6 +58,16 @@ impl Authority {
     /// A new one.
     pub(super) fn generate() -> Result<Self, AuthorityError> {
         let root = ambit_tls::Authority::generate(DEFAULT_TRUST_DOMAIN, SystemTime::now())?;
+        Ok(Self(AuthorityBundle::new(root)))
+    }
+
+    /// The authority of a machine that carries the mesh, for proxies that belong to the mesh.
+    /// `directory` is where its control plane keeps it.
+    pub(super) fn of_machine(directory: &Path) -> Result<Self, AuthorityError> {
+        let read = |name: &str| std::fs::read(directory.join(name)).map(Zeroizing::new);
+        let (root, key) = (read("root-cert.pem")?, read("root-key.pem")?);
+        let [root, key] = [&root, &key].map(|pem| String::from_utf8_lossy(pem));
+        let root = ambit_tls::Authority::from_root_pem(&root, &key, SystemTime::now())?;
         Ok(Self(AuthorityBundle::new(root)))
     }
 

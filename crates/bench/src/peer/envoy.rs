@@ -1,5 +1,5 @@
 //! Envoy as Istio configures a sidecar: HTTP/1.1, mutual TLS, role-based access control, two
-//! worker threads.
+//! worker threads; and as it configures a waypoint (`waypoint`).
 //!
 //! What istiod sends over xDS is written into a static bootstrap here, one for each pod: the same
 //! listeners, filter chains, routes and clusters, under Istio's names (as of Istio 1.32 and Envoy
@@ -17,6 +17,7 @@ mod bootstrap;
 mod cluster;
 mod http;
 mod listener;
+mod waypoint;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -48,6 +49,22 @@ pub(super) fn launch(
 ) -> Result<Launch, AuthorityError> {
     let credentials = authority.workload(&pod.identity)?;
     let bootstrap = bootstrap::write(topology, pod, &credentials, &authority.root_pem());
+    Ok(configured(program, &bootstrap))
+}
+
+/// A proxy of this program that is the waypoint of a pod.
+pub(super) fn launch_waypoint(
+    program: &Path,
+    topology: &Topology,
+    pod: &Pod,
+    authority: &Authority,
+) -> Result<Launch, AuthorityError> {
+    let credentials = authority.workload(&pod.identity)?;
+    let bootstrap = waypoint::write(topology, pod, &credentials, &authority.root_pem());
+    Ok(configured(program, &bootstrap))
+}
+
+fn configured(program: &Path, bootstrap: &Value) -> Launch {
     let concurrency = CONCURRENCY.to_string();
     let arguments = [
         // Without a suffix it is read as JSON.
@@ -62,14 +79,14 @@ pub(super) fn launch(
         // Several on one host would take each other for their predecessors.
         "--disable-hot-restart",
     ];
-    Ok(Launch {
+    Launch {
         program: program.to_owned(),
         arguments: arguments.map(str::to_owned).to_vec(),
         environment: BTreeMap::new(),
         user: USER,
         input: bootstrap.to_string().into_bytes(),
         files: None,
-    })
+    }
 }
 
 /// How to ask it whether it is ready.

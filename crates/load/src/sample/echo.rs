@@ -164,6 +164,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_client_may_begin_with_http2() {
+        let asked = async {
+            let (address, _drain) = start(&["echo"], &[]);
+            let stream = TcpStream::connect(address).await.unwrap();
+            let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+            tokio::task::spawn_local(async move { connection.await.is_ok() });
+            let request = Request::get("http://h/?size=5").body(()).unwrap();
+            let mut sender = sender.ready().await.unwrap();
+            let response = sender.send_request(request, true).unwrap().0.await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+            response.into_body().data().await.unwrap().unwrap()
+        };
+        assert_eq!(&LocalSet::new().run_until(asked).await[..], b".....");
+    }
+
+    #[tokio::test]
     async fn wrong_wishes_are_refused() {
         let response = exchange("GET /?delay=soon HTTP/1.1\r\nHost: h\r\n\r\n").await;
         assert!(response.starts_with("HTTP/1.1 400 "), "{response}");

@@ -10,10 +10,11 @@ use std::time::Duration;
 use ambit_net::drain::Guard;
 use ambit_net::socket::{self, ListenOptions};
 use hyper::body::{Body, Incoming};
-use hyper::server::conn::http1;
+use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
@@ -107,7 +108,18 @@ pub(crate) struct Ends {
     pub(crate) peer: SocketAddr,
 }
 
-/// Serves HTTP/1.1: `answer` makes the response of each request.
+/// The streams of a connection stay on its thread.
+#[derive(Clone, Copy, Debug)]
+struct OnThisThread;
+
+impl<F: Future<Output = ()> + 'static> Executor<F> for OnThisThread {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+/// Serves HTTP/1.1, and HTTP/2 without TLS to clients that begin with it (RFC 9113, 3.3): `answer`
+/// makes the response of each request.
 pub(crate) async fn serve_http<A, F, B>(
     listener: TcpListener,
     guard: Guard,
@@ -131,12 +143,14 @@ pub(crate) async fn serve_http<A, F, B>(
                 let answering = answer(request, ends);
                 async move { Ok::<_, std::convert::Infallible>(answering.await) }
             });
-            let connection = http1::Builder::new()
+            let mut server = auto::Builder::new(OnThisThread);
+            server
+                .http1()
                 .keep_alive(keep_alive)
                 .header_read_timeout(None)
                 .title_case_headers(true)
-                .max_buf_size(HEAD_SIZE_MAX_BYTES)
-                .serve_connection(TokioIo::new(stream), service);
+                .max_buf_size(HEAD_SIZE_MAX_BYTES);
+            let connection = server.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             // An error is the client's: it went away, or sent no HTTP and got an error.
             let _client_error = tokio::select! {

@@ -158,7 +158,7 @@ impl Direction {
         let Some(batch) = &mut self.in_flight else { return Poll::Ready(Ok(0)) };
         let is_last = self.state == State::Ending;
         let Poll::Ready(bytes) = sink.poll_give(cx, batch, is_last).map_err(Broken::Sink)? else {
-            self.poll_hoard(cx, source)?;
+            self.hoard(cx, source);
             self.pack_if_short(source, sink);
             return Poll::Pending;
         };
@@ -171,16 +171,16 @@ impl Direction {
 
     /// Takes from a source that must not be left full although the sink is slow. How much that
     /// can be is bounded by the window that only delivery opens again.
-    fn poll_hoard<S: End>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Result<(), Broken> {
-        let Some(batch) = &mut self.in_flight else { return Ok(()) };
+    fn hoard<S: End>(&mut self, cx: &mut Context<'_>, source: &mut S) {
+        let Some(batch) = &mut self.in_flight else { return };
         while S::SHARES_ITS_TRANSPORT && self.state == State::Open {
-            match source.poll_take(cx, usize::MAX, batch).map_err(Broken::Source)? {
-                Poll::Ready(Taken::Some) => {}
-                Poll::Ready(Taken::Last) => self.state = State::Ending,
-                Poll::Pending => break,
+            match source.poll_take(cx, usize::MAX, batch) {
+                Poll::Ready(Ok(Taken::Some)) => {}
+                Poll::Ready(Ok(Taken::Last)) => self.state = State::Ending,
+                // A failure is seen again behind what is there, or when somebody looks.
+                Poll::Ready(Err(_)) | Poll::Pending => break,
             }
         }
-        Ok(())
     }
 
     /// What waits for a slow sink holds on to no more memory than it fills, where that is short.

@@ -61,9 +61,10 @@ impl Tunnel {
         while room > 0 && (limit == usize::MAX || !into.is_full()) {
             match self.receive.poll_ahead(cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return (limit - room, Poll::Ready(Err(error))),
-                Poll::Pending if room == limit => return (0, Poll::Pending),
-                Poll::Pending => break,
+                // What came before a reset is delivered; the reset is seen again behind it.
+                _ if room < limit => break,
+                Poll::Ready(Err(error)) => return (0, Poll::Ready(Err(error))),
+                Poll::Pending => return (0, Poll::Pending),
             }
             let Some(mut piece) = self.receive.ahead.take() else {
                 return (limit - room, Poll::Ready(Ok(Taken::Last)));

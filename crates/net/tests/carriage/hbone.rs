@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::{Hop, Joined, connect_to, in_simulated_time, on_one_thread, tcp_pair};
+use ambit_net::copy::{CopyError, EndError, Flow, SocketEnd, copy};
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport, serve};
 use ambit_net::pool::Connection;
@@ -93,6 +94,40 @@ async fn silent_peer(settings: &Settings, drain: &Drain) -> (Client, DuplexStrea
     let activity = transport.activity();
     let client = Client::handshake(transport, activity, settings, &drain.guard()).await.unwrap();
     (client, far)
+}
+
+/// Envoy resets a tunnel right behind the last bytes of a server that has closed; all of it comes
+/// in one record.
+#[test]
+fn what_comes_in_one_go_with_a_reset_is_delivered() {
+    const OK: &[u8] = &[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88];
+    const DATA: &[u8] = b"\0\0\x06\0\0\0\0\0\x01answer";
+    const CONNECT_ERROR: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 10];
+
+    on_one_thread(async {
+        let drain = Drain::new();
+        let (client, mut far) = silent_peer(&Settings::default(), &drain).await;
+        let opening = client.connect(connect_to("127.0.0.1:1".parse().unwrap()));
+        let answering = async {
+            // Until the CONNECT is out.
+            sleep(Duration::from_millis(50)).await;
+            far.write_all(OK).await.unwrap();
+        };
+        let (opened, ()) = tokio::join!(opening, answering);
+        let (_, mut tunnel) = opened.unwrap();
+        far.write_all(&[DATA, CONNECT_ERROR].concat()).await.unwrap();
+        // Until both frames are in.
+        sleep(Duration::from_millis(50)).await;
+        let (mut application, socket) = tcp_pair().await;
+        socket.writable().await.unwrap();
+        let flow = Flow::new();
+        let ended = copy(&mut SocketEnd::new(socket), &mut tunnel, &flow).await;
+        assert!(matches!(ended, Err(CopyError::Server(EndError::Tunnel(_)))), "{ended:?}");
+        assert_eq!(flow.to_client(), 6, "{ended:?}");
+        let mut answer = [0; 6];
+        application.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"answer");
+    });
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The whole of one sidecar's configuration.
+//! The whole of one proxy's configuration.
 
 use std::net::Ipv4Addr;
 
@@ -12,26 +12,39 @@ use super::{PORTS, cluster, extension, listener, socket_address};
 pub(super) const CERTIFICATE: &str = "default";
 pub(super) const ROOT: &str = "ROOTCA";
 
-/// Writes it.
+/// A sidecar's.
 pub(super) fn write(
     topology: &Topology,
     pod: &Pod,
     credentials: &Credentials,
     root_pem: &str,
 ) -> Value {
+    let (listeners, clusters) = (listener::all(topology, pod), cluster::all(topology, pod));
+    around(pod, "sidecar", credentials, root_pem, &listeners, &clusters)
+}
+
+/// What a proxy of this kind has around its listeners and clusters.
+pub(super) fn around(
+    pod: &Pod,
+    kind: &str,
+    credentials: &Credentials,
+    root_pem: &str,
+    listeners: &[Value],
+    clusters: &[Value],
+) -> Value {
     let address = pod.addresses.first().map(ToString::to_string).unwrap_or_default();
     let name = format!("{}.{}", pod.name, pod.namespace);
     json!({
         "node": {
-            "id": format!("sidecar~{address}~{name}~{}.svc.cluster.local", pod.namespace),
+            "id": format!("{kind}~{address}~{name}~{}.svc.cluster.local", pod.namespace),
             "cluster": name,
         },
         "admin": {"address": socket_address(Ipv4Addr::LOCALHOST, PORTS.admin)},
         "stats_config": stats(),
         "overload_manager": {"resource_monitors": [connections_without_limit()]},
         "static_resources": {
-            "listeners": listener::all(topology, pod),
-            "clusters": cluster::all(topology, pod),
+            "listeners": listeners,
+            "clusters": clusters,
             "secrets": [
                 {"name": CERTIFICATE, "tls_certificate": {
                     "certificate_chain": {"inline_string": credentials.certificate_pem},

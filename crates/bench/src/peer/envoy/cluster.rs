@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::topology::{Pod, Port, Protocol, Service, Topology};
+use ambit_words::ports;
+
+use super::super::topology::{Endpoint, Pod, Port, Protocol, Service, Topology};
 use super::bootstrap::{CERTIFICATE, ROOT};
 use super::{extension, socket_address, typed};
 
@@ -10,7 +12,7 @@ const TLS: &str = "envoy.transport_sockets.tls";
 const UPSTREAM_TLS: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 const DOWNSTREAM_TLS: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-const CONNECT_TIMEOUT: &str = "10s";
+pub(super) const CONNECT_TIMEOUT: &str = "10s";
 
 /// ALPN names, which say in the handshake what the connection carries.
 const ALPN_HTTP1: [&str; 3] = ["istio-http/1.1", "istio", "http/1.1"];
@@ -94,8 +96,35 @@ fn outbound(service: &Service, port: &Port, carries: Protocol) -> Value {
     cluster
 }
 
+/// The name of the tunnels to a pod.
+pub(super) fn hbone_name(endpoint: &Endpoint) -> String {
+    format!("hbone|{}", endpoint.address)
+}
+
+/// Tunnels to a pod, to which a waypoint proves its own identity and of which it requires the
+/// pod's.
+pub(super) fn hbone(endpoint: &Endpoint) -> Value {
+    let name = hbone_name(endpoint);
+    let there = json!({"address": socket_address(endpoint.address, ports::HBONE)});
+    let identity = endpoint.identity.to_string();
+    let names = [json!({"san_type": "URI", "matcher": {"exact": identity}})];
+    let context = json!({"common_tls_context": common_tls(&["h2"], &names)});
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": CONNECT_TIMEOUT,
+        "circuit_breakers": no_limits(),
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": there}]}],
+        },
+        "typed_extension_protocol_options": http2_options(),
+        "transport_socket": extension(TLS, UPSTREAM_TLS, context),
+    })
+}
+
 /// Istio lifts Envoy's limits on connections and requests.
-fn no_limits() -> Value {
+pub(super) fn no_limits() -> Value {
     let max = u32::MAX;
     json!({"thresholds": [{
         "max_connections": max,
@@ -139,6 +168,15 @@ pub(super) fn downstream_tls(carries: Protocol) -> Value {
         Protocol::Http1 | Protocol::Http2 => &["h2", "http/1.1"],
         Protocol::Tcp | Protocol::Detect => &["istio-peer-exchange", "h2", "http/1.1"],
     };
+    of_trust_domain(alpn)
+}
+
+/// The same for tunnels.
+pub(super) fn downstream_hbone() -> Value {
+    of_trust_domain(&["h2"])
+}
+
+fn of_trust_domain(alpn: &[&str]) -> Value {
     let trust_domain = json!({"san_type": "URI", "matcher": {"prefix": "spiffe://cluster.local/"}});
     let context = json!({
         "require_client_certificate": true,

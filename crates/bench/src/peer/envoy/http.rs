@@ -8,6 +8,8 @@ use super::{cluster, extension};
 
 const MANAGER: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
+const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
 const TCP_PROXY: &str = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 
 /// What a pod's requests to a port number go through: each service by its host names.
@@ -43,7 +45,7 @@ pub(super) fn outbound(topology: &Topology, pod: &Pod, port: u16) -> Value {
         "validate_clusters": false,
         "ignore_port_in_host_matching": true,
     });
-    extension("envoy.filters.network.http_connection_manager", MANAGER, manager)
+    extension(CONNECTION_MANAGER, MANAGER, manager)
 }
 
 /// What requests to a port of the pod go through.
@@ -66,7 +68,77 @@ pub(super) fn inbound(topology: &Topology, pod: &Pod, port: u16) -> Value {
             }},
         }]}],
     });
-    extension("envoy.filters.network.http_connection_manager", MANAGER, manager)
+    extension(CONNECTION_MANAGER, MANAGER, manager)
+}
+
+/// What requests to a port of a service go through at a waypoint: only GET is allowed.
+pub(super) fn waypoint(name: &str, out: &str) -> Value {
+    let method = json!({"header": {"name": ":method", "string_match": {"exact": "GET"}}});
+    let rules = json!({"action": "ALLOW", "policies": {"ns[bench]-policy[waypoint]-rule[0]": {
+        "permissions": [{"and_rules": {"rules": [{"or_rules": {"rules": [method]}}]}}],
+        "principals": [{"any": true}],
+    }}});
+    let rbac = extension("envoy.filters.http.rbac", RBAC, json!({"rules": rules}));
+    let mut manager = manager(name, &[rbac, grpc_stats(), fault(), cors(), router()]);
+    manager["server_name"] = json!("istio-envoy");
+    manager["access_log"] = json!([extension(
+        "envoy.access_loggers.stdout",
+        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+        json!({}),
+    )]);
+    manager["route_config"] = json!({
+        "name": name,
+        "validate_clusters": false,
+        "virtual_hosts": [{"name": name, "domains": ["*"], "routes": [route(out)]}],
+    });
+    extension(CONNECTION_MANAGER, MANAGER, manager)
+}
+
+/// What ends tunnels: for clients of the pod's namespace, along these routes.
+pub(super) fn terminating(pod: &Pod, routes: &[Value]) -> Value {
+    let prefix = format!("spiffe://cluster.local/ns/{}/", pod.namespace);
+    let rules = json!({"action": "ALLOW", "policies": {"namespace": {
+        "permissions": [{"any": true}],
+        "principals": [{"authenticated": {"principal_name": {"prefix": prefix}}}],
+    }}});
+    let rbac = extension("envoy.filters.http.rbac", RBAC, json!({"rules": rules}));
+    let manager = json!({
+        "stat_prefix": "connect_terminate",
+        "codec_type": "HTTP2",
+        "http2_protocol_options": {"allow_connect": true},
+        "stream_idle_timeout": "0s",
+        "upgrade_configs": [{"upgrade_type": "CONNECT"}],
+        "http_filters": [rbac, router()],
+        "route_config": {
+            "name": "connect_terminate",
+            "validate_clusters": false,
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}],
+        },
+    });
+    extension(CONNECTION_MANAGER, MANAGER, manager)
+}
+
+/// Passes bytes on in a tunnel to this address.
+pub(super) fn tunnelling(cluster: &str, address: &str) -> Value {
+    let proxy = json!({
+        "stat_prefix": cluster,
+        "cluster": cluster,
+        "tunneling_config": {"hostname": address},
+    });
+    extension("envoy.filters.network.tcp_proxy", TCP_PROXY, proxy)
+}
+
+/// Answers that it is there.
+pub(super) fn readiness() -> Value {
+    let manager = json!({
+        "stat_prefix": "readiness",
+        "http_filters": [router()],
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{
+            "match": {"path": "/healthz/ready"},
+            "direct_response": {"status": 200},
+        }]}]},
+    });
+    extension(CONNECTION_MANAGER, MANAGER, manager)
 }
 
 /// Passes bytes on to a cluster.
@@ -138,12 +210,11 @@ fn route(cluster: &str) -> Value {
 
 /// The policy as a filter of HTTP requests.
 fn http_policy(topology: &Topology, pod: &Pod) -> Value {
-    let kind = "envoy.extensions.filters.http.rbac.v3.RBAC";
     let rbac = json!({
         "rules": rules(topology, pod),
         "shadow_rules_stat_prefix": "istio_dry_run_allow_",
     });
-    extension("envoy.filters.http.rbac", kind, rbac)
+    extension("envoy.filters.http.rbac", RBAC, rbac)
 }
 
 /// The policy as a filter of connections.
