@@ -41,9 +41,9 @@ struct Thread {
 }
 
 impl Roles {
-    /// Sorts a machine's processes. `others` are processes in pods that are none of theirs, and their
-    /// role; `generators` and `waypoints` name the pods, as `NAMESPACE/POD`, that only drive load, and
-    /// those that are waypoints.
+    /// Sorts a machine's processes. `others` are processes in pods that are none of theirs, and
+    /// their role; `generators` and `waypoints` name pods, as `NAMESPACE/POD`: those that only
+    /// drive load, and those that are waypoints.
     pub(super) fn of(
         processes: &[ProcessInfo],
         others: (&'static str, &[i32]),

@@ -21,7 +21,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/bench/src/chart.rs", 4, PARTS),
     ("crates/bench/src/demo.rs", 5, PARTS),
     ("crates/bench/src/html.rs", 2, "a run's page holds its JSON, and both are kept"),
-    ("crates/bench/src/peer.rs", 10, PARTS),
+    ("crates/bench/src/peer.rs", 11, PARTS),
     ("crates/bench/src/scale.rs", 6, PARTS),
     ("crates/cli/src/args.rs", 2, PARTS),
     ("crates/cli/src/commands.rs", 15, PARTS),

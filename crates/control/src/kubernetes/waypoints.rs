@@ -37,6 +37,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(5);
 /// How often objects are written again that nobody watches: a deleted one comes back.
 const AGAIN: Duration = Duration::from_secs(60);
+/// The same while the cluster has no Gateway API: who installs it looks for the classes next.
+const AGAIN_WITHOUT_KIND: Duration = Duration::from_secs(10);
 
 /// What waypoints of a cluster have in common.
 #[derive(Debug, Clone)]
@@ -69,7 +71,16 @@ struct Written {
 #[derive(Default)]
 struct Memory {
     gateways: BTreeMap<ObjectName, Written>,
-    classes_at: Option<Instant>,
+    /// When the classes are looked at again.
+    classes_due: Option<Instant>,
+}
+
+impl Memory {
+    /// When there is something to do though nothing changes.
+    fn due(&self) -> tokio::time::Instant {
+        let latest = Instant::now() + AGAIN;
+        self.classes_due.map_or(latest, |due| due.min(latest)).into()
+    }
 }
 
 impl Waypoints {
@@ -106,7 +117,7 @@ impl Waypoints {
                     _ = guard.draining() => return,
                     changed = objects.changed() => if changed.is_err() { return },
                     changed = self.leads.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(AGAIN) => {}
+                    () = tokio::time::sleep_until(memory.due()) => {}
                 }
             }
         }
@@ -114,9 +125,9 @@ impl Waypoints {
 
     /// One look at all Gateways.
     async fn step(&self, memory: &mut Memory) -> Result<(), ApiError> {
-        if memory.classes_at.is_none_or(|at| at.elapsed() >= AGAIN) {
-            self.write_classes().await?;
-            memory.classes_at = Some(Instant::now());
+        if memory.classes_due.is_none_or(|due| due <= Instant::now()) {
+            let pause = if self.write_classes().await? { AGAIN } else { AGAIN_WITHOUT_KIND };
+            memory.classes_due = Some(Instant::now() + pause);
         }
         let asked = self.asked();
         memory.gateways.retain(|name, _| asked.iter().any(|(other, ..)| other == name));
@@ -299,14 +310,14 @@ impl Waypoints {
     }
 
     /// Makes the classes of waypoints that are missing, and accepts those that are there. A cluster
-    /// without the Gateway API has none.
-    async fn write_classes(&self) -> Result<(), ApiError> {
+    /// without the Gateway API has none: the answer is whether it has it.
+    async fn write_classes(&self) -> Result<bool, ApiError> {
         let classes: Api<DynamicObject> =
             Api::all_with(self.client.clone(), &istio(Kind::GatewayClass));
         for (name, controller) in gateway::CLASSES {
             let there = match answer(classes.get_opt(name)).await {
                 Ok(Some(there)) => there,
-                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) if error.is_not_found() => return Ok(false),
                 Err(error) => return Err(error),
                 Ok(None) => {
                     let class = json!({
@@ -322,14 +333,15 @@ impl Waypoints {
                     let as_us = PostParams { field_manager: manager, ..PostParams::default() };
                     match answer(classes.create(&as_us, &class)).await {
                         Ok(made) => made,
-                        Err(error) if error.is_not_found() || error.is_conflict() => continue,
+                        Err(error) if error.is_not_found() => return Ok(false),
+                        Err(error) if error.is_conflict() => continue,
                         Err(error) => return Err(error),
                     }
                 }
             };
             self.accept_class(&classes, name, controller, &there).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn accept_class(
@@ -495,6 +507,14 @@ mod tests {
         let without = FakeApi::default();
         without.know("gateway.networking.k8s.io/v1/gatewayclasses", false);
         without.know("gateway.networking.k8s.io/v1/gateways", false);
-        step(&without, None, &mut Memory::default()).await;
+        let mut memory = Memory::default();
+        step(&without, None, &mut memory).await;
+        // They are made soon after the definitions are installed.
+        assert!(memory.classes_due.unwrap() <= Instant::now() + AGAIN_WITHOUT_KIND);
+        memory.classes_due = None;
+        without.know("gateway.networking.k8s.io/v1/gatewayclasses", true);
+        step(&without, None, &mut memory).await;
+        assert!(without.get(&path("istio-waypoint")).is_some());
+        assert!(memory.classes_due.unwrap() > Instant::now() + AGAIN_WITHOUT_KIND);
     }
 }
