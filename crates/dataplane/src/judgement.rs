@@ -82,6 +82,14 @@ pub async fn wait_for_view<T>(mesh: &Mesh, mut look: impl FnMut(&View) -> Option
     }
 }
 
+/// Waits until a judgement may come out otherwise than by this version of the view's policies
+/// ([`View::authorization_version`]).
+pub async fn wait_for_policies(mesh: &Mesh, version: u64) {
+    let mut changed = mesh.view_changed.subscribe();
+    // An error is the end of the mesh, and of whoever waits.
+    while mesh.view.load().authorization_version() == version && changed.changed().await.is_ok() {}
+}
+
 /// Judges a connection from `source` to a pod and enters it in the table in the same breath, so
 /// that no change of the view falls in between.
 pub async fn admit(

@@ -11,7 +11,7 @@
 //! | `exchange` | a request: route, judge, choose, send, again, record |
 //! | `upstream` | endpoints' connections, and the pool of those that are kept |
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
-//! | `piece`, `inbox`, `outbox`, `halves` | bytes on their way |
+//! | `piece`, `inbox`, `outbox`, `halves`, `quiet` | bytes on their way |
 //! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
 //! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
 
@@ -29,6 +29,7 @@ mod outbox;
 mod piece;
 pub mod position;
 mod prefixed;
+mod quiet;
 pub mod record;
 mod replay;
 mod respond;
@@ -39,5 +40,6 @@ mod upstream;
 pub use exchange::hash_of;
 pub use piece::Broken;
 pub use prefixed::Prefixed;
+pub use quiet::quiet;
 pub use server::{Served, Speaks, serve};
 pub use state::{Engine, Settings};

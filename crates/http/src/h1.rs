@@ -5,5 +5,5 @@ pub mod framing;
 mod lines;
 pub mod options;
 pub mod parse;
-mod trailers;
+pub(crate) mod trailers;
 pub mod write;

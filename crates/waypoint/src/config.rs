@@ -158,6 +158,25 @@ pub struct Args {
         value_name = "DURATION",
     )]
     pub idle_timeout: Duration,
+    /// How long nothing may move in a request: no answer, and no byte of either body or behind an
+    /// upgrade; and in a connection that is no HTTP
+    #[arg(
+        long,
+        env = "AMBIT_STREAM_IDLE_TIMEOUT",
+        default_value = "1h",
+        value_parser = duration,
+        value_name = "DURATION",
+    )]
+    pub stream_idle_timeout: Duration,
+    /// How long a client of HTTP/1 that has closed its direction may wait for its answer
+    #[arg(
+        long,
+        env = "AMBIT_HALF_CLOSE_TIMEOUT",
+        default_value = "5s",
+        value_parser = duration,
+        value_name = "DURATION",
+    )]
+    pub half_close_timeout: Duration,
     /// Leave out x-ambit-reason, which says why the waypoint itself has answered
     #[arg(long, env = "AMBIT_HIDE_REASON")]
     pub hide_reason: bool,
@@ -353,6 +372,8 @@ fn engine(args: &Args) -> engine::Settings {
         },
         head_timeout: args.head_timeout,
         idle_timeout: args.idle_timeout,
+        stream_idle_timeout: args.stream_idle_timeout,
+        half_close_timeout: args.half_close_timeout,
         detect_timeout: args.detect_timeout,
         max_connection_age: Some(args.max_connection_age).filter(|age| !age.is_zero()),
         says_why: !args.hide_reason,

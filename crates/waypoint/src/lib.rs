@@ -27,7 +27,6 @@ mod telemetry;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ambit_dataplane::certificates::{CertificateAuthority, Certificates, Clock, Keeper};
 use ambit_dataplane::demand::demand;
@@ -89,8 +88,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let own = Arc::new(OwnWorkload { uid, name, netns: None, identity: identity.clone(), shares });
     let requests = Requests::default();
     mesh.metrics.register(|registry| requests.register(registry));
-    let (stopping, is_ending) = (watch::Sender::new(false), AtomicBool::new(false));
-    let shared = Arc::new(Shared { config, mesh, own, requests, stopping, is_ending });
+    let stopping = watch::Sender::new(false);
+    let shared = Arc::new(Shared { config, mesh, own, requests, stopping });
     tokio::spawn(keeper.run());
     certificates.hold(identity).await;
     operator::start(&shared).await?;
@@ -112,7 +111,6 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ended = threads.ended() => return ended,
     }
     info!(deadline_s = shared.config.drain.as_secs(), "accepting nothing more");
-    shared.is_ending.store(true, Ordering::Relaxed);
     shared.stopping.send_replace(true);
     // The threads end what is left by then.
     threads.ended().await

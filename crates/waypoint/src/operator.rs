@@ -1,7 +1,6 @@
 //! Readiness and metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, PUBLIC};
@@ -55,7 +54,7 @@ impl Shared {
 
     fn readiness(&self) -> Answer {
         let mut missing = String::new();
-        if self.is_ending.load(Ordering::Relaxed) {
+        if *self.stopping.borrow() {
             missing.push_str("not ready: it is told to end\n");
         }
         if !*self.mesh.view_complete.borrow() {

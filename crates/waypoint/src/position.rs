@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use ambit_dataplane::choice::Around;
 use ambit_dataplane::dial::dial;
-use ambit_dataplane::judgement::wait_for_view;
+use ambit_dataplane::judgement::{wait_for_policies, wait_for_view};
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::Plane;
 use ambit_dataplane::tunnel::{self, Ask};
@@ -111,6 +111,11 @@ impl Here {
         let view = self.view();
         let workload = view.workload_at(&self.shared.config.network, ip)?;
         (workload.identity() == *identity).then(|| workload.clone())
+    }
+
+    /// Counts up when a judgement may come out otherwise.
+    pub(crate) fn policies_version(&self) -> u64 {
+        self.view().authorization_version()
     }
 
     /// Why a connection that is no HTTP may not pass, if it may not.
@@ -221,6 +226,10 @@ impl Position for Here {
         let view = self.view();
         let http = known(&view)?;
         Some(hold(view, http))
+    }
+
+    async fn policies_changed(&self, version: u64) {
+        wait_for_policies(&self.plane.mesh, version).await;
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Delivery>, Unreachable> {
@@ -343,6 +352,10 @@ impl Rules for Holds {
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
         authorize(self.view.request_policies_of(&self.http), asked)
+    }
+
+    fn policies_version(&self) -> u64 {
+        self.view.authorization_version()
     }
 
     fn traffic(&self, goal: &Goal<'_>) -> &TrafficPolicy {

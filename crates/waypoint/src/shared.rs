@@ -1,7 +1,6 @@
 //! What all threads of a waypoint share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
@@ -22,6 +21,4 @@ pub(crate) struct Shared {
     pub(crate) requests: Requests,
     /// Whether it is to end: no new connection is taken.
     pub(crate) stopping: watch::Sender<bool>,
-    /// The same, for those who only look.
-    pub(crate) is_ending: AtomicBool,
 }

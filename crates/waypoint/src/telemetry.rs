@@ -242,9 +242,9 @@ pub(crate) fn passage(
     arrival: &Arrival,
     endpoint: Option<SocketAddr>,
     started: Instant,
-    outcome: Result<(u64, u64), &str>,
+    (received, sent): (u64, u64),
+    error: Option<&str>,
 ) {
-    let (received, sent) = outcome.unwrap_or_default();
     tracing::event!(
         target: "access",
         tracing::Level::INFO,
@@ -256,7 +256,7 @@ pub(crate) fn passage(
         src.identity = arrival.source.identity().map(tracing::field::display),
         dst.addr = %arrival.destination,
         upstream_host = endpoint.map(tracing::field::display),
-        error = outcome.err(),
+        error,
         "connection complete"
     );
 }

@@ -242,6 +242,7 @@ impl Thread {
             }
         };
         let stream = engine::Prefixed::new(first, stream);
-        passage::serve(self.engine.position(), arrival, Box::new(stream)).await;
+        let idle = self.engine.settings().stream_idle_timeout;
+        passage::serve(self.engine.position(), arrival, Box::new(stream), idle).await;
     }
 }

@@ -4,6 +4,10 @@
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The longest method that is taken for one.
 const METHOD_BYTES_MAX: usize = 24;
+/// From here on a target is taken for one, whatever comes behind it.
+const TARGET_BYTES_MAX: usize = 8 * 1024;
+/// How a version begins, behind the target.
+const VERSION: &[u8] = b" HTTP/";
 
 /// What the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +20,23 @@ pub(crate) enum Verdict {
     Other,
     /// More are needed to say.
     More,
+    /// More are needed, but so far they look like a request of HTTP/1.
+    MoreHttp1,
 }
 
-/// Looks at the first bytes of a connection: a method in capital letters and a space are HTTP/1.
+impl Verdict {
+    /// What it is if nothing more comes in time.
+    pub(crate) fn in_the_end(self) -> Self {
+        match self {
+            Self::MoreHttp1 => Self::Http1,
+            Self::More => Self::Other,
+            verdict => verdict,
+        }
+    }
+}
+
+/// Looks at the first bytes of a connection. A method in capital letters, a target and a version
+/// are HTTP/1; a word in capital letters and an argument alone are a command of many protocols.
 pub(crate) fn detect(bytes: &[u8]) -> Verdict {
     let length = bytes.len().min(PREFACE.len());
     if bytes[..length] == PREFACE[..length] {
@@ -33,10 +51,36 @@ pub(crate) fn detect(bytes: &[u8]) -> Verdict {
     let is_letter = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'-';
     match line.iter().position(|byte| !is_letter(byte)) {
         Some(0) => Verdict::Other,
-        Some(at) if line[at] == b' ' && at <= METHOD_BYTES_MAX => Verdict::Http1,
+        Some(at) if line[at] == b' ' && at <= METHOD_BYTES_MAX => behind_method(&line[at + 1..]),
         Some(_) => Verdict::Other,
         None if line.len() > METHOD_BYTES_MAX => Verdict::Other,
         None => Verdict::More,
+    }
+}
+
+/// Looks at a target and a version.
+fn behind_method(bytes: &[u8]) -> Verdict {
+    let Some(first) = bytes.first() else { return Verdict::More };
+    // A path, `*`, a URI, or the host of CONNECT.
+    if !matches!(first, b'/' | b'*' | b'[') && !first.is_ascii_alphanumeric() {
+        return Verdict::Other;
+    }
+    // Of a target that is a word it is not clear yet that it is one.
+    let more = if matches!(first, b'/' | b'*') { Verdict::MoreHttp1 } else { Verdict::More };
+    let Some(end) = bytes.iter().position(|byte| *byte <= b' ' || *byte == 0x7f) else {
+        return if bytes.len() > TARGET_BYTES_MAX { Verdict::Http1 } else { more };
+    };
+    let version = &bytes[end..];
+    let length = version.len().min(VERSION.len());
+    if version[..length] != VERSION[..length] {
+        return Verdict::Other;
+    }
+    match version[length..] {
+        [major, b'.', minor, ..] if major.is_ascii_digit() && minor.is_ascii_digit() => {
+            Verdict::Http1
+        }
+        [] | [b'0'..=b'9'] | [b'0'..=b'9', b'.'] => more,
+        _ => Verdict::Other,
     }
 }
 
@@ -53,9 +97,23 @@ mod tests {
             (PREFACE, Verdict::Http2),
             (b"PRI * HTTP/2.1\r\n", Verdict::Http1),
             (b"POST", Verdict::More),
-            (b"GET /", Verdict::Http1),
-            (b"M-SEARCH *", Verdict::Http1),
-            (b"\r\nGET ", Verdict::Http1),
+            (b"GET ", Verdict::More),
+            (b"GET /", Verdict::MoreHttp1),
+            (b"GET / HTTP/1", Verdict::MoreHttp1),
+            (b"GET / HTTP/1.1", Verdict::Http1),
+            (b"GET /a?b=%20 HTTP/1.0\r\n", Verdict::Http1),
+            (b"GET http://web/ HTTP/1.1", Verdict::Http1),
+            (b"CONNECT web:80 HTTP/1.1", Verdict::Http1),
+            (b"M-SEARCH * HTTP/1.1", Verdict::Http1),
+            (b"\r\nGET / HTTP/1.1", Verdict::Http1),
+            (b"GET key", Verdict::More),
+            (b"GET key\r\n", Verdict::Other),
+            (b"GET /\r\n", Verdict::Other),
+            (b"GET / HTTP/x", Verdict::Other),
+            (b"GET / FTP/1.1", Verdict::Other),
+            (b"USER bob\r\n", Verdict::Other),
+            (b"HELO web.example\r\n", Verdict::Other),
+            (b"PING :1\r\n", Verdict::Other),
             (b"\r", Verdict::More),
             (b"\x16\x03\x01", Verdict::Other),
             (b"get /", Verdict::Other),

@@ -14,6 +14,9 @@ mod attempt;
 mod carry;
 mod mirror;
 mod session;
+mod watch;
+
+use watch::{Ended, denial, for_model, judgement};
 
 pub use session::hash_of;
 
@@ -21,9 +24,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_model::authorize::Decision;
-use ambit_model::http::authorize::{Asked, RequestDecision};
-use ambit_model::http::head::Client;
+use ambit_model::http::authorize::RequestDecision;
+use ambit_model::http::head as model;
 use ambit_model::http::rule::{
     Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, draw,
 };
@@ -54,20 +56,6 @@ impl Request {
     }
 }
 
-/// Why a request was not answered by an endpoint.
-enum Ended {
-    /// This is the answer.
-    Answered(Box<Answer>),
-    /// The response cannot be finished: its head was sent.
-    Cut(Box<Answer>),
-}
-
-impl From<Answer> for Ended {
-    fn from(answer: Answer) -> Self {
-        Self::Answered(Box::new(answer))
-    }
-}
-
 /// One request that is under way.
 struct Exchange<'a, P: Position, B, R> {
     engine: &'a Rc<Engine<P>>,
@@ -80,6 +68,8 @@ struct Exchange<'a, P: Position, B, R> {
     record: Record,
     /// The rule that answers, and how much of the path its match has matched.
     rule: Option<(Arc<Rule>, Option<usize>)>,
+    /// The head that was judged, where what is behind an upgrade is to be judged again.
+    judged: Option<RequestHead>,
     /// By when all of it must have ended.
     deadline: Option<Instant>,
     /// The place of a further attempt, taken before a response was given up for it.
@@ -115,6 +105,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         respond,
         record,
         rule: None,
+        judged: None,
         deadline: None,
         reserved: None,
     };
@@ -237,31 +228,14 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
 
     /// Asks the policies.
     fn judge(&mut self) -> Result<(), Ended> {
-        let host = heads::lower_case(self.head.authority().host()).into_owned();
-        let head = self.for_model(&host);
-        let asked = Asked {
-            head: &head,
-            source: &self.arrival.source,
-            remote_ip: self.arrival.source.ip(),
-            destination: self.arrival.destination,
-            server_name: None,
-            token: None,
-        };
-        let judgement = self.rules.judge(&asked);
-        let denial = match judgement.decision {
-            RequestDecision::Allowed(by) => {
-                self.record.allowed_by = by;
-                None
-            }
-            RequestDecision::Denied(denial) => Some(denial.to_string()),
-            RequestDecision::Ask { providers, then } => Some(match then {
-                Decision::Deny(denial) => denial.to_string(),
-                Decision::Allow(_) => {
-                    let names: Vec<_> = providers.iter().map(|it| &*it.provider).collect();
-                    format!("no answer of the authorization provider {}", names.join(", "))
-                }
-            }),
-        };
+        let judgement = judgement(&self.rules, self.arrival, &self.head);
+        let denial = denial(&judgement.decision);
+        if self.framing.upgrade.is_some() {
+            self.judged = Some(self.head.clone());
+        }
+        if let RequestDecision::Allowed(by) = judgement.decision {
+            self.record.allowed_by = by;
+        }
         self.record.audits = judgement.audits;
         let trial = judgement.dry_run_denials.iter().map(|it| it.to_string().into());
         self.record.dry_run = trial.collect();
@@ -274,9 +248,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         }
     }
 
-    fn for_model<'h>(&'h self, host: &'h str) -> ambit_model::http::head::RequestHead<'h> {
-        let namespace = self.arrival.source.identity().map(|it| &it.namespace);
-        heads::for_model(&self.head, host, self.arrival.scheme.as_str(), Client { namespace })
+    fn for_model<'h>(&'h self, host: &'h str) -> model::RequestHead<'h> {
+        for_model(&self.head, host, self.arrival)
     }
 
     /// Makes the faults that the route asks for.
@@ -287,7 +260,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             && draws(part)
         {
             self.record.flags = Flags::Delay;
-            sleep(time).await;
+            watch::while_there(&mut self.body, &mut self.respond, sleep(time)).await?;
         }
         let Some((part, abort)) = rule.faults.abort.filter(|(part, _)| draws(*part)) else {
             return Ok(());

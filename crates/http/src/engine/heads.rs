@@ -70,6 +70,11 @@ pub(crate) fn fields(map: &HeaderMap, limits: FieldLimits) -> Result<Fields, Ref
     if fields.len() < before { Err(Refused::FieldName) } else { Ok(fields) }
 }
 
+/// The trailers that a map holds, by the rules of those behind chunks.
+pub(crate) fn trailers(map: &HeaderMap, limits: FieldLimits) -> Result<Fields, Refused> {
+    crate::h1::trailers::allowed(fields(map, limits)?)
+}
+
 /// HTTP/2 may send a cookie in pieces (RFC 9113, 8.2.3); everywhere else it is one field.
 fn join_cookies(fields: &mut Fields) -> Result<(), Refused> {
     if fields.all(Known::Cookie).count() < 2 {

@@ -22,6 +22,8 @@ use crate::head::{RequestHead, ResponseHead, Scheme};
 const HEAD_READ_BYTES: usize = 4 * 1024;
 /// How much of a body is read at once.
 const BODY_READ_BYTES: usize = 16 * 1024;
+/// How much is read ahead of what is asked for, to see the end of a connection.
+const AHEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// The bytes that have arrived and are not used yet.
 pub(crate) struct Inbox {
@@ -60,6 +62,17 @@ impl Inbox {
         }
         self.buffer = BytesMut::new();
         Ok(self.fill_for_head().await? > 0)
+    }
+
+    /// Waits for the end of what comes, and keeps the bytes that come before it. With many bytes
+    /// that nobody has read yet it never ends: they are proof enough of a client.
+    pub(crate) async fn ended(&mut self) -> io::Result<()> {
+        while self.buffer.len() < AHEAD_BYTES_MAX {
+            if self.fill_for_head().await? == 0 {
+                return Ok(());
+            }
+        }
+        std::future::pending().await
     }
 
     /// Whether nothing has come on a connection on which nothing may come now.

@@ -4,7 +4,8 @@
 //! what the sink has not written yet, so a slow reader slows its sender down. What comes in one
 //! go is sent in one go: bytes are written when the source has nothing more for now.
 
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, pending};
 use std::io;
 use std::time::Duration;
 
@@ -49,6 +50,12 @@ pub(crate) trait Source {
 
     /// From here on everything that comes belongs to another protocol.
     fn become_tunnel(&mut self) {}
+
+    /// Waits until its sender is gone, whether or not the body has ended. Nothing of what comes is
+    /// lost. [`Broken::Closed`]: it has closed its direction, and had time to read an answer.
+    fn gone(&mut self) -> impl Future<Output = Broken> {
+        pending()
+    }
 }
 
 /// Where the pieces of a body go.
@@ -67,6 +74,35 @@ pub(crate) trait Sink {
 
     /// Writes everything. May be dropped at any time and called again.
     fn flush(&mut self) -> impl Future<Output = Result<(), Broken>>;
+
+    /// Waits until nobody reads any more.
+    fn gone(&mut self) -> impl Future<Output = ()> {
+        pending()
+    }
+}
+
+/// What a pump has moved.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Bytes of the body.
+    pub(crate) bytes: Cell<u64>,
+    /// The status of gRPC in the trailers.
+    pub(crate) grpc_status: Cell<Option<u32>>,
+}
+
+/// Writes what is pending; if nothing is, waits until nobody reads any more.
+async fn settle(sink: &mut impl Sink) -> Result<(), Broken> {
+    if sink.is_pending() {
+        return sink.flush().await;
+    }
+    sink.gone().await;
+    Err(Broken::Closed)
+}
+
+/// The status of gRPC, in trailers or in a head that is also the end.
+pub(crate) fn grpc_status(fields: &Fields) -> Option<u32> {
+    let status = fields.first("grpc-status")?;
+    std::str::from_utf8(status).ok()?.parse().ok()
 }
 
 /// Which side has stopped a pump.
@@ -78,31 +114,31 @@ pub(crate) enum Stopped {
     Sink(Broken),
 }
 
-/// Moves a body to its end. `moved` counts its bytes.
+/// Moves a body to its end.
 pub(crate) async fn pump(
     source: &mut impl Source,
     sink: &mut impl Sink,
-    moved: &std::cell::Cell<u64>,
+    moved: &Tally,
 ) -> Result<(), Stopped> {
     loop {
         if sink.is_full() {
             sink.flush().await.map_err(Stopped::Sink)?;
         }
-        let is_pending = sink.is_pending();
         let piece = tokio::select! {
             biased;
             piece = source.piece() => piece.map_err(Stopped::Source)?,
-            flushed = sink.flush(), if is_pending => {
-                flushed.map_err(Stopped::Sink)?;
+            settled = settle(sink) => {
+                settled.map_err(Stopped::Sink)?;
                 continue;
             }
         };
         match piece {
             Some(Piece::Data(data)) => {
-                moved.set(moved.get() + data.len() as u64);
+                moved.bytes.set(moved.bytes.get() + data.len() as u64);
                 sink.put(data);
             }
             Some(Piece::Trailers(fields)) => {
+                moved.grpc_status.set(grpc_status(&fields));
                 sink.finish(Some(fields));
                 return sink.flush().await.map_err(Stopped::Sink);
             }

@@ -43,6 +43,8 @@ pub trait Rules {
     fn routes(&self) -> Option<&RouteTable>;
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
+    /// Counts up when a judgement may come out otherwise.
+    fn policies_version(&self) -> u64;
     /// How requests to a destination are spread and bounded.
     fn traffic(&self, destination: &Goal<'_>) -> &TrafficPolicy;
     /// The version of HTTP that a destination's port speaks, if that is declared.
@@ -119,6 +121,9 @@ pub trait Position: 'static {
 
     /// What holds now; `None` if the control plane has not said it yet.
     fn rules(&self, arrival: &Arrival) -> impl Future<Output = Option<Self::Rules>>;
+
+    /// Waits until a judgement may come out otherwise than by this version of the policies.
+    fn policies_changed(&self, version: u64) -> impl Future<Output = ()>;
 
     /// Chooses an endpoint.
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Self::Way>, Unreachable>;

@@ -31,6 +31,8 @@ pub enum Flags {
     RetryLimit,
     /// No answer in time.
     Timeout,
+    /// Nothing has moved for too long.
+    StreamIdle,
     /// The endpoint's connection ended.
     UpstreamClosed,
     /// The client's connection ended.
@@ -62,6 +64,7 @@ impl Flags {
             Self::NoRoute => "NR",
             Self::RetryLimit => "URX",
             Self::Timeout => "UT",
+            Self::StreamIdle => "SI",
             Self::UpstreamClosed => "UC",
             Self::DownstreamClosed => "DC",
             Self::Denied | Self::Unauthorized => "UAEX",

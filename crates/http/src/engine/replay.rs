@@ -58,7 +58,6 @@ impl<B: Source> Replay<B> {
     /// Begins again.
     pub(crate) fn rewind(&mut self) {
         self.at = 0;
-        self.mirrors.clear();
     }
 
     /// Nothing that comes from here on is kept.
@@ -102,13 +101,14 @@ impl<B: Source> Replay<B> {
 impl<B: Source> Source for Replay<B> {
     async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
         if let Some(piece) = self.kept.get(self.at) {
+            // Mirrors had it when it came.
             let piece = piece.clone();
             self.at += 1;
-            self.tell(&Some(piece.clone()));
             return Ok(Some(piece));
         }
         if self.has_ended {
             self.tell(&None);
+            self.mirrors.clear();
             return Ok(None);
         }
         let piece = self.inner.piece().await?;
@@ -127,6 +127,10 @@ impl<B: Source> Source for Replay<B> {
         self.has_ended = false;
         self.limit = 0;
         self.inner.become_tunnel();
+    }
+
+    async fn gone(&mut self) -> Broken {
+        self.inner.gone().await
     }
 }
 

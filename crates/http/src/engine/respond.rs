@@ -1,7 +1,5 @@
 //! What a request is answered on, whatever version its client speaks.
 
-use std::future::Future;
-
 use crate::engine::piece::{Broken, Sink};
 use crate::h1::framing::ResponseBody;
 use crate::h1::options::Protocol;
@@ -25,7 +23,4 @@ pub(crate) trait Respond: Sink {
 
     /// Ends what cannot be finished so that the client sees that it is not whole.
     fn abort(&mut self);
-
-    /// Waits until the client has given up.
-    fn gone(&mut self) -> impl Future<Output = ()>;
 }

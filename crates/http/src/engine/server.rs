@@ -49,7 +49,10 @@ pub async fn serve<P: Position>(
         Speaks::Unknown => {
             let detecting = look(&mut stream, &mut first);
             let limit = engine.settings.detect_timeout;
-            timeout(limit, detecting).await.unwrap_or(Verdict::Other)
+            match timeout(limit, detecting).await {
+                Ok(verdict) => verdict,
+                Err(_) => detect(&first).in_the_end(),
+            }
         }
         Speaks::Http | Speaks::Http2 => {
             let looking = look(&mut stream, &mut first);
@@ -67,7 +70,9 @@ pub async fn serve<P: Position>(
         Verdict::Http2 => {
             h2::serve(engine, arrival, Prefixed::new(first.freeze(), stream), guard).await;
         }
-        Verdict::Other | Verdict::More => return Served::Other(stream, first.freeze()),
+        Verdict::Other | Verdict::More | Verdict::MoreHttp1 => {
+            return Served::Other(stream, first.freeze());
+        }
     }
     Served::Http
 }
@@ -76,11 +81,11 @@ pub async fn serve<P: Position>(
 async fn look(stream: &mut BoxStream, first: &mut BytesMut) -> Verdict {
     loop {
         match detect(first) {
-            Verdict::More => {}
+            Verdict::More | Verdict::MoreHttp1 => {}
             verdict => return verdict,
         }
         match stream.read_buf(first).await {
-            Ok(0) | Err(_) => return Verdict::Other,
+            Ok(0) | Err(_) => return detect(first).in_the_end(),
             Ok(_) => {}
         }
     }

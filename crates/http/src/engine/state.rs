@@ -25,6 +25,11 @@ pub struct Settings {
     pub head_timeout: Duration,
     /// How long a client's connection is kept without a request.
     pub idle_timeout: Duration,
+    /// How long nothing may move in an exchange: while an answer is awaited, in either body, and
+    /// behind an upgrade.
+    pub stream_idle_timeout: Duration,
+    /// How long a client of HTTP/1 that has closed its direction may wait for a response to begin.
+    pub half_close_timeout: Duration,
     /// How long an endpoint's connection is kept without a request.
     pub pool_idle_timeout: Duration,
     /// How long a connection of unknown kind may be silent before it is taken for no HTTP: its
@@ -45,6 +50,8 @@ impl Default for Settings {
             normalisation: Normalisation::default(),
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(3600),
+            stream_idle_timeout: Duration::from_secs(3600),
+            half_close_timeout: Duration::from_secs(5),
             pool_idle_timeout: Duration::from_secs(60),
             detect_timeout: Duration::from_millis(500),
             max_connection_age: Some(Duration::from_secs(600)),
@@ -66,6 +73,11 @@ pub struct Engine<P: Position> {
 }
 
 impl<P: Position> Engine<P> {
+    /// What holds for its requests.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// An engine without connections; what it opens runs for this guard.
     pub fn new(position: P, settings: Settings, guard: Guard) -> Rc<Self> {
         let pool = Rc::new(Pool::new(settings.pool_idle_timeout, guard.clone()));

@@ -40,7 +40,7 @@ impl Section {
 
 /// Refuses trailers that frame or route messages, which only an attacker sends, and drops those
 /// that come too late to be acted upon (RFC 9110, 6.5.1).
-fn allowed(mut fields: Fields) -> Result<Fields, Refused> {
+pub(crate) fn allowed(mut fields: Fields) -> Result<Fields, Refused> {
     let frames =
         |known| matches!(known, Known::ContentLength | Known::TransferEncoding | Known::Host);
     if fields.iter().any(|field| field.known.is_some_and(frames)) {

@@ -5,5 +5,6 @@
 mod failures;
 mod http1;
 mod http2;
+mod limits;
 mod routes;
 mod world;

@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) random: RefCell<u64>,
+    /// Counts changes of `denies`.
+    pub(crate) policies: tokio::sync::watch::Sender<u64>,
 }
 
 #[derive(Clone)]
@@ -70,6 +72,10 @@ impl Rules for Holds {
         RequestJudgement { decision, audits, dry_run_denials, dry_run_providers }
     }
 
+    fn policies_version(&self) -> u64 {
+        *self.world.policies.borrow()
+    }
+
     fn traffic(&self, _: &Goal<'_>) -> &TrafficPolicy {
         &self.traffic
     }
@@ -87,6 +93,11 @@ impl Position for Place {
         let rules = self.0.rules.borrow().iter().cloned().map(Arc::new).collect::<Vec<_>>();
         let traffic = self.0.traffic.borrow().clone();
         Some(Holds { table: RouteTable::new(rules), world: self.0.clone(), traffic })
+    }
+
+    async fn policies_changed(&self, version: u64) {
+        let mut changed = self.0.policies.subscribe();
+        drop(changed.wait_for(|now| *now != version).await);
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<String>, Unreachable> {

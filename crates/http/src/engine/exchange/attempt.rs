@@ -4,27 +4,28 @@ use std::time::Duration;
 
 use ambit_model::Text;
 use ambit_model::http::ejection::Outcome;
-use ambit_model::http::rule::{Destination, Retry};
+use ambit_model::http::rule::{Cors, Destination, Retry};
 use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{Carried, Counts, Terms, carry};
 use super::session::{self, Sticky};
-use super::{Changes, Ended, Exchange};
+use super::watch::{self, Ended};
+use super::{Changes, Exchange, malformed};
 use crate::engine::again::{Why, longest_pause, may_try_again, pause};
 use crate::engine::answer::Answer;
 use crate::engine::halves::BoxStream;
 use crate::engine::loads::UnderWay;
-use crate::engine::piece::{Broken, Source};
+use crate::engine::piece::{Broken, Source, grpc_status as grpc_status_of};
 use crate::engine::position::{
-    Endpoint, EndpointAsk, Goal, Position, Rules as _, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules as _, Unreachable, Version,
 };
 use crate::engine::record::{Flags, Protocol, Tried};
 use crate::engine::respond::Respond;
 use crate::engine::upstream::h1::Connection;
 use crate::engine::upstream::pool::{Key, Shared};
 use crate::engine::upstream::{Reading, Sending, h2};
-use crate::engine::{cors, filters};
+use crate::engine::{Engine, cors, filters};
 use crate::head::ResponseHead;
 
 /// How long a connection to an endpoint may take, if nobody says otherwise.
@@ -60,6 +61,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         changes: &Changes<'_>,
     ) -> Result<(), Ended> {
         let plan = self.plan(goal, changes);
+        if let Goal::Backend(Destination::Service { name, .. }) = goal {
+            self.record.service = Some(name.clone());
+        }
         let Some(_under_way) = self.engine.loads.begin(&plan.service, &plan.traffic) else {
             let details = format!("{} has as many requests as it may have", plan.service);
             return Err(Answer::new(503, Flags::Overflow, "overflow", details).into());
@@ -94,7 +98,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             if self.deadline.is_some_and(|at| Instant::now() + pause >= at) {
                 return last(failed, Some(Flags::Timeout));
             }
-            sleep(pause).await;
+            watch::while_there(&mut self.body, &mut self.respond, sleep(pause)).await?;
             self.body.rewind();
         }
     }
@@ -180,7 +184,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let pool = self.engine.pool.clone();
         let mut connection = match pool.idle(&key) {
             Some(connection) => connection,
-            None => match self.connect(plan, endpoint, until).await {
+            None => match self.connect(plan, endpoint, until).await? {
                 Ok(stream) => Connection::new(stream, self.engine.settings.limits),
                 Err(failed) => return Ok(Attempted::Failed(failed)),
             },
@@ -211,12 +215,14 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
         let by = Instant::now() + limit;
         let by = until.map_or(by, |until| until.min(by));
-        let ready = async {
-            let shared = self.shared(plan, endpoint, &key, until).await?;
+        let (engine, arrival) = (self.engine, self.arrival);
+        let ready = timeout_at(by, async {
+            let shared = shared(engine, arrival, plan, endpoint, &key, until).await?;
             let ready = shared.sender.clone().ready().await;
             Ok((shared, ready))
-        };
-        let (shared, ready) = match timeout_at(by, ready).await {
+        });
+        let ready = watch::while_there(&mut self.body, &mut self.respond, ready).await?;
+        let (shared, ready) = match ready {
             Ok(Ok(ready)) => ready,
             Ok(Err(failed)) => return Ok(Attempted::Failed(failed)),
             Err(_) => {
@@ -251,55 +257,15 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         self.judge_carried(carried, if is_unread { Why::NotRead } else { Why::Reset })
     }
 
-    /// A connection of HTTP/2 with room, or a new one; only one is opened at a time.
-    async fn shared(
-        &self,
-        plan: &Plan<'_>,
-        endpoint: &Endpoint<P::Way>,
-        key: &Key,
-        until: Option<Instant>,
-    ) -> Result<Shared, Box<Failed>> {
-        let pool = self.engine.pool.clone();
-        if let Some(shared) = pool.shared(key) {
-            return Ok(shared);
-        }
-        let opening = pool.opening(key);
-        let _turn = opening.lock().await;
-        if let Some(shared) = pool.shared(key) {
-            return Ok(shared);
-        }
-        let stream = self.connect(plan, endpoint, until).await?;
-        pool.share(key, stream).await.map_err(|broken| {
-            let Attempted::Failed(failed) =
-                failed(Why::NoConnection, Flags::ConnectFailure, "connect", &broken)
-            else {
-                unreachable!("it has failed")
-            };
-            failed
-        })
-    }
-
+    /// Opens a connection, as long as the client is there.
     async fn connect(
-        &self,
+        &mut self,
         plan: &Plan<'_>,
         endpoint: &Endpoint<P::Way>,
         until: Option<Instant>,
-    ) -> Result<BoxStream, Box<Failed>> {
-        let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-        let left = until.map_or(limit, |at| at.duration_since(Instant::now()).min(limit));
-        let connecting = self.engine.position.connect(self.arrival, endpoint);
-        let no_connection = |reason, text: String| {
-            let answer = Answer::new(503, Flags::ConnectFailure, reason, text);
-            Box::new(Failed { why: Why::NoConnection, answer })
-        };
-        match timeout(left, connecting).await {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(Unreachable { reason, text })) => Err(no_connection(reason, text)),
-            Err(_) => {
-                let text = format!("{} did not answer in time", endpoint.address);
-                Err(no_connection("connect_timeout", text))
-            }
-        }
+    ) -> Result<Result<BoxStream, Box<Failed>>, Ended> {
+        let connecting = connect(self.engine, self.arrival, plan, endpoint, until);
+        watch::while_there(&mut self.body, &mut self.respond, connecting).await
     }
 
     async fn carry(
@@ -311,7 +277,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         until: Option<Instant>,
     ) -> Carried {
         let is_upgrade = self.framing.upgrade.is_some();
-        let terms = Terms { until, is_upgrade, counts: Counts::default() };
+        let idle = self.engine.settings.stream_idle_timeout;
+        let terms = Terms { until, idle, is_upgrade, counts: Counts::default() };
+        let (judged, version) = (self.judged.as_ref(), self.rules.policies_version());
+        let denied = watch::denied(&self.engine.position, self.arrival, judged, version);
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
         let (whole, loads) = (self.body.whole(), self.engine.loads.clone());
         let (reserved, deadline) = (std::cell::RefCell::new(None), self.deadline);
@@ -324,7 +293,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let status = std::cell::Cell::new(0);
         let grpc_status = std::cell::Cell::new(None);
         let decide = |head: &mut ResponseHead| {
-            let grpc = super::carry::grpc_status(head);
+            let grpc = grpc_status_of(&head.fields);
             let why = Why::Status(head.status.code(), grpc);
             // What is not sent is lost: only if another attempt is sure to follow.
             if whole.get()
@@ -339,13 +308,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 filters::change_response(head, changes)?;
             }
             if let Some((cors, origin)) = origin {
-                for (name, value) in cors::fields(cors, origin) {
-                    let put = match name {
-                        "vary" => head.fields.append(name, value.as_bytes()),
-                        _ => head.fields.set(name, value.as_bytes()),
-                    };
-                    put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
-                }
+                share(head, cors, origin)?;
             }
             let pinned = plan.sticky.pinned;
             let kept = session.and_then(|it| session::answer(it, pinned, &endpoint.uid));
@@ -357,18 +320,29 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             }
             status.set(head.status.code());
             grpc_status.set(grpc);
+            // There is no other attempt: nothing more is kept for one.
+            whole.set(false);
             Ok(true)
         };
         let (body, respond) = (&mut self.body, &mut self.respond);
-        let carried = carry(body, respond, &mut sending, &mut reading, &terms, decide).await;
+        let (up, down) = (&mut sending, &mut reading);
+        let carried = carry(body, respond, up, down, &terms, decide, denied).await;
         let counts = &terms.counts;
         self.reserved = reserved.into_inner();
         self.record.status = status.get();
-        self.record.grpc_status = grpc_status.get();
-        self.record.received_bytes = counts.received.get();
-        self.record.sent_bytes = counts.sent.get();
+        self.record.grpc_status = grpc_status.get().or(counts.sent.grpc_status.get());
+        self.record.received_bytes = counts.received.bytes.get();
+        self.record.sent_bytes = counts.sent.bytes.get();
         self.record.upstream_time = counts.upstream_time.get();
         carried
+    }
+
+    /// The same, or a cut if half of an answer was sent.
+    fn cut_or(&self, ended: Ended) -> Ended {
+        match ended {
+            Ended::Answered(answer) if self.respond.has_begun() => Ended::Cut(answer),
+            ended => ended,
+        }
     }
 
     /// What the end of an exchange means; `if_broken`: what it means that the connection broke.
@@ -381,9 +355,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 answer.grpc_status = grpc;
                 Attempted::Failed(Box::new(Failed { why: Why::Status(status, grpc), answer }))
             }
-            Carried::ClientGone(broken) => {
-                let details = ambit_words::error_chain(&broken);
-                let answer = Answer::new(499, Flags::DownstreamClosed, "client_gone", details);
+            Carried::ClientGone(broken) => return Err(watch::client_gone(&broken)),
+            Carried::Malformed(refused) => return Err(self.cut_or(malformed(refused))),
+            Carried::Denied(denial) => {
+                let answer = Answer::new(403, Flags::Denied, "denied", denial);
                 return Err(Ended::Cut(Box::new(answer)));
             }
             Carried::Unsendable(broken) => {
@@ -393,11 +368,17 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Carried::SlowClient => {
                 let details = "the request did not come in the time that the route allows";
                 let answer = Answer::new(408, Flags::Timeout, "slow_client", details.to_owned());
-                return Err(if self.respond.has_begun() {
-                    Ended::Cut(Box::new(answer))
-                } else {
-                    answer.into()
-                });
+                return Err(self.cut_or(answer.into()));
+            }
+            Carried::Silent { broken, is_uploaded: false } => {
+                let details = ambit_words::error_chain(&broken);
+                let answer = Answer::new(408, Flags::StreamIdle, "stream_idle", details);
+                return Err(self.cut_or(answer.into()));
+            }
+            Carried::Silent { broken, is_uploaded: true } => {
+                let details = ambit_words::error_chain(&broken);
+                let answer = Answer::new(504, Flags::StreamIdle, "stream_idle", details);
+                Attempted::Failed(Box::new(Failed { why: Why::Timeout, answer }))
             }
             Carried::Late => {
                 let details = "no answer in the time that the route allows".to_owned();
@@ -420,6 +401,72 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 Err(Ended::Cut(Box::new(failed.answer)))
             }
             attempted => Ok(attempted),
+        }
+    }
+}
+
+/// Puts in what lets a page of another origin read the response.
+fn share(head: &mut ResponseHead, cors: &Cors, origin: &str) -> Result<(), Broken> {
+    for (name, value) in cors::fields(cors, origin) {
+        let put = match name {
+            "vary" => head.fields.append(name, value.as_bytes()),
+            _ => head.fields.set(name, value.as_bytes()),
+        };
+        put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
+    }
+    Ok(())
+}
+
+/// A connection of HTTP/2 with room, or a new one; only one is opened at a time.
+async fn shared<P: Position>(
+    engine: &Engine<P>,
+    arrival: &Arrival,
+    plan: &Plan<'_>,
+    endpoint: &Endpoint<P::Way>,
+    key: &Key,
+    until: Option<Instant>,
+) -> Result<Shared, Box<Failed>> {
+    let pool = engine.pool.clone();
+    if let Some(shared) = pool.shared(key) {
+        return Ok(shared);
+    }
+    let opening = pool.opening(key);
+    let _turn = opening.lock().await;
+    if let Some(shared) = pool.shared(key) {
+        return Ok(shared);
+    }
+    let stream = connect(engine, arrival, plan, endpoint, until).await?;
+    pool.share(key, stream).await.map_err(|broken| {
+        let Attempted::Failed(failed) =
+            failed(Why::NoConnection, Flags::ConnectFailure, "connect", &broken)
+        else {
+            unreachable!("it has failed")
+        };
+        failed
+    })
+}
+
+/// Opens a connection to an endpoint.
+async fn connect<P: Position>(
+    engine: &Engine<P>,
+    arrival: &Arrival,
+    plan: &Plan<'_>,
+    endpoint: &Endpoint<P::Way>,
+    until: Option<Instant>,
+) -> Result<BoxStream, Box<Failed>> {
+    let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+    let left = until.map_or(limit, |at| at.duration_since(Instant::now()).min(limit));
+    let connecting = engine.position.connect(arrival, endpoint);
+    let no_connection = |reason, text: String| {
+        let answer = Answer::new(503, Flags::ConnectFailure, reason, text);
+        Box::new(Failed { why: Why::NoConnection, answer })
+    };
+    match timeout(left, connecting).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(Unreachable { reason, text })) => Err(no_connection(reason, text)),
+        Err(_) => {
+            let text = format!("{} did not answer in time", endpoint.address);
+            Err(no_connection("connect_timeout", text))
         }
     }
 }

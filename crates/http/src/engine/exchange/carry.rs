@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::piece::{Broken, Sink, Source, Stopped, pump};
+use crate::engine::piece::{Broken, Sink, Source, Stopped, Tally, grpc_status, pump};
+use crate::engine::quiet::quiet;
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
 use crate::engine::upstream::heard::Heard;
 use crate::engine::upstream::{Reading, Sending};
 use crate::head::ResponseHead;
+use crate::refused::Refused;
 
 /// How an exchange with an endpoint ended.
 #[derive(Debug)]
@@ -25,12 +27,18 @@ pub(super) enum Carried {
     Again(u16, Option<u32>),
     /// The client is gone.
     ClientGone(Broken),
+    /// The client's body is no HTTP.
+    Malformed(Refused),
     /// The endpoint's side broke.
     Broken(Broken),
     /// The time is up.
     Late,
     /// The time is up, and the client has not sent its whole request.
     SlowClient,
+    /// Nothing has moved for too long. `is_uploaded`: the endpoint was to move.
+    Silent { broken: Broken, is_uploaded: bool },
+    /// What the connection was upgraded for is not allowed any more.
+    Denied(String),
     /// A filter made a response that is none.
     Unsendable(Broken),
 }
@@ -38,24 +46,33 @@ pub(super) enum Carried {
 /// What is counted on the way.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) received: Cell<u64>,
-    pub(super) sent: Cell<u64>,
+    pub(super) received: Tally,
+    pub(super) sent: Tally,
     /// From the request's head to the response's.
     pub(super) upstream_time: Cell<Option<Duration>>,
 }
 
+impl Counts {
+    fn bytes(&self) -> u64 {
+        self.received.bytes.get() + self.sent.bytes.get()
+    }
+}
+
 /// What holds for one exchange.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Terms {
     /// By when it must have ended.
     pub(super) until: Option<Instant>,
+    /// How long nothing may move.
+    pub(super) idle: Duration,
     /// Whether the client wants to switch to another protocol.
     pub(super) is_upgrade: bool,
     pub(super) counts: Counts,
 }
 
 /// Carries one exchange. `decide` looks at the response's head, changes it, and says whether it is
-/// sent; if not, another attempt follows.
+/// sent; if not, another attempt follows. `denied` waits until the policies do not allow the
+/// request any more, which concerns what is behind an upgrade.
 pub(super) async fn carry<B: Source, R: Respond>(
     body: &mut Replay<B>,
     respond: &mut R,
@@ -63,12 +80,14 @@ pub(super) async fn carry<B: Source, R: Respond>(
     reading: &mut Reading<'_>,
     terms: &Terms,
     decide: impl FnOnce(&mut ResponseHead) -> Result<bool, Broken>,
+    denied: impl Future<Output = String>,
 ) -> Carried {
-    let Terms { until, is_upgrade, counts } = terms;
+    let counts = &terms.counts;
     let started = Instant::now();
     let is_uploaded = Cell::new(false);
+    let mut silent = pin!(quiet(terms.idle, || counts.bytes()));
     {
-        let mut upload = pin!(upload(body, sending, *is_upgrade, &counts.received));
+        let mut upload = pin!(upload(body, sending, terms.is_upgrade, counts, &is_uploaded));
         let (mut head, framing) = loop {
             tokio::select! {
                 biased;
@@ -82,19 +101,18 @@ pub(super) async fn carry<B: Source, R: Respond>(
                     Ok(Heard::Final(head, framing)) => break (head, framing),
                     Err(broken) => return Carried::Broken(broken),
                 },
-                uploaded = &mut upload, if !is_uploaded.get() => match uploaded {
-                    // An endpoint that reads no more may still say why.
-                    Ok(()) | Err(Stopped::Sink(_)) => is_uploaded.set(true),
-                    Err(Stopped::Source(broken)) => return Carried::ClientGone(broken),
-                },
-                () = wait_until(*until) => return late(is_uploaded.get()),
+                broken = &mut upload => return client_broke(broken),
+                () = wait_until(terms.until) => return late(is_uploaded.get()),
+                broken = &mut silent => {
+                    return Carried::Silent { broken, is_uploaded: is_uploaded.get() };
+                }
                 () = respond.gone() => return Carried::ClientGone(Broken::Closed),
             }
         };
         counts.upstream_time.set(Some(started.elapsed()));
         match decide(&mut head) {
             Ok(true) => {}
-            Ok(false) => return Carried::Again(head.status.code(), grpc_status(&head)),
+            Ok(false) => return Carried::Again(head.status.code(), grpc_status(&head.fields)),
             Err(broken) => return Carried::Unsendable(broken),
         }
         if let Err(broken) = respond.begin(&head, framing.body, framing.upgrade) {
@@ -102,26 +120,54 @@ pub(super) async fn carry<B: Source, R: Respond>(
         }
         if framing.upgrade.is_none() {
             let download = pump(reading, respond, &counts.sent);
-            return both(upload, &is_uploaded, download, *until).await;
+            return both(upload, &is_uploaded, download, terms, silent).await;
         }
     }
     body.become_tunnel();
+    tunnel(body, respond, sending, reading, counts, denied, silent).await
+}
+
+/// Moves the bytes behind an upgrade.
+async fn tunnel<B: Source, R: Respond>(
+    body: &mut Replay<B>,
+    respond: &mut R,
+    sending: &mut Sending<'_>,
+    reading: &mut Reading<'_>,
+    counts: &Counts,
+    denied: impl Future<Output = String>,
+    silent: Pin<&mut impl Future<Output = Broken>>,
+) -> Carried {
     let up = pump(body, sending, &counts.received);
     let down = pump(reading, respond, &counts.sent);
-    match tokio::try_join!(up, down) {
-        Ok(_) => Carried::Done { is_uploaded: false },
-        Err(Stopped::Source(broken) | Stopped::Sink(broken)) => Carried::ClientGone(broken),
+    let moving = async {
+        let up = async { up.await.map_err(|stopped| (true, stopped)) };
+        let down = async { down.await.map_err(|stopped| (false, stopped)) };
+        tokio::try_join!(up, down)
+    };
+    tokio::select! {
+        biased;
+        moved = moving => match moved {
+            Ok(_) => Carried::Done { is_uploaded: false },
+            Err((true, Stopped::Source(broken)) | (false, Stopped::Sink(broken))) => {
+                Carried::ClientGone(broken)
+            }
+            Err((_, Stopped::Source(broken) | Stopped::Sink(broken))) => Carried::Broken(broken),
+        },
+        denial = denied => Carried::Denied(denial),
+        broken = silent => Carried::Silent { broken, is_uploaded: true },
     }
 }
 
 /// Moves the response's body to its end, and what is left of the request's meanwhile.
 async fn both(
-    mut upload: Pin<&mut impl Future<Output = Result<(), Stopped>>>,
+    mut upload: Pin<&mut impl Future<Output = Broken>>,
     is_uploaded: &Cell<bool>,
     download: impl Future<Output = Result<(), Stopped>>,
-    until: Option<Instant>,
+    terms: &Terms,
+    mut silent: Pin<&mut impl Future<Output = Broken>>,
 ) -> Carried {
     let mut download = pin!(download);
+    let mut is_there = true;
     loop {
         tokio::select! {
             biased;
@@ -130,32 +176,46 @@ async fn both(
                 Err(Stopped::Source(broken)) => Carried::Broken(broken),
                 Err(Stopped::Sink(broken)) => Carried::ClientGone(broken),
             },
-            uploaded = &mut upload, if !is_uploaded.get() => match uploaded {
-                Ok(()) | Err(Stopped::Sink(_)) => is_uploaded.set(true),
-                Err(Stopped::Source(broken)) => return Carried::ClientGone(broken),
+            broken = &mut upload, if is_there => match broken {
+                // A client that has said all may close its direction and read on.
+                Broken::Closed if is_uploaded.get() => is_there = false,
+                broken => return client_broke(broken),
             },
-            () = wait_until(until) => return late(is_uploaded.get()),
+            () = wait_until(terms.until) => return late(is_uploaded.get()),
+            broken = &mut silent => {
+                return Carried::Silent { broken, is_uploaded: is_uploaded.get() };
+            }
         }
     }
 }
 
-/// The status of gRPC that a head has, where it is also the end.
-pub(super) fn grpc_status(head: &ResponseHead) -> Option<u32> {
-    let status = head.fields.first("grpc-status")?;
-    std::str::from_utf8(status).ok()?.parse().ok()
-}
-
-/// Sends the request's body. Before an upgrade there is none, and the direction stays open.
+/// Sends the request's body, and then waits until the client is gone: ends only with the client.
+/// Before an upgrade there is no body, and the direction stays open.
 async fn upload<B: Source>(
     body: &mut Replay<B>,
     sending: &mut Sending<'_>,
     is_upgrade: bool,
-    received: &Cell<u64>,
-) -> Result<(), Stopped> {
-    if is_upgrade {
-        return sending.flush().await.map_err(Stopped::Sink);
+    counts: &Counts,
+    is_uploaded: &Cell<bool>,
+) -> Broken {
+    let uploaded = if is_upgrade {
+        sending.flush().await.map_err(Stopped::Sink)
+    } else {
+        pump(body, sending, &counts.received).await
+    };
+    match uploaded {
+        Err(Stopped::Source(broken)) => return broken,
+        // An endpoint that reads no more may still say why.
+        Ok(()) | Err(Stopped::Sink(_)) => is_uploaded.set(true),
     }
-    pump(body, sending, received).await
+    body.gone().await
+}
+
+fn client_broke(broken: Broken) -> Carried {
+    match broken {
+        Broken::Refused(refused) => Carried::Malformed(refused),
+        broken => Carried::ClientGone(broken),
+    }
 }
 
 fn late(is_uploaded: bool) -> Carried {

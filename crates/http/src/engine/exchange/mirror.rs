@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::Exchange;
 use crate::engine::Engine;
-use crate::engine::piece::{Broken, Sink as _, Source, Stopped, pump};
+use crate::engine::piece::{Broken, Sink as _, Source, Stopped, Tally, pump};
 use crate::engine::position::{Arrival, EndpointAsk, Goal, Position, Rules as _, Version};
 use crate::engine::replay::Copy;
 use crate::engine::respond::Respond;
@@ -89,7 +89,7 @@ impl<P: Position> One<P> {
         connection.send(&self.head, &self.framing);
         let (outbox, reading) = connection.sides();
         let (mut sending, mut reading) = (Sending::Http1(outbox), Reading::Http1(reading));
-        let moved = std::cell::Cell::new(0);
+        let moved = Tally::default();
         let up = pump(&mut self.body, &mut sending, &moved);
         let down = async {
             while let Heard::Informational(_) = reading.head().await.map_err(Stopped::Source)? {}

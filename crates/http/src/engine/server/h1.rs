@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ambit_net::drain::Guard;
 use bytes::{Bytes, BytesMut};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::answer::Answer;
 use crate::engine::exchange::Request;
@@ -74,7 +74,8 @@ pub(super) async fn serve<P: Position>(
             is_aborted: &mut is_aborted,
             is_persistent: &mut is_persistent,
         };
-        let arriving = Arriving { inbox: &mut inbox, body: &mut body };
+        let half_close_timeout = settings.half_close_timeout;
+        let arriving = Arriving { inbox: &mut inbox, body: &mut body, half_close_timeout };
         let request = Request { head, framing, protocol };
         exchange::exchange(engine, &arrival, request, arriving, responder).await;
         if outbox.flush().await.is_err() || is_aborted {
@@ -173,6 +174,8 @@ async fn discard(body: &mut Body, inbox: &mut Inbox) -> bool {
 struct Arriving<'a> {
     inbox: &'a mut Inbox,
     body: &'a mut Body,
+    /// How long a client that has closed its direction may wait for an answer.
+    half_close_timeout: Duration,
 }
 
 impl Source for Arriving<'_> {
@@ -182,6 +185,15 @@ impl Source for Arriving<'_> {
 
     fn become_tunnel(&mut self) {
         *self.body = Body::UntilClose;
+    }
+
+    async fn gone(&mut self) -> Broken {
+        // A closed direction may be the first half of leaving, or all that the client has to say.
+        if let Err(error) = self.inbox.ended().await {
+            return error.into();
+        }
+        sleep(self.half_close_timeout).await;
+        Broken::Closed
     }
 }
 
@@ -279,10 +291,5 @@ impl Respond for Responder<'_> {
     fn abort(&mut self) {
         *self.is_aborted = true;
         *self.is_persistent = false;
-    }
-
-    async fn gone(&mut self) {
-        // A client that has closed its direction may still read.
-        std::future::pending().await
     }
 }

@@ -1,12 +1,13 @@
 //! A client's connection of HTTP/2: requests at once, each a task of its own.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::rc::Rc;
+use std::time::Duration;
 
 use ambit_net::drain::Guard;
 use bytes::Bytes;
 use h2::RecvStream;
-use h2::server::{Builder, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
 use tokio::time::{Instant, sleep_until};
 
 use crate::engine::answer::Answer;
@@ -17,7 +18,7 @@ use crate::engine::prefixed::Prefixed;
 use crate::engine::record::{Flags, Protocol as Spoken, Record};
 use crate::engine::respond::Respond;
 use crate::engine::upstream::h2::{Incoming, Sending};
-use crate::engine::{Engine, exchange, heads};
+use crate::engine::{Engine, Settings, exchange, heads};
 use crate::fields::{Fields, known::Known};
 use crate::grammar;
 use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
@@ -33,6 +34,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 /// What a connection may hold of responses.
 const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
 
+/// How long a client may take to hear that the connection ends.
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an ending connection is looked at from then on.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Serves requests until the connection ends.
 pub(super) async fn serve<P: Position>(
     engine: &Rc<Engine<P>>,
@@ -41,21 +47,11 @@ pub(super) async fn serve<P: Position>(
     guard: &Guard,
 ) {
     let settings = &engine.settings;
-    let opening = Builder::new()
-        .initial_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(settings.limits.fields.bytes)
-        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
-        .handshake::<_, Bytes>(stream);
-    let mut connection = match tokio::time::timeout(settings.head_timeout, opening).await {
-        Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return tracing::debug!(%error, "a client does not speak HTTP/2"),
-        Err(_) => return,
-    };
+    let Some(mut connection) = open(settings, stream).await else { return };
     let age = settings.age(|bound| engine.position.random_below(bound));
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
+    let mut ending = Ending::default();
     let (mut draining, mut overdue) = (guard.clone(), guard.clone());
     let mut is_draining = false;
     // Each request that is under way holds it too.
@@ -66,19 +62,25 @@ pub(super) async fn serve<P: Position>(
             accepted = connection.accept() => accepted,
             _ = draining.draining(), if !is_draining => {
                 is_draining = true;
-                connection.graceful_shutdown();
+                ending.begin(&mut connection);
                 continue;
             }
             () = overdue.overdue(), if is_draining => return,
             () = sleep_until(ends_at.unwrap_or(idle_at)), if ends_at.is_some() => {
                 ends_at = None;
-                connection.graceful_shutdown();
+                ending.begin(&mut connection);
+                continue;
+            }
+            () = ending.look() => {
+                if ending.has_ended(Rc::strong_count(&open) == 1) {
+                    return;
+                }
                 continue;
             }
             () = sleep_until(idle_at) => {
                 idle_at = Instant::now() + settings.idle_timeout;
                 if Rc::strong_count(&open) == 1 {
-                    connection.graceful_shutdown();
+                    ending.begin(&mut connection);
                 }
                 continue;
             }
@@ -90,7 +92,7 @@ pub(super) async fn serve<P: Position>(
         };
         idle_at = Instant::now() + settings.idle_timeout;
         // A reset frees its place among the streams at once, but not what was begun for it.
-        if Rc::strong_count(&open) > MAX_STREAMS as usize {
+        if Rc::strong_count(&open) > MAX_STREAMS as usize || ending.is_overdue {
             respond.send_reset(h2::Reason::REFUSED_STREAM);
             continue;
         }
@@ -99,6 +101,59 @@ pub(super) async fn serve<P: Position>(
             let _held_to_the_end = open;
             one(&engine, &arrival, request, respond).await;
         });
+    }
+}
+
+/// Begins HTTP/2 with a client.
+async fn open(settings: &Settings, stream: Prefixed) -> Option<Connection<Prefixed, Bytes>> {
+    let opening = Builder::new()
+        .initial_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(settings.limits.fields.bytes)
+        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
+        .handshake::<_, Bytes>(stream);
+    match tokio::time::timeout(settings.head_timeout, opening).await {
+        Ok(Ok(connection)) => Some(connection),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a client does not speak HTTP/2");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// The end of a connection. A client is told, and answers a PING when it has heard (h2 waits for
+/// that); one that does not answer gets no more requests, and is left when it has none.
+#[derive(Default)]
+struct Ending {
+    /// When to look again.
+    look_at: Option<Instant>,
+    /// The client had time to hear of it.
+    is_overdue: bool,
+    was_empty: bool,
+}
+
+impl Ending {
+    fn begin(&mut self, connection: &mut Connection<Prefixed, Bytes>) {
+        connection.graceful_shutdown();
+        self.look_at.get_or_insert_with(|| Instant::now() + GOAWAY_TIMEOUT);
+    }
+
+    async fn look(&self) {
+        match self.look_at {
+            Some(at) => sleep_until(at).await,
+            None => pending().await,
+        }
+    }
+
+    /// Whether it is to be left. Between two looks the last answer is written.
+    fn has_ended(&mut self, is_empty: bool) -> bool {
+        let has_ended = is_empty && self.was_empty;
+        self.was_empty = is_empty;
+        self.is_overdue = true;
+        self.look_at = Some(Instant::now() + LOOK_INTERVAL);
+        has_ended
     }
 }
 
@@ -187,6 +242,14 @@ impl Sink for Responder {
             None => Ok(()),
         }
     }
+
+    async fn gone(&mut self) {
+        // Whatever ends the wait, nobody waits for the answer any more.
+        let _reason = match &mut self.sending {
+            Some(sending) => sending.reset_by_peer().await,
+            None => poll_fn(|cx| self.respond.poll_reset(cx)).await,
+        };
+    }
 }
 
 impl Respond for Responder {
@@ -222,13 +285,5 @@ impl Respond for Responder {
             Some(sending) => sending.reset(h2::Reason::INTERNAL_ERROR),
             None => self.respond.send_reset(h2::Reason::INTERNAL_ERROR),
         }
-    }
-
-    async fn gone(&mut self) {
-        // Whatever ends the wait, nobody waits for the answer any more.
-        let _reason = match &mut self.sending {
-            Some(sending) => sending.reset_by_peer().await,
-            None => poll_fn(|cx| self.respond.poll_reset(cx)).await,
-        };
     }
 }

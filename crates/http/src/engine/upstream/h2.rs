@@ -140,7 +140,7 @@ impl Incoming {
             }
         }
         let trailers = poll_fn(|cx| self.stream.poll_trailers(cx)).await?;
-        let fields = trailers.map(|map| heads::fields(&map, self.limits)).transpose()?;
+        let fields = trailers.map(|map| heads::trailers(&map, self.limits)).transpose()?;
         Ok(fields.filter(|it| it.len() > 0).map(Piece::Trailers))
     }
 }

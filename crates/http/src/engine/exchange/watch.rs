@@ -1,0 +1,115 @@
+//! What may end a request from outside while something else is waited for: its client, who is gone,
+//! and policies that do not allow it any more.
+
+use std::future::pending;
+
+use ambit_model::authorize::Decision;
+use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement};
+use ambit_model::http::head::{self as model, Client};
+
+use crate::engine::answer::Answer;
+use crate::engine::heads;
+use crate::engine::piece::{Broken, Source};
+use crate::engine::position::{Arrival, Position, Rules};
+use crate::engine::record::Flags;
+use crate::engine::replay::Replay;
+use crate::engine::respond::Respond;
+use crate::head::RequestHead;
+
+/// Why a request was not answered by an endpoint.
+pub(super) enum Ended {
+    /// This is the answer.
+    Answered(Box<Answer>),
+    /// The response cannot be finished: its head was sent.
+    Cut(Box<Answer>),
+}
+
+impl From<Answer> for Ended {
+    fn from(answer: Answer) -> Self {
+        Self::Answered(Box::new(answer))
+    }
+}
+
+/// Waits for something as long as the client is there.
+pub(super) async fn while_there<T>(
+    body: &mut Replay<impl Source>,
+    respond: &mut impl Respond,
+    work: impl Future<Output = T>,
+) -> Result<T, Ended> {
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        () = respond.gone() => Err(client_gone(&Broken::Closed)),
+        broken = body.gone() => Err(client_gone(&broken)),
+    }
+}
+
+/// The end of a request whose client is gone: there is nobody to answer.
+pub(super) fn client_gone(broken: &Broken) -> Ended {
+    let details = ambit_words::error_chain(broken);
+    Ended::Cut(Box::new(Answer::new(499, Flags::DownstreamClosed, "client_gone", details)))
+}
+
+/// Waits until the policies deny the request that was judged by this version of them. Without a
+/// head it waits for ever: a request that ends by itself is judged once.
+pub(super) async fn denied<P: Position>(
+    position: &P,
+    arrival: &Arrival,
+    head: Option<&RequestHead>,
+    mut version: u64,
+) -> String {
+    let Some(head) = head else { return pending().await };
+    loop {
+        position.policies_changed(version).await;
+        let Some(rules) = position.rules(arrival).await else {
+            return "the control plane does not describe this destination any more".to_owned();
+        };
+        version = rules.policies_version();
+        if let Some(denial) = denial(&judgement(&rules, arrival, head).decision) {
+            return denial;
+        }
+    }
+}
+
+pub(super) fn for_model<'h>(
+    head: &'h RequestHead,
+    host: &'h str,
+    arrival: &'h Arrival,
+) -> model::RequestHead<'h> {
+    let namespace = arrival.source.identity().map(|it| &it.namespace);
+    heads::for_model(head, host, arrival.scheme.as_str(), Client { namespace })
+}
+
+/// Asks the policies about a request.
+pub(super) fn judgement(
+    rules: &impl Rules,
+    arrival: &Arrival,
+    head: &RequestHead,
+) -> RequestJudgement {
+    let host = heads::lower_case(head.authority().host()).into_owned();
+    let head = for_model(head, &host, arrival);
+    let asked = Asked {
+        head: &head,
+        source: &arrival.source,
+        remote_ip: arrival.source.ip(),
+        destination: arrival.destination,
+        server_name: None,
+        token: None,
+    };
+    rules.judge(&asked)
+}
+
+/// Why a request may not pass, if it may not.
+pub(super) fn denial(decision: &RequestDecision) -> Option<String> {
+    match decision {
+        RequestDecision::Allowed(_) => None,
+        RequestDecision::Denied(denial) => Some(denial.to_string()),
+        RequestDecision::Ask { providers, then } => Some(match then {
+            Decision::Deny(denial) => denial.to_string(),
+            Decision::Allow(_) => {
+                let names: Vec<_> = providers.iter().map(|it| &*it.provider).collect();
+                format!("no answer of the authorization provider {}", names.join(", "))
+            }
+        }),
+    }
+}
