@@ -18,6 +18,8 @@ const LONGEST: u32 = 10;
 pub(crate) enum Why {
     /// No connection came about.
     NoConnection,
+    /// The service has as many connections as it may have. Another attempt would be one more.
+    Full,
     /// The endpoint refused the stream: it has not looked at it.
     NotRead,
     /// A connection that was used before ended without an answer. As a rule the endpoint had closed

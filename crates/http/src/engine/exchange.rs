@@ -13,6 +13,7 @@
 mod attempt;
 mod carry;
 mod mirror;
+mod room;
 mod session;
 mod watch;
 

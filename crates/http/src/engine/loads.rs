@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use ambit_model::Text;
 use ambit_model::http::ejection::{Ejections, Outcome};
-use ambit_model::http::traffic::{RetryBudget, TrafficPolicy};
+use ambit_model::http::traffic::{Limits, RetryBudget, TrafficPolicy};
 use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
 
 /// Services that are remembered while nothing is under way to them.
 const MAX_REMEMBERED: usize = 4096;
@@ -16,18 +17,55 @@ const MAX_REMEMBERED: usize = 4096;
 struct Load {
     requests: u32,
     retries: u32,
+    connections: u32,
+    pending: u32,
+    /// A connection was closed, or waits for a request.
+    freed: Rc<Notify>,
     ejections: Ejections,
+}
+
+impl Load {
+    fn is_idle(&self) -> bool {
+        self.requests + self.retries + self.connections + self.pending == 0
+    }
+
+    fn count(&mut self, kind: Kind) -> &mut u32 {
+        match kind {
+            Kind::Request => &mut self.requests,
+            Kind::Retry => &mut self.retries,
+            Kind::Connection => &mut self.connections,
+            Kind::Pending => &mut self.pending,
+        }
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Request,
+    Retry,
+    Connection,
+    /// A request that waits for a connection.
+    Pending,
 }
 
 /// The state of all services.
 #[derive(Clone, Default)]
 pub(crate) struct Loads(Rc<RefCell<FxHashMap<Text, Load>>>);
 
-/// A request that is under way.
+/// A place among what may be under way at once: a request's, a retry's, a connection's. It is free
+/// again when this is dropped.
 pub(crate) struct UnderWay {
     loads: Loads,
     service: Text,
-    is_retry: bool,
+    kind: Kind,
+}
+
+impl UnderWay {
+    /// The service whose place it is.
+    pub(crate) fn service(&self) -> &Text {
+        &self.service
+    }
 }
 
 impl Loads {
@@ -35,14 +73,35 @@ impl Loads {
     pub(crate) fn begin(&self, service: &Text, policy: &TrafficPolicy) -> Option<UnderWay> {
         let mut loads = self.0.borrow_mut();
         if loads.len() >= MAX_REMEMBERED && !loads.contains_key(service) {
-            loads.retain(|_, load| load.requests > 0 || load.retries > 0);
+            loads.retain(|_, load| !load.is_idle());
         }
-        let load = loads.entry(service.clone()).or_default();
-        if policy.limits.requests.is_some_and(|limit| load.requests >= limit) {
+        drop(loads);
+        self.take(service, Kind::Request, policy.limits.requests)
+    }
+
+    /// Counts a request that waits for a connection, unless as many wait as may.
+    pub(crate) fn wait(&self, service: &Text, limits: &Limits) -> Option<UnderWay> {
+        self.take(service, Kind::Pending, limits.pending_requests)
+    }
+
+    /// Counts a connection, unless there are as many as there may be.
+    pub(crate) fn connection(&self, service: &Text, limits: &Limits) -> Option<UnderWay> {
+        self.take(service, Kind::Connection, limits.connections)
+    }
+
+    fn take(&self, service: &Text, kind: Kind, limit: Option<u32>) -> Option<UnderWay> {
+        let mut loads = self.0.borrow_mut();
+        let count = loads.entry(service.clone()).or_default().count(kind);
+        if limit.is_some_and(|limit| *count >= limit) {
             return None;
         }
-        load.requests += 1;
-        Some(UnderWay { loads: self.clone(), service: service.clone(), is_retry: false })
+        *count += 1;
+        Some(UnderWay { loads: self.clone(), service: service.clone(), kind })
+    }
+
+    /// Tells those who wait for a connection of this service's.
+    pub(crate) fn freed(&self, service: &Text) -> Rc<Notify> {
+        self.0.borrow_mut().entry(service.clone()).or_default().freed.clone()
     }
 
     /// Counts a retry, unless there are as many as there may be.
@@ -55,7 +114,7 @@ impl Loads {
             return None;
         }
         load.retries += 1;
-        Some(UnderWay { loads: self.clone(), service: service.clone(), is_retry: true })
+        Some(UnderWay { loads: self.clone(), service: service.clone(), kind: Kind::Retry })
     }
 
     /// Whether an endpoint is left out.
@@ -88,8 +147,11 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let mut loads = self.loads.0.borrow_mut();
         if let Some(load) = loads.get_mut(&self.service) {
-            let count = if self.is_retry { &mut load.retries } else { &mut load.requests };
+            let count = load.count(self.kind);
             *count = count.saturating_sub(1);
+            if self.kind == Kind::Connection {
+                load.freed.notify_one();
+            }
         }
     }
 }

@@ -6,5 +6,6 @@ mod failures;
 mod http1;
 mod http2;
 mod limits;
+mod pools;
 mod routes;
 mod world;

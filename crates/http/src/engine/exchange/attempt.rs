@@ -1,7 +1,5 @@
 //! Attempts: an endpoint is chosen, reached and asked; if that fails, maybe another one.
 
-use std::time::Duration;
-
 use ambit_model::Text;
 use ambit_model::http::ejection::Outcome;
 use ambit_model::http::rule::{Cors, Destination, Retry};
@@ -9,6 +7,7 @@ use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{Carried, Counts, Terms, carry};
+use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room};
 use super::session::{self, Sticky};
 use super::watch::{self, Ended};
 use super::{Changes, Exchange, malformed};
@@ -27,9 +26,6 @@ use crate::engine::upstream::pool::{Key, Shared};
 use crate::engine::upstream::{Reading, Sending, h2};
 use crate::engine::{Engine, cors, filters};
 use crate::head::ResponseHead;
-
-/// How long a connection to an endpoint may take, if nobody says otherwise.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An attempt that failed, and what the client is told if it is the last.
 struct Failed {
@@ -51,6 +47,18 @@ struct Plan<'p> {
     traffic: TrafficPolicy,
     version: Version,
     sticky: Sticky,
+}
+
+impl Plan<'_> {
+    fn bounded(&self) -> Bounded<'_> {
+        Bounded { service: &self.service, limits: &self.traffic.limits }
+    }
+}
+
+/// A limit of connections is reached.
+fn full(full: Full) -> Box<Failed> {
+    let answer = Answer::new(503, Flags::Overflow, "overflow", full.to_string());
+    Box::new(Failed { why: Why::Full, answer })
 }
 
 impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
@@ -163,6 +171,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Ok(Attempted::Done) => Some(Outcome::Status(self.record.status)),
             Ok(Attempted::Failed(failed)) => match failed.why {
                 Why::Status(status, _) => Some(Outcome::Status(status)),
+                Why::Full => None,
                 _ => Some(Outcome::LocalError),
             },
             Err(_) => None,
@@ -181,13 +190,18 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         until: Option<Instant>,
     ) -> Result<Attempted, Ended> {
         let key = key(endpoint);
-        let pool = self.engine.pool.clone();
+        let (engine, arrival) = (self.engine, self.arrival);
+        let pool = engine.pool.clone();
         let mut connection = match pool.idle(&key) {
             Some(connection) => connection,
-            None => match self.connect(plan, endpoint, until).await? {
-                Ok(stream) => Connection::new(stream, self.engine.settings.limits),
-                Err(failed) => return Ok(Attempted::Failed(failed)),
-            },
+            None => {
+                let opening = opened(engine, arrival, plan, endpoint, &key, until);
+                let opened = watch::while_there(&mut self.body, &mut self.respond, opening);
+                match opened.await? {
+                    Ok(connection) => connection,
+                    Err(failed) => return Ok(Attempted::Failed(failed)),
+                }
+            }
         };
         connection.send(&self.head, &self.framing);
         let (outbox, reading) = connection.sides();
@@ -196,7 +210,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let is_stale = connection.is_used && !connection.has_answered();
         match &carried {
             Carried::Done { is_uploaded: true } if connection.is_reusable() => {
-                pool.keep(&key, connection);
+                pool.keep(&key, connection, &plan.traffic.limits);
+                room::freed(engine, plan.bounded());
             }
             // Its answer was not read to the end; it is closed here.
             _ => drop(connection),
@@ -254,18 +269,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         if !matches!(carried, Carried::Done { is_uploaded: true }) {
             sending.reset(::h2::Reason::CANCEL);
         }
+        drop(shared);
+        room::freed(engine, plan.bounded());
         self.judge_carried(carried, if is_unread { Why::NotRead } else { Why::Reset })
-    }
-
-    /// Opens a connection, as long as the client is there.
-    async fn connect(
-        &mut self,
-        plan: &Plan<'_>,
-        endpoint: &Endpoint<P::Way>,
-        until: Option<Instant>,
-    ) -> Result<Result<BoxStream, Box<Failed>>, Ended> {
-        let connecting = connect(self.engine, self.arrival, plan, endpoint, until);
-        watch::while_there(&mut self.body, &mut self.respond, connecting).await
     }
 
     async fn carry(
@@ -430,13 +436,16 @@ async fn shared<P: Position>(
     if let Some(shared) = pool.shared(key) {
         return Ok(shared);
     }
+    let _waits = room::wait(engine, plan.bounded()).map_err(full)?;
     let opening = pool.opening(key);
     let _turn = opening.lock().await;
-    if let Some(shared) = pool.shared(key) {
-        return Ok(shared);
-    }
+    let place =
+        match room::room(engine, plan.bounded(), until, || pool.shared(key)).await.map_err(full)? {
+            Room::Kept(shared) => return Ok(shared),
+            Room::Free(place) => place,
+        };
     let stream = connect(engine, arrival, plan, endpoint, until).await?;
-    pool.share(key, stream).await.map_err(|broken| {
+    pool.share(key, stream, place, &plan.traffic.limits).await.map_err(|broken| {
         let Attempted::Failed(failed) =
             failed(Why::NoConnection, Flags::ConnectFailure, "connect", &broken)
         else {
@@ -444,6 +453,27 @@ async fn shared<P: Position>(
         };
         failed
     })
+}
+
+/// A connection of HTTP/1.1: a new one, or one that another request has left meanwhile.
+async fn opened<P: Position>(
+    engine: &Engine<P>,
+    arrival: &Arrival,
+    plan: &Plan<'_>,
+    endpoint: &Endpoint<P::Way>,
+    key: &Key,
+    until: Option<Instant>,
+) -> Result<Connection, Box<Failed>> {
+    let _waits = room::wait(engine, plan.bounded()).map_err(full)?;
+    let place = match room::room(engine, plan.bounded(), until, || engine.pool.idle(key))
+        .await
+        .map_err(full)?
+    {
+        Room::Kept(connection) => return Ok(connection),
+        Room::Free(place) => place,
+    };
+    let stream = connect(engine, arrival, plan, endpoint, until).await?;
+    Ok(Connection::new(stream, engine.settings.limits, Some(place)))
 }
 
 /// Opens a connection to an endpoint.

@@ -85,7 +85,7 @@ impl<P: Position> One<P> {
         let position = &self.engine.position;
         let endpoint = position.choose(&ask).map_err(|none| none.text)?;
         let stream = position.connect(&self.arrival, &endpoint).await.map_err(|none| none.text)?;
-        let mut connection = Connection::new(stream, self.engine.settings.limits);
+        let mut connection = Connection::new(stream, self.engine.settings.limits, None);
         connection.send(&self.head, &self.framing);
         let (outbox, reading) = connection.sides();
         let (mut sending, mut reading) = (Sending::Http1(outbox), Reading::Http1(reading));

@@ -4,6 +4,7 @@ use bytes::BytesMut;
 
 use crate::engine::halves::{BoxStream, halves};
 use crate::engine::inbox::{Body, Inbox};
+use crate::engine::loads::UnderWay;
 use crate::engine::outbox::{Framing, Outbox};
 use crate::engine::piece::{Broken, Piece};
 use crate::engine::upstream::heard::Heard;
@@ -20,6 +21,10 @@ pub(crate) struct Connection {
     limits: Limits,
     /// It has carried a whole exchange before: the server may close it at any time.
     pub(crate) is_used: bool,
+    /// Requests that it has carried.
+    pub(crate) carried: u32,
+    /// Its place among the service's connections; a copy's has none.
+    pub(crate) place: Option<UnderWay>,
 }
 
 /// How far the answer is read.
@@ -34,7 +39,7 @@ struct Answer {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: BoxStream, limits: Limits) -> Self {
+    pub(crate) fn new(stream: BoxStream, limits: Limits, place: Option<UnderWay>) -> Self {
         let (read, write) = halves(stream);
         let answer = Answer {
             asked: Asked::Other,
@@ -45,7 +50,7 @@ impl Connection {
             has_begun: false,
         };
         let (inbox, outbox) = (Inbox::new(read, BytesMut::new()), Outbox::new(write));
-        Self { inbox, outbox, answer, limits, is_used: false }
+        Self { inbox, outbox, answer, limits, is_used: false, carried: 0, place }
     }
 
     /// Whether the server has neither closed it nor said anything unasked.
@@ -61,6 +66,7 @@ impl Connection {
             RequestBody::Sized(_) => Framing::Plain,
             RequestBody::Chunked => Framing::Chunked,
         };
+        self.carried += 1;
         self.answer = Answer {
             asked: Asked::of(head, framing),
             progress: Progress::default(),

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_model::http::traffic::Limits;
 use ambit_net::drain::Guard;
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -17,6 +18,7 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use crate::engine::halves::BoxStream;
+use crate::engine::loads::UnderWay;
 use crate::engine::piece::Broken;
 use crate::engine::upstream::h1;
 
@@ -40,7 +42,8 @@ pub(crate) struct Key {
 
 struct Idle {
     connection: h1::Connection,
-    since: Instant,
+    /// When it has been idle for too long.
+    until: Instant,
 }
 
 /// A connection of HTTP/2 with room for streams.
@@ -51,6 +54,18 @@ pub(crate) struct Shared {
     /// Each request that uses it holds it too.
     pub(crate) open: Rc<()>,
     used: Rc<Cell<Instant>>,
+    /// How long it may be idle.
+    idle_timeout: Duration,
+    /// Requests that it has carried.
+    carried: Rc<Cell<u32>>,
+    most: Option<u32>,
+    service: Text,
+}
+
+impl Shared {
+    fn may_carry(&self) -> bool {
+        self.most.is_none_or(|most| self.carried.get() < most)
+    }
 }
 
 #[derive(Default)]
@@ -78,9 +93,7 @@ impl Pool {
         let mut state = self.state.borrow_mut();
         let idle = state.idle.get_mut(key)?;
         let now = Instant::now();
-        while idle.front().is_some_and(|it| now.duration_since(it.since) >= self.idle_timeout) {
-            idle.pop_front();
-        }
+        idle.retain(|it| now < it.until);
         while let Some(Idle { mut connection, .. }) = idle.pop_back() {
             if connection.is_quiet() {
                 return Some(connection);
@@ -90,8 +103,11 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection for the next request.
-    pub(crate) fn keep(&self, key: &Key, mut connection: h1::Connection) {
+    /// Keeps a connection for the next request, unless it has carried as many as it may.
+    pub(crate) fn keep(&self, key: &Key, mut connection: h1::Connection, limits: &Limits) {
+        if limits.requests_per_connection.is_some_and(|most| connection.carried >= most) {
+            return;
+        }
         connection.is_used = true;
         let mut state = self.state.borrow_mut();
         if !state.idle.contains_key(key) {
@@ -101,7 +117,29 @@ impl Pool {
         if idle.len() >= MAX_IDLE {
             idle.pop_front();
         }
-        idle.push_back(Idle { connection, since: Instant::now() });
+        let until = Instant::now() + limits.idle_timeout.unwrap_or(self.idle_timeout);
+        idle.push_back(Idle { connection, until });
+    }
+
+    /// Closes an idle connection to another endpoint of a service, so that one more may be opened.
+    pub(crate) fn make_room(&self, service: &Text) {
+        let mut state = self.state.borrow_mut();
+        let of_service = |it: &Idle| {
+            it.connection.place.as_ref().is_some_and(|place| place.service() == service)
+        };
+        let closed = state.idle.values_mut().find_map(|idle| {
+            let at = idle.iter().position(of_service)?;
+            idle.remove(at)
+        });
+        let is_closed = closed.is_some();
+        let idle = |it: &Shared| Rc::strong_count(&it.open) == 1 && it.service == *service;
+        let shared = state.shared.values_mut().filter(|_| !is_closed).find_map(|list| {
+            let at = list.iter().position(idle)?;
+            Some(list.remove(at))
+        });
+        // What is dropped here frees its place, now or when its task has ended.
+        drop(state);
+        drop((closed, shared));
     }
 
     /// Closes what has been idle for too long.
@@ -109,11 +147,11 @@ impl Pool {
         let now = Instant::now();
         let mut state = self.state.borrow_mut();
         state.idle.retain(|_, idle| {
-            idle.retain(|it| now.duration_since(it.since) < self.idle_timeout);
+            idle.retain(|it| now < it.until);
             !idle.is_empty()
         });
         state.shared.retain(|_, list| {
-            let is_fresh = |it: &Shared| now.duration_since(it.used.get()) < self.idle_timeout;
+            let is_fresh = |it: &Shared| now.duration_since(it.used.get()) < it.idle_timeout;
             list.retain(|it| Rc::strong_count(&it.open) > 1 || is_fresh(it));
             !list.is_empty()
         });
@@ -125,10 +163,11 @@ impl Pool {
         let state = self.state.borrow();
         let has_room = |it: &&Shared| {
             // The pool holds it once.
-            Rc::strong_count(&it.open) <= it.sender.current_max_send_streams()
+            it.may_carry() && Rc::strong_count(&it.open) <= it.sender.current_max_send_streams()
         };
         let shared = state.shared.get(key)?.iter().find(has_room).cloned()?;
         shared.used.set(Instant::now());
+        shared.carried.set(shared.carried.get() + 1);
         Some(shared)
     }
 
@@ -142,6 +181,8 @@ impl Pool {
         self: &Rc<Self>,
         key: &Key,
         stream: BoxStream,
+        place: UnderWay,
+        limits: &Limits,
     ) -> Result<Shared, Broken> {
         let mut builder = h2::client::Builder::new();
         builder.enable_push(false).initial_window_size(WINDOW_BYTES);
@@ -151,12 +192,22 @@ impl Pool {
             let mut state = self.state.borrow_mut();
             state.opened += 1;
             let used = Rc::new(Cell::new(Instant::now()));
-            let shared = Shared { sender, number: state.opened, open: Rc::default(), used };
+            let shared = Shared {
+                sender,
+                number: state.opened,
+                open: Rc::default(),
+                used,
+                idle_timeout: limits.idle_timeout.unwrap_or(self.idle_timeout),
+                carried: Rc::new(Cell::new(1)),
+                most: limits.requests_per_connection,
+                service: place.service().clone(),
+            };
             state.shared.entry(key.clone()).or_default().push(shared.clone());
             shared
         };
         let (pool, key, number) = (Rc::downgrade(self), key.clone(), shared.number);
         self.guard.spawn_local(async move {
+            let _held_to_the_end = place;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection of HTTP/2 to an endpoint broke");
             }
