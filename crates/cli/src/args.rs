@@ -92,7 +92,8 @@ pub(crate) enum Command {
     Apply(ApplyArgs),
     /// Deletes the objects of manifests from a running mesh: all or none.
     Delete(ManifestArgs),
-    /// Lists pods, services, workloads, policies, gateways, certificates, connections or nodes.
+    /// Lists pods, services, workloads, policies, gateways, routes, certificates, connections or
+    /// nodes.
     Get(GetArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
@@ -101,8 +102,10 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     /// Shows whether every part of the mesh works.
     Status(StatusArgs),
-    /// Explains whether a connection is allowed, why, and how to change that.
+    /// Explains whether a connection or a request is allowed, why, and how to change that.
     Why(WhyArgs),
+    /// Prints the routes of a service in the order in which its waypoint asks them.
+    Routes(RoutesArgs),
     /// Computes what each kind of mesh reserves, how many nodes it needs, and what they cost.
     #[command(after_help = plan::MODELLED)]
     Plan(Box<PlanArgs>),
@@ -144,6 +147,7 @@ impl Command {
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
+            Self::Routes(args) => Some(&mut args.state),
             Self::Waypoint(args) => args.command.as_mut().map(WaypointCommand::state),
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
@@ -163,6 +167,7 @@ impl Command {
             Self::Logs(args) => Some(&args.kube),
             Self::Status(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),
+            Self::Routes(args) => Some(&args.kube),
             Self::Waypoint(args) => args.command.as_ref().map(WaypointCommand::kube),
             Self::Check(args) => Some(&args.kube),
             Self::Uninstall(args) => Some(&args.kube),
@@ -341,6 +346,9 @@ pub(crate) enum Kind {
     /// Gateways that ask for waypoints, with their addresses and whether they run.
     #[value(alias = "gateway", alias = "gtw", alias = "waypoints")]
     Gateways,
+    /// Routes of every kind, with what they attach to and whether they are accepted.
+    #[value(alias = "route")]
+    Routes,
     /// Nodes.
     #[value(alias = "node")]
     Nodes,
@@ -450,12 +458,40 @@ pub(crate) struct WhyArgs {
     /// (IPv6 in brackets); with :PORT.
     #[arg(value_name = "DST[:PORT]")]
     pub(crate) destination: String,
-    /// Exit with status 3 unless the connection is allowed; 1 is an error, as always.
+    /// Asks about a request of this method, as the waypoint of the destination answers it.
+    #[arg(long)]
+    pub(crate) method: Option<String>,
+    /// The request's path with its query [default: /].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Option<String>,
+    /// The request's host [default: the name of the service].
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) host: Option<String>,
+    /// A field of the request; may be given several times.
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// Exit with status 3 unless the connection, or the request, is allowed; 1 is an error, as
+    /// always.
     #[arg(long)]
     pub(crate) exit_code: bool,
     /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
+}
+
+/// `ambit routes`.
+#[derive(Debug, Args)]
+pub(crate) struct RoutesArgs {
+    /// The service: NAMESPACE/NAME, or NAMESPACE/HOSTNAME of a ServiceEntry.
+    #[arg(value_name = "NAMESPACE/SERVICE")]
+    pub(crate) service: String,
+    /// The format of the output.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]

@@ -41,6 +41,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => status::why(args).await,
+            Command::Routes(args) => get::routes(args).await,
             Command::Check(args) => check::check(args).await,
             Command::Uninstall(args) => uninstall::uninstall(args).await,
             Command::Plan(args) => plan::plan(&args).await,

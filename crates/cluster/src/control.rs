@@ -151,6 +151,7 @@ mod tests {
             policy: None,
             reason: String::new(),
             remedy: None,
+            request: None,
             notes: Vec::new(),
         };
         assert_eq!(merge_why(vec![why(None), why(Some("1"))]), why(Some("1")));

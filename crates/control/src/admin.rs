@@ -1,7 +1,8 @@
 //! The administration API: JSON over a private socket.
 //!
-//! `GET /get/{pods,services,workloads,policies,gateways,nodes,namespaces}[?namespace=]`,
-//! `GET /why?src=&dst=`, `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
+//! `GET /get/{pods,services,workloads,policies,gateways,routes,nodes,namespaces}[?namespace=]`,
+//! `GET /get/route-table?service=`, `GET /why?src=&dst=[&method=&path=&host=&headers=]`,
+//! `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
@@ -9,6 +10,7 @@ mod authority;
 mod findings;
 mod gateways;
 mod lists;
+mod routes;
 mod why;
 
 use std::os::unix::fs::PermissionsExt;
@@ -127,12 +129,20 @@ impl Admin {
             control::WORKLOADS => list(lists::workloads(&builder, namespace)),
             control::POLICIES => list(lists::policies(&builder, namespace)),
             control::GATEWAYS => list(gateways::gateways(&builder, namespace)),
+            control::ROUTES => list(routes::routes(&builder, namespace)),
+            control::ROUTE_TABLE => {
+                let service = question.query.get("service").map_or("", String::as_str);
+                match routes::table(&builder, service) {
+                    Ok(lines) => list(lines),
+                    Err(error) => Answer::error(StatusCode::NOT_FOUND, &error.to_string()),
+                }
+            }
             control::NODES => list(lists::nodes(&builder, &self.clients.nodes())),
             control::NAMESPACES => list(lists::namespaces(&builder)),
             _ => Answer::error(
                 StatusCode::NOT_FOUND,
-                "unknown list; ask for pods, services, workloads, policies, gateways, nodes or \
-                 namespaces",
+                "unknown list; ask for pods, services, workloads, policies, gateways, \
+                 routes, nodes or namespaces",
             ),
         }
     }
@@ -143,7 +153,13 @@ impl Admin {
             let message = "say who connects and where to: /why?src=NAMESPACE/POD&dst=WHERE";
             return Answer::error(StatusCode::BAD_REQUEST, message);
         };
-        let explained = why::explain(&self.world.read(), source, destination);
+        let explained = why::Request::of(&question.query).and_then(|request| {
+            let builder = self.world.read();
+            match &request {
+                Some(request) => why::explain_request(&builder, source, destination, request),
+                None => why::explain(&builder, source, destination),
+            }
+        });
         match explained {
             Ok(mut explanation) => {
                 self.add_certificate(&mut explanation);

@@ -26,6 +26,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 mod authority;
 mod lists;
 mod proxy;
+mod routes;
 mod status;
 mod why;
 
@@ -41,6 +42,7 @@ pub use proxy::{
     Certificate, CertificateState, Connection, Connections, HeldCertificate, Process, Share,
     ShareSource, Shares,
 };
+pub use routes::{RequestAnswer, Route, RouteLine, RouteParent, RouteRule};
 pub use status::{
     Authority, CaptureLack, Discovery, FailingPod, Finding, MeshIdentity, NotAccepted, NotCaptured,
     Objects, OlderConnections, Pods, ProxySync, Registry, Severity, Status, SyncStatus, TypeSync,
@@ -57,7 +59,8 @@ pub const API_VERSION: &str = "admin.ambit.io/v1";
 pub mod control {
     /// [`super::Status`].
     pub const STATUS: &str = "/status";
-    /// [`super::Explanation`], with `?src=NAMESPACE/POD&dst=WHERE`.
+    /// [`super::Explanation`], with `?src=NAMESPACE/POD&dst=WHERE`, and of a request with
+    /// `&method=`, `&path=`, `&host=` and `&headers=` (lines `name: value`).
     pub const WHY: &str = "/why";
     /// [`super::Mark`], by POST.
     pub const MARK: &str = "/mark";
@@ -73,6 +76,10 @@ pub mod control {
     pub const POLICIES: &str = "/get/policies";
     /// A list of [`super::Gateway`]: waypoints. `?namespace=` narrows it.
     pub const GATEWAYS: &str = "/get/gateways";
+    /// A list of [`super::Route`]. `?namespace=` narrows it.
+    pub const ROUTES: &str = "/get/routes";
+    /// A list of [`super::RouteLine`], with `?service=NAMESPACE/NAME`.
+    pub const ROUTE_TABLE: &str = "/get/route-table";
     /// A list of [`super::Node`].
     pub const NODES: &str = "/get/nodes";
     /// A list of [`super::Namespace`].

@@ -44,6 +44,7 @@ const WAYPOINT: &[&str] =
     &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-dataplane", "ambit-http"];
 const CONTROL: &[&str] = &[
     "ambit-model",
+    "ambit-http",
     "ambit-log",
     "ambit-wire",
     "ambit-tls",

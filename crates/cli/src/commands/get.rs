@@ -21,7 +21,8 @@ use serde::de::DeserializeOwned;
 
 use self::columns::{Column, Row};
 use super::mesh::{self, Answers, Mesh};
-use crate::args::{GetArgs, Kind, Output};
+use super::status::escape;
+use crate::args::{GetArgs, Kind, Output, RoutesArgs};
 use crate::table;
 
 /// Prints a list.
@@ -35,7 +36,7 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
             bail!("this machine was started without the mesh; it has only pods to show");
         }
         let pods = pods_without_mesh(layout, namespace).await?;
-        return show(&mesh, &args, &List::from_iter(pods)).await;
+        return show(&mesh, namespace, args.output, &List::from_iter(pods)).await;
     }
     match args.kind {
         Kind::Pods => of_control::<admin::Pod>(&mesh, &args, control::PODS).await,
@@ -43,20 +44,35 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         Kind::Workloads => of_control::<admin::Workload>(&mesh, &args, control::WORKLOADS).await,
         Kind::Policies => of_control::<admin::Policy>(&mesh, &args, control::POLICIES).await,
         Kind::Gateways => of_control::<admin::Gateway>(&mesh, &args, control::GATEWAYS).await,
-        Kind::Nodes => show(&mesh, &args, &mesh.nodes().await?).await,
+        Kind::Routes => of_control::<admin::Route>(&mesh, &args, control::ROUTES).await,
+        Kind::Nodes => show(&mesh, namespace, args.output, &mesh.nodes().await?).await,
         Kind::Certificates => {
             let answers = mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES).await?;
             let gathered =
                 gather(answers, |list| (list.items, None), |held| is_of(held, namespace));
-            show(&mesh, &args, &told(gathered?)).await
+            show(&mesh, namespace, args.output, &told(gathered?)).await
         }
         Kind::Connections => {
             let answers = mesh.proxies::<Connections>(node_proxy::CONNECTIONS).await?;
             let gathered = gather(answers, connections, |item| concerns(item, namespace));
             let older_than_capture = older(&mesh, namespace).await;
-            show(&mesh, &args, &OfProxies { older_than_capture, ..told(gathered?) }).await
+            show(
+                &mesh,
+                namespace,
+                args.output,
+                &OfProxies { older_than_capture, ..told(gathered?) },
+            )
+            .await
         }
     }
+}
+
+/// Prints the routes of a service, in order of precedence.
+pub(super) async fn routes(args: RoutesArgs) -> Result<ExitCode> {
+    let mesh = mesh::find(&args.state, &args.kube).await?;
+    let target = format!("{}?service={}", control::ROUTE_TABLE, escape(&args.service));
+    let list: List<admin::RouteLine> = mesh.control(&target).await?;
+    show(&mesh, None, args.output, &list).await
 }
 
 async fn of_control<T>(mesh: &Mesh, args: &GetArgs, path: &str) -> Result<ExitCode>
@@ -66,7 +82,7 @@ where
     let query = args.namespace.as_ref().map(|namespace| format!("?namespace={namespace}"));
     let target = format!("{path}{}", query.unwrap_or_default());
     let list: List<T> = mesh.control(&target).await?;
-    show(mesh, args, &list).await
+    show(mesh, args.namespace.as_deref(), args.output, &list).await
 }
 
 /// What is printed: a list with more or less beside its items.
@@ -95,17 +111,22 @@ where
     }
 }
 
-async fn show<L: Shown>(mesh: &Mesh, args: &GetArgs, list: &L) -> Result<ExitCode> {
+async fn show<L: Shown>(
+    mesh: &Mesh,
+    namespace: Option<&str>,
+    output: Output,
+    list: &L,
+) -> Result<ExitCode> {
     let items = list.items();
     if items.is_empty() {
-        eprintln!("{}", nothing_found(mesh, args.namespace.as_deref()).await);
+        eprintln!("{}", nothing_found(mesh, namespace).await);
     }
-    match args.output {
+    match output {
         Output::Json => super::print_json(list)?,
         Output::Yaml => super::print_text(&serde_saphyr::to_string(&serde_json::to_value(list)?)?)?,
         Output::Table | Output::Wide if items.is_empty() => {}
         Output::Table | Output::Wide => {
-            let is_shown = |it: &Column<L::Item>| !it.is_wide || args.output == Output::Wide;
+            let is_shown = |it: &Column<L::Item>| !it.is_wide || output == Output::Wide;
             let columns: Vec<_> = L::Item::columns().into_iter().filter(is_shown).collect();
             let header: Vec<&str> = columns.iter().map(|it| it.title).collect();
             let row = |item| columns.iter().map(|it| (it.cell)(item)).collect();

@@ -368,7 +368,14 @@ fn waiting(pod: &str, not_captured: &[NotCaptured]) -> String {
 pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
     let (source, destination) = (escape(&args.source), escape(&args.destination));
-    let target = format!("{}?src={source}&dst={destination}", control::WHY);
+    let mut target = format!("{}?src={source}&dst={destination}", control::WHY);
+    let headers = (!args.headers.is_empty()).then(|| args.headers.join("\n"));
+    let parts = [("method", args.method), ("path", args.path), ("host", args.host)];
+    for (name, value) in parts.into_iter().chain([("headers", headers)]) {
+        if let Some(value) = value {
+            target.push_str(&format!("&{name}={}", escape(&value)));
+        }
+    }
     let explanation = mesh.why(&target).await?;
     match args.output {
         Report::Json => super::print_json(&explanation)?,
@@ -381,7 +388,7 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     })
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte) {
@@ -397,6 +404,8 @@ fn escape(text: &str) -> String {
 fn why_text(explanation: &Explanation) -> String {
     let Explanation { source, certificate, destination, server, policy, .. } = explanation;
     let origin = policy.as_ref().and_then(|it| it.origin.as_ref());
+    let request = explanation.request.as_ref();
+    let rule = request.and_then(|it| it.rule.as_ref());
     let object = origin.map(|it| format!("{} {}", it.object.kind, it.object.name));
     let lines = [
         ("from", Some(source.pod.clone())),
@@ -411,6 +420,11 @@ fn why_text(explanation: &Explanation) -> String {
         ("server", server.as_ref().map(|it| it.workload.clone())),
         ("server address", server.as_ref().map(|it| it.address.to_string())),
         ("must prove", server.as_ref().and_then(|it| it.identities.first().cloned())),
+        ("request", request.map(|it| format!("{} {} of {}", it.method, it.path, it.host))),
+        ("route", rule.map(|it| format!("{} {} rule {}", it.kind, it.route, it.rule))),
+        ("matches", request.and_then(|it| it.matches.clone())),
+        ("action", request.map(|it| it.action.clone())),
+        ("status", request.and_then(|it| it.status).map(|it| it.to_string())),
         ("decision", Some(explanation.decision.to_string())),
         ("decided by", explanation.decided_by.clone()),
         ("policy", policy.as_ref().map(|it| it.name.clone())),

@@ -288,7 +288,7 @@ pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
     authorizations.chain(peers).collect()
 }
 
-fn condition(condition: &policy::StatusCondition) -> admin::Condition {
+pub(super) fn condition(condition: &policy::StatusCondition) -> admin::Condition {
     admin::Condition {
         kind: condition.kind.into(),
         status: condition.status.into(),

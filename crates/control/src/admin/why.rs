@@ -4,6 +4,7 @@
 //! a proxy on the client's node with no other connection open. Nothing here may add its own rules.
 
 mod ends;
+mod request;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use super::lists::protocol;
 use crate::view_builder::Builder;
 
 pub(super) use self::ends::WhyError;
+pub(super) use self::request::{Request, explain as explain_request};
 
 /// A proxy on the client's node that has nothing else to do.
 struct Quiet {
@@ -101,6 +103,7 @@ pub(super) fn explain(
         policy: outcome.judgement.policy,
         reason: outcome.judgement.reason,
         remedy: outcome.judgement.remedy,
+        request: None,
         notes,
     })
 }

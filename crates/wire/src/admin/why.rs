@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ApiVersion, Word};
+use super::{ApiVersion, RequestAnswer, Word};
 
 /// What happens to a connection, what decides it, and what would have to change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,10 @@ pub struct Explanation {
     /// What would have to change; absent unless the connection is denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// What a waypoint does with the request; absent unless one was asked about and a waypoint
+    /// reads it. Decision, policy, reason and remedy are then the request's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestAnswer>,
     /// Further facts, one sentence each.
     pub notes: Vec<String>,
 }

@@ -107,6 +107,9 @@ fn lists() {
     check!(List<Policy>, "policies.json", optional);
     check!(List<Node>, "nodes.json", []);
     check!(List<Namespace>, "namespaces.json", []);
+    check!(List<Route>, "routes.json", []);
+    let optional = ["/items/0/clientNamespace", "/items/0/ruleName"];
+    check!(List<RouteLine>, "route-table.json", optional);
     check!(List<Gateway>, "gateways.json", ["/items/0/revision", "/items/0/traffic"]);
 }
 
@@ -122,6 +125,11 @@ fn why() {
         "/policy/object/name",
         "/policy/written",
         "/remedy",
+        "/request",
+        "/request/matches",
+        "/request/rule",
+        "/request/rule/ruleName",
+        "/request/status",
         "/server",
         "/server/identities",
     ];

@@ -3,7 +3,8 @@
 use std::fmt::Display;
 
 use ambit_wire::admin::{
-    Connection, Gateway, HeldCertificate, Node, Pod, Policy, Service, ServicePort, Workload,
+    Connection, Gateway, HeldCertificate, Node, Pod, Policy, Route, RouteLine, RouteParent,
+    Service, ServicePort, Workload,
 };
 use serde::Serialize;
 
@@ -183,6 +184,53 @@ impl Row for Gateway {
 fn condition_of(gateway: &Gateway, kind: &str) -> String {
     let condition = gateway.conditions.iter().find(|condition| condition.kind == kind);
     condition.map(|condition| condition.status.to_string()).unwrap_or_default()
+}
+
+impl Row for Route {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("KIND", |it| it.kind.to_string()),
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("RULES", |it| it.rules.to_string()),
+            narrow("PARENTS", |it| each_parent(it, |parent| parent.name.clone())),
+            narrow("ACCEPTED", |it| each_parent(it, |parent| of_parent(parent, "Accepted"))),
+            narrow("RESOLVED", |it| each_parent(it, |parent| of_parent(parent, "ResolvedRefs"))),
+            wide("MESSAGE", |it| {
+                let all = it.parents.iter().flat_map(|parent| &parent.conditions);
+                let mut bad =
+                    all.filter(|it| (it.status == "True") == (it.kind == "PartiallyInvalid"));
+                bad.next().map(|it| it.message.clone()).unwrap_or_default()
+            }),
+        ]
+    }
+}
+
+fn each_parent(route: &Route, cell: fn(&RouteParent) -> String) -> String {
+    route.parents.iter().map(cell).collect::<Vec<_>>().join(",")
+}
+
+/// The status of a condition; its reason where it does not hold.
+fn of_parent(parent: &RouteParent, kind: &str) -> String {
+    let condition = parent.conditions.iter().find(|condition| condition.kind == kind);
+    condition
+        .map(|it| if it.status == "True" { &it.status } else { &it.reason })
+        .map_or_else(String::new, ToString::to_string)
+}
+
+impl Row for RouteLine {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("PORT", |it| it.port.to_string()),
+            narrow("CLIENTS", |it| it.client_namespace.clone().unwrap_or_else(|| "all".to_owned())),
+            narrow("MATCHES", |it| it.matches.clone()),
+            narrow("ACTION", |it| it.action.clone()),
+            narrow("FROM", |it| {
+                format!("{} {} rule {}", it.rule.kind, it.rule.route, it.rule.rule)
+            }),
+            wide("RULE NAME", |it| known(&it.rule.rule_name)),
+        ]
+    }
 }
 
 impl Row for Node {

@@ -50,6 +50,9 @@ pub(in crate::admin) enum WhyError {
     /// The port of an IPv6 address matters and is not said, or cannot be told from the address.
     #[error("say which port of {0}, as in [{0}]:8080; the brackets end the address")]
     AnyPortIpv6(std::net::Ipv6Addr),
+    /// The request cannot be read.
+    #[error("the request cannot be read: {0}")]
+    Request(String),
     /// Nothing listens on port 0.
     #[error("port 0 is no destination; say a port from 1 to 65535")]
     PortZero,

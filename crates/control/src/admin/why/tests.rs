@@ -136,3 +136,94 @@ fn the_port_of_an_ipv6_address_is_asked_for_with_brackets() {
         assert!(error.starts_with(expected), "{destination}: {error}");
     }
 }
+
+/// The same behind a waypoint, with a route and a policy.
+fn fronted() -> Builder {
+    let mut builder = builder();
+    let labels = json!({"istio.io/use-waypoint": "way"});
+    let service = |name: &str, ip: &str, port: u16, labels: Value| {
+        let ports = json!([{"port": port, "name": "http"}]);
+        let spec = json!({"clusterIP": ip, "selector": {"app": name}, "ports": ports});
+        put(Kind::Service, name, json!({"metadata": {"labels": labels}, "spec": spec}))
+    };
+    let listeners = json!([{"name": "mesh", "protocol": "HBONE", "port": 15008}]);
+    let gateway = json!({"spec": {"gatewayClassName": "istio-waypoint", "listeners": listeners}});
+    let path = |kind: &str, value: &str| json!([{"path": {"type": kind, "value": value}}]);
+    let route = json!({"spec": {
+        "parentRefs": [{"group": "", "kind": "Service", "name": "web"}],
+        "rules": [
+            {"matches": path("PathPrefix", "/api"), "backendRefs": [{"name": "web", "port": 80}]},
+            {"matches": path("Exact", "/gone"), "backendRefs": [{"name": "none", "port": 80}]},
+        ],
+    }});
+    let policy = json!({"spec": {
+        "targetRefs": [{"kind": "Service", "group": "", "name": "web"}],
+        "action": "DENY",
+        "rules": [{"to": [{"operation": {"paths": ["/api/admin*"]}}],
+            "when": [{"key": "request.headers[x-team]", "notValues": ["ops"]}]}],
+    }});
+    let events = [
+        pod("way", "way-1", Some("10.0.0.9"), true),
+        vec![
+            put(Kind::Gateway, "way", gateway),
+            service("way", "10.96.0.9", 15008, json!({})),
+            service("web", "10.96.0.1", 80, labels),
+            put(Kind::HttpRoute, "web", route),
+            put(Kind::AuthorizationPolicy, "no-admin", policy),
+        ],
+    ];
+    builder.apply(events.concat());
+    builder
+}
+
+#[test]
+fn a_request_is_routed_and_judged_as_the_waypoint_does_it() {
+    let builder = fronted();
+    let ask = |target: &str, headers: &str| {
+        let (path, headers) = (target.to_owned(), headers.to_owned());
+        let query = [("path".to_owned(), path), ("headers".to_owned(), headers)].into();
+        let request = Request::of(&query).expect("a request").expect("one is asked about");
+        explain_request(&builder, "app/load", "web", &request).expect("an answer")
+    };
+    use admin::Decision::{Allow, Deny};
+    for (target, headers, decision, rule, status, policy) in [
+        ("/api/x?q=1", "", Allow, Some(0), None, None),
+        ("/api/admin", "", Deny, Some(0), None, Some("app/no-admin")),
+        // What is written in another way is the same path.
+        ("/api/./%61dmin/x", "x-team: dev", Deny, Some(0), None, Some("app/no-admin")),
+        ("/api/admin", "X-Team: ops", Allow, Some(0), None, None),
+        ("/other", "", Deny, None, Some(404), None),
+    ] {
+        let answer = ask(target, headers);
+        let request = answer.request.unwrap_or_else(|| panic!("no waypoint: {}", answer.reason));
+        assert_eq!(answer.decision, decision, "{target} {headers}: {}", answer.reason);
+        assert_eq!(request.rule.map(|it| it.rule), rule, "{target}");
+        assert_eq!(request.status, status, "{target}");
+        assert_eq!(answer.policy.as_ref().map(|it| &*it.name), policy, "{target}");
+        assert_eq!(answer.remedy.is_some(), decision == Deny, "{target}");
+        let origin = answer.policy.and_then(|it| it.origin);
+        assert_eq!(origin.is_some(), policy.is_some(), "what decides is shown as it is written");
+    }
+    let gone = ask("/gone", "").request.expect("a waypoint reads it");
+    assert!(gone.action.starts_with("answer 500: "), "{}", gone.action);
+}
+
+#[test]
+fn a_request_that_nobody_reads_is_said_to_be_none() {
+    let query = [("method".to_owned(), "GET".to_owned())].into();
+    let request = Request::of(&query).expect("a request").expect("one is asked about");
+    let answer = explain_request(&builder(), "app/load", "web", &request).expect("an answer");
+    assert_eq!(answer.request, None);
+    let notes = answer.notes.join(" ");
+    assert!(notes.contains("no waypoint stands before"), "{notes}");
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    let of = |name: &str, value: &str| Request::of(&[(name.to_owned(), value.to_owned())].into());
+    assert_eq!(of("src", "a/b").expect("no question about one"), None);
+    assert!(of("headers", "no colon").is_err());
+    let bad = of("path", "/%zz").expect("read later").expect("asked about");
+    let refused = explain_request(&builder(), "app/load", "web", &bad).expect_err("no path");
+    assert!(matches!(refused, WhyError::Request(_)), "{refused}");
+}

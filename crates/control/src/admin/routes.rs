@@ -1,0 +1,241 @@
+//! Routes as users wrote them, and the table of a service as its waypoint asks it.
+//!
+//! The table is the one that a waypoint is sent; nothing here orders rules by itself.
+
+use std::collections::BTreeSet;
+
+use ambit_manifest::routing::ParentKind;
+use ambit_model::Text;
+use ambit_model::http::matching::{Match, NamedMatch, PathMatch, ValueMatch};
+use ambit_model::http::rule::{Action, Destination, Origin, RouteKind, Rule};
+use ambit_model::http::table::Found;
+use ambit_model::service::Service;
+use ambit_wire::admin;
+
+use crate::view_builder::Builder;
+use crate::view_builder::http_services;
+use crate::view_builder::routes::parent_name;
+
+/// There is no such service.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no service {0:?}; write NAMESPACE/NAME, see `ambit get services`")]
+pub(super) struct NoService(String);
+
+/// [`admin::control::ROUTES`].
+pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Route> {
+    let routes = builder.store().routes().iter();
+    let wanted = routes.filter(|((_, name), _)| namespace.is_none_or(|it| *it == *name.namespace));
+    let route = |((kind, name), route): (&_, &crate::view_builder::routes::Route)| {
+        let kind: &ambit_manifest::Kind = kind;
+        let name: &ambit_manifest::ObjectName = name;
+        let routing = builder.routing(&(*kind, name.clone()))?;
+        let conditions = http_services::conditions(builder.store(), route, routing);
+        let parents = route.parents().into_iter().zip(conditions).map(|(parent, (_, all))| {
+            let (kind, name) = parent_name(&parent);
+            let kind = match kind {
+                ParentKind::Service => "Service",
+                ParentKind::ServiceEntry => "ServiceEntry",
+            };
+            admin::RouteParent {
+                kind: kind.into(),
+                name: format!("{}/{}", name.namespace, name.name),
+                conditions: all.iter().map(super::lists::condition).collect(),
+            }
+        });
+        Some(admin::Route {
+            kind: kind.name().into(),
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            rules: routing.rules.len(),
+            parents: parents.collect(),
+        })
+    };
+    wanted.filter_map(route).collect()
+}
+
+/// [`admin::control::ROUTE_TABLE`]: the routes of the service `NAMESPACE/NAME`.
+pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteLine>, NoService> {
+    let view = builder.view();
+    let is_wanted = |service: &Service| {
+        let (namespace, name) = wanted.split_once('/').unwrap_or_default();
+        *service.key.namespace == *namespace
+            && (*service.name == *name || *service.key.hostname == *name)
+    };
+    let service = view.services().find(|it| is_wanted(it));
+    let service = service.ok_or_else(|| NoService(wanted.to_owned()))?;
+    let Some(http) = view.http_service(&service.key) else { return Ok(Vec::new()) };
+    let groups = http.routes.groups().iter();
+    let clients: BTreeSet<Option<&Text>> =
+        groups.map(|group| group.client_namespace.as_ref()).chain([None]).collect();
+    let mut lines = Vec::new();
+    for port in service.ports.iter().map(|port| port.service_port) {
+        let of_all = http.routes(port, None);
+        for client in &clients {
+            let table = http.routes(port, client.map(|it| &**it));
+            let is_own = client.is_none()
+                || !matches!((table, of_all), (Some(own), Some(all)) if std::ptr::eq(own, all));
+            let rules = table.filter(|_| is_own).into_iter().flat_map(|table| table.iter());
+            lines.extend(rules.map(|found| admin::RouteLine {
+                port,
+                client_namespace: client.map(ToString::to_string),
+                matches: matches(&found),
+                action: action(found.rule),
+                rule: rule(&found.rule.origin),
+            }));
+        }
+    }
+    Ok(lines)
+}
+
+/// Where a rule is written.
+pub(super) fn rule(origin: &Origin) -> admin::RouteRule {
+    let kind = match origin.kind {
+        RouteKind::HttpRoute => "HTTPRoute",
+        RouteKind::GrpcRoute => "GRPCRoute",
+        RouteKind::VirtualService => "VirtualService",
+    };
+    admin::RouteRule {
+        kind: kind.into(),
+        route: format!("{}/{}", origin.namespace, origin.name),
+        rule: origin.index,
+        rule_name: origin.rule_name.as_ref().map(ToString::to_string),
+    }
+}
+
+/// What a request must be, in words.
+pub(super) fn matches(found: &Found<'_>) -> String {
+    let Some(it) = found.matched.filter(|it| **it != Match::default()) else {
+        return "every request".to_owned();
+    };
+    let value = |what: &str, value: &Option<ValueMatch>| {
+        value.as_ref().map(|value| format!("{what} {}", self::value(value)))
+    };
+    let named = |what: &str, named: &NamedMatch| {
+        let not = if named.is_inverted { "not " } else { "" };
+        format!("{not}{what} {}={}", named.name, self::value(&named.value))
+    };
+    let parts = [
+        it.path.as_ref().map(|path| format!("path {}", self::path(path))),
+        value("method", &it.method),
+        value("scheme", &it.scheme),
+        value("host", &it.authority),
+        it.client_namespace.as_ref().map(|it| format!("client namespace {it}")),
+    ];
+    let headers = it.headers.iter().map(|it| named("header", it));
+    let parameters = it.parameters.iter().map(|it| named("query", it));
+    let all: Vec<String> = parts.into_iter().flatten().chain(headers).chain(parameters).collect();
+    all.join(", ")
+}
+
+fn path(path: &PathMatch) -> String {
+    match path {
+        PathMatch::Exact(text) => format!("{text}"),
+        PathMatch::Segments(text) => format!("{}/*", text.trim_end_matches('/')),
+        PathMatch::Prefix(text) => format!("{text}*"),
+        PathMatch::Regex(pattern) => format!("~{}", pattern.source()),
+        PathMatch::ExactNoCase(text) => format!("{text} (any case)"),
+        PathMatch::PrefixNoCase(text) => format!("{text}* (any case)"),
+    }
+}
+
+fn value(value: &ValueMatch) -> String {
+    match value {
+        ValueMatch::Exact(text) => text.to_string(),
+        ValueMatch::ExactNoCase(text) => format!("{text} (any case)"),
+        ValueMatch::Prefix(text) => format!("{text}*"),
+        ValueMatch::Regex(pattern) => format!("~{}", pattern.source()),
+        ValueMatch::Present => "*".to_owned(),
+    }
+}
+
+/// What becomes of a request, in words.
+pub(super) fn action(rule: &Rule) -> String {
+    let backends = match &rule.action {
+        Action::Redirect(redirect) => return format!("redirect with {}", redirect.status),
+        Action::Respond { status, .. } => return format!("answer {status}"),
+        Action::Forward { backends, .. } => backends,
+    };
+    let sum: u64 = backends.iter().map(|it| u64::from(it.weight)).sum();
+    if sum == 0 {
+        return "answer 500: no backend has a weight".to_owned();
+    }
+    let parts = backends.iter().map(|backend| {
+        let share = match backends.len() {
+            1 => String::new(),
+            _ => format!(" {}/{sum}", backend.weight),
+        };
+        match &backend.destination {
+            Destination::Service { name, port, subset } => {
+                let subset = subset.as_ref().map(|it| format!(" subset {it}")).unwrap_or_default();
+                format!("to {name}:{port}{subset}{share}")
+            }
+            Destination::Invalid(why) => format!("answer 500{share}: {why}"),
+        }
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_manifest::{Kind, stored};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::registry::Event;
+    use crate::view_builder::{Mesh, Vips};
+
+    fn put(kind: Kind, object: &Value) -> Event {
+        let mut object = object.clone();
+        object["apiVersion"] = kind.api_versions()[0].into();
+        object["kind"] = kind.name().into();
+        Event::Put(stored(kind, object.to_string().as_bytes()).expect("valid"))
+    }
+
+    #[test]
+    fn routes_are_listed_and_ordered_as_a_waypoint_asks_them() {
+        let mut builder = Builder::new(Mesh::sample(), Vips::default());
+        let metadata =
+            |namespace: &str, name: &str| json!({"namespace": namespace, "name": name, "uid": "1"});
+        let service = json!({"metadata": metadata("app", "web"),
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}});
+        let route = |namespace: &str, name: &str, parent: &str, rules: Value| {
+            let parents = json!([{"group": "", "kind": "Service", "namespace": "app",
+                "name": parent}]);
+            put(
+                Kind::HttpRoute,
+                &json!({"metadata": metadata(namespace, name),
+                "spec": {"parentRefs": parents, "rules": rules}}),
+            )
+        };
+        let to = |name: &str, weight: u32| json!({"name": name, "port": 80, "weight": weight});
+        let path = |kind: &str, value: &str| json!({"path": {"type": kind, "value": value}});
+        let rules = json!([
+            {"matches": [path("PathPrefix", "/a")], "backendRefs": [to("web", 3), to("no", 1)]},
+            {"matches": [path("Exact", "/a")], "backendRefs": [to("web", 1)]},
+        ]);
+        builder.apply([
+            put(Kind::Service, &service),
+            route("app", "web", "web", rules),
+            route("shop", "own", "web", json!([{}])),
+            route("app", "lost", "nobody", json!([{}])),
+        ]);
+        let all = routes(&builder, None);
+        let accepted: Vec<_> = all
+            .iter()
+            .map(|it| (&*it.name, it.rules, it.parents[0].conditions[0].status == "True"))
+            .collect();
+        assert_eq!(accepted, [("lost", 1, false), ("web", 2, true), ("own", 1, true)]);
+        assert_eq!(routes(&builder, Some("shop")).len(), 1);
+        let lines = table(&builder, "app/web").expect("a service");
+        let shown = |it: &admin::RouteLine| {
+            let client = it.client_namespace.clone().unwrap_or_default();
+            format!("{client}|{}|{}|{} {}", it.matches, it.action, it.rule.route, it.rule.rule)
+        };
+        let shown: Vec<String> = lines.iter().map(shown).collect();
+        let web = "to app/web.app.svc.cluster.local:80";
+        assert_eq!(shown[0], format!("|path /a|{web}|app/web 1"));
+        assert!(shown[1].starts_with(&format!("|path /a/*|{web} 3/4, answer 500 1/4: ")));
+        assert!(shown[2].starts_with("shop|") && shown[2].ends_with("|shop/own 0"), "{shown:?}");
+        assert!(table(&builder, "app/nobody").is_err());
+    }
+}

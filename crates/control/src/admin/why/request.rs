@@ -1,0 +1,287 @@
+//! What a waypoint does with one request, and what would have to change.
+//!
+//! Route and policies are asked as the engine asks them: the path is normalised first, no rule that
+//! matches is 404, and whoever may not ask is told only that. Nothing here sends a request.
+
+use std::collections::BTreeMap;
+
+use ambit_http::{Normalisation, Path};
+use ambit_manifest::Kind;
+use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_model::http::authorize::{Asked, RequestDecision, authorize};
+use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::rule::{Action, Rule};
+use ambit_model::http::service::ServiceHttp;
+use ambit_model::names::ServiceName;
+use ambit_model::workload::{GatewayDestination, Tunnel, Workload};
+use ambit_wire::admin;
+use serde_json::json;
+
+use super::ends::{Destination, Ends, WhyError};
+use super::{origin, source_address};
+use crate::admin::{lists, routes};
+use crate::view_builder::Builder;
+
+/// A request as it is asked about.
+#[derive(Debug, PartialEq)]
+pub(in crate::admin) struct Request {
+    method: String,
+    path: String,
+    host: Option<String>,
+    headers: Vec<(String, String)>,
+}
+
+impl Request {
+    /// Reads what a question says of a request, if it says anything.
+    pub(in crate::admin) fn of(query: &BTreeMap<String, String>) -> Result<Option<Self>, WhyError> {
+        let of = |name: &str| query.get(name).cloned();
+        if !["method", "path", "host", "headers"].iter().any(|name| query.contains_key(*name)) {
+            return Ok(None);
+        }
+        let lines = of("headers").unwrap_or_default();
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':').ok_or_else(|| {
+                WhyError::Request(format!("{line:?} is no field; write NAME: VALUE"))
+            })?;
+            Ok((name.trim().to_lowercase(), value.trim().to_owned()))
+        };
+        let headers = lines.lines().map(header).collect::<Result<Vec<_>, WhyError>>()?;
+        Ok(Some(Self {
+            method: of("method").unwrap_or_else(|| "GET".to_owned()),
+            path: of("path").unwrap_or_else(|| "/".to_owned()),
+            host: of("host"),
+            headers,
+        }))
+    }
+
+    /// The path as routes and policies see it.
+    fn normalised(&self) -> Result<Path, WhyError> {
+        let refused = |refused| WhyError::Request(format!("path {:?}: {refused}", self.path));
+        let mut path = Path::parse(self.path.as_bytes()).map_err(refused)?;
+        path.normalise(Normalisation::Base).map_err(refused)?;
+        Ok(path)
+    }
+}
+
+/// Explains a request of pod `source` to `destination`.
+pub(in crate::admin) fn explain(
+    builder: &Builder,
+    source: &str,
+    destination: &str,
+    request: &Request,
+) -> Result<admin::Explanation, WhyError> {
+    let mut explanation = super::explain(builder, source, destination)?;
+    let path = request.normalised()?;
+    if explanation.plan != "waypoint" {
+        explanation.notes.push(
+            "no waypoint stands before the destination: nobody reads the request, and the \
+             connection alone is judged"
+                .to_owned(),
+        );
+        return Ok(explanation);
+    }
+    let ends = Ends { builder };
+    let client = ends.source(source, &mut Vec::new())?;
+    let target = ends.destination(client, destination, &mut Vec::new())?;
+    let Some(fronted) = fronted(builder, client, &target) else { return Ok(explanation) };
+    let Some(http) = builder.view().http_service(&fronted.name) else {
+        explanation.decision = admin::Decision::Deny;
+        explanation.reason = format!("the waypoint knows nothing of {} yet", fronted.name);
+        return Ok(explanation);
+    };
+    let one = One { builder, client, target: &target, http, fronted: &fronted, request };
+    one.answer(&path, &mut explanation);
+    if path.as_str() != request.path {
+        explanation.notes.push(
+            "the path is normalised as by default (BASE); AMBIT_PATH_NORMALIZATION of the \
+             waypoint may say otherwise"
+                .to_owned(),
+        );
+    }
+    Ok(explanation)
+}
+
+/// Of what a waypoint's knowledge is asked, and which waypoint.
+struct Fronted {
+    name: ServiceName,
+    host: String,
+    waypoint: String,
+}
+
+fn fronted(builder: &Builder, client: &Workload, target: &Destination) -> Option<Fronted> {
+    let view = builder.view();
+    let ip = target.address.ip();
+    if let Some(service) = view.service_meant(&client.network, ip, &client.namespace) {
+        let several = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
+        let waypoint = service.waypoint.iter().chain(several).next()?;
+        let host = service.key.hostname.to_string();
+        return Some(Fronted {
+            name: service.key.clone(),
+            host,
+            waypoint: lists::gateway(waypoint),
+        });
+    }
+    let workload = view.workload_at(&client.network, ip)?;
+    let GatewayDestination::Hostname(own) = &workload.waypoint.as_deref()?.destination else {
+        return None;
+    };
+    let host = target.address.to_string();
+    Some(Fronted { name: own.clone(), host, waypoint: own.to_string() })
+}
+
+/// One request to one destination.
+struct One<'a> {
+    builder: &'a Builder,
+    client: &'a Workload,
+    target: &'a Destination,
+    http: &'a ServiceHttp,
+    fronted: &'a Fronted,
+    request: &'a Request,
+}
+
+impl One<'_> {
+    fn answer(&self, path: &Path, explanation: &mut admin::Explanation) {
+        let identity = (self.client.tunnel == Tunnel::Hbone).then(|| self.client.identity());
+        let namespace = identity.as_ref().map(|it| it.namespace.clone());
+        let ip = source_address(self.client, self.target.address.ip());
+        let source = Source::new(identity, ip);
+        let authority = self.request.host.as_deref().unwrap_or(&self.fronted.host).to_lowercase();
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() => (host, port.parse().ok()),
+            _ => (&*authority, None),
+        };
+        // A head's fields include its host, as the engine serves them.
+        let mut fields = self.request.headers.clone();
+        fields.extend(["host", ":authority"].map(|name| (name.to_owned(), authority.clone())));
+        let fields = NamedValues(&fields);
+        let head = RequestHead {
+            method: &self.request.method,
+            scheme: "http",
+            host,
+            port,
+            path: path.path(),
+            query: path.query().unwrap_or_default(),
+            fields: &fields,
+            client: Client { namespace: namespace.as_ref() },
+        };
+        let asked = Asked {
+            head: &head,
+            source: &source,
+            remote_ip: ip,
+            destination: self.target.address,
+            server_name: None,
+            token: None,
+        };
+        let routes = self.http.routes(self.target.address.port(), namespace.as_deref());
+        let found = routes.map(|table| table.find(&head));
+        let (action, status) = match &found {
+            None => ("to the service itself: no route is attached".to_owned(), None),
+            Some(None) => ("answer 404: no rule of the routes matches".to_owned(), Some(404)),
+            Some(Some(found)) => (routes::action(found.rule), own_status(found.rule)),
+        };
+        let found = found.flatten();
+        explanation.request = Some(admin::RequestAnswer {
+            waypoint: self.fronted.waypoint.clone(),
+            method: self.request.method.clone(),
+            host: authority.clone(),
+            path: path.path().to_owned(),
+            rule: found.map(|it| routes::rule(&it.rule.origin)),
+            matches: found.map(|it| routes::matches(&it)),
+            action,
+            status,
+        });
+        explanation.decided_by = Some(format!("the waypoint {}", self.fronted.waypoint));
+        self.judge(&asked, status, explanation);
+    }
+
+    fn judge(&self, asked: &Asked<'_>, status: Option<u16>, into: &mut admin::Explanation) {
+        let policies = self.builder.view().request_policies_of(self.http);
+        let judgement = authorize(policies, asked);
+        for denial in &judgement.dry_run_denials {
+            into.notes.push(format!("a policy on trial (dry-run) would have refused: {denial}"));
+        }
+        for rule in &judgement.audits {
+            into.notes.push(format!("the AUDIT policy {rule} matches"));
+        }
+        let allowed_by = match judgement.decision {
+            RequestDecision::Denied(denial) => return self.denied(asked, &denial, into),
+            RequestDecision::Ask { then: Decision::Deny(denial), .. } => {
+                return self.denied(asked, &denial, into);
+            }
+            RequestDecision::Ask { providers, then: Decision::Allow(rule) } => {
+                let names: Vec<&str> = providers.iter().map(|it| &*it.provider).collect();
+                let names = names.join(", ");
+                into.notes.push(format!("the provider {names} is asked first, and may refuse"));
+                rule
+            }
+            RequestDecision::Allowed(rule) => rule,
+        };
+        into.decision = admin::Decision::Allow;
+        into.reason = match &allowed_by {
+            Some(rule) => format!("allowed by policy {rule}"),
+            None => "no ALLOW policy holds for the requests and no DENY policy matches".to_owned(),
+        };
+        into.policy = allowed_by.map(|rule| self.deciding(&rule));
+        if let Some(status @ 400..) = status {
+            into.decision = admin::Decision::Deny;
+            into.reason = format!("the routes answer {status}; {}", into.reason);
+            into.remedy = Some(
+                "add a rule that matches the request, or correct that rule; `ambit routes` shows \
+                 the table"
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn denied(&self, asked: &Asked<'_>, denial: &Denial, into: &mut admin::Explanation) {
+        let who = match asked.source.identity() {
+            Some(identity) => {
+                let identity = identity.to_string();
+                format!("principal {}", identity.trim_start_matches("spiffe://"))
+            }
+            None => format!("address {}", asked.source.ip()),
+        };
+        let what = format!("{} {} of {who}", asked.head.method, asked.head.path);
+        into.decision = admin::Decision::Deny;
+        into.reason = denial.to_string();
+        into.remedy = Some(match denial {
+            Denial::Denied(rule) => {
+                format!("rule {} of DENY policy {} must not match {what}", rule.rule, rule.policy)
+            }
+            Denial::NotAllowed { policy, .. } => format!(
+                "a rule of {policy} or of another ALLOW policy for {} must match {what}",
+                self.fronted.name
+            ),
+            Denial::PolicyMissing(policy) => format!("control must send the policy {policy}"),
+            Denial::NotThroughWaypoint { waypoint } => format!("connect through {waypoint}"),
+        });
+        if let Denial::Denied(rule) = denial {
+            into.policy = Some(self.deciding(rule));
+        }
+    }
+
+    /// The deciding rule, with what the user wrote for it.
+    fn deciding(&self, rule: &RuleName) -> admin::DecidingPolicy {
+        let key = &rule.policy;
+        let mut objects = self.builder.store().policies();
+        let object = objects
+            .find(|(name, _)| name.namespace == key.namespace && name.name == key.name)
+            .and_then(|(name, policy)| {
+                let written = policy.spec.rules.as_ref()?.get(rule.rule)?;
+                Some(origin(Kind::AuthorizationPolicy, name, json!(written)))
+            });
+        admin::DecidingPolicy { name: key.to_string(), rule: rule.rule, origin: object }
+    }
+}
+
+/// The status that a waypoint answers by itself.
+fn own_status(rule: &Rule) -> Option<u16> {
+    match &rule.action {
+        Action::Redirect(redirect) => Some(redirect.status),
+        Action::Respond { status, .. } => Some(*status),
+        Action::Forward { backends, .. } => {
+            let has_weight = backends.iter().any(|backend| backend.weight > 0);
+            (!has_weight).then_some(500)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Routes and their tables: `/get/routes` and `/get/route-table`, which `ambit get routes` and
+//! `ambit routes` print.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, Word};
+
+/// A route as a user wrote it, with what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Route {
+    /// `HTTPRoute` or `GRPCRoute`.
+    pub kind: Word,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// How many rules it has.
+    pub rules: usize,
+    /// The Services and ServiceEntries that it attaches to.
+    pub parents: Vec<RouteParent>,
+}
+
+/// What a route attaches to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteParent {
+    /// `Service` or `ServiceEntry`.
+    pub kind: Word,
+    /// `NAMESPACE/NAME`.
+    pub name: String,
+    /// Whether it routes there, and whether all of it can be honoured.
+    pub conditions: Vec<Condition>,
+}
+
+/// One match of one rule in the table of a service's port. A list of them is in the order in which
+/// a waypoint asks them, for each port and each kind of client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteLine {
+    /// The port of the service.
+    pub port: u16,
+    /// The namespace whose clients it is for; null for all that have no routes of their own.
+    pub client_namespace: Option<String>,
+    /// What a request must be, in words.
+    pub matches: String,
+    /// What becomes of it, in words.
+    pub action: String,
+    /// Where the rule is written.
+    #[serde(flatten)]
+    pub rule: RouteRule,
+}
+
+/// Where a rule of a route is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteRule {
+    /// `HTTPRoute`, `GRPCRoute` or `VirtualService`.
+    pub kind: Word,
+    /// The route, `NAMESPACE/NAME`.
+    pub route: String,
+    /// Which of its rules, from 0.
+    pub rule: u32,
+    /// The rule's own name, if it has one.
+    pub rule_name: Option<String>,
+}
+
+/// What a waypoint does with a request, for `/why` with a method.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestAnswer {
+    /// The waypoint's service, `NAMESPACE/HOSTNAME`.
+    pub waypoint: String,
+    /// The method.
+    pub method: String,
+    /// The host that routes and policies compare.
+    pub host: String,
+    /// The path that routes and policies compare: normalised, without its query.
+    pub path: String,
+    /// The rule that answers; absent where no route is attached, or none matches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RouteRule>,
+    /// What of the rule matches, in words; absent without a rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<String>,
+    /// What becomes of the request if it may pass, in words.
+    pub action: String,
+    /// The status of the waypoint's own answer; absent if an endpoint answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+}
