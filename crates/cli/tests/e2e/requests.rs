@@ -33,17 +33,40 @@ spec:
 #[test]
 fn requests_are_routed_and_judged() {
     let machine = Machine::up("requests", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        get(&machine, "GET", "/").starts_with("HTTP/1.1 200")
-    });
+    enrolled(&machine);
     bytes_pass(&machine);
     routed(&machine);
     judged(&machine);
     counted(&machine);
     nothing_goes_around(&machine);
     machine.down();
+}
+
+/// The node proxies on both sides of the waypoint are real ztunnels. `AMBIT_ZTUNNEL` names the
+/// program. Without it there is nothing to test, and the test says so.
+#[test]
+fn requests_are_routed_and_judged_between_ztunnels() {
+    let Some(ztunnel) = std::env::var_os("AMBIT_ZTUNNEL") else {
+        eprintln!("not run: set AMBIT_ZTUNNEL to the path of a ztunnel");
+        return;
+    };
+    let flags = [1, 2].map(|node| format!("--proxy=node-{node}={}", ztunnel.to_string_lossy()));
+    let machine = Machine::up("requests-ztunnel", Mesh::On, &[&flags[0], &flags[1]]);
+    enrolled(&machine);
+    bytes_pass(&machine);
+    routed(&machine);
+    judged(&machine);
+    counted(&machine);
+    machine.down();
+}
+
+/// The namespace of the servers uses a waypoint from now on.
+fn enrolled(machine: &Machine) {
+    let words = "waypoint apply -n app --enroll-namespace --wait";
+    machine.run(&words.split(' ').collect::<Vec<_>>());
+    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
+        get(machine, "GET", "/").starts_with("HTTP/1.1 200")
+    });
 }
 
 /// What a client in the mesh is answered.
