@@ -5,6 +5,7 @@
 //! down and compares the machine with its state before. Nothing in it is a mock.
 
 mod cluster;
+mod conformance;
 mod kit;
 mod remains;
 
@@ -28,6 +29,7 @@ const STATE: &str = "target/kubernetes";
 const USAGE: &str = "\
 cargo xtask e2e kubernetes [--dist | --binary FILE] [--keep | --up | --down] [--state DIR]
                            [--deep | --scale PODS,PODS] [-- TEST WORDS]
+cargo xtask e2e conformance [--dist | --binary FILE] [--keep | --up | --down] [--state DIR]
     --dist      the shipped binary instead of a quick build
     --deep      all tests, also those that are for a release alone
     --binary    a static binary that is there already, instead of any build
@@ -48,6 +50,8 @@ struct Wanted {
     binary: Option<PathBuf>,
     /// Numbers of pods.
     scale: Option<String>,
+    /// Instead of our own tests, the Gateway API's.
+    is_conformance: bool,
     tests: Vec<String>,
 }
 
@@ -66,7 +70,20 @@ enum Mode {
 
 /// Runs what the words say.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
-    let wanted = parse(words)?;
+    run_wanted(&parse(words)?)
+}
+
+/// Runs the Gateway API's conformance suite; the words are those of [`run`] that it knows.
+pub(crate) fn conform(words: &[&str]) -> Result<()> {
+    let mut wanted = parse(words)?;
+    let names_some =
+        !wanted.tests.is_empty() || wanted.depth == Depth::Release || wanted.scale.is_some();
+    ensure!(!names_some, "the suite runs whole\n{USAGE}");
+    wanted.is_conformance = true;
+    run_wanted(&wanted)
+}
+
+fn run_wanted(wanted: &Wanted) -> Result<()> {
     let steps = Steps::default();
     let state = state_directory(&wanted.state)?;
     if wanted.mode == Mode::Down {
@@ -78,9 +95,12 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
     kit::install_missing()?;
     steps.timed("Kubernetes from its modules", || kit::build(&state))?;
+    if wanted.is_conformance {
+        steps.timed("the suite from its modules", || conformance::build(&state))?;
+    }
     let before = remains::Machine::look(&state)?;
     let is_new = !Cluster::at(&state, NODES).is_up();
-    perform(&steps, &wanted, &state)?;
+    perform(&steps, wanted, &state)?;
     if wanted.mode == Mode::All && is_new {
         steps.timed("nothing is left", || left(&before, &state))?;
     }
@@ -167,7 +187,14 @@ fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) 
         steps.timed("cluster up", || cluster.up(is_kept, wanted.scale.is_some()))?;
     }
     steps.timed("chart", || cluster.install_chart(digest))?;
+    // After it: control does without, and takes it when it comes.
+    steps.timed("Gateway API", || conformance::install(cluster))?;
     if wanted.mode == Mode::Up {
+        return Ok(Counts::default());
+    }
+    if wanted.is_conformance {
+        steps.timed("control without a mesh", || conformance::control(cluster))?;
+        steps.timed("conformance", || conformance::test(cluster))?;
         return Ok(Counts::default());
     }
     steps.timed("tests on a cluster", || {
@@ -195,6 +222,7 @@ impl Wanted {
             state: STATE.into(),
             binary: None,
             scale: None,
+            is_conformance: false,
             tests: Vec::new(),
         }
     }

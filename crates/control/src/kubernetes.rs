@@ -4,6 +4,8 @@
 //! (go on with what is known, try again) from one that says no (tell the operator). Nothing here
 //! knows what is asked.
 
+mod bindings;
+mod classes;
 pub(crate) mod conditions;
 pub(crate) mod election;
 #[cfg(test)]

@@ -28,7 +28,9 @@ use self::backends::Lookup;
 use self::filters::{Filters, Place};
 use self::problem::{Problems, Reason};
 use crate::istio::IstioObject;
-use crate::routes::{BackendRef, GrpcRoute, GrpcRouteRule, HttpRoute, HttpRouteRule, RouteFilter};
+use crate::routes::{
+    BackendRef, GrpcRoute, GrpcRouteRule, HttpRoute, HttpRouteRule, RouteFilter, RouteSpec,
+};
 use crate::{FieldPath, ObjectIssues};
 
 pub(crate) use self::backends::Whatever;
@@ -112,7 +114,11 @@ struct Parts<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new<S>(route: &'a IstioObject<S>, kind: RouteKind, backends: &'a dyn Backends) -> Self {
+    fn new<R: Default>(
+        route: &'a IstioObject<RouteSpec<R>>,
+        kind: RouteKind,
+        backends: &'a dyn Backends,
+    ) -> Self {
         let metadata = &route.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or("default");
         let created = metadata.creation_timestamp.as_ref().map(|time| time.0.as_second());
@@ -124,7 +130,8 @@ impl<'a> Reader<'a> {
             index: 0,
             rule_name: None,
         };
-        let lookup = Lookup { kind, namespace, backends };
+        let parents = parents(&route.spec, namespace).collect();
+        let lookup = Lookup { kind, namespace, parents, backends };
         Self { lookup, origin, unreadable: route.unreadable.as_deref() }
     }
 

@@ -106,8 +106,8 @@ impl Cluster {
 
     /// Loads the images of `state/img` into running nodes again.
     pub(super) fn import_images(&self) -> Result<()> {
-        let ctr =
-            "ctr -a /run/containerd/containerd.sock -n k8s.io images import /mnt/img/ambit.tar";
+        let ctr = "cd /mnt/img && for archive in *.tar; do ctr -a /run/containerd/containerd.sock \
+             -n k8s.io images import $archive || exit 1; done";
         for node in 1..=self.nodes {
             let mut node = self.program("node", &[&format!("n{node}"), "sh", "-c", ctr]);
             run(node.stdout(Stdio::null()))?;
@@ -174,8 +174,18 @@ impl Cluster {
         }
     }
 
-    fn kubectl(&self, words: &[&str]) -> Result<String> {
+    /// Runs kubectl, which must succeed, and returns its output.
+    pub(super) fn kubectl(&self, words: &[&str]) -> Result<String> {
         output(&self.state.join("k").to_string_lossy(), words)
+    }
+
+    /// A program with an administrator's access, in the control plane's network; not started yet.
+    pub(super) fn inside(&self, program: &Path) -> Command {
+        let init = fs::read_to_string(self.state.join("machine.init")).unwrap_or_default();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", init.trim())).arg(program);
+        command.env("KUBECONFIG", self.state.join("cfg/admin.kubeconfig"));
+        command
     }
 
     fn program(&self, name: &str, words: &[&str]) -> Command {

@@ -1,6 +1,6 @@
 //! The programs of a cluster: Debian's container runtime, and Kubernetes built from its modules.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -131,23 +131,39 @@ pub(super) fn build(state: &Path) -> Result<()> {
     Ok(())
 }
 
-fn go_build(module: &str, package: &str, flags: &str, output: &Path) -> Result<()> {
+pub(super) fn go_build(module: &str, package: &str, flags: &str, output: &Path) -> Result<()> {
+    go_compile(&["build", "-buildvcs=false"], module, package, flags, output)
+}
+
+/// Builds the tests of a module into one program.
+pub(super) fn go_build_tests(module: &str, output: &Path) -> Result<()> {
+    go_compile(&["test", "-c"], module, ".", "-s -w", output)
+}
+
+fn go_compile(
+    verb: &[&str],
+    module: &str,
+    package: &str,
+    flags: &str,
+    output: &Path,
+) -> Result<()> {
     // A build that nobody waits for any more ends.
     let mut go = Command::new("setpriv");
-    go.args([
-        "--pdeathsig",
-        "TERM",
-        "go",
-        "build",
-        "-trimpath",
-        "-buildvcs=false",
-        "-ldflags",
-        flags,
-        "-o",
-    ]);
-    go.arg(output).arg(package).current_dir(Path::new(SOURCE).join(module));
+    go.args(["--pdeathsig", "TERM", "go"]).args(verb);
+    go.args(["-trimpath", "-ldflags", flags, "-o"]).arg(output).arg(package);
+    go.current_dir(Path::new(SOURCE).join(module));
     go.envs([("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")]);
     run(&mut go).with_context(|| format!("build {SOURCE}/{module}"))
+}
+
+/// The directory of the Gateway API's module, whose definitions the suite is made for.
+pub(super) fn gateway_api() -> Result<PathBuf> {
+    let mut go = Command::new("go");
+    go.args(["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api"]);
+    go.current_dir(Path::new(SOURCE).join("conformance")).env("GOTOOLCHAIN", "local");
+    let said = go.output().context("start go")?;
+    ensure!(said.status.success(), "go list: {}", String::from_utf8_lossy(&said.stderr));
+    Ok(PathBuf::from(String::from_utf8(said.stdout).context("a path in UTF-8")?.trim()))
 }
 
 /// Runs a program that must succeed.

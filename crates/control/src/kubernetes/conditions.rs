@@ -23,6 +23,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::bindings::{self, Bindings};
 use super::route_status::{self, RouteVerdict};
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio;
@@ -48,6 +49,8 @@ type Named = (Kind, ObjectName);
 struct Written {
     policies: BTreeMap<Named, Verdict>,
     routes: BTreeMap<RouteName, RouteVerdict>,
+    /// None until it is looked up.
+    bindings: Option<Bindings>,
 }
 
 /// Writes conditions and Events.
@@ -118,7 +121,33 @@ impl Conditions {
 
     async fn write_changed(&self, written: &mut Written) -> Result<(), ApiError> {
         self.write_policies(&mut written.policies).await?;
-        self.write_routes(&mut written.routes).await
+        self.write_routes(&mut written.routes).await?;
+        self.write_bindings(&mut written.bindings).await
+    }
+
+    async fn write_bindings(&self, written: &mut Option<Bindings>) -> Result<(), ApiError> {
+        let bindings = match written {
+            Some(bindings) => bindings,
+            None => written.insert(bindings::found(&self.client).await?),
+        };
+        let verdicts = bindings::verdicts(&self.world.read());
+        let is_over = |name: &&ObjectName| !verdicts.contains_key(*name);
+        let over: Vec<ObjectName> = bindings.keys().filter(is_over).cloned().collect();
+        let asked = verdicts.into_iter().map(|(name, verdict)| (name, Some(verdict)));
+        for (name, verdict) in asked.chain(over.into_iter().map(|name| (name, None))) {
+            let is_told = verdict.is_some() && bindings.get(&name) == Some(&verdict);
+            if is_told || !*self.leads.borrow() {
+                continue;
+            }
+            match bindings::write(&self.client, &name, verdict.as_ref()).await {
+                Ok(()) if verdict.is_none() => drop(bindings.remove(&name)),
+                Ok(()) => drop(bindings.insert(name, verdict)),
+                // It is gone, or was changed meanwhile: then it is looked at again.
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     async fn write_routes(

@@ -10,20 +10,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_manifest::gateway::{self, Gateway};
+use ambit_manifest::gateway::Gateway;
 use ambit_manifest::waypoint::{self, Common, Made, Place};
 use ambit_manifest::{Kind, ObjectName};
 use ambit_net::drain::Guard;
 use ambit_words::{error_chain, names, ports};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{ApiError, FIELD_MANAGER, answer};
+use super::{ApiError, answer, classes};
 use crate::registry::kubernetes::istio;
 use crate::view_builder::Mesh;
 use crate::view_builder::services::service_name;
@@ -79,7 +79,7 @@ impl Memory {
     /// When there is something to do though nothing changes.
     fn due(&self) -> tokio::time::Instant {
         let latest = Instant::now() + AGAIN;
-        self.classes_due.map_or(latest, |due| due.min(latest)).into()
+        self.classes_due.map_or(latest, |due| due.min(latest))
     }
 }
 
@@ -126,7 +126,8 @@ impl Waypoints {
     /// One look at all Gateways.
     async fn step(&self, memory: &mut Memory) -> Result<(), ApiError> {
         if memory.classes_due.is_none_or(|due| due <= Instant::now()) {
-            let pause = if self.write_classes().await? { AGAIN } else { AGAIN_WITHOUT_KIND };
+            let is_there = classes::write(&self.client, MANAGER).await?;
+            let pause = if is_there { AGAIN } else { AGAIN_WITHOUT_KIND };
             memory.classes_due = Some(Instant::now() + pause);
         }
         let asked = self.asked();
@@ -307,74 +308,6 @@ impl Waypoints {
             PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         answer(gateways.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await?;
         Ok(())
-    }
-
-    /// Makes the classes of waypoints that are missing, and accepts those that are there. A cluster
-    /// without the Gateway API has none: the answer is whether it has it.
-    async fn write_classes(&self) -> Result<bool, ApiError> {
-        let classes: Api<DynamicObject> =
-            Api::all_with(self.client.clone(), &istio(Kind::GatewayClass));
-        for (name, controller) in gateway::CLASSES {
-            let there = match answer(classes.get_opt(name)).await {
-                Ok(Some(there)) => there,
-                Err(error) if error.is_not_found() => return Ok(false),
-                Err(error) => return Err(error),
-                Ok(None) => {
-                    let class = json!({
-                        "apiVersion": Kind::GatewayClass.api_versions()[0],
-                        "kind": Kind::GatewayClass.name(),
-                        "metadata": {"name": name},
-                        "spec": {"controllerName": controller,
-                            "description": "Waypoints: layer 7 of the mesh"},
-                    });
-                    let class =
-                        serde_json::from_value(class).expect("it has the form of an object");
-                    let manager = Some(FIELD_MANAGER.to_owned());
-                    let as_us = PostParams { field_manager: manager, ..PostParams::default() };
-                    match answer(classes.create(&as_us, &class)).await {
-                        Ok(made) => made,
-                        Err(error) if error.is_not_found() => return Ok(false),
-                        Err(error) if error.is_conflict() => continue,
-                        Err(error) => return Err(error),
-                    }
-                }
-            };
-            self.accept_class(&classes, name, controller, &there).await?;
-        }
-        Ok(true)
-    }
-
-    async fn accept_class(
-        &self,
-        classes: &Api<DynamicObject>,
-        name: &str,
-        controller: &str,
-        there: &DynamicObject,
-    ) -> Result<(), ApiError> {
-        let generation = there.metadata.generation.unwrap_or_default();
-        let conditions = there.data.pointer("/status/conditions").and_then(Value::as_array);
-        let mut conditions = conditions.cloned().unwrap_or_default();
-        let is_accepted = conditions.iter().any(|it| {
-            it["type"] == "Accepted"
-                && it["status"] == "True"
-                && it["observedGeneration"] == generation
-        });
-        if is_accepted || there.data.pointer("/spec/controllerName") != Some(&json!(controller)) {
-            return Ok(());
-        }
-        conditions.retain(|it| it["type"] != "Accepted");
-        conditions.push(json!({
-            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
-            "lastTransitionTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            "observedGeneration": generation,
-        }));
-        let patch = json!({"status": {"conditions": conditions}});
-        let as_us =
-            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        match answer(classes.patch_status(name, &as_us, &Patch::Merge(&patch))).await {
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(()),
-        }
     }
 }
 

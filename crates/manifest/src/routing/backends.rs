@@ -3,7 +3,7 @@
 use ambit_model::http::rule::{Destination, RouteKind};
 use ambit_model::names::ServiceName;
 
-use super::parents::Port;
+use super::parents::{Parent, ParentKind, Port};
 use super::problem::{Problems, Reason};
 use crate::FieldPath;
 use crate::routes::{BackendRef, GROUP, GrantFrom, ReferenceGrantSpec};
@@ -75,6 +75,9 @@ pub(super) struct Lookup<'a> {
     pub(super) kind: RouteKind,
     /// The route's namespace.
     pub(super) namespace: &'a str,
+    /// What the route attaches to. A route may send the requests to a Service of another namespace
+    /// on to that Service without a grant: its clients may call it anyway.
+    pub(super) parents: Vec<Parent<'a>>,
     /// What there is.
     pub(super) backends: &'a dyn Backends,
 }
@@ -146,8 +149,13 @@ impl Lookup<'_> {
             kind: kind_name(self.kind).to_owned(),
             namespace: self.namespace.to_owned(),
         };
+        let is_parent = self.parents.iter().any(|parent| {
+            parent.kind == ParentKind::Service
+                && (parent.namespace, parent.name) == (namespace, name)
+        });
+        let is_free = namespace == self.namespace || is_parent;
         // First, so that nobody learns from a condition what another namespace has.
-        if namespace != self.namespace && !self.backends.is_granted(&from, namespace, name) {
+        if !is_free && !self.backends.is_granted(&from, namespace, name) {
             let what = format!(
                 "no ReferenceGrant of `{namespace}` lets {}s of `{}` refer to its Service `{name}`",
                 from.kind, self.namespace

@@ -477,6 +477,28 @@ fn backends_are_found_or_take_their_share_with_them() {
 }
 
 #[test]
+fn what_is_sent_to_a_service_may_be_sent_on_to_it() {
+    let reasons = |parent: &Value| {
+        let spec = json!({"parentRefs": [parent], "rules": [{"backendRefs": [
+            {"name": "near", "namespace": "shop", "port": 80},
+        ]}]});
+        let route = json!({"apiVersion": "", "kind": "", "metadata": metadata(), "spec": spec});
+        let routing = http(&serde_json::from_value(route).expect("an HTTPRoute"), &Mesh);
+        routing.problems.iter().map(|it| it.reason).collect::<Vec<_>>()
+    };
+    let parent = |kind: &str, group: &str, name: &str| {
+        let in_shop = json!({"namespace": "shop", "name": name});
+        let mut parent = in_shop.as_object().cloned().expect("an object");
+        parent.extend([("group".to_owned(), json!(group)), ("kind".to_owned(), json!(kind))]);
+        Value::Object(parent)
+    };
+    assert_eq!(reasons(&parent("Service", "", "near")), []);
+    let refused = [Reason::RefNotPermitted];
+    assert_eq!(reasons(&parent("Service", "", "far")), refused, "another Service");
+    assert_eq!(reasons(&parent("ServiceEntry", "networking.istio.io", "near")), refused);
+}
+
+#[test]
 fn weights_are_shares() {
     let weighed = |weight: Value| {
         let mut written = json!({"name": "web", "port": 80});
