@@ -23,7 +23,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 16] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -38,6 +38,8 @@ const KINDS: [Kind; 14] = [
     Kind::ReferenceGrant,
     Kind::HttpRoute,
     Kind::GrpcRoute,
+    Kind::DestinationRule,
+    Kind::VirtualService,
 ];
 
 /// Where objects come from.

@@ -6,8 +6,10 @@
 //! meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
 //! reads a file or a clock, or uses the network.
 
+mod destination_rules;
 mod entries;
 pub(crate) mod gateways;
+mod hosts;
 pub(crate) mod http_services;
 mod known;
 mod peer_auth;
@@ -19,6 +21,7 @@ pub(crate) mod services;
 pub(crate) mod slices;
 pub(crate) mod store;
 mod vips;
+mod virtual_services;
 pub(crate) mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +46,9 @@ use crate::registry::Event;
 use ambit_manifest::ObjectName;
 use ambit_manifest::istio::PeerAuthentication;
 use ambit_manifest::policy::{self, StatusCondition};
+use ambit_manifest::remarks::Remark;
 use ambit_manifest::routing::{ParentKind, Routing};
+use ambit_manifest::virtual_service::VirtualService;
 
 /// What names the mesh, the same for every object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,9 +202,12 @@ impl Builder {
         for name in &dirty.services {
             changes.extend(self.service_change(name));
         }
+        let mut parted = BTreeSet::new();
         for member in dirty.members {
             let uid = self.store.uid(&self.mesh, &member);
-            changes.extend(self.workload_change(uid, self.member(&member)));
+            let built = self.member(&member);
+            parted.extend(self.with_subsets(&uid, built.as_ref()));
+            changes.extend(self.workload_change(uid, built));
         }
         changes.extend(self.listing_changes(dirty.listings));
         changes.extend(removed);
@@ -208,6 +216,7 @@ impl Builder {
         }
         let (of_policies, removed, held) = self.policy_changes(&dirty.policies);
         dirty.services.extend(held);
+        dirty.services.extend(parted);
         let of_services = self.http_changes(dirty.services, dirty.routes, dirty.parents);
         let of_requests: Vec<Change> =
             of_policies.into_iter().chain(of_services).chain(removed).collect();
@@ -281,16 +290,20 @@ impl Builder {
         mut routes: BTreeSet<RouteName>,
         mut parents: BTreeSet<ParentName>,
     ) -> Vec<Change> {
+        let mut routed = BTreeSet::new();
         for name in &services {
             routes.extend(self.store.routes().referring_to(&name.hostname).cloned());
+            for host in self.store.virtual_services().routing_to(&self.mesh, &name.hostname) {
+                routed.extend(self.store.services_of_host(&self.mesh, &host));
+            }
         }
+        services.extend(routed);
         for name in routes {
             let Some(route) = self.store.routes().get(&name) else {
                 self.routings.remove(&name);
                 continue;
             };
-            let present = Present { mesh: &self.mesh, store: &self.store, view: &self.view };
-            let routing = route.read(&present);
+            let routing = route.read(&self.present());
             if self.routings.get(&name) != Some(&routing) {
                 parents.extend(route.parents().iter().map(routes::parent_name));
                 self.routings.insert(name, routing);
@@ -313,6 +326,26 @@ impl Builder {
         services.into_iter().filter_map(|name| self.http_change(name)).collect()
     }
 
+    /// What is there for routes to refer to.
+    fn present(&self) -> Present<'_> {
+        Present { mesh: &self.mesh, store: &self.store, view: &self.view }
+    }
+
+    /// What of a VirtualService is wrong, is not honoured, or is not there.
+    pub(crate) fn virtual_service_remarks(&self, service: &VirtualService) -> Vec<Remark> {
+        self.store.virtual_services().remarks(&self.present(), service)
+    }
+
+    /// The services with subsets that a workload served or serves: it may be in another one now.
+    fn with_subsets(&self, uid: &str, built: Option<&Workload>) -> Vec<ServiceName> {
+        let old = self.view.workload(uid).into_iter().flat_map(|it| it.services.keys());
+        let all = old.chain(built.into_iter().flat_map(|it| it.services.keys()));
+        let is_parted = |name: &&ServiceName| {
+            self.view.http_service(name).is_some_and(|it| !it.subsets.is_empty())
+        };
+        all.filter(is_parted).cloned().collect()
+    }
+
     fn http_change(&self, name: ServiceName) -> Option<Change> {
         let known = self.view.http_service(&name);
         let Some(owner) = http_services::owner(&self.mesh, &self.store, &name) else {
@@ -325,7 +358,7 @@ impl Builder {
             .filter(|(policy, (scope, _))| scope.holds(&self.mesh, &policy.namespace, &held))
             .map(|(policy, _)| policy.clone())
             .collect();
-        let built = http_services::build(&self.store, &self.routings, &owner, name, policies);
+        let built = http_services::build(&self.present(), &self.routings, &owner, name, policies);
         let is_news = known.is_none_or(|known| **known != built);
         is_news.then(|| Change::HttpService(Arc::new(built)))
     }

@@ -8,6 +8,7 @@
 
 mod policies;
 mod routes;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -125,6 +126,8 @@ impl<'a> All<'a> {
             Typed::GrpcRoute(route) => {
                 self.route(object, route, routing::grpc(route, self), warnings);
             }
+            Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
+            Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }

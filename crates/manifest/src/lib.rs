@@ -8,21 +8,26 @@
 
 pub(crate) mod check;
 mod decode;
+pub mod destination_rule;
 mod document;
 mod finding;
 pub mod gateway;
+pub mod honoured;
 pub mod istio;
 mod name;
 mod object;
 pub mod policy;
+pub mod remarks;
 pub mod routes;
 pub mod routing;
 pub mod selector;
 pub mod slice;
 mod source;
 mod spelling;
+pub mod traffic;
 mod unread;
 mod validate;
+pub mod virtual_service;
 pub mod waypoint;
 mod workloads;
 
@@ -123,6 +128,8 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::ReferenceGrant => Typed::ReferenceGrant(typed(json)?),
         Kind::HttpRoute => Typed::HttpRoute(typed(json)?),
         Kind::GrpcRoute => Typed::GrpcRoute(typed(json)?),
+        Kind::DestinationRule => Typed::DestinationRule(typed(json)?),
+        Kind::VirtualService => Typed::VirtualService(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
         Kind::ServiceEntry => Typed::ServiceEntry(typed(json)?),

@@ -15,11 +15,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::destination_rule::DestinationRule;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
 use super::gateway::{Gateway, GatewayClass};
 use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
 use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant};
+use super::virtual_service::VirtualService;
 
 /// A kind of object that Ambit reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -37,6 +39,8 @@ pub enum Kind {
     ReferenceGrant,
     HttpRoute,
     GrpcRoute,
+    DestinationRule,
+    VirtualService,
     AuthorizationPolicy,
     PeerAuthentication,
     ServiceEntry,
@@ -77,7 +81,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 18] = [
+const KINDS: [KindNames; 20] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -88,6 +92,8 @@ const KINDS: [KindNames; 18] = [
     names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
     names(Kind::HttpRoute, "HTTPRoute", "httproutes", true, GATEWAYS),
     names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
+    names(Kind::DestinationRule, "DestinationRule", "destinationrules", true, NETWORKING),
+    names(Kind::VirtualService, "VirtualService", "virtualservices", true, NETWORKING),
     names(
         Kind::AuthorizationPolicy,
         "AuthorizationPolicy",
@@ -211,6 +217,8 @@ pub enum Typed {
     ReferenceGrant(Arc<ReferenceGrant>),
     HttpRoute(Arc<HttpRoute>),
     GrpcRoute(Arc<GrpcRoute>),
+    DestinationRule(Arc<DestinationRule>),
+    VirtualService(Arc<VirtualService>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
@@ -235,6 +243,8 @@ impl Typed {
             Self::ReferenceGrant(_) => Kind::ReferenceGrant,
             Self::HttpRoute(_) => Kind::HttpRoute,
             Self::GrpcRoute(_) => Kind::GrpcRoute,
+            Self::DestinationRule(_) => Kind::DestinationRule,
+            Self::VirtualService(_) => Kind::VirtualService,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
@@ -259,6 +269,8 @@ impl Typed {
             Self::ReferenceGrant(object) => &object.metadata,
             Self::HttpRoute(object) => &object.metadata,
             Self::GrpcRoute(object) => &object.metadata,
+            Self::DestinationRule(object) => &object.metadata,
+            Self::VirtualService(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,

@@ -53,7 +53,7 @@ pub fn read_grant(spec: Value) -> (ReferenceGrantSpec, Option<String>) {
 }
 
 /// What can be read, and which fields are not known.
-fn read<T: DeserializeOwned>(spec: Value) -> Result<(T, Option<String>), String> {
+pub(crate) fn read<T: DeserializeOwned>(spec: Value) -> Result<(T, Option<String>), String> {
     let mut unknown = Vec::new();
     let read = serde_ignored::deserialize(spec, |path| unknown.push(format!("spec.{path}")));
     let read = read.map_err(|error| format!("spec: {error}"))?;

@@ -9,11 +9,13 @@
 
 mod backends;
 mod conditions;
+mod delegates;
 mod filters;
 mod limits;
 mod matches;
 mod parents;
 mod problem;
+mod virtual_services;
 
 use std::sync::Arc;
 
@@ -38,6 +40,8 @@ pub use self::backends::{Backends, Known, grants};
 pub use self::conditions::{conditions, without_parent};
 pub use self::parents::{Parent, ParentKind, Port, entry_ports, parents, service_ports};
 pub use self::problem::Problem;
+pub(crate) use self::virtual_services::check_virtual_service;
+pub use self::virtual_services::{Around, PORT_OF_CHECKS, VirtualRouting, virtual_service};
 
 /// Most that a backend may weigh.
 const WEIGHT_MAX: i64 = 1_000_000;

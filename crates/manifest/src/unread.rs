@@ -54,18 +54,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
         "gateway.networking.k8s.io",
         &["BackendTLSPolicy", "ListenerSet", "TCPRoute", "TLSRoute", "UDPRoute"],
     ),
-    (
-        "networking.istio.io",
-        &[
-            "DestinationRule",
-            "EnvoyFilter",
-            "Gateway",
-            "ProxyConfig",
-            "Sidecar",
-            "VirtualService",
-            "WorkloadGroup",
-        ],
-    ),
+    ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),
     ("security.istio.io", &[]),
 ];
 /// Kinds that enforce something where they are read.
@@ -179,7 +168,7 @@ mod tests {
             ("v1", "PersistentVolumeClaim", Unread::Known),
             ("apps/v1", "Deploymnet", misspelt("Deployment")),
             ("apps/v1", "DaemonSet", Unread::Known),
-            ("networking.istio.io/v1", "VirtualService", Unread::Known),
+            ("networking.istio.io/v1", "EnvoyFilter", Unread::Known),
             ("networking.k8s.io/v1", "NetworkPolicy", Unread::Enforcing),
             ("networking.k8s.io/v1", "Ingress", Unread::Known),
             (

@@ -19,6 +19,7 @@ use super::finding::{Issues, Path};
 use super::object::{Kind, Typed};
 use super::routing;
 use super::spelling::meant_label;
+use super::traffic;
 
 /// Most bytes that all annotations of an object may have together.
 const ANNOTATIONS_SIZE_MAX_BYTES: usize = 256 << 10;
@@ -44,6 +45,8 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             routes::parents(&object.spec, &spec, issues);
             routing::check_grpc(object, issues);
         }
+        Typed::DestinationRule(object) => traffic::check(object, issues),
+        Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
         Typed::AuthorizationPolicy(object) => {
             security::authorization_policy(&object.spec, &spec, issues);
         }

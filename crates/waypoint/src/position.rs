@@ -257,8 +257,16 @@ impl Position for Here {
             _ => None,
         };
         let traffic = traffic(&view, &service.key, port, subset);
+        if let Some(why) = &traffic.refusal {
+            return Err(Unreachable { reason: "traffic_policy", text: why.to_string() });
+        }
+        let has_affinity = service.load_balancing.client_affinity_seconds.is_some();
         let by = match (ask.hash, &traffic.balancing) {
             (Some(hash), _) => By::Hash(hash),
+            // `sessionAffinity: ClientIP` of a Service, where no DestinationRule says otherwise.
+            (None, Balancing::LeastRequest) if has_affinity => {
+                By::Hash(hash_of(&ask.arrival.client.ip().to_string()))
+            }
             (None, Balancing::Random) => By::Chance,
             (None, Balancing::RoundRobin) => {
                 self.turns.set(self.turns.get().wrapping_add(1));

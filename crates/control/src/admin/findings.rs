@@ -11,6 +11,7 @@ use std::fmt;
 use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::WorkloadSelector;
 use ambit_manifest::policy::{self, named_namespaces};
+use ambit_manifest::remarks::Remark;
 use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, meant_label};
 use ambit_model::workload::WorkloadKind;
 use ambit_wire::admin::{Finding, Severity};
@@ -38,6 +39,7 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     found.extend(bounded(gateways::findings(builder)));
     found.extend(bounded(policies(builder)));
     found.extend(bounded(routes(builder)));
+    found.extend(bounded(traffic(builder)));
     found.extend(bounded(slips(builder.store())));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -247,6 +249,30 @@ fn routes(builder: &Builder) -> Vec<Finding> {
                 remedy: "correct the reference, or add what it names".to_owned(),
             });
         }
+    }
+    found.sort_by_key(|finding| finding.severity);
+    found
+}
+
+/// What of VirtualServices and DestinationRules is wrong, or has no effect.
+fn traffic(builder: &Builder) -> Vec<Finding> {
+    let store = builder.store();
+    let mut found = Vec::new();
+    let mut add = |written: Written<'_>, remarks: &[Remark]| {
+        found.extend(remarks.iter().map(|remark| Finding {
+            severity: if remark.is_wrong { Severity::Error } else { Severity::Warning },
+            rule: "traffic".into(),
+            object: written.to_string(),
+            what: format!("{}: {}", remark.at.as_str(), remark.what),
+            remedy: remark.remedy.clone(),
+        }));
+    };
+    for (name, _, remarks) in store.destination_rules().iter() {
+        add(Written::new(Kind::DestinationRule, name), remarks);
+    }
+    for (name, service) in store.virtual_services().iter() {
+        let remarks = builder.virtual_service_remarks(service);
+        add(Written::new(Kind::VirtualService, name), &remarks);
     }
     found.sort_by_key(|finding| finding.severity);
     found

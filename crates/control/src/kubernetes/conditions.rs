@@ -1,8 +1,9 @@
-//! Writes the state of each AuthorizationPolicy and route where its author looks.
+//! Writes the state of each policy, route and traffic resource where its author looks.
 //!
 //! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
 //! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
-//! cannot be read, and from then on it is kept up to date. Only the leader writes, and only what
+//! cannot be read, and from then on it is kept up to date. VirtualServices and DestinationRules get
+//! [`HONOURED`]. Only the leader writes, and only what
 //! changed; conditions of other types are left unchanged.
 
 use std::collections::BTreeMap;
@@ -11,7 +12,9 @@ use std::time::Duration;
 
 use ambit_manifest::Kind;
 use ambit_manifest::ObjectName;
+use ambit_manifest::honoured::{self, HONOURED};
 use ambit_manifest::policy::{self, StatusCondition};
+use ambit_manifest::remarks::Remark;
 use ambit_net::drain::Guard;
 use ambit_words::error_chain;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -116,7 +119,17 @@ impl Conditions {
             let condition = policy::peer_authentication(policy);
             ((Kind::PeerAuthentication, name.clone()), (generation, condition))
         });
-        policies.chain(modes).collect()
+        let remarked = |kind, name: &ObjectName, generation: Option<i64>, remarks: &[Remark]| {
+            ((kind, name.clone()), (generation.unwrap_or_default(), honoured::condition(remarks)))
+        };
+        let rules = builder.store().destination_rules().iter().map(|(name, rule, remarks)| {
+            remarked(Kind::DestinationRule, name, rule.metadata.generation, remarks)
+        });
+        let services = builder.store().virtual_services().iter().map(|(name, service)| {
+            let remarks = builder.virtual_service_remarks(service);
+            remarked(Kind::VirtualService, name, service.metadata.generation, &remarks)
+        });
+        policies.chain(modes).chain(rules).chain(services).collect()
     }
 
     async fn write_changed(&self, written: &mut Written) -> Result<(), ApiError> {
@@ -199,7 +212,11 @@ impl Conditions {
         let Some(object) = answer(policies.get_opt(&name.name)).await? else { return Ok(()) };
         let before = object.data.pointer("/status/conditions").and_then(Value::as_array);
         let mut conditions = before.cloned().unwrap_or_default();
-        let own = conditions.iter().position(|it| it["type"] == TYPE);
+        let kind_of = match kind {
+            Kind::DestinationRule | Kind::VirtualService => HONOURED,
+            _ => TYPE,
+        };
+        let own = conditions.iter().position(|it| it["type"] == kind_of);
         let own = own.map(|index| conditions.remove(index));
         let (generation, condition) = verdict;
         let told = |it: &Value| {
@@ -219,7 +236,7 @@ impl Conditions {
             |it| it["lastTransitionTime"].clone(),
         );
         conditions.push(json!({
-            "type": TYPE,
+            "type": kind_of,
             "status": condition.status,
             "reason": condition.reason,
             "message": condition.message,

@@ -135,6 +135,13 @@ pub(crate) fn endpoints(mesh: &Mesh, name: &ObjectName, entry: &ServiceEntry) ->
         .collect()
 }
 
+/// The uid of the workload that a ServiceEntry lists at an address.
+pub(super) fn endpoint_uid(mesh: &Mesh, entry: &ObjectName, address: &str) -> String {
+    let ObjectName { namespace, name } = entry;
+    let cluster = &mesh.cluster_id;
+    format!("{cluster}/networking.istio.io/ServiceEntry/{namespace}/{name}/{address}")
+}
+
 /// One endpoint, of all hosts or of `only`.
 fn endpoint(
     mesh: &Mesh,
@@ -144,10 +151,7 @@ fn endpoint(
     only: Option<&str>,
 ) -> Workload {
     let ObjectName { namespace, name: entry_name } = name;
-    let uid = format!(
-        "{}/networking.istio.io/ServiceEntry/{namespace}/{entry_name}/{}",
-        mesh.cluster_id, spec.address
-    );
+    let uid = endpoint_uid(mesh, name, &spec.address);
     let mut workload = of_spec(
         mesh,
         Workload::named(uid, namespace.clone(), entry_name.clone()),

@@ -14,9 +14,11 @@ use ambit_manifest::routes::{GrantFrom, ParentRef};
 use ambit_manifest::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
 };
+use ambit_model::Text;
 use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp};
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::view::View;
+use ambit_model::workload::GatewayDestination;
 use k8s_openapi::api::core::v1::Service;
 
 use super::Mesh;
@@ -72,12 +74,13 @@ pub(crate) fn ports(store: &Store, parent: &ParentName) -> Option<Vec<Port>> {
 
 /// What holds for the requests to a service.
 pub(super) fn build(
-    store: &Store,
+    present: &Present<'_>,
     routings: &BTreeMap<RouteName, Routing>,
     owner: &ParentName,
     service: ServiceName,
     policies: Vec<PolicyName>,
 ) -> ServiceHttp {
+    let store = present.store;
     let ports = ports(store, owner).unwrap_or_default();
     let (kind, object) = owner;
     let protocols = match kind {
@@ -98,11 +101,26 @@ pub(super) fn build(
             });
         }
     }
+    let client = clients_namespace(present.view, &service);
+    groups.extend(store.virtual_services().groups(present, &service, &ports, &client));
+    let said = store.destination_rules().of_service(present, &service, owner, &client);
     ServiceHttp {
         protocols: protocols.unwrap_or_default(),
         routes: Routes::new(groups),
         policies,
+        traffic: said.traffic,
+        subsets: said.subsets,
         ..ServiceHttp::named(service)
+    }
+}
+
+/// The namespace from which a service is asked, as Istio's resources see it: that of its waypoint,
+/// else its own.
+fn clients_namespace(view: &View, service: &ServiceName) -> Text {
+    let gateway = view.service(service).and_then(|it| it.waypoint.as_ref());
+    match gateway.map(|it| &it.destination) {
+        Some(GatewayDestination::Hostname(waypoint)) => waypoint.namespace.clone(),
+        _ => service.namespace.clone(),
     }
 }
 

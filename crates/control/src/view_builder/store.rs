@@ -6,6 +6,7 @@
 
 mod naming;
 mod policies;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ use ambit_model::workload::PortMapping;
 use ambit_words::labels::USE_WAYPOINT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::destination_rules::DestinationRules;
 use super::gateways::Gateways;
 use super::known::{KnownPod, Repeated};
 use super::peer_auth::{self, Effective};
@@ -31,6 +33,7 @@ use super::records::{
 use super::routes::{Route, Routes};
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
+use super::virtual_services::VirtualServices;
 use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::Event;
@@ -58,6 +61,8 @@ pub(crate) struct Store {
     peer_selectors: Selectors<ObjectName>,
     gateways: Gateways,
     routes: Routes,
+    destination_rules: DestinationRules,
+    virtual_services: VirtualServices,
     repeated: Repeated,
 }
 
@@ -148,6 +153,12 @@ impl Store {
                 let name = (Kind::GrpcRoute, name);
                 self.routes.put(mesh, name, Some(Route::Grpc(object)), dirty);
             }
+            Typed::DestinationRule(object) => {
+                self.put_destination_rule(mesh, &name, Some(object), dirty);
+            }
+            Typed::VirtualService(object) => {
+                self.put_virtual_service(mesh, &name, Some(object), dirty);
+            }
             Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
             // The machine starts pods from these; the view knows the pods.
             Typed::ServiceAccount(_)
@@ -174,6 +185,8 @@ impl Store {
             kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
                 self.routes.put(mesh, (kind, name), None, dirty);
             }
+            Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),
+            Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
             Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
             Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
         }
@@ -713,7 +726,10 @@ pub(crate) fn selector(selector: Option<&WorkloadSelector>) -> Option<&Labels> {
 }
 
 /// Orders objects from old to young; objects without a time are ordered by name.
-fn age<'a>(metadata: &ObjectMeta, name: &'a ObjectName) -> (Option<i64>, &'a ObjectName) {
+pub(super) fn age<'a>(
+    metadata: &ObjectMeta,
+    name: &'a ObjectName,
+) -> (Option<i64>, &'a ObjectName) {
     let created = metadata.creation_timestamp.as_ref();
     (created.map(|time| time.0.as_second()), name)
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 mod endpoint_slices;
 mod request_policies;
 mod routes;
+mod traffic;
 
 use super::*;
 use crate::registry::{CaptureNotes, PodStatus};

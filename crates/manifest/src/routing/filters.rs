@@ -39,6 +39,11 @@ const NOT_TO_CHANGE: [&str; 9] = [
     "upgrade",
 ];
 
+/// Whether a field says how a message travels, and must not be changed.
+pub(super) fn is_fixed(name: &str) -> bool {
+    NOT_TO_CHANGE.contains(&name)
+}
+
 /// What the filters of a rule or of a backend make.
 #[derive(Debug, Default)]
 pub(super) struct Filters {

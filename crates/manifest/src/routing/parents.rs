@@ -33,7 +33,7 @@ pub enum ParentKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// Its number.
-    pub(crate) number: u16,
+    pub number: u16,
     /// Its name; empty if it has none.
     pub(crate) name: String,
 }

@@ -16,6 +16,8 @@ pub struct TrafficPolicy {
     pub ejection: Option<Ejection>,
     /// How many retries may be under way at once; `None` is [`RetryBudget::DEFAULT`].
     pub retry_budget: Option<RetryBudget>,
+    /// Why no request may be sent, where it would have to be sent in a way that is not possible.
+    pub refusal: Option<Text>,
 }
 
 /// How an endpoint is chosen.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{read_grant, read_route};
-use ambit_manifest::{Kind, Typed};
+use ambit_manifest::{Kind, Typed, destination_rule, virtual_service};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
 };
@@ -240,6 +240,14 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::GrpcRoute => {
             |object| read(Kind::GrpcRoute, object, |it| Ok(read_route(it)), Typed::GrpcRoute)
         }
+        Kind::DestinationRule => |object| {
+            let spec = |spec| Ok(destination_rule::read(spec));
+            read(Kind::DestinationRule, object, spec, Typed::DestinationRule)
+        },
+        Kind::VirtualService => |object| {
+            let spec = |spec| Ok(virtual_service::read(spec));
+            read(Kind::VirtualService, object, spec, Typed::VirtualService)
+        },
         Kind::ReferenceGrant => |object| {
             let spec = |spec| Ok(read_grant(spec));
             read(Kind::ReferenceGrant, object, spec, Typed::ReferenceGrant)

@@ -40,6 +40,7 @@ fn policy(message: proto::TrafficPolicy) -> Result<TrafficPolicy, ConvertError> 
         limits: inner("limits", message.limits, limits)?,
         ejection: optional("ejection", message.ejection, ejection)?,
         retry_budget: message.retry_budget.map(budget),
+        refusal: optional_text(message.refusal),
     })
 }
 
@@ -51,6 +52,7 @@ fn policy_message(policy: &TrafficPolicy) -> proto::TrafficPolicy {
         limits: Some(limits_message(policy.limits)),
         ejection: policy.ejection.map(ejection_message),
         retry_budget: policy.retry_budget.map(budget),
+        refusal: optional_string(&policy.refusal),
     }
 }
 

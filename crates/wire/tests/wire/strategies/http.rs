@@ -279,12 +279,14 @@ fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
     );
     let budget =
         any::<[u32; 2]>().prop_map(|[percent, min_retries]| RetryBudget { percent, min_retries });
-    (balancing(), limits, option::of(ejection), option::of(budget)).prop_map(
-        |(balancing, limits, ejection, retry_budget)| TrafficPolicy {
+    let refusal = option::of(text());
+    (balancing(), limits, option::of(ejection), option::of(budget), refusal).prop_map(
+        |(balancing, limits, ejection, retry_budget, refusal)| TrafficPolicy {
             balancing,
             limits,
             ejection,
             retry_budget,
+            refusal,
         },
     )
 }

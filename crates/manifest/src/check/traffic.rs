@@ -1,0 +1,56 @@
+//! VirtualServices and DestinationRules: hosts and delegates that are not there.
+
+use std::sync::Arc;
+
+use super::All;
+use crate::destination_rule::DestinationRule;
+use crate::routing::{self, Around, Backends};
+use crate::virtual_service::VirtualService;
+use crate::{Finding, Kind, Object, ObjectKey, Typed};
+
+impl All<'_> {
+    /// Warns about what a VirtualService names and is not there.
+    pub(super) fn virtual_service(
+        &self,
+        object: &Object,
+        service: &VirtualService,
+        warnings: &mut Vec<Finding>,
+    ) {
+        let delegates = |namespace: &str, name: &str| {
+            let key = ObjectKey::new(Kind::VirtualService, namespace, name);
+            let Typed::VirtualService(it) = self.objects.get(&key)? else { return None };
+            it.spec.hosts.is_empty().then(|| Arc::clone(it))
+        };
+        let around = Around { backends: self, delegates: &delegates };
+        for remark in routing::virtual_service(service, &around, routing::PORT_OF_CHECKS).missing {
+            warnings.push(object.finding(remark.at.as_str(), remark.what, remark.remedy));
+        }
+        for (index, host) in service.spec.hosts.iter().enumerate() {
+            self.host_exists(object, host, &format!("spec.hosts[{index}]"), warnings);
+        }
+    }
+
+    /// Warns about a DestinationRule for a host that is not there.
+    pub(super) fn destination_rule(
+        &self,
+        object: &Object,
+        rule: &DestinationRule,
+        warnings: &mut Vec<Finding>,
+    ) {
+        self.host_exists(object, &rule.spec.host, "spec.host", warnings);
+    }
+
+    fn host_exists(&self, object: &Object, host: &str, at: &str, warnings: &mut Vec<Finding>) {
+        let namespace = &object.key.namespace;
+        let is_known = host.starts_with('*')
+            || match host.contains('.') {
+                true => Backends::host(self, namespace, host).is_some(),
+                false => Backends::service(self, namespace, host).is_some(),
+            };
+        if !is_known {
+            let what = format!("no Service and no ServiceEntry has the host `{host}`");
+            let remedy = "correct the name, or add what it names";
+            warnings.push(object.finding(at, what, remedy));
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! VirtualServices in, rules out.
+
+use std::collections::BTreeMap;
+
+use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::rule::draw;
+use ambit_model::http::table::RouteTable;
+use ambit_model::names::ServiceName;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::routes::GrantFrom;
+use crate::routing::Port;
+
+/// Services `web` (80), `api` (80 and 90), and the host `out.example.com` (443).
+struct Here;
+
+impl Backends for Here {
+    fn service(&self, namespace: &str, name: &str) -> Option<Known> {
+        let port = |number| Port { number, name: String::new() };
+        let ports = match name {
+            "web" => vec![port(80)],
+            "api" => vec![port(80), port(90)],
+            _ => return None,
+        };
+        Some(Known { name: ServiceName::new(namespace, name), ports })
+    }
+
+    fn host(&self, _: &str, hostname: &str) -> Option<Known> {
+        let ports = vec![Port { number: 443, name: String::new() }];
+        let name = ServiceName::new("edge", hostname);
+        (hostname == "out.example.com").then_some(Known { name, ports })
+    }
+
+    fn is_granted(&self, _: &GrantFrom, _: &str, _: &str) -> bool {
+        true
+    }
+}
+
+fn object(namespace: &str, spec: &Value) -> VirtualService {
+    let object = json!({"apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": {"namespace": namespace, "name": "v"}, "spec": spec});
+    serde_json::from_value(object).expect("a VirtualService")
+}
+
+fn read_at(http: &Value, port: u16) -> VirtualRouting {
+    let around = Around { backends: &Here, delegates: &|_, _| None };
+    virtual_service(&object("shop", &json!({"hosts": ["web"], "http": http})), &around, port)
+}
+
+fn read(http: Value) -> VirtualRouting {
+    read_at(&http, 80)
+}
+
+/// The only rule, of which nothing is said.
+fn rule(route: Value) -> Rule {
+    let read = read(json!([route]));
+    assert_eq!((read.remarks, read.missing), (vec![], vec![]));
+    (*read.rules[0]).clone()
+}
+
+fn said(read: &VirtualRouting) -> Vec<String> {
+    let said = |it: &Remark| {
+        let kind = if it.is_wrong { "wrong" } else { "unhonoured" };
+        format!("{kind} {}", it.at.as_str())
+    };
+    read.remarks.iter().chain(&read.missing).map(said).collect()
+}
+
+/// Which rule, by its name, answers a request for a path with fields.
+fn asked(read: &VirtualRouting, path: &str, fields: &[(&str, &str)]) -> Option<String> {
+    let fields: Vec<(String, String)> =
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let table = RouteTable::new(read.rules.iter().cloned());
+    let namespace = Text::from("shop");
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let head = RequestHead {
+        method: "GET",
+        scheme: "http",
+        host: "web",
+        port: None,
+        path,
+        query,
+        fields: &NamedValues(&fields),
+        client: Client { namespace: Some(&namespace) },
+    };
+    let name = table.find(&head)?.rule.origin.rule_name.clone();
+    Some(name.map(|it| it.to_string()).unwrap_or_default())
+}
+
+fn to(host: &str) -> Value {
+    json!([{"destination": {"host": host}}])
+}
+
+#[test]
+fn the_first_route_that_matches_answers() {
+    let route =
+        |name: &str, matches: Value| json!({"name": name, "match": matches, "route": to("web")});
+    let read = read(json!([
+        route("exact", json!([{"uri": {"exact": "/a"}}])),
+        route("no-case", json!([{"uri": {"prefix": "/Low"}, "ignoreUriCase": true}])),
+        route("header", json!([{"headers": {"End-User": {"exact": "jason"}}}])),
+        route("without", json!([{"withoutHeaders": {"x": {}}, "uri": {"prefix": "/w"}}])),
+        route("query", json!([{"queryParams": {"q": {"regex": "[0-9]+"}}}])),
+        route("own", json!([{"sourceNamespace": "shop", "uri": {"regex": "/o.*"}}])),
+        route("other", json!([{"sourceNamespace": "bank"}])),
+        route("labels", json!([{"sourceLabels": {"app": "x"}}])),
+        route("gateway", json!([{"gateways": ["edge"]}])),
+        route("authority", json!([{"authority": {"prefix": "w"}, "method": {"exact": "POST"}}])),
+        route("port", json!([{"port": 90}])),
+        route("all", json!([])),
+    ]));
+    assert_eq!(said(&read), ["unhonoured spec.http[7].match[0].sourceLabels"]);
+    for (path, fields, expected) in [
+        ("/a", &[][..], "exact"),
+        ("/a/b", &[], "all"),
+        ("/lOW", &[], "no-case"),
+        ("/x", &[("end-user", "jason")], "header"),
+        ("/w", &[], "without"),
+        ("/w", &[("x", "1")], "all"),
+        ("/x?q=12", &[], "query"),
+        ("/x?q=a", &[], "all"),
+        ("/own", &[], "own"),
+    ] {
+        assert_eq!(asked(&read, path, fields).as_deref(), Some(expected), "{path} {fields:?}");
+    }
+    let at_90 = read_at(&json!([route("port", json!([{"port": 90}]))]), 90);
+    assert_eq!(asked(&at_90, "/", &[]).as_deref(), Some("port"));
+}
+
+#[test]
+fn shares_are_as_written_and_ports_are_found() {
+    let backends = |route: Value, port: u16| {
+        let read = read_at(&json!([{"route": route}]), port);
+        let Action::Forward { backends, .. } = &read.rules[0].action else { panic!("it forwards") };
+        let told = backends.iter().map(|it| match &it.destination {
+            Destination::Service { name, port, subset } => {
+                format!(
+                    "{} {}:{port} {}",
+                    it.weight,
+                    name.hostname,
+                    subset.as_deref().unwrap_or("-")
+                )
+            }
+            Destination::Invalid(why) => format!("{} {why}", it.weight),
+        });
+        (told.collect::<Vec<_>>().join(", "), said(&read).join(", "))
+    };
+    let none = String::new;
+    let split = json!([
+        {"destination": {"host": "web", "subset": "v1"}, "weight": 90},
+        {"destination": {"host": "api", "port": {"number": 90}}, "weight": 10},
+        {"destination": {"host": "out.example.com"}}]);
+    let expected = "90 web:80 v1, 10 api:90 -, 0 out.example.com:443 -".to_owned();
+    assert_eq!(backends(split, 80), (expected, none()));
+    assert_eq!(backends(to("api"), 90), ("1 api:90 -".to_owned(), none()));
+    let (told, said) = backends(to("api"), 91);
+    assert!(told.contains("`api` has no port 91"), "{told}");
+    assert_eq!(said, "unhonoured spec.http[0].route[0].destination");
+    let (told, said) = backends(to("gone"), 80);
+    assert!(told.contains("has the host `gone`"), "{told}");
+    assert_eq!(said, "unhonoured spec.http[0].route[0].destination.host");
+}
+
+#[test]
+fn actions_are_those_of_envoy() {
+    let action = |route: Value| rule(route).action;
+    let redirect =
+        action(json!({"redirect": {"uri": "/new", "authority": "b", "redirectCode": 308}}));
+    let expected = Redirect {
+        scheme: None,
+        host: Some("b".into()),
+        port: RedirectPort::OfAuthority,
+        path: Some(PathChange::Full("/new".into())),
+        status: 308,
+    };
+    assert_eq!(redirect, Action::Redirect(expected));
+    let Action::Redirect(redirect) = action(json!({"redirect":
+        {"uri": "%PREFIX()%/new", "derivePort": "FROM_REQUEST_PORT"}}))
+    else {
+        panic!("it redirects")
+    };
+    assert_eq!(redirect.path, Some(PathChange::Prefix("/new".into())));
+    assert_eq!((redirect.port, redirect.status), (RedirectPort::OfListener, 301));
+    let respond = action(json!({"directResponse": {"status": 503, "body": {"string": "no"}}}));
+    assert_eq!(respond, Action::Respond { status: 503, body: "no".into() });
+    let rewrite = |written: Value| match action(json!({"rewrite": written, "route": to("web")})) {
+        Action::Forward { rewrite, .. } => rewrite,
+        other => panic!("{other:?}"),
+    };
+    let both = rewrite(json!({"uri": "/new", "authority": "b"}));
+    assert_eq!(
+        both,
+        Rewrite { host: Some("b".into()), path: Some(PathChange::Prefix("/new".into())) }
+    );
+    let regex = rewrite(json!({"uriRegexRewrite": {"match": "^/v([0-9])/", "rewrite": "/$\\1/"}}));
+    assert_eq!(regex.path.expect("a change").apply("/v2/x", None), "/$2/x");
+    let host = rule(json!({"route": to("web"), "headers": {"request": {"set": {"Host": "c"}}}}));
+    let Action::Forward { rewrite, .. } = host.action else { panic!("it forwards") };
+    assert_eq!((rewrite.host.as_deref(), host.request_headers.set.len()), (Some("c"), 0));
+}
+
+#[test]
+fn limits_faults_retries_and_mirrors_are_kept() {
+    let rule = rule(json!({
+        "route": to("web"),
+        "timeout": "3s",
+        "retries": {"attempts": 3, "perTryTimeout": "1s", "retryOn": "5xx, 429"},
+        "fault": {"delay": {"percentage": {"value": 0.1}, "fixedDelay": "5s"},
+            "abort": {"percentage": {"value": 50}, "grpcStatus": "UNAVAILABLE"}},
+        "mirror": {"host": "api", "port": {"number": 80}}, "mirrorPercentage": {"value": 25},
+        "mirrors": [{"destination": {"host": "web"}}],
+        "corsPolicy": {"allowOrigins": [{"exact": "*"}, {"prefix": "https://a"}], "maxAge": "1h"},
+        "headers": {"response": {"add": {"X-A": "1"}, "remove": ["X-B"]}},
+    }));
+    let seconds = |it| Some(Duration::from_secs(it));
+    assert_eq!(rule.timeouts, Timeouts { request: seconds(3), backend: seconds(1) });
+    let retry = rule.retry.expect("a retry");
+    assert!(retry.is_for_all_methods && retry.attempts == 3);
+    assert!(retry.on.contains(&RetryOn::ServerError) && retry.on.contains(&RetryOn::Status(429)));
+    let part = |numerator| Fraction { numerator, denominator: 1_000_000 };
+    assert_eq!(rule.faults.delay, Some((part(1_000), Duration::from_secs(5))));
+    assert_eq!(rule.faults.abort, Some((part(500_000), Abort::Grpc(14))));
+    let fractions: Vec<_> = rule.mirrors.iter().map(|it| it.fraction).collect();
+    assert_eq!(fractions, [part(250_000), Fraction::ALL]);
+    let cors = rule.cors.expect("cors");
+    assert_eq!(cors.allow_origins, [ValueMatch::Present, ValueMatch::Prefix("https://a".into())]);
+    assert_eq!(rule.response_headers.add, [("x-a".into(), "1".into())]);
+    assert_eq!(rule.response_headers.remove, ["x-b".into()]);
+    let none = super::tests::rule(json!({"route": to("web"), "retries": {"attempts": 0}}));
+    assert_eq!(none.retry.map(|it| (it.attempts, it.is_for_all_methods)), Some((0, false)));
+}
+
+#[test]
+fn a_route_that_is_wrong_answers_500_in_its_place() {
+    for (route, at) in [
+        (
+            json!({"name": "r", "match": [{"uri": {"regex": "("}}], "route": to("web")}),
+            "match[0].uri.regex",
+        ),
+        (json!({"name": "r", "route": to("web"), "timeout": "soon"}), "timeout"),
+        (json!({"name": "r"}), ""),
+        (json!({"name": "r", "route": to("web"), "redirect": {}}), ""),
+        (
+            json!({"name": "r", "route": to("web"), "fault": {"abort": {"httpStatus": 1}}}),
+            "fault.abort.httpStatus",
+        ),
+        (
+            json!({"name": "r", "route": to("web"), "fault": {"delay": {"percent": 5}}}),
+            "fault.delay.fixedDelay",
+        ),
+        (json!({"name": "r", "route": to("web"), "retries": {"attempts": -1}}), "retries.attempts"),
+        (
+            json!({"name": "r", "route": to("web"), "headers": {"request": {"add": {"te": "x"}}}}),
+            "headers",
+        ),
+        (
+            json!({"name": "r", "route": [{"destination": {"host": "web"}, "weight": -1}]}),
+            "route[0].weight",
+        ),
+    ] {
+        let read = read(json!([route.clone(), {"name": "all", "route": to("web")}]));
+        let at = format!("wrong spec.http[0]{}{at}", if at.is_empty() { "" } else { "." });
+        assert_eq!(said(&read), [at], "{route}");
+        let Action::Forward { backends, .. } = &read.rules[0].action else { panic!("it forwards") };
+        assert!(draw(backends, |_| 0).is_err(), "{route}");
+        assert_eq!(read.rules[0].origin.rule_name.as_deref(), Some("r"), "{route}");
+    }
+}
+
+#[test]
+fn fields_without_effect_are_told() {
+    let read = read(json!([{
+        "route": to("web"),
+        "match": [{"statPrefix": "s"}],
+        "retries": {"attempts": 1, "retryOn": "sunday,5xx", "retryRemoteLocalities": false,
+            "retryIgnorePreviousHosts": false},
+        "corsPolicy": {"unmatchedPreflights": "IGNORE"},
+    }]));
+    let at = |field: &str| format!("unhonoured spec.http[0].{field}");
+    let expected = [
+        at("match[0].statPrefix"),
+        at("corsPolicy.unmatchedPreflights"),
+        at("retries.retryRemoteLocalities"),
+        at("retries.retryIgnorePreviousHosts"),
+        at("retries.retryOn"),
+    ];
+    assert_eq!(said(&read), expected);
+}
+
+#[test]
+fn a_delegates_routes_are_put_below_the_one_that_delegates() {
+    let delegates: BTreeMap<&str, VirtualService> = BTreeMap::from([(
+        "team",
+        object(
+            "team",
+            &json!({"http": [
+                {"name": "deep", "match": [{"uri": {"prefix": "/team/deep"}}], "route": to("web")},
+                {"name": "outside", "match": [{"uri": {"prefix": "/other"}}], "route": to("web")},
+                {"name": "rest", "route": to("web"), "timeout": "1s"},
+            ]}),
+        ),
+    )]);
+    let find = |namespace: &str, _: &str| delegates.get(namespace).cloned().map(Arc::new);
+    let around = Around { backends: &Here, delegates: &find };
+    let root = object(
+        "shop",
+        &json!({"hosts": ["web"], "http": [
+            {"name": "root", "match": [{"uri": {"prefix": "/team"}}], "timeout": "9s",
+                "delegate": {"name": "v", "namespace": "team"}},
+            {"delegate": {"name": "v"}},
+            {"name": "all", "route": to("web")},
+        ]}),
+    );
+    let read = virtual_service(&root, &around, 80);
+    let expected = ["unhonoured spec.http[0].delegate", "unhonoured spec.http[1].delegate"];
+    assert_eq!(said(&read), expected);
+    for (path, expected) in
+        [("/team/deep/x", "root-deep"), ("/team/x", "root-rest"), ("/other", "all"), ("/x", "all")]
+    {
+        assert_eq!(asked(&read, path, &[]).as_deref(), Some(expected), "{path}");
+    }
+    let limits: Vec<_> = read.rules.iter().map(|it| it.timeouts.request).collect();
+    let seconds = |it| Some(Duration::from_secs(it));
+    assert_eq!(limits, [seconds(9), seconds(1), None]);
+}

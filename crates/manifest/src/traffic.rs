@@ -1,0 +1,383 @@
+//! What a DestinationRule means: traffic policies, and subsets by labels.
+//!
+//! Istio's way of inheriting is kept. A subset takes over what it does not say itself, field by
+//! field; what is said of a port holds instead of everything else. What cannot be honoured is a
+//! remark. TLS of the application's own towards endpoints cannot be spoken yet, so requests are
+//! refused: they must not travel in another form than the rule asks for.
+
+use std::collections::BTreeMap;
+
+use ambit_model::Text;
+use ambit_model::http::service::Traffic;
+use ambit_model::http::traffic::{
+    Balancing, Ejection, HashKey, Limits, RetryBudget, TrafficPolicy,
+};
+
+use crate::destination_rule::{
+    ClientTls, ConnectionPool, ConsistentHash, DestinationRule, HttpSettings, LoadBalancer,
+    OutlierDetection, PortPolicy, TcpSettings, TrafficPolicy as Written, WrittenBudget,
+};
+use crate::remarks::{Remark, Remarks};
+use crate::validate::names;
+use crate::{FieldPath, ObjectIssues, remarks};
+
+/// What a DestinationRule means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DestinationTraffic {
+    /// What holds for the whole host, if it says so.
+    pub traffic: Option<Traffic>,
+    /// Its subsets.
+    pub subsets: Vec<LabelledSubset>,
+    /// What of it is wrong, or is not honoured.
+    pub remarks: Vec<Remark>,
+}
+
+/// The endpoints that carry labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabelledSubset {
+    /// Its name.
+    pub name: Text,
+    /// The labels that an endpoint must carry.
+    pub labels: BTreeMap<String, String>,
+    /// What holds for it, if that is not what holds for the host.
+    pub traffic: Option<Traffic>,
+}
+
+/// What a DestinationRule means.
+pub fn read(rule: &DestinationRule) -> DestinationTraffic {
+    let at = FieldPath::at("spec");
+    let mut remarks = Remarks::default();
+    if let Some(why) = &rule.unreadable {
+        remarks.wrong(&at, format!("it cannot be read: {why}"), "use what this version knows");
+    }
+    let spec = &rule.spec;
+    if spec.host.is_empty() {
+        remarks.wrong(&at.field("host"), "no host is named", "name a service");
+    }
+    remarks.unhonoured(
+        spec.workload_selector.is_some(),
+        &at.field("workloadSelector"),
+        "a waypoint stands for no single client, so nothing of this rule is in force",
+        "remove `workloadSelector`",
+    );
+    let nothing = Written::default();
+    let own = spec.traffic_policy.as_ref();
+    let at_policy = at.field("trafficPolicy");
+    let traffic = own.map(|own| traffic(own, &at_policy, &mut remarks));
+    let mut subsets: Vec<LabelledSubset> = Vec::new();
+    for (index, subset) in spec.subsets.iter().enumerate() {
+        let at = at.field("subsets").index(index);
+        if let Some(what) = names::dns_label(&subset.name) {
+            remarks.wrong(&at.field("name"), what, "correct the name");
+        }
+        if subsets.iter().any(|it| *it.name == *subset.name) {
+            let what = format!("the subset `{}` is there twice", subset.name);
+            remarks.wrong(&at.field("name"), what, "rename one of the two");
+            continue;
+        }
+        let of_subset = subset.traffic_policy.as_ref();
+        let of_subset = of_subset.map(|of_subset| {
+            let at = at.field("trafficPolicy");
+            // Said once, where it is written.
+            drop(self::traffic(of_subset, &at, &mut remarks));
+            let whole = inherited(of_subset, own.unwrap_or(&nothing));
+            self::traffic(&whole, &at, &mut Remarks::default())
+        });
+        let (name, labels) = (subset.name.as_str().into(), subset.labels.clone());
+        subsets.push(LabelledSubset { name, labels, traffic: of_subset });
+    }
+    DestinationTraffic { traffic, subsets, remarks: remarks.0 }
+}
+
+/// Checks a DestinationRule by itself.
+pub(crate) fn check(rule: &DestinationRule, issues: &mut ObjectIssues) {
+    remarks::report(&read(rule).remarks, issues);
+}
+
+/// A subset's policy with what it does not say itself.
+fn inherited(own: &Written, outer: &Written) -> Written {
+    let mut ports = own.port_level_settings.clone();
+    let is_said = |port: &PortPolicy| {
+        own.port_level_settings.iter().any(|it| it.port.number == port.port.number)
+    };
+    ports.extend(outer.port_level_settings.iter().filter(|it| !is_said(it)).cloned());
+    Written {
+        load_balancer: own.load_balancer.clone().or_else(|| outer.load_balancer.clone()),
+        connection_pool: own.connection_pool.clone().or_else(|| outer.connection_pool.clone()),
+        outlier_detection: own
+            .outlier_detection
+            .clone()
+            .or_else(|| outer.outlier_detection.clone()),
+        tls: own.tls.clone().or_else(|| outer.tls.clone()),
+        retry_budget: own.retry_budget.clone().or_else(|| outer.retry_budget.clone()),
+        port_level_settings: ports,
+        tunnel: None,
+        proxy_protocol: None,
+    }
+}
+
+fn traffic(written: &Written, at: &FieldPath, remarks: &mut Remarks) -> Traffic {
+    for (is_there, field) in
+        [(written.tunnel.is_some(), "tunnel"), (written.proxy_protocol.is_some(), "proxyProtocol")]
+    {
+        let what = "it is not honoured: endpoints are connected to as without it";
+        remarks.unhonoured(is_there, &at.field(field), what, "remove it");
+    }
+    let retry_budget = written.retry_budget.as_ref();
+    let all = Parts {
+        load_balancer: written.load_balancer.as_ref(),
+        connection_pool: written.connection_pool.as_ref(),
+        outlier_detection: written.outlier_detection.as_ref(),
+        tls: written.tls.as_ref(),
+        retry_budget: retry_budget.map(|it| budget(it, &at.field("retryBudget"), remarks)),
+    };
+    let all = all.policy(at, remarks);
+    let mut ports = BTreeMap::new();
+    for (index, port) in written.port_level_settings.iter().enumerate() {
+        let at = at.field("portLevelSettings").index(index);
+        let number = u16::try_from(port.port.number).ok().filter(|it| *it > 0);
+        let Some(number) = number else {
+            let at = at.field("port").field("number");
+            let what = format!("{} is no port", port.port.number);
+            remarks.wrong(&at, what, "use 1 to 65535");
+            continue;
+        };
+        let parts = Parts {
+            load_balancer: port.load_balancer.as_ref(),
+            connection_pool: port.connection_pool.as_ref(),
+            outlier_detection: port.outlier_detection.as_ref(),
+            tls: port.tls.as_ref(),
+            retry_budget: all.retry_budget,
+        };
+        ports.insert(number, parts.policy(&at, remarks));
+    }
+    Traffic { all, ports }
+}
+
+/// What can be said of a host and of a port of it alike.
+struct Parts<'a> {
+    load_balancer: Option<&'a LoadBalancer>,
+    connection_pool: Option<&'a ConnectionPool>,
+    outlier_detection: Option<&'a OutlierDetection>,
+    tls: Option<&'a ClientTls>,
+    retry_budget: Option<RetryBudget>,
+}
+
+impl Parts<'_> {
+    fn policy(&self, at: &FieldPath, remarks: &mut Remarks) -> TrafficPolicy {
+        let balancing = self.load_balancer;
+        let balancing = balancing.map(|it| balancing_of(it, &at.field("loadBalancer"), remarks));
+        let pool = self.connection_pool;
+        let limits = pool.map(|it| limits(it, &at.field("connectionPool"), remarks));
+        let outliers = self.outlier_detection;
+        let ejection = outliers.map(|it| ejection(it, &at.field("outlierDetection"), remarks));
+        TrafficPolicy {
+            balancing: balancing.unwrap_or_default(),
+            limits: limits.unwrap_or_default(),
+            ejection,
+            retry_budget: self.retry_budget,
+            refusal: self.tls.and_then(|it| refusal(it, &at.field("tls"), remarks)),
+        }
+    }
+}
+
+fn balancing_of(written: &LoadBalancer, at: &FieldPath, remarks: &mut Remarks) -> Balancing {
+    for (is_there, field, what) in [
+        (
+            written.locality_lb_setting.is_some(),
+            "localityLbSetting",
+            "it is not honoured: nearness is what `trafficDistribution` of the Service says",
+        ),
+        (
+            written.warmup.is_some(),
+            "warmup",
+            "it is not honoured: a new endpoint gets its full share at once",
+        ),
+        (
+            written.warmup_duration_secs.is_some(),
+            "warmupDurationSecs",
+            "it is not honoured: a new endpoint gets its full share at once",
+        ),
+    ] {
+        remarks.unhonoured(is_there, &at.field(field), what, "remove it");
+    }
+    if let Some(hash) = &written.consistent_hash {
+        if written.simple.is_some() {
+            let what = "`simple` and `consistentHash` exclude each other";
+            remarks.wrong(at, what, "remove one of the two");
+        }
+        return hashed(hash, &at.field("consistentHash"), remarks);
+    }
+    match written.simple.as_deref().unwrap_or("UNSPECIFIED") {
+        "UNSPECIFIED" | "LEAST_REQUEST" | "LEAST_CONN" => Balancing::LeastRequest,
+        "RANDOM" => Balancing::Random,
+        "ROUND_ROBIN" => Balancing::RoundRobin,
+        "PASSTHROUGH" => {
+            let what = "a waypoint always chooses the endpoint itself: the least busy one";
+            remarks.unhonoured(true, &at.field("simple"), what, "use another value");
+            Balancing::LeastRequest
+        }
+        other => {
+            let what = format!("endpoints cannot be chosen by `{other}`");
+            let remedy = "use LEAST_REQUEST, RANDOM or ROUND_ROBIN";
+            remarks.wrong(&at.field("simple"), what, remedy);
+            Balancing::LeastRequest
+        }
+    }
+}
+
+fn hashed(written: &ConsistentHash, at: &FieldPath, remarks: &mut Remarks) -> Balancing {
+    let size = "the algorithm is rendezvous hashing, which has no table: a size has no effect";
+    for (is_there, field) in [
+        (written.ring_hash.is_some(), "ringHash"),
+        (written.maglev.is_some(), "maglev"),
+        (written.minimum_ring_size.is_some(), "minimumRingSize"),
+    ] {
+        remarks.unhonoured(is_there, &at.field(field), size, "remove it");
+    }
+    let mut keys = Vec::new();
+    if let Some(name) = &written.http_header_name {
+        if let Some(what) = names::field_name(name) {
+            remarks.wrong(&at.field("httpHeaderName"), what, "correct the name");
+        }
+        keys.push(HashKey::Header(name.to_ascii_lowercase().into()));
+    }
+    if let Some(cookie) = &written.http_cookie {
+        let at = at.field("httpCookie");
+        let what = "attributes of a cookie are not written";
+        let is_there = cookie.attributes.is_some();
+        remarks.unhonoured(is_there, &at.field("attributes"), what, "remove them");
+        keys.push(HashKey::Cookie {
+            name: cookie.name.as_str().into(),
+            path: cookie.path.as_deref().map(Text::from),
+            lifetime: remarks.duration(cookie.ttl.as_deref(), &at.field("ttl")),
+        });
+    }
+    if let Some(name) = &written.http_query_parameter_name {
+        keys.push(HashKey::Parameter(name.as_str().into()));
+    }
+    if written.use_source_ip == Some(true) {
+        keys.push(HashKey::SourceIp);
+    }
+    if keys.len() != 1 {
+        let what = format!("it names {} things to hash", keys.len());
+        remarks.wrong(at, what, "name exactly one");
+    }
+    keys.into_iter().next().map_or(Balancing::LeastRequest, Balancing::Hash)
+}
+
+fn limits(written: &ConnectionPool, at: &FieldPath, remarks: &mut Remarks) -> Limits {
+    let (tcp, http) = (TcpSettings::default(), HttpSettings::default());
+    let tcp = written.tcp.as_ref().unwrap_or(&tcp);
+    let http = written.http.as_ref().unwrap_or(&http);
+    let (at_tcp, at_http) = (at.field("tcp"), at.field("http"));
+    for (is_there, at) in [
+        (tcp.tcp_keepalive.is_some(), at_tcp.field("tcpKeepalive")),
+        (tcp.max_connection_duration.is_some(), at_tcp.field("maxConnectionDuration")),
+        (http.max_concurrent_streams.is_some(), at_http.field("maxConcurrentStreams")),
+        (http.use_client_protocol == Some(true), at_http.field("useClientProtocol")),
+        (
+            http.h2_upgrade_policy.as_deref().is_some_and(|it| it == "UPGRADE"),
+            at_http.field("h2UpgradePolicy"),
+        ),
+    ] {
+        let remedy = "remove it; a port's version is set by its `appProtocol`";
+        remarks.unhonoured(is_there, &at, "it is not honoured", remedy);
+    }
+    // Zero is Istio's way to say nothing.
+    let mut limit = |number, at: FieldPath| remarks.number(number, &at).filter(|it| *it > 0);
+    let connections = limit(tcp.max_connections, at_tcp.field("maxConnections"));
+    let pending = at_http.field("http1MaxPendingRequests");
+    let pending_requests = limit(http.max_pending_requests, pending);
+    let requests = limit(http.max_requests, at_http.field("http2MaxRequests"));
+    let per_connection = at_http.field("maxRequestsPerConnection");
+    let requests_per_connection = limit(http.max_requests_per_connection, per_connection);
+    let retries = limit(http.max_retries, at_http.field("maxRetries"));
+    let at_connect = at_tcp.field("connectTimeout");
+    let connect_timeout = remarks.duration(tcp.connect_timeout.as_deref(), &at_connect);
+    let of_http = remarks.duration(http.idle_timeout.as_deref(), &at_http.field("idleTimeout"));
+    let of_tcp = remarks.duration(tcp.idle_timeout.as_deref(), &at_tcp.field("idleTimeout"));
+    Limits {
+        connections,
+        pending_requests,
+        requests,
+        retries,
+        requests_per_connection,
+        connect_timeout: connect_timeout.filter(|it| !it.is_zero()),
+        idle_timeout: of_http.or(of_tcp).filter(|it| !it.is_zero()),
+    }
+}
+
+fn ejection(written: &OutlierDetection, at: &FieldPath, remarks: &mut Remarks) -> Ejection {
+    let usual = Ejection::default();
+    let min_health = remarks.number(written.min_health_percent, &at.field("minHealthPercent"));
+    remarks.unhonoured(
+        min_health.is_some_and(|it| it > 0),
+        &at.field("minHealthPercent"),
+        "it is not honoured: ejection goes on whatever part of the endpoints is left",
+        "limit ejection by `maxEjectionPercent`",
+    );
+    let older = remarks.number(written.consecutive_errors, &at.field("consecutiveErrors"));
+    let gateway =
+        remarks.number(written.consecutive_gateway_errors, &at.field("consecutiveGatewayErrors"));
+    let all = remarks.number(written.consecutive_5xx_errors, &at.field("consecutive5xxErrors"));
+    let at_local = at.field("consecutiveLocalOriginFailures");
+    let local = remarks.number(written.consecutive_local_origin_failures, &at_local);
+    let interval = remarks.duration(written.interval.as_deref(), &at.field("interval"));
+    let at_base = at.field("baseEjectionTime");
+    let base_time = remarks.duration(written.base_ejection_time.as_deref(), &at_base);
+    let at_percent = at.field("maxEjectionPercent");
+    let max_percent = remarks.number(written.max_ejection_percent, &at_percent);
+    if max_percent.is_some_and(|it| it > 100) {
+        remarks.wrong(&at_percent, "there are no more than 100 percent", "use 0 to 100");
+    }
+    Ejection {
+        consecutive_5xx: all.unwrap_or(usual.consecutive_5xx),
+        consecutive_gateway_errors: gateway.or(older).unwrap_or(usual.consecutive_gateway_errors),
+        splits_local_errors: written.split_external_local_origin_errors.unwrap_or_default(),
+        consecutive_local_errors: local.unwrap_or(usual.consecutive_local_errors),
+        interval: interval.filter(|it| !it.is_zero()).unwrap_or(usual.interval),
+        base_time: base_time.filter(|it| !it.is_zero()).unwrap_or(usual.base_time),
+        max_percent: max_percent.filter(|it| *it > 0).unwrap_or(usual.max_percent).min(100),
+    }
+}
+
+fn budget(written: &WrittenBudget, at: &FieldPath, remarks: &mut Remarks) -> RetryBudget {
+    let at_percent = at.field("percent");
+    let percent = written.percent.unwrap_or(f64::from(RetryBudget::DEFAULT.percent));
+    if !(0.0..=100.0).contains(&percent) {
+        remarks.wrong(&at_percent, format!("{percent} is no percentage"), "use 0 to 100");
+    }
+    let min = remarks.number(written.min_retry_concurrency, &at.field("minRetryConcurrency"));
+    RetryBudget {
+        // A number of percent is at most 100, and whole.
+        percent: format!("{:.0}", percent.clamp(0.0, 100.0)).parse().unwrap_or_default(),
+        min_retries: min.unwrap_or(RetryBudget::DEFAULT.min_retries),
+    }
+}
+
+/// Why requests are refused where TLS is asked for that cannot be spoken.
+fn refusal(written: &ClientTls, at: &FieldPath, remarks: &mut Remarks) -> Option<Text> {
+    let mode = written.mode.as_deref().unwrap_or("DISABLE");
+    match mode {
+        // What is between proxies is the mesh's own in any case.
+        "DISABLE" | "ISTIO_MUTUAL" => None,
+        "SIMPLE" | "MUTUAL" => {
+            let what = format!(
+                "a waypoint cannot speak TLS of mode {mode} with endpoints: requests are refused"
+            );
+            let remedy = "let the application speak TLS itself, or remove `tls`: the mesh encrypts";
+            remarks.unhonoured(true, &at.field("mode"), what, remedy);
+            Some(format!("the DestinationRule asks for TLS of mode {mode}").into())
+        }
+        other => {
+            let what = format!("there is no mode `{other}`: requests are refused");
+            let remedy = "use DISABLE, or ISTIO_MUTUAL for what the mesh does anyway";
+            remarks.wrong(&at.field("mode"), what, remedy);
+            Some(format!("the DestinationRule asks for TLS of the unknown mode {other}").into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
