@@ -37,6 +37,7 @@ fn requests_are_routed_and_judged() {
     bytes_pass(&machine);
     routed(&machine);
     judged(&machine);
+    explained(&machine);
     counted(&machine);
     nothing_goes_around(&machine);
     machine.down();
@@ -116,6 +117,26 @@ fn judged(machine: &Machine) {
     let script = "exec 3<>/dev/tcp/web.app/80 && printf '\\x16\\x03\\x01' >&3; timeout 5 cat <&3";
     let said = machine.bash("client/load", script);
     assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
+}
+
+/// What the commands say is what happened above.
+fn explained(machine: &Machine) {
+    let why = |words: &str| {
+        let all = format!("why client/load app/web:80 {words} -o json");
+        let text = machine.run(&all.split(' ').collect::<Vec<_>>());
+        serde_json::from_str::<serde_json::Value>(&text).expect("it prints JSON")
+    };
+    let allowed = why("--method GET --path /a/b");
+    assert_eq!(allowed["decision"], "allow", "{allowed}");
+    assert_eq!(allowed["policy"]["name"], "app/read-only", "{allowed}");
+    let denied = why("--method DELETE --path /a");
+    assert_eq!(denied["decision"], "deny", "{denied}");
+    let nowhere = why("--method GET --path /other");
+    assert_eq!(nowhere["request"]["status"], 404, "{nowhere}");
+    let list = machine.run(&["get", "routes", "-n", "app"]);
+    assert!(list.contains("web"), "{list}");
+    let table = machine.run(&["routes", "app/web"]);
+    assert!(table.contains("/gone") && table.contains("app/web"), "{table}");
 }
 
 fn counted(machine: &Machine) {
