@@ -22,3 +22,4 @@ mod scale;
 #[path = "../shared/stray.rs"]
 mod stray;
 mod upgrade;
+mod waypoint;
