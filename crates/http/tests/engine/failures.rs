@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use ambit_http::engine::Speaks;
 use ambit_http::engine::record::Flags;
-use ambit_model::http::rule::{Retry, RetryOn};
+use ambit_model::http::rule::{Destination, Fraction, Mirror, Retry, RetryOn};
 use ambit_model::http::traffic::{Ejection, RetryBudget, TrafficPolicy};
+use ambit_model::names::ServiceName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
@@ -225,5 +226,29 @@ fn a_slow_client_is_not_the_endpoints_fault() {
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 408");
+    });
+}
+
+#[test]
+fn a_copy_is_whole_and_sent_once_although_the_request_is_sent_again() {
+    run(async |bed| {
+        bed.answers("web-1", BAD);
+        bed.answers("web-2", OK);
+        let copied = bed.hears("shadow-1", OK);
+        bed.route(|rule| {
+            rule.retry = retry(&[RetryOn::Status(503)]);
+            let name = ServiceName::new("app", "shadow");
+            let destination = Destination::Service { name, port: 80, subset: None };
+            rule.mirrors = vec![Mirror { destination, fraction: Fraction::ALL }];
+        });
+        assert!(bed.ask(&request("PUT")).await.starts_with("HTTP/1.1 200 "));
+        assert_eq!(bed.last().attempts, 2);
+        for _ in 0..100 {
+            if copied.borrow().ends_with("body") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(copied.borrow().matches("body").count(), 1, "{}", copied.borrow());
     });
 }
