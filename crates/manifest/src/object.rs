@@ -18,7 +18,9 @@ use serde_json::Value;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
 use super::gateway::{Gateway, GatewayClass};
-use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
+use super::istio::{
+    AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
+};
 use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant};
 
 /// A kind of object that Ambit reads.
@@ -39,6 +41,7 @@ pub enum Kind {
     GrpcRoute,
     AuthorizationPolicy,
     PeerAuthentication,
+    RequestAuthentication,
     ServiceEntry,
     WorkloadEntry,
     GatewayClass,
@@ -77,7 +80,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 18] = [
+const KINDS: [KindNames; 19] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -96,6 +99,13 @@ const KINDS: [KindNames; 18] = [
         SECURITY,
     ),
     names(Kind::PeerAuthentication, "PeerAuthentication", "peerauthentications", true, SECURITY),
+    names(
+        Kind::RequestAuthentication,
+        "RequestAuthentication",
+        "requestauthentications",
+        true,
+        SECURITY,
+    ),
     names(Kind::ServiceEntry, "ServiceEntry", "serviceentries", true, NETWORKING),
     names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
     names(Kind::GatewayClass, "GatewayClass", "gatewayclasses", false, GATEWAYS),
@@ -213,6 +223,7 @@ pub enum Typed {
     GrpcRoute(Arc<GrpcRoute>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
+    RequestAuthentication(Arc<RequestAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
     WorkloadEntry(Arc<WorkloadEntry>),
     GatewayClass(Arc<GatewayClass>),
@@ -237,6 +248,7 @@ impl Typed {
             Self::GrpcRoute(_) => Kind::GrpcRoute,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
+            Self::RequestAuthentication(_) => Kind::RequestAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
             Self::WorkloadEntry(_) => Kind::WorkloadEntry,
             Self::GatewayClass(_) => Kind::GatewayClass,
@@ -261,6 +273,7 @@ impl Typed {
             Self::GrpcRoute(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
+            Self::RequestAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,
             Self::WorkloadEntry(object) => &object.metadata,
             Self::GatewayClass(object) => &object.metadata,

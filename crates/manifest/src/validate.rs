@@ -3,6 +3,7 @@
 //! Each object is checked alone here; `manifest::check` checks references between objects. Nothing
 //! here may change an object.
 
+pub(crate) mod authentication;
 pub(crate) mod core;
 pub(crate) mod gateways;
 pub mod names;
@@ -49,6 +50,9 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         }
         Typed::PeerAuthentication(object) => {
             security::peer_authentication(&object.spec, &spec, issues);
+        }
+        Typed::RequestAuthentication(object) => {
+            authentication::request_authentication(&object.spec, &spec, issues);
         }
         Typed::ServiceEntry(object) => {
             let namespace = object.metadata.namespace.as_deref().unwrap_or("default");

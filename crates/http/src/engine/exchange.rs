@@ -3,6 +3,7 @@
 //! | step | function |
 //! |---|---|
 //! | the path is normalised, the client is named | [`Exchange::prepare`] |
+//! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
 //! | policies judge | [`Exchange::judge`] |
 //! | faults, limits, backend, mirrors | [`Exchange::forward`] |
@@ -22,11 +23,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::authorize::Decision;
-use ambit_model::http::authorize::{Asked, RequestDecision};
+use ambit_model::http::authorize::{Asked, RequestDecision, Token};
 use ambit_model::http::head::Client;
 use ambit_model::http::rule::{
     Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, draw,
 };
+use ambit_tls::jwt::Verified;
 use tokio::time::{Instant, sleep};
 
 use crate::engine::answer::{Answer, is_grpc};
@@ -36,7 +38,7 @@ use crate::engine::position::{Arrival, Goal, Position, Rules as _};
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
-use crate::engine::{Engine, cors, filters, heads};
+use crate::engine::{Engine, authenticate, cors, filters, heads};
 use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
 use crate::head::RequestHead;
 
@@ -78,6 +80,8 @@ struct Exchange<'a, P: Position, B, R> {
     body: Replay<B>,
     respond: R,
     record: Record,
+    /// What was verified of its token.
+    token: Option<Verified>,
     /// The rule that answers, and how much of the path its match has matched.
     rule: Option<(Arc<Rule>, Option<usize>)>,
     /// By when all of it must have ended.
@@ -114,6 +118,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         body: Replay::new(body, engine.settings.replay_bytes, has_body),
         respond,
         record,
+        token: None,
         rule: None,
         deadline: None,
         reserved: None,
@@ -176,6 +181,7 @@ pub(crate) fn note(record: &mut Record, answer: &Answer) {
 impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     async fn run(&mut self) -> Result<(), Ended> {
         self.prepare()?;
+        self.authenticate()?;
         self.route()?;
         self.judge()?;
         self.faults().await?;
@@ -195,6 +201,14 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let id = || request_id(&self.engine.position);
         let own_name = self.engine.position.own_name();
         filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)
+    }
+
+    /// Verifies the request's tokens, which routes and policies may then ask for.
+    fn authenticate(&mut self) -> Result<(), Ended> {
+        let (head, scheme) = (&mut self.head, self.arrival.scheme.as_str());
+        let sets = &self.engine.key_sets;
+        self.token = authenticate::authenticate(self.rules.authentication(), head, scheme, sets)?;
+        Ok(())
     }
 
     /// Finds the rule.
@@ -245,7 +259,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             remote_ip: self.arrival.source.ip(),
             destination: self.arrival.destination,
             server_name: None,
-            token: None,
+            token: self.token.as_ref().map(|it| it as &dyn Token),
         };
         let judgement = self.rules.judge(&asked);
         let denial = match judgement.decision {

@@ -85,7 +85,7 @@ fn targets(spec: &AuthorizationPolicySpec, at: &Path, issues: &mut Issues) {
 }
 
 /// Checks the selector of a policy.
-fn selector(selector: &WorkloadSelector, at: &Path, issues: &mut Issues) {
+pub(super) fn selector(selector: &WorkloadSelector, at: &Path, issues: &mut Issues) {
     let at = at.field("matchLabels");
     for (key, value) in &selector.match_labels {
         if key.contains('*') || value.contains('*') {
