@@ -42,9 +42,7 @@ pub enum Refusal {
     #[error("Jwt is too long")]
     TooLong,
     /// It has not three parts.
-    #[error(
-        "Jwt is not in the form of Header.Payload.Signature with two dots and 3 sections"
-    )]
+    #[error("Jwt is not in the form of Header.Payload.Signature with two dots and 3 sections")]
     Form,
     /// Its payload is no JSON object, or names something twice.
     #[error("Jwt payload is an invalid JSON")]

@@ -47,9 +47,8 @@ fn a_token_names_the_client_for_policies_and_endpoints() {
         let heard = bed.hears("web-1", OK);
         *bed.world.authentication.borrow_mut() = trusting(vec![rule()]);
         // What a policy asks for.
-        *bed.world.denies.borrow_mut() = Some(|asked| {
-            asked.token.is_none_or(|token| token.principal() != "https://login/ann")
-        });
+        *bed.world.denies.borrow_mut() =
+            Some(|asked| asked.token.is_none_or(|token| token.principal() != "https://login/ann"));
         let fields = format!("Authorization: bearer {ANN}\r\nX-Group: root\r\n");
         let answer = bed.ask(&request("/", &fields)).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -71,8 +70,9 @@ fn without_a_token_a_request_passes_and_names_nobody() {
     run(async |bed| {
         let heard = bed.hears("web-1", OK);
         *bed.world.authentication.borrow_mut() = trusting(vec![rule()]);
-        let answer = bed.ask(&request("/", "X-Group: admin\r\nAuthorization: Basic eA==\r\n"));
-        assert!(answer.await.starts_with("HTTP/1.1 200 "));
+        let fields = "X-Group: admin\r\nAuthorization: Basic eA==\r\n";
+        let answer = bed.ask(&request("/", fields)).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         let sent = heard.borrow().to_ascii_lowercase();
         assert!(!sent.contains("x-group") && sent.contains("authorization: basic"), "{sent}");
     });

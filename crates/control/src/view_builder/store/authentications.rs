@@ -19,8 +19,9 @@ impl Store {
         object: Option<Arc<RequestAuthentication>>,
         dirty: &mut Dirty,
     ) {
-        let is_meant =
-            |namespace: &str| name.namespace == mesh.root_namespace || *name.namespace == *namespace;
+        let is_meant = |namespace: &str| {
+            name.namespace == mesh.root_namespace || *name.namespace == *namespace
+        };
         let services = self.services.keys().filter(|it| is_meant(&it.namespace));
         dirty.services.extend(services.map(|it| services::service_name(mesh, it)));
         dirty.services.extend(self.hosts.keys().filter(|it| is_meant(&it.namespace)).cloned());

@@ -8,7 +8,10 @@ use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subs
 use ambit_model::names::{PolicyName, ServiceName};
 
 use super::super::{ConvertError, Problem, each, known, port, text};
-use super::{authentication, by_name, inner, optional, optional_string, optional_text, rule, strings, traffic};
+use super::{
+    authentication, by_name, inner, optional, optional_string, optional_text, rule, strings,
+    traffic,
+};
 use crate::proto::ambit::http as proto;
 
 impl TryFrom<proto::Service> for ServiceHttp {

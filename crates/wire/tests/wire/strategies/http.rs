@@ -312,15 +312,19 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         traffic(),
         btree_map(word(), subset, 0..3),
     )
-        .prop_map(|(service, protocols, groups, policies, authentication, traffic, subsets)| ServiceHttp {
-            service,
-            protocols,
-            routes: Routes::new(groups),
-            policies,
-            authentication,
-            traffic,
-            subsets,
-        })
+        .prop_map(
+            |(service, protocols, groups, policies, authentication, traffic, subsets)| {
+                ServiceHttp {
+                    service,
+                    protocols,
+                    routes: Routes::new(groups),
+                    policies,
+                    authentication,
+                    traffic,
+                    subsets,
+                }
+            },
+        )
 }
 
 fn authentication() -> impl Strategy<Value = Authentication> {
