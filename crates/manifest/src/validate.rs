@@ -52,6 +52,9 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             security::peer_authentication(&object.spec, &spec, issues);
         }
         Typed::RequestAuthentication(object) => {
+            if let Some(selector) = &object.spec.selector {
+                security::selector(selector, &spec.field("selector"), issues);
+            }
             authentication::request_authentication(&object.spec, &spec, issues);
         }
         Typed::ServiceEntry(object) => {

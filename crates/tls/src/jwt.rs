@@ -26,7 +26,8 @@ const CLOCK_LEEWAY: Duration = Duration::from_secs(60);
 /// Claims that are lists separated by spaces, in every token.
 const SPACE_DELIMITED: [&str; 2] = ["scope", "permission"];
 
-/// A token that was verified.
+/// A token that was verified. Its claims are what the issuer has signed; that they are true is the
+/// issuer's affair.
 #[derive(Clone)]
 pub struct Verified {
     principal: String,
@@ -35,7 +36,7 @@ pub struct Verified {
     space_delimited: Vec<Text>,
 }
 
-/// Why a token is refused.
+/// Why a token is refused. The text is what the client reads; it says nothing of the token itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It is longer than any issuer's.
@@ -73,7 +74,9 @@ pub enum Refusal {
     Signature,
 }
 
-/// Verifies a token against one issuer's rule and keys.
+/// Verifies a token against one issuer's rule and keys. `token` is the compact form of RFC 7515,
+/// section 7.1. `keys` is `None` where the issuer's keys are not known: then all its tokens are
+/// refused. A token without `exp` never expires, as in Envoy.
 pub fn verify(
     token: &str,
     rule: &JwtRule,
@@ -117,6 +120,7 @@ pub fn verify(
     })
 }
 
+/// RFC 7519, sections 4.1.4 to 4.1.6: seconds since 1970, maybe with a fraction.
 fn in_time(claims: &Map<String, Value>, now: SystemTime) -> Result<(), Refusal> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let leeway = CLOCK_LEEWAY.as_secs_f64();
@@ -150,7 +154,8 @@ impl Verified {
         &self.payload
     }
 
-    /// A claim as a field takes it, if it is a text, a number or a truth value.
+    /// A claim as a field takes it, if it is a text, a whole number or a truth value. Lists and
+    /// objects have no form that all readers share.
     pub fn claim_text(&self, keys: &[Text]) -> Option<String> {
         match self.claim(keys)? {
             Value::String(text) => Some(text.clone()),
@@ -160,11 +165,13 @@ impl Verified {
         }
     }
 
+    /// The claim found by `keys`, one within the other.
     fn claim(&self, keys: &[Text]) -> Option<&Value> {
         let (first, rest) = keys.split_first()?;
         rest.iter().try_fold(self.claims.get(&**first)?, |value, key| value.get(&**key))
     }
 
+    /// Whether the text of a claim is a list, separated by spaces (RFC 8693, section 4.2).
     fn is_list(&self, keys: &[Text]) -> bool {
         let [name] = keys else { return false };
         SPACE_DELIMITED.contains(&&**name) || self.space_delimited.contains(name)
@@ -207,6 +214,7 @@ impl<'de> Deserialize<'de> for Unique {
     }
 }
 
+/// Builds the value as serde_json does, and stops at the second of two equal names.
 struct UniqueVisitor;
 
 impl<'de> Visitor<'de> for UniqueVisitor {

@@ -6,6 +6,7 @@ use ambit_model::http::authentication::{Authentication, JwtRule};
 use super::requests::{Target, Unenforceable, targets, wrong};
 use crate::istio::{self, RequestAuthentication};
 use crate::validate::authentication::request_authentication;
+use crate::validate::security;
 use crate::{FieldPath, ObjectIssues};
 
 /// What it is attached to; nothing for one that selects workloads, a namespace or the mesh.
@@ -41,6 +42,9 @@ fn read(
     }
     authentication_targets(object, root_namespace)?;
     let mut issues = ObjectIssues::default();
+    if let Some(selector) = &object.spec.selector {
+        security::selector(selector, &at.field("selector"), &mut issues);
+    }
     request_authentication(&object.spec, &at, &mut issues);
     if let Some(issue) = issues.errors.first() {
         return Err(wrong(&issue.path, format!("{}; {}", issue.what, issue.remedy)));

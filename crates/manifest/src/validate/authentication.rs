@@ -1,18 +1,14 @@
 //! Rules for RequestAuthentication.
 
-use super::security;
 use crate::finding::{Issues, Path};
 use crate::istio::{JwtRule, RequestAuthenticationSpec};
 
-/// Checks a RequestAuthentication.
+/// Checks a RequestAuthentication, without the labels that it selects.
 pub(crate) fn request_authentication(
     spec: &RequestAuthenticationSpec,
     at: &Path,
     issues: &mut Issues,
 ) {
-    if let Some(selector) = &spec.selector {
-        security::selector(selector, &at.field("selector"), issues);
-    }
     let has_targets = spec.target_ref.is_some() || spec.target_refs.is_some();
     if spec.selector.is_some() && has_targets {
         issues.error(

@@ -1,3 +1,5 @@
+//! Tokens that are right, wrong, and meant to deceive.
+
 use std::sync::LazyLock;
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
