@@ -19,7 +19,11 @@ const MAX_KEYS: usize = 32;
 /// The longest text of a set that is read.
 const MAX_SET_BYTES: usize = 256 << 10;
 
-/// The public keys of an issuer.
+/// How long an Ed25519 public key is.
+const ED25519_SIZE_BYTES: usize = 32;
+
+/// The public keys of an issuer. A key whose `use` is another than `sig` is left out; one with an
+/// `alg` is good for that algorithm alone.
 #[derive(Debug, Default)]
 pub struct KeySet {
     keys: Vec<Key>,
@@ -33,6 +37,8 @@ struct Key {
     material: Material,
 }
 
+/// The key itself. Each kind has its own algorithms, so a token cannot choose how it is verified: a
+/// public RSA key is never taken for the secret of an HMAC.
 #[derive(Debug)]
 enum Material {
     Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
@@ -154,7 +160,12 @@ impl Key {
                     _ => Material::P521(point),
                 }
             }
-            ("OKP", Some("Ed25519")) => Material::Ed25519(octets(wire.x.as_deref())?),
+            // RFC 8032, section 5.1.5.
+            ("OKP", Some("Ed25519")) => {
+                let point =
+                    octets(wire.x.as_deref()).filter(|it| it.len() == ED25519_SIZE_BYTES)?;
+                Material::Ed25519(point)
+            }
             _ => return None,
         };
         Some(Self { id: wire.kid, algorithm: wire.alg, material })
