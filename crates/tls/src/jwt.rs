@@ -5,6 +5,14 @@
 //! No claim is believed before. What two readers could understand in two ways (a name twice in an
 //! object) is refused. A token is a secret: it is never part of an error. The texts of errors are
 //! Envoy's, which clients may compare.
+//!
+//! | step | what it refuses |
+//! |---|---|
+//! | size and form | more than 16 KiB, other than three parts |
+//! | payload | what is no JSON object, or names something twice |
+//! | issuer | another than the rule's: it only chooses whose keys are used |
+//! | signature | what none of that issuer's keys has signed |
+//! | time, audience | what is over, not yet valid, or for others |
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +27,7 @@ use serde_json::{Map, Value};
 
 use crate::key_set::{Forgery, KeySet};
 
-/// The longest token that is read.
+/// The longest token that is read. Common ones have 1 to 4 KiB, and a whole head at most 60 KiB.
 const TOKEN_SIZE_MAX_BYTES: usize = 16 << 10;
 /// How far two clocks may differ; Envoy's.
 const CLOCK_LEEWAY: Duration = Duration::from_secs(60);
@@ -138,7 +146,8 @@ fn in_time(claims: &Map<String, Value>, now: SystemTime) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// A text, or the texts of a list.
+/// A text, or the texts of a list. Other values are no texts: a policy that names `1` does not mean
+/// the number.
 fn texts(value: Option<&Value>) -> impl Iterator<Item = &str> {
     let list = match value {
         Some(Value::Array(all)) => all.as_slice(),
@@ -149,7 +158,8 @@ fn texts(value: Option<&Value>) -> impl Iterator<Item = &str> {
 }
 
 impl Verified {
-    /// The payload as it came, in base64url.
+    /// The payload as it came, in base64url without padding. The signature is not part of it, so it
+    /// is no token.
     pub fn payload(&self) -> &str {
         &self.payload
     }
