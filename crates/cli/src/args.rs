@@ -246,7 +246,7 @@ pub(crate) struct UpArgs {
 /// What of the manifests may be left out.
 #[derive(Debug, Args)]
 pub(crate) struct IgnoredArgs {
-    /// Leaves out RequestAuthentication and NetworkPolicy objects, which Ambit does not enforce.
+    /// Leaves out NetworkPolicy objects, which Ambit does not enforce.
     /// Without it they are errors, and nothing is applied.
     #[arg(long)]
     allow_ignored: bool,

@@ -23,7 +23,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 17] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -31,6 +31,7 @@ const KINDS: [Kind; 16] = [
     Kind::Pod,
     Kind::AuthorizationPolicy,
     Kind::PeerAuthentication,
+    Kind::RequestAuthentication,
     Kind::ServiceEntry,
     Kind::WorkloadEntry,
     Kind::GatewayClass,

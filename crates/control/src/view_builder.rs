@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::http::policy::RequestPolicy;
+use ambit_model::http::service::ServiceHttp;
 use ambit_model::intern::Interner;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::Policy;
@@ -358,7 +359,9 @@ impl Builder {
             .filter(|(policy, (scope, _))| scope.holds(&self.mesh, &policy.namespace, &held))
             .map(|(policy, _)| policy.clone())
             .collect();
+        let authentication = self.store.authentication(&self.mesh, &held);
         let built = http_services::build(&self.present(), &self.routings, &owner, name, policies);
+        let built = ServiceHttp { authentication, ..built };
         let is_news = known.is_none_or(|known| **known != built);
         is_news.then(|| Change::HttpService(Arc::new(built)))
     }

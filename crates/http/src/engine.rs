@@ -9,6 +9,7 @@
 //! | `state` | what all requests of a thread share |
 //! | `server` | clients' connections: detection, HTTP/1, HTTP/2 |
 //! | `exchange` | a request: route, judge, choose, send, again, record |
+//! | `authenticate` | the tokens of a request |
 //! | `upstream` | endpoints' connections, and the pool of those that are kept |
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
 //! | `piece`, `inbox`, `outbox`, `halves`, `quiet` | bytes on their way |
@@ -17,6 +18,7 @@
 
 mod again;
 mod answer;
+mod authenticate;
 mod cors;
 mod detect;
 mod exchange;

@@ -1,5 +1,5 @@
-//! The Istio resources that Ambit reads: AuthorizationPolicy, PeerAuthentication, ServiceEntry,
-//! WorkloadEntry.
+//! The Istio resources that Ambit reads: AuthorizationPolicy, PeerAuthentication,
+//! RequestAuthentication, ServiceEntry, WorkloadEntry.
 //!
 //! The structs follow the CRDs field by field, L7 fields included, because a policy that cannot be
 //! enforced must still be understood well enough to say so. Lists are `Option<Vec<_>>` where Istio
@@ -35,6 +35,8 @@ pub struct IstioObject<S> {
 
 /// security.istio.io AuthorizationPolicy.
 pub type AuthorizationPolicy = IstioObject<AuthorizationPolicySpec>;
+/// security.istio.io RequestAuthentication.
+pub type RequestAuthentication = IstioObject<RequestAuthenticationSpec>;
 /// security.istio.io PeerAuthentication.
 pub type PeerAuthentication = IstioObject<PeerAuthenticationSpec>;
 /// networking.istio.io ServiceEntry.
@@ -219,6 +221,75 @@ pub struct Condition {
     /// None of them may match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_values: Values,
+}
+
+/// Which tokens of requests are accepted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequestAuthenticationSpec {
+    /// The workloads it holds for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<WorkloadSelector>,
+    /// The waypoint or service it is attached to (older form).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ref: Option<TargetRef>,
+    /// The waypoints or services it is attached to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_refs: Option<Vec<TargetRef>>,
+    /// One for each issuer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jwt_rules: Vec<JwtRule>,
+}
+
+/// The tokens of one issuer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "the names are Istio's, and its reference documents them")]
+pub struct JwtRule {
+    pub issuer: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub audiences: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub jwks_uri: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub jwks: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub from_headers: Vec<JwtHeader>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub from_params: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub from_cookies: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub output_payload_to_header: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub output_claim_to_headers: Vec<ClaimToHeader>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub forward_original_token: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub space_delimited_claims: Vec<String>,
+}
+
+/// A field that holds a token.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JwtHeader {
+    /// The field.
+    pub name: String,
+    /// What stands before the token.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+}
+
+/// A field that takes a claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimToHeader {
+    /// The field.
+    pub header: String,
+    /// The claim; dots lead into objects.
+    pub claim: String,
 }
 
 /// Which workloads accept plain text.

@@ -132,6 +132,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::VirtualService => Typed::VirtualService(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
+        Kind::RequestAuthentication => Typed::RequestAuthentication(typed(json)?),
         Kind::ServiceEntry => Typed::ServiceEntry(typed(json)?),
         Kind::WorkloadEntry => Typed::WorkloadEntry(typed(json)?),
         Kind::GatewayClass => Typed::GatewayClass(typed(json)?),

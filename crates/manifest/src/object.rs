@@ -19,7 +19,9 @@ use super::destination_rule::DestinationRule;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
 use super::gateway::{Gateway, GatewayClass};
-use super::istio::{AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry};
+use super::istio::{
+    AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
+};
 use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant};
 use super::virtual_service::VirtualService;
 
@@ -43,6 +45,7 @@ pub enum Kind {
     VirtualService,
     AuthorizationPolicy,
     PeerAuthentication,
+    RequestAuthentication,
     ServiceEntry,
     WorkloadEntry,
     GatewayClass,
@@ -81,7 +84,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 20] = [
+const KINDS: [KindNames; 21] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -102,6 +105,13 @@ const KINDS: [KindNames; 20] = [
         SECURITY,
     ),
     names(Kind::PeerAuthentication, "PeerAuthentication", "peerauthentications", true, SECURITY),
+    names(
+        Kind::RequestAuthentication,
+        "RequestAuthentication",
+        "requestauthentications",
+        true,
+        SECURITY,
+    ),
     names(Kind::ServiceEntry, "ServiceEntry", "serviceentries", true, NETWORKING),
     names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
     names(Kind::GatewayClass, "GatewayClass", "gatewayclasses", false, GATEWAYS),
@@ -221,6 +231,7 @@ pub enum Typed {
     VirtualService(Arc<VirtualService>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
+    RequestAuthentication(Arc<RequestAuthentication>),
     ServiceEntry(Arc<ServiceEntry>),
     WorkloadEntry(Arc<WorkloadEntry>),
     GatewayClass(Arc<GatewayClass>),
@@ -247,6 +258,7 @@ impl Typed {
             Self::VirtualService(_) => Kind::VirtualService,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
+            Self::RequestAuthentication(_) => Kind::RequestAuthentication,
             Self::ServiceEntry(_) => Kind::ServiceEntry,
             Self::WorkloadEntry(_) => Kind::WorkloadEntry,
             Self::GatewayClass(_) => Kind::GatewayClass,
@@ -273,6 +285,7 @@ impl Typed {
             Self::VirtualService(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
+            Self::RequestAuthentication(object) => &object.metadata,
             Self::ServiceEntry(object) => &object.metadata,
             Self::WorkloadEntry(object) => &object.metadata,
             Self::GatewayClass(object) => &object.metadata,

@@ -11,6 +11,7 @@
 //! here: connections to whatever names a waypoint are refused. Nothing here may ever make a policy
 //! match less of what it denies or more of what it allows.
 
+mod authentication;
 mod requests;
 mod sources;
 
@@ -29,6 +30,7 @@ use crate::istio::{
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
+pub use self::authentication::{authentication, authentication_targets};
 pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};
 

@@ -58,8 +58,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
     ("security.istio.io", &[]),
 ];
 /// Kinds that enforce something where they are read.
-const ENFORCING: [(&str, &str); 2] =
-    [("networking.k8s.io", "NetworkPolicy"), ("security.istio.io", "RequestAuthentication")];
+const ENFORCING: [(&str, &str); 1] = [("networking.k8s.io", "NetworkPolicy")];
 /// How many letters of a group may be wrong for it to be taken for a slip.
 const GROUP_SLIPS_MAX: usize = 2;
 
@@ -162,7 +161,6 @@ mod tests {
             ("security.istio.io/v1", "AuthorisationPolicy", misspelt("AuthorizationPolicy")),
             ("security.istio.io/v1", "authorizationpolicy", misspelt("AuthorizationPolicy")),
             ("security.istio.io/v1", "PeerAuthentification", misspelt("PeerAuthentication")),
-            ("security.istio.io/v1", "RequestAuthentication", Unread::Enforcing),
             ("security.istio.io/v1", "X", Unread::Misspelt { nearest: None }),
             ("v1", "Sevice", misspelt("Service")),
             ("v1", "PersistentVolumeClaim", Unread::Known),

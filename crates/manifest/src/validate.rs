@@ -3,6 +3,7 @@
 //! Each object is checked alone here; `manifest::check` checks references between objects. Nothing
 //! here may change an object.
 
+pub(crate) mod authentication;
 pub(crate) mod core;
 pub(crate) mod gateways;
 pub mod names;
@@ -52,6 +53,12 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         }
         Typed::PeerAuthentication(object) => {
             security::peer_authentication(&object.spec, &spec, issues);
+        }
+        Typed::RequestAuthentication(object) => {
+            if let Some(selector) = &object.spec.selector {
+                security::selector(selector, &spec.field("selector"), issues);
+            }
+            authentication::request_authentication(&object.spec, &spec, issues);
         }
         Typed::ServiceEntry(object) => {
             let namespace = object.metadata.namespace.as_deref().unwrap_or("default");

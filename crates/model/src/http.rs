@@ -16,8 +16,10 @@
 //! | [`waypoint`] | what of it a waypoint needs |
 //! | [`traffic`], [`ejection`] | how requests are spread over endpoints, and which are left out |
 //! | [`policy`] | policies that read requests |
+//! | [`authentication`] | which tokens of requests are accepted |
 //! | [`authorize`] | whether a request may pass, and why |
 
+pub mod authentication;
 pub mod authorize;
 pub mod ejection;
 pub mod head;

@@ -5,9 +5,10 @@
 //! header is compared with the key, never obeyed.
 
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
-    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RsaParameters, RsaPublicKeyComponents,
-    UnparsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512,
+    RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, RsaParameters,
+    RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,7 +19,11 @@ const MAX_KEYS: usize = 32;
 /// The longest text of a set that is read.
 const MAX_SET_BYTES: usize = 256 << 10;
 
-/// The public keys of an issuer.
+/// How long an Ed25519 public key is.
+const ED25519_SIZE_BYTES: usize = 32;
+
+/// The public keys of an issuer. A key whose `use` is another than `sig` is left out; one with an
+/// `alg` is good for that algorithm alone.
 #[derive(Debug, Default)]
 pub struct KeySet {
     keys: Vec<Key>,
@@ -27,14 +32,20 @@ pub struct KeySet {
 #[derive(Debug)]
 struct Key {
     id: Option<String>,
+    /// The only algorithm that it is for, if the issuer says so.
+    algorithm: Option<String>,
     material: Material,
 }
 
+/// The key itself. Each kind has its own algorithms, so a token cannot choose how it is verified: a
+/// public RSA key is never taken for the secret of an HMAC.
 #[derive(Debug)]
 enum Material {
     Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
     P256(Vec<u8>),
     P384(Vec<u8>),
+    P521(Vec<u8>),
+    Ed25519(Vec<u8>),
 }
 
 /// Why a token is not one of the issuer's.
@@ -61,7 +72,7 @@ pub enum KeySetError {
     #[error("the issuer's keys are {0} bytes long; at most {MAX_SET_BYTES} are read")]
     TooLarge(usize),
     /// No key of it is for signatures that are known here.
-    #[error("none of the issuer's keys is for RS256, RS384, RS512, ES256 or ES384")]
+    #[error("none of the issuer's keys is for RS, PS, ES or EdDSA signatures")]
     Empty,
 }
 
@@ -74,6 +85,9 @@ struct WireSet {
 struct WireKey {
     kty: String,
     kid: Option<String>,
+    alg: Option<String>,
+    #[serde(rename = "use")]
+    purpose: Option<String>,
     crv: Option<String>,
     n: Option<String>,
     e: Option<String>,
@@ -116,52 +130,71 @@ impl KeySet {
         if named.peek().is_none() {
             return Err(Forgery::UnknownKey);
         }
-        let has_signed =
-            |key: &Key| key.material.has_signed(&header.alg, signed.as_bytes(), &signature);
+        let has_signed = |key: &Key| {
+            key.algorithm.as_ref().is_none_or(|it| *it == header.alg)
+                && key.material.has_signed(&header.alg, signed.as_bytes(), &signature)
+        };
         if named.any(has_signed) { Ok(()) } else { Err(Forgery::Signature) }
     }
 }
 
 impl Key {
     fn new(wire: WireKey) -> Option<Self> {
+        if wire.purpose.as_deref().is_some_and(|it| it != "sig") {
+            return None;
+        }
         let octets = |text: Option<&str>| URL_SAFE_NO_PAD.decode(text?).ok();
         let material = match (wire.kty.as_str(), wire.crv.as_deref()) {
             ("RSA", _) => Material::Rsa {
                 modulus: octets(wire.n.as_deref())?,
                 exponent: octets(wire.e.as_deref())?,
             },
-            ("EC", Some(curve @ ("P-256" | "P-384"))) => {
+            ("EC", Some(curve @ ("P-256" | "P-384" | "P-521"))) => {
                 // SEC 1 section 2.3.3: an uncompressed point.
                 let mut point = vec![4];
                 point.extend(octets(wire.x.as_deref())?);
                 point.extend(octets(wire.y.as_deref())?);
-                if curve == "P-256" { Material::P256(point) } else { Material::P384(point) }
+                match curve {
+                    "P-256" => Material::P256(point),
+                    "P-384" => Material::P384(point),
+                    _ => Material::P521(point),
+                }
+            }
+            // RFC 8032, section 5.1.5.
+            ("OKP", Some("Ed25519")) => {
+                let point =
+                    octets(wire.x.as_deref()).filter(|it| it.len() == ED25519_SIZE_BYTES)?;
+                Material::Ed25519(point)
             }
             _ => return None,
         };
-        Some(Self { id: wire.kid, material })
+        Some(Self { id: wire.kid, algorithm: wire.alg, material })
     }
 }
 
 impl Material {
     fn has_signed(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> bool {
+        let by = |scheme: &'static dyn VerificationAlgorithm, key: &[u8]| {
+            UnparsedPublicKey::new(scheme, key).verify(message, signature).is_ok()
+        };
         match (self, algorithm) {
             (Self::Rsa { modulus, exponent }, _) => {
                 let parameters: &RsaParameters = match algorithm {
                     "RS256" => &RSA_PKCS1_2048_8192_SHA256,
                     "RS384" => &RSA_PKCS1_2048_8192_SHA384,
                     "RS512" => &RSA_PKCS1_2048_8192_SHA512,
+                    "PS256" => &RSA_PSS_2048_8192_SHA256,
+                    "PS384" => &RSA_PSS_2048_8192_SHA384,
+                    "PS512" => &RSA_PSS_2048_8192_SHA512,
                     _ => return false,
                 };
                 let key = RsaPublicKeyComponents { n: modulus, e: exponent };
                 key.verify(parameters, message, signature).is_ok()
             }
-            (Self::P256(point), "ES256") => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
-                .verify(message, signature)
-                .is_ok(),
-            (Self::P384(point), "ES384") => UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point)
-                .verify(message, signature)
-                .is_ok(),
+            (Self::P256(point), "ES256") => by(&ECDSA_P256_SHA256_FIXED, point),
+            (Self::P384(point), "ES384") => by(&ECDSA_P384_SHA384_FIXED, point),
+            (Self::P521(point), "ES512") => by(&ECDSA_P521_SHA512_FIXED, point),
+            (Self::Ed25519(point), "EdDSA") => by(&ED25519, point),
             _ => false,
         }
     }

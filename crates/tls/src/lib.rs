@@ -15,6 +15,7 @@
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
 //! | [`key_set`] | [`key_set::KeySet`]: whether an issuer's keys have signed a token |
+//! | [`jwt`] | users' tokens: signature, issuer, audience, time, and what they claim |
 //! | [`error`] | [`HandshakeError`]: why a peer was refused, or refused us |
 //!
 //! A workload's certificate, from key to connection:
@@ -39,6 +40,7 @@ pub mod authority;
 pub mod certificate;
 pub mod error;
 pub mod handshake;
+pub mod jwt;
 pub mod key;
 pub mod key_set;
 mod pem_block;

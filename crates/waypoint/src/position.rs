@@ -22,6 +22,7 @@ use ambit_http::engine::position::{
 use ambit_http::engine::record::Record;
 use ambit_model::authorize::Decision;
 use ambit_model::choice::{By, RequestFlow};
+use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
 use ambit_model::http::head::{Client, RequestHead};
 use ambit_model::http::rule::Destination;
@@ -356,6 +357,10 @@ impl Position for Here {
 impl Rules for Holds {
     fn routes(&self) -> Option<&RouteTable> {
         self.http.routes(self.port, self.namespace.as_deref())
+    }
+
+    fn authentication(&self) -> &Authentication {
+        &self.http.authentication
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {

@@ -4,6 +4,7 @@
 //! look-ups for building. Nothing here builds anything, and an event never marks more than its
 //! object can affect.
 
+mod authentications;
 mod naming;
 mod policies;
 mod traffic;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::istio::{
-    AuthorizationPolicy, PeerAuthentication, ServiceEntry, WorkloadEntry, WorkloadSelector,
+    AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
+    WorkloadSelector,
 };
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
@@ -59,6 +61,7 @@ pub(crate) struct Store {
     attached_policies: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
+    request_authentications: BTreeMap<ObjectName, Arc<RequestAuthentication>>,
     gateways: Gateways,
     routes: Routes,
     destination_rules: DestinationRules,
@@ -141,6 +144,9 @@ impl Store {
             Typed::PeerAuthentication(object) => {
                 self.put_peer_authentication(mesh, name, Some(object), dirty);
             }
+            Typed::RequestAuthentication(object) => {
+                self.put_request_authentication(mesh, name, Some(object), dirty);
+            }
             Typed::Gateway(object) => self.put_gateway(mesh, name, Some(object), dirty),
             Typed::GatewayClass(object) => {
                 self.put_gateway_class(mesh, name.name, Some(object), dirty);
@@ -180,6 +186,9 @@ impl Store {
             Kind::WorkloadEntry => self.put_workload_entry(name, None, dirty),
             Kind::AuthorizationPolicy => self.put_policy(mesh, name, None, dirty),
             Kind::PeerAuthentication => self.put_peer_authentication(mesh, name, None, dirty),
+            Kind::RequestAuthentication => {
+                self.put_request_authentication(mesh, name, None, dirty);
+            }
             Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
             Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
             kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {

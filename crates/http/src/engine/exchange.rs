@@ -3,6 +3,7 @@
 //! | step | function |
 //! |---|---|
 //! | the path is normalised, the client is named | [`Exchange::prepare`] |
+//! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
 //! | policies judge | [`Exchange::judge`] |
 //! | faults, limits, backend, mirrors | [`Exchange::forward`] |
@@ -30,6 +31,7 @@ use ambit_model::http::head as model;
 use ambit_model::http::rule::{
     Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, draw,
 };
+use ambit_tls::jwt::Verified;
 use tokio::time::{Instant, sleep};
 
 use crate::engine::answer::{Answer, is_grpc};
@@ -39,7 +41,7 @@ use crate::engine::position::{Arrival, Goal, Position, Rules as _};
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
-use crate::engine::{Engine, cors, filters, heads};
+use crate::engine::{Engine, authenticate, cors, filters, heads};
 use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
 use crate::head::RequestHead;
 
@@ -67,6 +69,8 @@ struct Exchange<'a, P: Position, B, R> {
     body: Replay<B>,
     respond: R,
     record: Record,
+    /// What was verified of its token.
+    token: Option<Verified>,
     /// The rule that answers, and how much of the path its match has matched.
     rule: Option<(Arc<Rule>, Option<usize>)>,
     /// The head that was judged, where what is behind an upgrade is to be judged again.
@@ -105,6 +109,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         body: Replay::new(body, engine.settings.replay_bytes, has_body),
         respond,
         record,
+        token: None,
         rule: None,
         judged: None,
         deadline: None,
@@ -168,6 +173,7 @@ pub(crate) fn note(record: &mut Record, answer: &Answer) {
 impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     async fn run(&mut self) -> Result<(), Ended> {
         self.prepare()?;
+        self.authenticate()?;
         self.route()?;
         self.judge()?;
         self.faults().await?;
@@ -187,6 +193,14 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let id = || request_id(&self.engine.position);
         let own_name = self.engine.position.own_name();
         filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)
+    }
+
+    /// Verifies the request's tokens, which routes and policies may then ask for.
+    fn authenticate(&mut self) -> Result<(), Ended> {
+        let (head, scheme) = (&mut self.head, self.arrival.scheme.as_str());
+        let sets = &self.engine.key_sets;
+        self.token = authenticate::authenticate(self.rules.authentication(), head, scheme, sets)?;
+        Ok(())
     }
 
     /// Finds the rule.
@@ -229,7 +243,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
 
     /// Asks the policies.
     fn judge(&mut self) -> Result<(), Ended> {
-        let judgement = judgement(&self.rules, self.arrival, &self.head);
+        let judgement = judgement(&self.rules, self.arrival, &self.head, self.token.as_ref());
         let denial = denial(&judgement.decision);
         if self.framing.upgrade.is_some() {
             self.judged = Some(self.head.clone());

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::authorize::Source;
+use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestJudgement};
 use ambit_model::http::rule::Destination;
 use ambit_model::http::table::RouteTable;
@@ -41,6 +42,8 @@ pub trait Rules {
     /// The routes for this client; `None` where none are attached, so that requests go where they
     /// would go anyway. What no rule of a table matches goes nowhere.
     fn routes(&self) -> Option<&RouteTable>;
+    /// Which tokens of requests are accepted.
+    fn authentication(&self) -> &Authentication;
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
     /// Counts up when a judgement may come out otherwise.

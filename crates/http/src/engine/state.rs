@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ambit_net::drain::Guard;
 
+use crate::engine::authenticate::KeySets;
 use crate::engine::loads::Loads;
 use crate::engine::position::Position;
 use crate::engine::upstream::pool::Pool;
@@ -68,6 +69,7 @@ pub struct Engine<P: Position> {
     pub(super) pool: Rc<Pool>,
     pub(super) loads: Loads,
     pub(super) guard: Guard,
+    pub(super) key_sets: KeySets,
     /// Each copy of a request that is under way holds it too.
     pub(super) mirroring: Rc<()>,
 }
@@ -87,6 +89,7 @@ impl<P: Position> Engine<P> {
             pool,
             loads: Loads::default(),
             guard,
+            key_sets: KeySets::default(),
             mirroring: Rc::default(),
         })
     }

@@ -14,6 +14,7 @@ use ambit_http::engine::position::{
 use ambit_http::engine::record::Record;
 use ambit_http::engine::{Engine, Served, Settings, Speaks, serve};
 use ambit_model::authorize::{Denial, RuleName, Source};
+use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement};
 use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
@@ -39,6 +40,7 @@ pub(crate) struct World {
     pub(crate) servers: RefCell<BTreeMap<String, (Server, usize)>>,
     pub(crate) denies: RefCell<Option<Denies>>,
     pub(crate) traffic: RefCell<TrafficPolicy>,
+    pub(crate) authentication: RefCell<Authentication>,
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) random: RefCell<u64>,
@@ -51,6 +53,7 @@ pub(crate) struct Place(pub(crate) Rc<World>);
 
 pub(crate) struct Holds {
     table: RouteTable,
+    authentication: Authentication,
     world: Rc<World>,
     traffic: TrafficPolicy,
 }
@@ -58,6 +61,10 @@ pub(crate) struct Holds {
 impl Rules for Holds {
     fn routes(&self) -> Option<&RouteTable> {
         Some(&self.table).filter(|it| !it.is_empty())
+    }
+
+    fn authentication(&self) -> &Authentication {
+        &self.authentication
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -92,7 +99,9 @@ impl Position for Place {
     async fn rules(&self, _: &Arrival) -> Option<Holds> {
         let rules = self.0.rules.borrow().iter().cloned().map(Arc::new).collect::<Vec<_>>();
         let traffic = self.0.traffic.borrow().clone();
-        Some(Holds { table: RouteTable::new(rules), world: self.0.clone(), traffic })
+        let authentication = self.0.authentication.borrow().clone();
+        let table = RouteTable::new(rules);
+        Some(Holds { table, authentication, world: self.0.clone(), traffic })
     }
 
     async fn policies_changed(&self, version: u64) {

@@ -66,14 +66,25 @@ pub fn attachments(
     root_namespace: &str,
 ) -> Result<Vec<Target>, Unenforceable> {
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    let spec = &policy.spec;
+    targets(spec.target_ref.as_ref(), spec.target_refs.as_deref(), namespace, root_namespace)
+}
+
+/// What a policy of this namespace is attached to.
+pub(super) fn targets(
+    single: Option<&TargetRef>,
+    listed: Option<&[TargetRef]>,
+    namespace: &str,
+    root_namespace: &str,
+) -> Result<Vec<Target>, Unenforceable> {
     let at = FieldPath::at("spec");
-    let listed = policy.spec.target_refs.iter().flatten();
+    let listed = listed.unwrap_or_default().iter();
     if listed.clone().count() > MAX_TARGETS {
         let problem = format!("it is attached to more than {MAX_TARGETS} objects; make it several");
         return Err(wrong(&at.field("targetRefs"), problem));
     }
     let listed = listed.enumerate().map(|(index, it)| (at.field("targetRefs").index(index), it));
-    let single = policy.spec.target_ref.iter().map(|it| (at.field("targetRef"), it));
+    let single = single.into_iter().map(|it| (at.field("targetRef"), it));
     single.chain(listed).map(|(at, it)| target(it, namespace, root_namespace, &at)).collect()
 }
 
@@ -142,7 +153,7 @@ pub fn request_policy(policy: &AuthorizationPolicy) -> Result<RequestPolicy, Une
     })
 }
 
-fn wrong(at: &FieldPath, problem: impl Into<String>) -> Unenforceable {
+pub(super) fn wrong(at: &FieldPath, problem: impl Into<String>) -> Unenforceable {
     Unenforceable { field: at.as_str().to_owned(), problem: problem.into() }
 }
 

@@ -85,7 +85,8 @@ fn targets(spec: &AuthorizationPolicySpec, at: &Path, issues: &mut Issues) {
 }
 
 /// Checks the selector of a policy.
-fn selector(selector: &WorkloadSelector, at: &Path, issues: &mut Issues) {
+/// Checks the labels that a policy selects.
+pub(crate) fn selector(selector: &WorkloadSelector, at: &Path, issues: &mut Issues) {
     let at = at.field("matchLabels");
     for (key, value) in &selector.match_labels {
         if key.contains('*') || value.contains('*') {

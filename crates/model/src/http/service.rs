@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::Text;
+use crate::http::authentication::Authentication;
 use crate::http::rule::{Action, Destination, RouteKind, Rule};
 use crate::http::table::RouteTable;
 use crate::http::traffic::TrafficPolicy;
@@ -25,6 +26,8 @@ pub struct ServiceHttp {
     pub routes: Routes,
     /// The policies that hold for requests to this service. One that the view lacks denies.
     pub policies: Vec<PolicyName>,
+    /// The tokens that are read of requests.
+    pub authentication: Authentication,
     /// How requests are spread over its endpoints.
     pub traffic: Traffic,
     /// Parts of its endpoints, by the names that a DestinationRule gives them.
@@ -102,6 +105,7 @@ impl ServiceHttp {
             protocols: BTreeMap::new(),
             routes: Routes::default(),
             policies: Vec::new(),
+            authentication: Authentication::default(),
             traffic: Traffic::default(),
             subsets: BTreeMap::new(),
         }

@@ -16,6 +16,7 @@ use super::{ConvertError, Problem, decode, each, text};
 use crate::proto::ambit::http as proto;
 
 mod action;
+mod authentication;
 mod matching;
 mod policy;
 mod rule;

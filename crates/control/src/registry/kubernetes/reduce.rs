@@ -224,6 +224,10 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
             let spec = |spec| Ok(strictest::peer_authentication(spec));
             read(Kind::PeerAuthentication, object, spec, Typed::PeerAuthentication)
         },
+        Kind::RequestAuthentication => |object| {
+            let spec = |spec| Ok(strictest::request_authentication(spec));
+            read(Kind::RequestAuthentication, object, spec, Typed::RequestAuthentication)
+        },
         Kind::ServiceEntry => {
             |object| read(Kind::ServiceEntry, object, as_written, Typed::ServiceEntry)
         }

@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::istio::{
-    Action, AuthorizationPolicySpec, MutualTls, MutualTlsMode, PeerAuthenticationSpec, Rule,
+    Action, AuthorizationPolicySpec, JwtRule, MutualTls, MutualTlsMode, PeerAuthenticationSpec,
+    RequestAuthenticationSpec, Rule,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -161,11 +162,78 @@ pub(super) fn peer_authentication(spec: Value) -> (PeerAuthenticationSpec, Optio
     (spec, fields.end())
 }
 
+/// A RequestAuthentication's specification, and what of it could not be read: every request that it
+/// may be about is refused then.
+pub(super) fn request_authentication(spec: Value) -> (RequestAuthenticationSpec, Option<String>) {
+    let mut fields = Fields::of(spec);
+    let selector = fields.take("selector");
+    let targets = (fields.take("targetRef"), fields.take("targetRefs"));
+    let rules = fields.take::<Vec<Value>>("jwtRules").ok().flatten().unwrap_or_default();
+    let mut jwt_rules = Vec::new();
+    for (index, value) in rules.into_iter().enumerate() {
+        let rule = match serde_json::from_value::<JwtRule>(value.clone()) {
+            Ok(rule) => {
+                unknown_field(&without_empty(value), &as_value(&rule)).map_or(Ok(rule), Err)
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match rule {
+            Ok(rule) => jwt_rules.push(rule),
+            Err(problem) => fields.problems.push(format!("spec.jwtRules[{index}]: {problem}")),
+        }
+    }
+    let spec = match (selector, targets) {
+        (Ok(selector), (Ok(target_ref), Ok(target_refs))) => {
+            RequestAuthenticationSpec { selector, target_ref, target_refs, jwt_rules }
+        }
+        // Whom it is about is not known.
+        _ => RequestAuthenticationSpec::default(),
+    };
+    (spec, fields.end())
+}
+
+/// What is written without a value means the same as what is not written.
+fn without_empty(value: Value) -> Value {
+    let is_empty = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    };
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(_, value)| !is_empty(value));
+            fields.map(|(name, value)| (name, without_empty(value))).collect::<Map<_, _>>().into()
+        }
+        Value::Array(list) => list.into_iter().map(without_empty).collect(),
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn of_a_request_authentication_nothing_unknown_is_ignored() {
+        let rule = json!({"issuer": "https://a", "audiences": [], "forwardOriginalToken": false,
+            "fromHeaders": [{"name": "x", "prefix": ""}]});
+        let (spec, problem) = request_authentication(json!({"jwtRules": [rule]}));
+        assert_eq!((spec.jwt_rules.len(), problem), (1, None));
+        let selector = json!({"matchLabels": {"app": "web"}});
+        for (spec, expected) in [
+            (json!({"jwtRules": [{"issuer": "a", "mustHave": ["b"]}], "selector": selector}), 1),
+            (json!({"jwtRules": "all", "selector": selector}), 1),
+            (json!({"selector": 1}), 0),
+            (json!({"newField": 1, "selector": selector}), 1),
+        ] {
+            let (read, problem) = request_authentication(spec.clone());
+            assert!(problem.is_some(), "{spec}");
+            assert_eq!(read.selector.iter().count(), expected, "{spec}");
+        }
+    }
 
     #[test]
     fn what_is_read_whole_is_as_written() {

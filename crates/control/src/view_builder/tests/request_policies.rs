@@ -78,3 +78,51 @@ fn a_policy_that_cannot_be_honoured_denies_what_it_is_for() {
     assert!(changes.iter().any(|it| matches!(it, Change::RemoveRequestPolicy(_))));
     assert_eq!(held(&builder, host), "");
 }
+
+#[test]
+fn tokens_are_read_where_their_authentication_holds() {
+    let mut builder = builder();
+    let of = |app: &str| json!({"selector": {"app": app}, "ports": [{"port": 80}]});
+    builder.apply([
+        service("shop", "web", &of("web")),
+        service("shop", "api", &of("api")),
+        service("bank", "pay", &of("web")),
+    ]);
+    let put = |namespace: &str, spec: &Value| {
+        let object = json!({
+            "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+            "metadata": {"namespace": namespace, "name": "jwt"}, "spec": spec,
+        });
+        super::put(Kind::RequestAuthentication, &object)
+    };
+    let rules = json!([{"issuer": "https://a", "jwks": "{\"keys\":[]}"}]);
+    let with = |more: Value| {
+        let mut spec = json!({"jwtRules": rules});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let attached = target("", "Service", "api");
+    let selecting = json!({"selector": {"matchLabels": {"app": "web"}}});
+    for (namespace, more, expected) in [
+        ("shop", json!({}), [1, 1, 0]),
+        ("istio-system", json!({}), [1, 1, 1]),
+        ("shop", attached, [0, 1, 0]),
+        ("shop", selecting.clone(), [1, 0, 0]),
+        ("istio-system", selecting, [1, 0, 1]),
+    ] {
+        builder.apply([put(namespace, &with(more.clone()))]);
+        let held = ["shop/web.shop", "shop/api.shop", "bank/pay.bank"].map(|name| {
+            let name = format!("{name}.svc.cluster.local").parse().unwrap();
+            let known = builder.view().http_service(&name).expect("a service");
+            let rules = &known.authentication.rules;
+            assert!(rules.iter().all(|it| &*it.from_headers[0].0 == "authorization"));
+            rules.len()
+        });
+        assert_eq!(held, expected, "{namespace} {more}");
+        builder.apply([delete(Kind::RequestAuthentication, namespace, "jwt")]);
+    }
+    builder.apply([put("shop", &json!({"jwtRules": [{"issuer": ""}]}))]);
+    let web = builder.view().http_service(&"shop/web.shop.svc.cluster.local".parse().unwrap());
+    let problem = web.unwrap().authentication.problem.clone().unwrap();
+    assert!(problem.contains("spec.jwtRules[0].issuer"), "{problem}");
+}

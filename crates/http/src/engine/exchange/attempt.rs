@@ -285,7 +285,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let is_upgrade = self.framing.upgrade.is_some();
         let idle = self.engine.settings.stream_idle_timeout;
         let terms = Terms { until, idle, is_upgrade, counts: Counts::default() };
-        let (judged, version) = (self.judged.as_ref(), self.rules.policies_version());
+        let judged = (self.judged.as_ref(), self.token.as_ref());
+        let version = self.rules.policies_version();
         let denied = watch::denied(&self.engine.position, self.arrival, judged, version);
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
         let (whole, loads) = (self.body.whole(), self.engine.loads.clone());

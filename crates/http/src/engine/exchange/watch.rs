@@ -4,8 +4,9 @@
 use std::future::pending;
 
 use ambit_model::authorize::Decision;
-use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement};
+use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, Token};
 use ambit_model::http::head::{self as model, Client};
+use ambit_tls::jwt::Verified;
 
 use crate::engine::answer::Answer;
 use crate::engine::heads;
@@ -50,12 +51,12 @@ pub(super) fn client_gone(broken: &Broken) -> Ended {
     Ended::Cut(Box::new(Answer::new(499, Flags::DownstreamClosed, "client_gone", details)))
 }
 
-/// Waits until the policies deny the request that was judged by this version of them. Without a
-/// head it waits for ever: a request that ends by itself is judged once.
+/// Waits until the policies deny the request that was judged by this version of them, with what its
+/// token said then. Without a head it waits for ever: a request that ends by itself is judged once.
 pub(super) async fn denied<P: Position>(
     position: &P,
     arrival: &Arrival,
-    head: Option<&RequestHead>,
+    (head, token): (Option<&RequestHead>, Option<&Verified>),
     mut version: u64,
 ) -> String {
     let Some(head) = head else { return pending().await };
@@ -65,7 +66,7 @@ pub(super) async fn denied<P: Position>(
             return "the control plane does not describe this destination any more".to_owned();
         };
         version = rules.policies_version();
-        if let Some(denial) = denial(&judgement(&rules, arrival, head).decision) {
+        if let Some(denial) = denial(&judgement(&rules, arrival, head, token).decision) {
             return denial;
         }
     }
@@ -85,6 +86,7 @@ pub(super) fn judgement(
     rules: &impl Rules,
     arrival: &Arrival,
     head: &RequestHead,
+    token: Option<&Verified>,
 ) -> RequestJudgement {
     let host = heads::lower_case(head.authority().host()).into_owned();
     let head = for_model(head, &host, arrival);
@@ -94,7 +96,7 @@ pub(super) fn judgement(
         remote_ip: arrival.source.ip(),
         destination: arrival.destination,
         server_name: None,
-        token: None,
+        token: token.map(|it| it as &dyn Token),
     };
     rules.judge(&asked)
 }

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::authentication::Authentication;
 use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subset};
 use ambit_model::names::{PolicyName, ServiceName};
 
 use super::super::{ConvertError, Problem, each, known, port, text};
-use super::{by_name, inner, optional, optional_string, optional_text, rule, strings, traffic};
+use super::{
+    authentication, by_name, inner, optional, optional_string, optional_text, rule, strings,
+    traffic,
+};
 use crate::proto::ambit::http as proto;
 
 impl TryFrom<proto::Service> for ServiceHttp {
@@ -22,6 +26,10 @@ impl TryFrom<proto::Service> for ServiceHttp {
             protocols: by_name("ports", message.ports, protocol)?,
             routes: Routes::new(each("route_groups", message.route_groups, group)?),
             policies: each("policies", message.policies, policy_name)?,
+            authentication: Authentication {
+                rules: each("jwt_rules", message.jwt_rules, authentication::rule)?,
+                problem: optional_text(message.jwt_problem),
+            },
             traffic: inner("traffic", message.traffic, traffic::traffic)?,
             subsets: by_name("subsets", message.subsets, subset)?,
         })
@@ -36,6 +44,8 @@ impl From<&ServiceHttp> for proto::Service {
             ports: it.protocols.iter().map(protocol_message).collect(),
             route_groups: it.routes.groups().iter().map(group_message).collect(),
             policies: it.policies.iter().map(policy_name_message).collect(),
+            jwt_rules: it.authentication.rules.iter().map(authentication::message).collect(),
+            jwt_problem: optional_string(&it.authentication.problem),
             traffic: Some(traffic::traffic_message(&it.traffic)),
             subsets: it.subsets.iter().map(subset_message).collect(),
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_model::http::authentication::{Authentication, JwtRule};
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
 use ambit_model::http::policy::{
     self, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
@@ -309,17 +310,48 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         btree_map(any::<u16>(), protocol, 0..3),
         vec(group, 0..3),
         vec(policy_name(), 0..3),
+        authentication(),
         traffic(),
         btree_map(word(), subset, 0..3),
     )
-        .prop_map(|(service, protocols, groups, policies, traffic, subsets)| ServiceHttp {
-            service,
-            protocols,
-            routes: Routes::new(groups),
-            policies,
-            traffic,
-            subsets,
-        })
+        .prop_map(
+            |(service, protocols, groups, policies, authentication, traffic, subsets)| {
+                ServiceHttp {
+                    service,
+                    protocols,
+                    routes: Routes::new(groups),
+                    policies,
+                    authentication,
+                    traffic,
+                    subsets,
+                }
+            },
+        )
+}
+
+fn authentication() -> impl Strategy<Value = Authentication> {
+    let places =
+        (vec((word(), text()), 0..2), vec(word(), 0..2), vec(word(), 0..2), vec(word(), 0..2));
+    let outputs = (option::of(word()), vec((word(), vec(word(), 1..3)), 0..2), any::<bool>());
+    let rule = (word(), vec(text(), 0..2), option::of(text()), places, outputs);
+    let rule = rule.prop_map(|(issuer, audiences, keys, places, outputs)| {
+        let (from_headers, from_parameters, from_cookies, space_delimited) = places;
+        let (payload_header, claim_headers, forwards_token) = outputs;
+        JwtRule {
+            issuer,
+            audiences,
+            keys,
+            from_headers,
+            from_parameters,
+            from_cookies,
+            payload_header,
+            claim_headers,
+            forwards_token,
+            space_delimited,
+        }
+    });
+    (vec(rule, 0..2), option::of(text()))
+        .prop_map(|(rules, problem)| Authentication { rules, problem })
 }
 
 fn values<T: std::fmt::Debug>(

@@ -1,0 +1,72 @@
+//! RequestAuthentications: which are there, and for the requests to which services they hold.
+
+use std::sync::Arc;
+
+use ambit_manifest::istio::RequestAuthentication;
+use ambit_manifest::{ObjectName, policy};
+use ambit_model::http::authentication::Authentication;
+use ambit_model::names::ServiceName;
+
+use super::{Store, replace, selector};
+use crate::view_builder::request_policies::{Held, Scope};
+use crate::view_builder::{Dirty, Mesh, services};
+
+impl Store {
+    pub(super) fn put_request_authentication(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        object: Option<Arc<RequestAuthentication>>,
+        dirty: &mut Dirty,
+    ) {
+        let is_meant = |namespace: &str| {
+            name.namespace == mesh.root_namespace || *name.namespace == *namespace
+        };
+        let services = self.services.keys().filter(|it| is_meant(&it.namespace));
+        dirty.services.extend(services.map(|it| services::service_name(mesh, it)));
+        dirty.services.extend(self.hosts.keys().filter(|it| is_meant(&it.namespace)).cloned());
+        replace(&mut self.request_authentications, name, object);
+    }
+
+    /// Which tokens are accepted of requests to a service: those of all objects that hold for it.
+    pub(in crate::view_builder) fn authentication(
+        &self,
+        mesh: &Mesh,
+        held: &Held<'_>,
+    ) -> Authentication {
+        let mut all = Authentication::default();
+        for (name, object) in &self.request_authentications {
+            if self.authentication_holds(mesh, name, object, held) {
+                let one = policy::authentication(object, &mesh.root_namespace);
+                all.rules.extend(one.rules);
+                all.problem = all.problem.or(one.problem);
+            }
+        }
+        all
+    }
+
+    fn authentication_holds(
+        &self,
+        mesh: &Mesh,
+        name: &ObjectName,
+        object: &RequestAuthentication,
+        held: &Held<'_>,
+    ) -> bool {
+        let is_root = name.namespace == mesh.root_namespace;
+        let scope = match policy::authentication_targets(object, &mesh.root_namespace) {
+            Ok(targets) if !targets.is_empty() => Scope::Targets(targets),
+            Ok(_) | Err(_) if is_root => Scope::Mesh,
+            Ok(_) | Err(_) => Scope::Namespace,
+        };
+        let labels = selector(object.spec.selector.as_ref());
+        scope.holds(mesh, &name.namespace, held)
+            && labels.is_none_or(|labels| self.serves_only(mesh, held.name, labels))
+    }
+
+    /// Whether all pods of a service have these labels, because the service asks for them.
+    fn serves_only(&self, mesh: &Mesh, name: &ServiceName, labels: &super::Labels) -> bool {
+        self.kubernetes_service(mesh, name).is_some_and(|(_, record)| {
+            labels.iter().all(|(key, value)| record.selector.get(key) == Some(value))
+        })
+    }
+}
