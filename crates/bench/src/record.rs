@@ -148,8 +148,8 @@ pub struct Measurement {
     pub started_at: String,
     /// What all load generators saw together: sums, and one histogram of all their answers.
     pub load: Report,
-    /// The processor that each role used: `load`, `application`, `proxy`, `agent`, `control`,
-    /// `machine` (what takes Kubernetes' place). Sidecars are proxies.
+    /// The processor that each role used: `load`, `application`, `proxy`, `waypoint`, `agent`,
+    /// `control`, `machine` (what takes Kubernetes' place). Sidecars are proxies.
     pub usage: BTreeMap<String, Usage>,
     /// Memory right before the load, by the same roles.
     #[serde(default)]

@@ -27,7 +27,7 @@ use ambit_machine::Check;
 use ambit_words::ports;
 use serde_json::{Value, json};
 
-use super::authority::{Authority, AuthorityError};
+use super::authority::{Authority, AuthorityError, Credentials};
 use super::program::Launch;
 use super::redirect::Ports;
 use super::topology::{Pod, Topology};
@@ -47,9 +47,7 @@ pub(super) fn launch(
     pod: &Pod,
     authority: &Authority,
 ) -> Result<Launch, AuthorityError> {
-    let credentials = authority.workload(&pod.identity)?;
-    let bootstrap = bootstrap::write(topology, pod, &credentials, &authority.root_pem());
-    Ok(configured(program, &bootstrap))
+    launched(program, topology, pod, authority, bootstrap::write)
 }
 
 /// A proxy of this program that is the waypoint of a pod.
@@ -59,12 +57,18 @@ pub(super) fn launch_waypoint(
     pod: &Pod,
     authority: &Authority,
 ) -> Result<Launch, AuthorityError> {
-    let credentials = authority.workload(&pod.identity)?;
-    let bootstrap = waypoint::write(topology, pod, &credentials, &authority.root_pem());
-    Ok(configured(program, &bootstrap))
+    launched(program, topology, pod, authority, waypoint::write)
 }
 
-fn configured(program: &Path, bootstrap: &Value) -> Launch {
+fn launched(
+    program: &Path,
+    topology: &Topology,
+    pod: &Pod,
+    authority: &Authority,
+    write: fn(&Topology, &Pod, &Credentials, &str) -> Value,
+) -> Result<Launch, AuthorityError> {
+    let credentials = authority.workload(&pod.identity)?;
+    let bootstrap = write(topology, pod, &credentials, &authority.root_pem());
     let concurrency = CONCURRENCY.to_string();
     let arguments = [
         // Without a suffix it is read as JSON.
@@ -79,14 +83,14 @@ fn configured(program: &Path, bootstrap: &Value) -> Launch {
         // Several on one host would take each other for their predecessors.
         "--disable-hot-restart",
     ];
-    Launch {
+    Ok(Launch {
         program: program.to_owned(),
         arguments: arguments.map(str::to_owned).to_vec(),
         environment: BTreeMap::new(),
         user: USER,
         input: bootstrap.to_string().into_bytes(),
         files: None,
-    }
+    })
 }
 
 /// How to ask it whether it is ready.
