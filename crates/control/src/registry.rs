@@ -22,8 +22,8 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
-/// The kinds that the control plane looks at. Secrets and ConfigMaps are none of its business.
-const KINDS: [Kind; 17] = [
+/// The kinds that the control plane looks at; of ConfigMaps the mesh configuration alone.
+const KINDS: [Kind; 18] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -41,6 +41,7 @@ const KINDS: [Kind; 17] = [
     Kind::GrpcRoute,
     Kind::DestinationRule,
     Kind::VirtualService,
+    Kind::ConfigMap,
 ];
 
 /// Where objects come from.
@@ -58,9 +59,9 @@ impl Registry {
         Ok(Self::Files(registry, events))
     }
 
-    /// A cluster, watched.
-    pub(crate) fn kubernetes(client: &Client) -> Self {
-        Self::Kubernetes(KubernetesRegistry::open(client))
+    /// A cluster, watched; its mesh configuration is in this namespace.
+    pub(crate) fn kubernetes(client: &Client, root_namespace: &str) -> Self {
+        Self::Kubernetes(KubernetesRegistry::open(client, root_namespace))
     }
 
     /// Whether marks are answered.

@@ -296,7 +296,9 @@ impl Control {
         let (callers, signer) = callers(cluster.as_ref(), &config)?;
         let mut registry = match (&config.registry, &cluster) {
             (Source::Files(directory), _) => Registry::files(directory)?,
-            (Source::Kubernetes(_), Some(cluster)) => Registry::kubernetes(&cluster.client),
+            (Source::Kubernetes(_), Some(cluster)) => {
+                Registry::kubernetes(&cluster.client, &config.mesh.root_namespace)
+            }
             (Source::Kubernetes(_), None) => unreachable!("a cluster is made for its registry"),
         };
         registry.load(|events| world.apply(events)).await?;

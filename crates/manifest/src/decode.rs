@@ -97,7 +97,7 @@ fn to_value<T: Serialize>(object: &Arc<T>) -> Value {
 }
 
 /// Decodes `value` as `T`; adds problems to `issues`.
-pub(super) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
+pub(crate) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) -> Option<Arc<T>> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let decoded = {

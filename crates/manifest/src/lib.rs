@@ -14,6 +14,8 @@ mod finding;
 pub mod gateway;
 pub mod honoured;
 pub mod istio;
+mod matching;
+pub mod mesh_config;
 mod name;
 mod object;
 pub mod policy;

@@ -15,7 +15,6 @@ mod authentication;
 mod requests;
 mod sources;
 
-use ambit_model::Text;
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{
     Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
@@ -27,6 +26,7 @@ use crate::istio::{
     self, AuthorizationPolicy, AuthorizationPolicySpec, Condition, Operation, PeerAuthentication,
     Source, TargetRef, Values,
 };
+use crate::matching::text;
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
@@ -465,18 +465,6 @@ fn texts(values: &Values) -> Option<Vec<TextMatch>> {
 /// A principal that could never match is not one that was read.
 fn principals(values: &Values) -> Option<Vec<TextMatch>> {
     read(values, |value| security::principal(value).is_none().then(|| text(value)).flatten())
-}
-
-fn text(value: &str) -> Option<TextMatch> {
-    Some(match value {
-        "" => return None,
-        "*" => TextMatch::Presence,
-        _ => match (value.strip_prefix('*'), value.strip_suffix('*')) {
-            (Some(end), _) => TextMatch::Suffix(Text::from(end)),
-            (None, Some(start)) => TextMatch::Prefix(Text::from(start)),
-            (None, None) => TextMatch::Exact(Text::from(value)),
-        },
-    })
 }
 
 fn accounts(values: &Values, namespace: &str) -> Option<Vec<ServiceAccountMatch>> {

@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
 use super::finding::{Issues, Path};
+use super::mesh_config;
 use super::object::{Kind, Typed};
 use super::routing;
 use super::spelling::meant_label;
@@ -31,7 +32,10 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
     let spec = Path::at("spec");
     match typed {
         Typed::Namespace(_) | Typed::Node(_) | Typed::ServiceAccount(_) => {}
-        Typed::ConfigMap(object) => core::config_map(object, issues),
+        Typed::ConfigMap(object) => {
+            core::config_map(object, issues);
+            mesh_config::check(object, issues);
+        }
         Typed::Secret(object) => core::secret(object, issues),
         Typed::Service(object) => core::service(object, issues),
         Typed::Pod(object) => pods::pod(object, issues),

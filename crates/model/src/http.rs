@@ -18,9 +18,11 @@
 //! | [`policy`] | policies that read requests |
 //! | [`authentication`] | which tokens of requests are accepted |
 //! | [`authorize`] | whether a request may pass, and why |
+//! | [`authorizer`] | the services that CUSTOM policies ask |
 
 pub mod authentication;
 pub mod authorize;
+pub mod authorizer;
 pub mod ejection;
 pub mod head;
 pub mod matching;

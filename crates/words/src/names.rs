@@ -23,6 +23,8 @@ pub const CONTROL_LEASE: &str = "ambit-control";
 pub const CNI_PLUGIN: &str = "ambit-cni";
 /// The ConfigMap of each namespace that has the roots of trust.
 pub const ROOT_CONFIG_MAP: &str = "istio-ca-root-cert";
+/// The ConfigMap of the root namespace that holds the mesh configuration.
+pub const MESH_CONFIG_MAP: &str = "istio";
 /// What a token must be meant for, to be taken for a certificate.
 pub const TOKEN_AUDIENCE: &str = "istio-ca";
 /// The metadata of a certificate request that names for whom it is.

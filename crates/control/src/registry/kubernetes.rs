@@ -27,7 +27,7 @@ use std::time::Duration;
 use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
 use ambit_manifest::{Kind, ObjectKey};
 use futures::stream::{BoxStream, StreamExt};
-use k8s_openapi::api::core::v1::{Namespace, Node, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
@@ -80,7 +80,7 @@ enum Told {
 
 impl KubernetesRegistry {
     /// Begins to watch.
-    pub(crate) fn open(client: &Client) -> Self {
+    pub(crate) fn open(client: &Client, root_namespace: &str) -> Self {
         let (sender, told) = mpsc::channel(QUEUE);
         let (listed, others_listed) = watch::channel(0);
         let failing = Arc::new(AtomicUsize::new(0));
@@ -114,6 +114,10 @@ impl KubernetesRegistry {
                 Kind::EndpointSlice => {
                     let slices = every::<EndpointSlice>(client);
                     watches.spawn(follower.run(slices, reduce::ENDPOINT_SLICE));
+                }
+                Kind::ConfigMap => {
+                    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), root_namespace);
+                    watches.spawn(follower.run(watched(maps), reduce::MESH_CONFIG));
                 }
                 Kind::Pod => {
                     follower.others = Some(others_listed.clone());
@@ -282,6 +286,7 @@ impl Follower {
     {
         let mut config = watcher::Config::default().page_size(PAGE).timeout(WATCH_TIMEOUT_SECONDS);
         config.label_selector = reading.selector.map(str::to_owned);
+        config.field_selector = reading.name.map(|name| format!("metadata.name={name}"));
         loop {
             match self.follow(watch(config.clone()), &reading).await {
                 Restart::Anew => {}

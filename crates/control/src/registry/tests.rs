@@ -11,6 +11,8 @@ use crate::kubernetes::fake::FakeApi;
 
 /// Longest wait for an event that must come.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The root namespace.
+const ROOT: &str = "istio-system";
 
 /// Where a test writes objects.
 enum Bed {
@@ -29,7 +31,7 @@ impl Bed {
     fn open(&self) -> Registry {
         match self {
             Self::Files(root) => Registry::files(root).unwrap(),
-            Self::Kubernetes(api) => Registry::kubernetes(&api.client()),
+            Self::Kubernetes(api) => Registry::kubernetes(&api.client(), ROOT),
         }
     }
 
@@ -280,7 +282,7 @@ async fn slices_that_follow_selectors_are_not_asked_for() {
         ("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io");
     api.put(&slice_path("web"), slice(controller, "10.0.0.1"));
     api.put(&slice_path("db"), slice(mirror, "192.0.2.1"));
-    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     assert_eq!(initial, ["+EndpointSlice a/db"]);
     api.put(&slice_path("web"), slice(controller, "10.0.0.2"));
     api.put(&slice_path("db"), slice(mirror, "192.0.2.2"));
@@ -304,7 +306,7 @@ async fn what_vanished_while_nobody_watched_is_told() {
     for name in ["a", "b"] {
         api.put(&format!("/api/v1/namespaces/{name}"), json!({"metadata": {}}));
     }
-    let (mut running, _) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (mut running, _) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     api.be_away(true);
     api.delete("/api/v1/namespaces/a");
     api.put("/api/v1/namespaces/c", json!({"metadata": {}}));
@@ -331,7 +333,7 @@ async fn a_heartbeat_is_no_news() {
                 "lastHeartbeatTime": format!("2026-01-01T00:00:{beat:02}Z")}]}})
     };
     api.put("/api/v1/nodes/n", node(0));
-    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     assert_eq!(initial, ["+Node n"]);
     for beat in 1..9 {
         api.put("/api/v1/nodes/n", node(beat));
@@ -346,7 +348,7 @@ async fn more_objects_than_a_page_holds_are_read() {
     for index in 0..1201 {
         api.put(&format!("/api/v1/namespaces/n{index}"), json!({"metadata": {}}));
     }
-    let (_running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (_running, initial) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     assert_eq!(initial.len(), 1201);
 }
 
@@ -355,7 +357,7 @@ async fn a_kind_that_the_cluster_lacks_is_empty_until_it_comes() {
     let api = FakeApi::default();
     api.know(POLICIES, false);
     api.put("/api/v1/namespaces/a", json!({"metadata": {}}));
-    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     assert_eq!(initial, ["+Namespace a"]);
     api.put(&policy_path("p"), policy(&json!({})));
     api.know(POLICIES, true);
@@ -371,7 +373,7 @@ async fn what_is_not_answered_for_is_not_taken_for_empty() {
         let api = FakeApi::default();
         api.know(missing, false);
         api.serve_as(served, "authorizationpolicies");
-        let mut registry = Registry::kubernetes(&api.client());
+        let mut registry = Registry::kubernetes(&api.client(), ROOT);
         let loading = tokio::time::timeout(Duration::from_secs(600), registry.load(|_| {})).await;
         assert!(loading.is_err(), "{missing} was taken for empty");
         assert_eq!(api.count("GET /apis/security.istio.io/v1beta1") > 0, missing == policies);
@@ -391,7 +393,7 @@ async fn an_object_that_cannot_be_read_keeps_its_last_good_version() {
     };
     api.put(&path("good"), entry(&json!(["a.b"])));
     api.put(&path("never"), entry(&json!("a.b")));
-    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     assert_eq!(initial, ["+ServiceEntry a/good"]);
     api.put(&path("good"), entry(&json!("a.b")));
     api.put("/api/v1/namespaces/a", json!({"metadata": {}}));
@@ -408,7 +410,7 @@ async fn a_policy_that_cannot_be_read_is_told_all_the_same() {
     let api = FakeApi::default();
     api.put(&policy_path("good"), policy(&json!({"action": "DENY"})));
     api.put(&policy_path("never"), policy(&json!({"action": "NEWER"})));
-    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client())).await;
+    let (mut running, initial) = Running::start(Registry::kubernetes(&api.client(), ROOT)).await;
     assert_eq!(initial, ["+AuthorizationPolicy a/good", "+AuthorizationPolicy a/never"]);
     api.put(&policy_path("good"), policy(&json!({"action": "NEWER"})));
     running.sees(&["+AuthorizationPolicy a/good"]).await;

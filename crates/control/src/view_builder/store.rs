@@ -5,6 +5,7 @@
 //! object can affect.
 
 mod authentications;
+mod mesh_config;
 mod naming;
 mod policies;
 mod traffic;
@@ -18,6 +19,8 @@ use ambit_manifest::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
     WorkloadSelector,
 };
+use ambit_manifest::mesh_config::MeshConfig;
+use ambit_manifest::remarks::Remark;
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -66,6 +69,7 @@ pub(crate) struct Store {
     routes: Routes,
     destination_rules: DestinationRules,
     virtual_services: VirtualServices,
+    mesh_config: (MeshConfig, Vec<Remark>),
     repeated: Repeated,
 }
 
@@ -166,11 +170,9 @@ impl Store {
                 self.put_virtual_service(mesh, &name, Some(object), dirty);
             }
             Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
+            Typed::ConfigMap(object) => self.put_config_map(mesh, &name, Some(&object), dirty),
             // The machine starts pods from these; the view knows the pods.
-            Typed::ServiceAccount(_)
-            | Typed::ConfigMap(_)
-            | Typed::Secret(_)
-            | Typed::Deployment(_) => {}
+            Typed::ServiceAccount(_) | Typed::Secret(_) | Typed::Deployment(_) => {}
         }
     }
 
@@ -197,7 +199,8 @@ impl Store {
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),
             Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
             Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
-            Kind::ServiceAccount | Kind::ConfigMap | Kind::Secret | Kind::Deployment => {}
+            Kind::ConfigMap => self.put_config_map(mesh, &name, None, dirty),
+            Kind::ServiceAccount | Kind::Secret | Kind::Deployment => {}
         }
     }
 

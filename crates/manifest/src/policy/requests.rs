@@ -16,6 +16,7 @@ use ambit_model::names::PolicyName;
 use ambit_model::policy::{ServiceAccountMatch, TextMatch};
 
 use crate::istio::{self, AuthorizationPolicy, TargetRef};
+use crate::matching::{is_token, text};
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues, ObjectName};
 
@@ -304,14 +305,8 @@ fn brackets(text: &str) -> Option<Vec<&str>> {
     keys.iter().all(is_key).then_some(keys)
 }
 
-/// RFC 9110, section 5.6.2.
-fn is_token(text: &str) -> bool {
-    let is_mark = |it: u8| b"!#$%&'*+-.^_`|~".contains(&it);
-    !text.is_empty() && text.bytes().all(|it| it.is_ascii_alphanumeric() || is_mark(it))
-}
-
 fn words(value: &str) -> Result<TextMatch, String> {
-    super::text(value).ok_or_else(|| "the value is empty".to_owned())
+    text(value).ok_or_else(|| "the value is empty".to_owned())
 }
 
 fn account(value: &str, namespace: &str) -> Result<ServiceAccountMatch, String> {
@@ -355,7 +350,7 @@ fn host(value: &str) -> Result<HostMatch, String> {
         return Err(problem);
     }
     let problem = || format!("`{value}` names no host; write `*:8080` for every host");
-    Ok(HostMatch { host: super::text(host).ok_or_else(problem)?, port })
+    Ok(HostMatch { host: text(host).ok_or_else(problem)?, port })
 }
 
 fn path(value: &str) -> Result<PathPattern, String> {

@@ -425,7 +425,7 @@ mod tests {
             let cut = whole.slice(..whole.len() - 1).to_vec();
             response.header(CONTENT_TYPE, MEDIA_TYPE).body(cut.into()).unwrap()
         });
-        let mut registry = super::super::KubernetesRegistry::open(&client);
+        let mut registry = super::super::KubernetesRegistry::open(&client, "istio-system");
         let mut told = 0;
         let loading = registry.load(|events| told += events.len());
         let ended = tokio::time::timeout(Duration::from_secs(20), loading).await;

@@ -13,8 +13,9 @@ use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
 };
 use ambit_words::labels::SERVICE_NAME;
+use ambit_words::names::MESH_CONFIG_MAP;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
+    ConfigMap, Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
     ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Service,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
@@ -40,6 +41,8 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 pub(super) struct Reading<K> {
     /// The label selector of the objects that are requested.
     pub(super) selector: Option<&'static str>,
+    /// The name of the only object that is requested, if there is only one.
+    pub(super) name: Option<&'static str>,
     /// Drops the fields that the view does not need.
     pub(super) reduce: fn(&mut K),
     /// The events of a reduced object; or what is wrong with it.
@@ -48,6 +51,7 @@ pub(super) struct Reading<K> {
 
 pub(super) const NAMESPACE: Reading<Namespace> = Reading {
     selector: None,
+    name: None,
     reduce: |namespace| {
         *namespace = Namespace {
             metadata: kept(&mut namespace.metadata, &[TRAFFIC_DISTRIBUTION]),
@@ -59,6 +63,7 @@ pub(super) const NAMESPACE: Reading<Namespace> = Reading {
 
 pub(super) const NODE: Reading<Node> = Reading {
     selector: None,
+    name: None,
     reduce: |node| {
         let mut metadata = kept(&mut node.metadata, &[]);
         if let Some(labels) = &mut metadata.labels {
@@ -71,6 +76,7 @@ pub(super) const NODE: Reading<Node> = Reading {
 
 pub(super) const SERVICE: Reading<Service> = Reading {
     selector: None,
+    name: None,
     reduce: |service| {
         service.metadata = kept(&mut service.metadata, &[TRAFFIC_DISTRIBUTION]);
         service.status = None;
@@ -80,12 +86,23 @@ pub(super) const SERVICE: Reading<Service> = Reading {
 
 pub(super) const ENDPOINT_SLICE: Reading<EndpointSlice> = Reading {
     selector: Some(NOT_OF_SELECTORS),
+    name: None,
     reduce: reduce_slice,
     events: |slice| Ok(vec![Event::Put(Typed::EndpointSlice(Arc::new(slice)))]),
 };
 
 pub(super) const POD: Reading<Pod> =
-    Reading { selector: None, reduce: reduce_pod, events: pod_events };
+    Reading { selector: None, name: None, reduce: reduce_pod, events: pod_events };
+
+pub(super) const MESH_CONFIG: Reading<ConfigMap> = Reading {
+    selector: None,
+    name: Some(MESH_CONFIG_MAP),
+    reduce: |map| {
+        map.metadata = kept(&mut map.metadata, &[]);
+        map.binary_data = None;
+    },
+    events: |map| Ok(vec![Event::Put(Typed::ConfigMap(Arc::new(map)))]),
+};
 
 /// The last-applied configuration and the like are longer than the object itself.
 fn kept(metadata: &mut ObjectMeta, annotations: &[&str]) -> ObjectMeta {
@@ -260,7 +277,7 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
     };
     // Of a Gateway it is ours to write, and is compared with what it should be.
     let reduce = if kind == Kind::Gateway { reduce_gateway } else { reduce_istio };
-    Reading { selector: None, reduce, events }
+    Reading { selector: None, name: None, reduce, events }
 }
 
 fn reduce_gateway(object: &mut DynamicObject) {

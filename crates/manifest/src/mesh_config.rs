@@ -1,0 +1,251 @@
+//! Istio's mesh configuration: the key `mesh` of the ConfigMap `istio` in the root namespace.
+//!
+//! Only what Ambit uses is read. A field that it does not use is a remark and no error, because
+//! Istio's own installation writes many. A provider that is wrong is kept as
+//! [`Provider::Unusable`]: whatever names it must not be taken for something that names nobody.
+
+mod authorizers;
+mod service;
+
+use std::collections::BTreeMap;
+
+use ambit_words::names::{DEFAULT_MESH_NAMESPACE, MESH_CONFIG_MAP};
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+pub use self::authorizers::ExtAuthz;
+pub use self::service::ProviderService;
+use self::service::Wrong;
+use crate::remarks::{Remark, Remarks, report};
+use crate::{FieldPath, ObjectIssues, ObjectName, document};
+
+/// The key of the ConfigMap that holds it.
+const KEY: &str = "mesh";
+/// Fields of Istio's configuration that Ambit has elsewhere, and where.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("trustDomain", "it is the flag --trust-domain of control"),
+    ("rootNamespace", "it is the flag --root-namespace of control"),
+    ("defaultConfig", "node proxies read PROXY_CONFIG"),
+    ("pathNormalization", "it is the variable AMBIT_PATH_NORMALIZATION of waypoints"),
+];
+
+/// The mesh configuration, as far as it is used.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MeshConfig {
+    /// Services that policies and telemetry name (`extensionProviders`), by name.
+    pub providers: BTreeMap<String, Provider>,
+    /// The providers of telemetry that hold where no resource says otherwise.
+    pub default_providers: DefaultProviders,
+    /// The access log of the whole mesh.
+    pub access_log: AccessLog,
+    /// Whether requests are traced (`enableTracing`).
+    pub enable_tracing: bool,
+    /// Why nothing of it can be read, if so. Every provider is missing then.
+    pub unreadable: Option<String>,
+}
+
+/// A service that policies or telemetry name.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Provider {
+    /// An authorization service (`envoyExtAuthzGrpc`, `envoyExtAuthzHttp`).
+    ExtAuthz(ExtAuthz),
+    /// One of telemetry, as it is written.
+    Telemetry(TelemetryProvider, Value),
+    /// One that is wrong, or of a kind that Ambit does not know: why.
+    Unusable(String),
+}
+
+/// The kinds of providers of telemetry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TelemetryProvider {
+    /// Traces by OTLP (`opentelemetry`).
+    OpenTelemetry,
+    /// Traces for Zipkin (`zipkin`).
+    Zipkin,
+    /// Access logs by OTLP (`envoyOtelAls`).
+    OtelAccessLog,
+    /// Access logs in a file (`envoyFileAccessLog`).
+    FileAccessLog,
+    /// Metrics that are scraped (`prometheus`).
+    Prometheus,
+}
+
+/// Names of providers that hold where no Telemetry names one (`defaultProviders`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DefaultProviders {
+    /// For traces.
+    pub tracing: Vec<String>,
+    /// For metrics.
+    pub metrics: Vec<String>,
+    /// For access logs.
+    pub access_logging: Vec<String>,
+}
+
+/// `accessLogFile`, `accessLogFormat` and `accessLogEncoding`; empty where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccessLog {
+    /// The file, such as `/dev/stdout`.
+    pub file: String,
+    /// The format, in Envoy's words.
+    pub format: String,
+    /// `TEXT` or `JSON`.
+    pub encoding: String,
+}
+
+/// Whether a ConfigMap is the mesh configuration of a mesh with this root namespace.
+pub fn is_mesh_config(name: &ObjectName, root_namespace: &str) -> bool {
+    *name.namespace == *root_namespace && &*name.name == MESH_CONFIG_MAP
+}
+
+/// Reports what of a ConfigMap is wrong or has no effect, if it is the mesh configuration.
+pub(crate) fn check(map: &ConfigMap, issues: &mut ObjectIssues) {
+    if is_mesh_config(&ObjectName::of(&map.metadata), DEFAULT_MESH_NAMESPACE) {
+        report(&read(map).1, issues);
+    }
+}
+
+/// Reads the mesh configuration of its ConfigMap, and says what of it is wrong or has no effect.
+pub fn read(map: &ConfigMap) -> (MeshConfig, Vec<Remark>) {
+    let text = map.data.as_ref().and_then(|data| data.get(KEY));
+    let mut reader = Reader { remarks: Remarks::default(), config: MeshConfig::default() };
+    if let Some(text) = text {
+        reader.text(text);
+    }
+    (reader.config, reader.remarks.0)
+}
+
+struct Reader {
+    remarks: Remarks,
+    config: MeshConfig,
+}
+
+/// The path of the configuration's own root.
+fn root() -> FieldPath {
+    FieldPath::at("data").field(KEY)
+}
+
+impl Reader {
+    fn text(&mut self, text: &str) {
+        let problem = match document::parse(text) {
+            Ok(mut documents) => match (documents.pop(), documents.is_empty()) {
+                (Some(document), true) => match document.value {
+                    Value::Object(fields) => return self.fields(fields),
+                    Value::Null => return,
+                    _ => "it is no map".to_owned(),
+                },
+                (None, _) => return,
+                _ => "it has several documents".to_owned(),
+            },
+            Err(error) => format!("line {} is not YAML: {}", error.line, error.what),
+        };
+        let what = format!("{problem}: nothing of it is used, and its providers are missing");
+        self.remarks.wrong(&root(), what, "write one map of YAML, as Istio's MeshConfig");
+        self.config.unreadable = Some(problem);
+    }
+
+    fn fields(&mut self, fields: Map<String, Value>) {
+        for (name, value) in fields {
+            let at = root().field(&name);
+            match name.as_str() {
+                _ if value.is_null() => {}
+                "extensionProviders" => self.providers(value, &at),
+                "defaultProviders" => {
+                    self.config.default_providers = self.value(value, &at).unwrap_or_default();
+                }
+                "enableTracing" => {
+                    self.config.enable_tracing = self.value(value, &at).unwrap_or_default();
+                }
+                "accessLogFile" => {
+                    self.config.access_log.file = self.value(value, &at).unwrap_or_default();
+                }
+                "accessLogFormat" => {
+                    self.config.access_log.format = self.value(value, &at).unwrap_or_default();
+                }
+                "accessLogEncoding" => {
+                    self.config.access_log.encoding = self.value(value, &at).unwrap_or_default();
+                }
+                other => {
+                    let elsewhere = ELSEWHERE.iter().find(|(name, _)| *name == other);
+                    let remedy = elsewhere.map_or("remove it, or ignore this", |(_, it)| it);
+                    self.remarks.unhonoured(true, &at, "it has no effect", remedy);
+                }
+            }
+        }
+    }
+
+    /// A value of the expected form, or a remark.
+    fn value<T: DeserializeOwned>(&mut self, value: Value, at: &FieldPath) -> Option<T> {
+        match serde_json::from_value(value) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.remarks.wrong(at, error.to_string(), "write a value of the expected type");
+                None
+            }
+        }
+    }
+
+    fn providers(&mut self, value: Value, at: &FieldPath) {
+        let Some(list) = self.value::<Vec<Value>>(value, at) else { return };
+        for (index, written) in list.into_iter().enumerate() {
+            let at = at.index(index);
+            let Value::Object(mut fields) = written else {
+                self.remarks.wrong(&at, "it is no map", "write `name` and one kind of provider");
+                continue;
+            };
+            let name = fields.remove("name");
+            let Some(name) = name.and_then(|it| Some(it.as_str()?.to_owned())) else {
+                self.remarks.wrong(&at.field("name"), "it is missing", "name the provider");
+                continue;
+            };
+            let provider = match self.provider(fields, &at) {
+                Ok(provider) => provider,
+                Err((at, what, remedy)) => {
+                    let text = format!("{}: {what}", at.as_str());
+                    self.remarks.wrong(&at, what, remedy);
+                    Provider::Unusable(text)
+                }
+            };
+            let is_new = self.config.providers.insert(name.clone(), provider).is_none();
+            if !is_new {
+                let what = "several providers have this name: it can be used by nobody";
+                self.remarks.wrong(&at.field("name"), what, "give each its own name");
+                let what = format!("{}: {what}", at.field("name").as_str());
+                self.config.providers.insert(name, Provider::Unusable(what));
+            }
+        }
+    }
+
+    fn provider(&mut self, fields: Map<String, Value>, at: &FieldPath) -> Result<Provider, Wrong> {
+        let mut kinds = fields.into_iter().filter(|(_, value)| !value.is_null());
+        let (Some((kind, value)), None) = (kinds.next(), kinds.next()) else {
+            let what = "a provider has exactly one kind".to_owned();
+            return Err((at.clone(), what, "write for example envoyExtAuthzGrpc"));
+        };
+        let at = at.field(&kind);
+        let telemetry = |kind| Ok(Provider::Telemetry(kind, value.clone()));
+        match kind.as_str() {
+            "envoyExtAuthzGrpc" => {
+                authorizers::grpc(value, &at, &mut self.remarks).map(Provider::ExtAuthz)
+            }
+            "envoyExtAuthzHttp" => {
+                authorizers::http(value, &at, &mut self.remarks).map(Provider::ExtAuthz)
+            }
+            "opentelemetry" => telemetry(TelemetryProvider::OpenTelemetry),
+            "zipkin" => telemetry(TelemetryProvider::Zipkin),
+            "envoyOtelAls" => telemetry(TelemetryProvider::OtelAccessLog),
+            "envoyFileAccessLog" => telemetry(TelemetryProvider::FileAccessLog),
+            "prometheus" => telemetry(TelemetryProvider::Prometheus),
+            _ => {
+                let what = "providers of this kind are not known: nothing can use it";
+                self.remarks.unhonoured(true, &at, what, "remove it, or use another kind");
+                Ok(Provider::Unusable(format!("providers of the kind {kind} are not known")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
