@@ -20,7 +20,7 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("ambit-apiserver", &[]),
     ("ambit-model", &[]),
     ("ambit-log", &["ambit-model"]),
-    ("ambit-http", &["ambit-model", "ambit-net", "ambit-tls"]),
+    ("ambit-http", &["ambit-model", "ambit-wire", "ambit-net", "ambit-tls"]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-tls"]),
