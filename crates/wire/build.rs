@@ -4,12 +4,13 @@ use std::error::Error;
 use std::path::Path;
 
 /// Every file that is compiled; imports are found under `proto`.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "istio/workload.proto",
     "istio/authorization.proto",
     "istio/zds.proto",
     "istio/citadel.proto",
     "envoy/discovery.proto",
+    "envoy/auth.proto",
     "ambit/http.proto",
     "ambit/snapshot.proto",
     "kubernetes/pods.proto",
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".istio")
         .bytes(".ambit")
         .bytes(".kubernetes")
+        .bytes(".envoy.service.auth")
         .bytes(".envoy.service.discovery.v3.HeldVersion")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryRequest")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryResponse")

@@ -6,6 +6,7 @@
 //! meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
 //! reads a file or a clock, or uses the network.
 
+mod authorizers;
 mod destination_rules;
 mod entries;
 pub(crate) mod gateways;
@@ -45,7 +46,7 @@ use self::store::{PolicyOrigin, Store};
 pub(crate) use self::vips::Vips;
 use crate::registry::Event;
 use ambit_manifest::ObjectName;
-use ambit_manifest::istio::PeerAuthentication;
+use ambit_manifest::istio::{Action, AuthorizationPolicy, PeerAuthentication};
 use ambit_manifest::policy::{self, StatusCondition};
 use ambit_manifest::remarks::Remark;
 use ambit_manifest::routing::{ParentKind, Routing};
@@ -174,6 +175,30 @@ impl Builder {
         self.store.mutual_tls_of(&self.mesh, workload)?.enforced_by(policy)
     }
 
+    /// Why the provider of a CUSTOM policy cannot be asked, if so.
+    pub(crate) fn provider_problem(&self, policy: &AuthorizationPolicy) -> Option<String> {
+        let is_custom = policy.spec.action == Action::Custom;
+        let provider = policy.spec.provider.as_ref().filter(|_| is_custom)?;
+        authorizers::find(&self.present(), &provider.name).err()
+    }
+
+    /// What waypoints make of a CUSTOM policy that is theirs to enforce.
+    pub(crate) fn provider_condition(
+        &self,
+        policy: &AuthorizationPolicy,
+    ) -> Option<StatusCondition> {
+        let provider = policy.spec.provider.as_ref()?;
+        let is_theirs = request_policies::scope(&self.mesh, policy) != Scope::Pods;
+        if policy.spec.action != Action::Custom || !is_theirs {
+            return None;
+        }
+        let (status, reason, message) = match self.provider_problem(policy) {
+            Some(why) => ("False", "Invalid", format!("{why}: what its rules match is refused")),
+            None => ("True", "Accepted", format!("waypoints ask the provider {}", provider.name)),
+        };
+        Some(StatusCondition { kind: "WaypointAccepted", status, reason, message })
+    }
+
     /// What a route means.
     pub(crate) fn routing(&self, route: &RouteName) -> Option<&Routing> {
         self.routings.get(route)
@@ -243,6 +268,9 @@ impl Builder {
             });
             let scoped = scoped.filter(|(scope, _)| *scope != Scope::Pods);
             let old = self.request_policies.get(name).cloned();
+            let asks = |it: &RequestPolicy| authorizers::provider(it).cloned();
+            let is_provider_same =
+                old.as_ref().map(|it| asks(&it.1)) == scoped.as_ref().map(|it| asks(&it.1));
             let is_policy_same = match (&old, &scoped) {
                 (Some((_, old)), Some((_, new))) => **old == *new,
                 (None, None) => true,
@@ -250,7 +278,7 @@ impl Builder {
             };
             let (old_scope, new_scope) =
                 (old.map(|it| it.0), scoped.as_ref().map(|it| it.0.clone()));
-            if old_scope != new_scope {
+            if old_scope != new_scope || !is_provider_same {
                 let both = old_scope.into_iter().chain(new_scope);
                 scopes.extend(both.map(|scope| (name.namespace.clone(), scope)));
             }
@@ -299,6 +327,10 @@ impl Builder {
             }
         }
         services.extend(routed);
+        if authorizers::is_among(&self.mesh, &self.store, &services) {
+            let asking = self.view.http_services().filter(|it| !it.authorizers.is_empty());
+            services.extend(asking.map(|it| it.service.clone()));
+        }
         for name in routes {
             let Some(route) = self.store.routes().get(&name) else {
                 self.routings.remove(&name);
@@ -356,12 +388,13 @@ impl Builder {
         let held = Held { name: &name, owner: &owner, service };
         let policies = self.request_policies.iter();
         let policies = policies
-            .filter(|(policy, (scope, _))| scope.holds(&self.mesh, &policy.namespace, &held))
-            .map(|(policy, _)| policy.clone())
-            .collect();
+            .filter(|(policy, (scope, _))| scope.holds(&self.mesh, &policy.namespace, &held));
+        let (names, held_policies): (Vec<_>, Vec<_>) =
+            policies.map(|(name, (_, policy))| (name.clone(), &**policy)).unzip();
+        let authorizers = authorizers::of_policies(&self.present(), held_policies.into_iter());
         let authentication = self.store.authentication(&self.mesh, &held);
-        let built = http_services::build(&self.present(), &self.routings, &owner, name, policies);
-        let built = ServiceHttp { authentication, ..built };
+        let built = http_services::build(&self.present(), &self.routings, &owner, name, names);
+        let built = ServiceHttp { authentication, authorizers, ..built };
         let is_news = known.is_none_or(|known| **known != built);
         is_news.then(|| Change::HttpService(Arc::new(built)))
     }

@@ -133,11 +133,7 @@ pub async fn admit(
 /// Says what policies on trial would have denied.
 fn report_dry_run(mesh: &Mesh, judged: &Judged, denials: &[Denial]) {
     for denial in denials {
-        let policy = match denial {
-            Denial::Denied(rule) => &rule.policy,
-            Denial::NotAllowed { policy, .. } | Denial::PolicyMissing(policy) => policy,
-            Denial::NotThroughWaypoint { .. } => continue,
-        };
+        let Some(policy) = denial.policy() else { continue };
         mesh.metrics.dry_run_denial(policy);
         tracing::event!(
             target: "access",

@@ -140,7 +140,7 @@ impl Counters {
         into.register("ambit_tls_handshakes", text, self.handshakes.clone());
         let text = "Connections refused, by reason";
         into.register("ambit_refusals", text, self.refusals.clone());
-        let text = "Connections that a policy on trial would have denied";
+        let text = "Connections and requests that a policy on trial would have denied";
         into.register("ambit_dry_run_denials", text, self.dry_run_denials.clone());
         let text = "Ends of discovery streams, by reason";
         into.register("istio_xds_connection_terminations", text, self.discovery_ends.clone());
@@ -181,8 +181,8 @@ impl Metrics {
         self.0.counters.refusals.get_or_create(&labels).inc();
     }
 
-    /// A policy on trial would have denied a connection.
-    pub(crate) fn dry_run_denial(&self, policy: &PolicyName) {
+    /// A policy on trial would have denied a connection or a request.
+    pub fn dry_run_denial(&self, policy: &PolicyName) {
         let labels = PolicyLabels { policy: policy.to_string() };
         self.0.counters.dry_run_denials.get_or_create(&labels).inc();
     }

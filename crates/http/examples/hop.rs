@@ -1,14 +1,15 @@
 //! The engine as a plain hop, without a mesh: TCP in, TCP out, on one thread.
 //!
 //! It does what a proxy of a mesh does with a request, and nothing else: one route, one ALLOW
-//! policy, metrics with labels, one line of an access log. So it can stand beside another proxy with
-//! the same job, and both can be measured by the same load. `docs/design/layer-7.md` says how.
+//! policy, metrics with labels, one line of an access log. So it can stand beside another proxy
+//! with the same job, and both can be measured by the same load. `docs/design/layer-7.md` says how.
 //!
 //! ```text
 //! hop 127.0.0.1:18080 127.0.0.1:18000 [h1|h2] > /dev/null
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,13 +18,15 @@ use std::sync::Arc;
 use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
 use ambit_http::engine::record::Record;
 use ambit_http::engine::{Engine, Settings, Speaks, serve};
+use ambit_model::Text;
 use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
+use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::policy::{Action, OperationMatch, RequestPolicy, RequestRule, Values};
 use ambit_model::http::rule;
 use ambit_model::http::table::RouteTable;
@@ -44,6 +47,7 @@ type Labels = Vec<(&'static str, String)>;
 struct Configured {
     routes: RouteTable,
     authentication: Authentication,
+    authorizers: BTreeMap<Text, Arc<Authorizer>>,
     policy: Arc<RequestPolicy>,
     traffic: TrafficPolicy,
     version: Version,
@@ -64,6 +68,10 @@ struct Hop {
 impl Rules for Holds {
     fn routes(&self) -> Option<&RouteTable> {
         Some(&self.0.routes)
+    }
+
+    fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>> {
+        &self.0.authorizers
     }
 
     fn authentication(&self) -> &Authentication {
@@ -127,6 +135,9 @@ impl Position for Hop {
         "hop"
     }
 
+    /// Its policy is not on trial.
+    fn trial(&self, _: &Arrival, _: &Trial<'_>) {}
+
     fn record(&self, arrival: &Rc<Arrival>, record: &Record) {
         let labels = vec![
             ("response_code", record.status.to_string()),
@@ -148,15 +159,15 @@ impl Position for Hop {
             r#"{{"method":"{method}","path":"{path}","authority":"{authority}","protocol":"{}","#,
             record.protocol.as_str(),
         ));
-        drop(writeln!(
+        drop(write!(
             log,
-            r#""response_code":{},"response_flags":"{}","bytes_sent":{},"duration":{},"from":"{}"}}"#,
+            r#""response_code":{},"response_flags":"{}","bytes_sent":{},"#,
             record.status,
             record.flags.letters(),
             record.sent_bytes,
-            elapsed.as_millis(),
-            arrival.client,
         ));
+        let milliseconds = elapsed.as_millis();
+        drop(writeln!(log, r#""duration":{milliseconds},"from":"{}"}}"#, arrival.client));
     }
 }
 
@@ -227,6 +238,7 @@ fn main() -> anyhow::Result<()> {
     let configured = Rc::new(Configured {
         routes: RouteTable::new([Arc::new(route())]),
         authentication: Authentication::default(),
+        authorizers: BTreeMap::new(),
         policy: Arc::new(policy()),
         traffic: TrafficPolicy::default(),
         version,

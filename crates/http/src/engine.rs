@@ -14,6 +14,7 @@
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
 //! | `piece`, `inbox`, `outbox`, `halves`, `quiet` | bytes on their way |
 //! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
+//! | `held` | room for bodies that are kept whole |
 //! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
 
 mod again;
@@ -25,6 +26,7 @@ mod exchange;
 mod filters;
 pub mod halves;
 mod heads;
+mod held;
 mod inbox;
 mod loads;
 mod outbox;

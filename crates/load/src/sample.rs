@@ -54,8 +54,8 @@ pub(crate) enum Sample {
         #[arg(long, value_name = "ADDR")]
         listen: Option<String>,
     },
-    /// HTTP: sends `?size=N` bytes, `?delay=10ms` late; without a size the request's own body, or
-    /// the request as JSON.
+    /// HTTP: sends `?size=N` bytes, `?delay=10ms` late, with `?status=401`; without a size the
+    /// request's own body, or the request as JSON.
     ///
     /// A size is at most 8388608 bytes, a delay at most 60s. Other parts of the query come back in
     /// the JSON. Connections are kept until the client ends them.

@@ -101,6 +101,15 @@ pub enum Denial {
 }
 
 impl Denial {
+    /// The policy that denies, if it is one.
+    pub fn policy(&self) -> Option<&PolicyName> {
+        match self {
+            Self::Denied(rule) => Some(&rule.policy),
+            Self::NotAllowed { policy, .. } | Self::PolicyMissing(policy) => Some(policy),
+            Self::NotThroughWaypoint { .. } => None,
+        }
+    }
+
     /// Whether waiting may help: the missing piece may be on its way.
     pub fn is_pending(&self) -> bool {
         matches!(self, Self::PolicyMissing(_))

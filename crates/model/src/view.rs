@@ -291,6 +291,11 @@ impl View {
         self.http_services.get(name)
     }
 
+    /// What is known of the requests to services, in no particular order.
+    pub fn http_services(&self) -> impl Iterator<Item = &Arc<ServiceHttp>> {
+        self.http_services.values()
+    }
+
     /// The policies that hold for the requests to a service. A name that the view does not know is
     /// returned as an error.
     pub fn request_policies_of<'a>(
@@ -422,7 +427,9 @@ impl View {
 
     fn put_http_service(&mut self, it: Arc<ServiceHttp>) {
         let old = self.http_services.get(&it.service);
-        if old.is_none_or(|old| old.policies != it.policies) {
+        let same =
+            |old: &ServiceHttp| old.policies == it.policies && old.authorizers == it.authorizers;
+        if !old.is_some_and(|old| same(old)) {
             self.authorization_version += 1;
         }
         self.http_services.insert(it.service.clone(), it);

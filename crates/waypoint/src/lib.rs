@@ -11,13 +11,14 @@
 //! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `passage` | connections that are no HTTP |
-//! | `telemetry` | request metrics and the access log |
+//! | `telemetry`, `checks` | metrics and access log: of requests, of authorization services |
 //! | `operator` | readiness and metrics |
 //! | `shared` | what all threads share |
 //!
 //! Nothing here decides a route or a permission (`ambit_model` does) or reads a head
 //! (`ambit_http` does).
 
+mod checks;
 pub mod config;
 mod operator;
 mod passage;
@@ -45,6 +46,7 @@ use tracing::info;
 
 pub use config::Args;
 
+use checks::Checks;
 use config::Config;
 use shared::Shared;
 use telemetry::Requests;
@@ -87,9 +89,13 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let uid = name.to_string().into();
     let own = Arc::new(OwnWorkload { uid, name, netns: None, identity: identity.clone(), shares });
     let requests = Requests::default();
-    mesh.metrics.register(|registry| requests.register(registry));
+    let checks = Checks::default();
+    mesh.metrics.register(|registry| {
+        requests.register(registry);
+        checks.register(registry);
+    });
     let stopping = watch::Sender::new(false);
-    let shared = Arc::new(Shared { config, mesh, own, requests, stopping });
+    let shared = Arc::new(Shared { config, mesh, own, requests, checks, stopping });
     tokio::spawn(keeper.run());
     certificates.hold(identity).await;
     operator::start(&shared).await?;

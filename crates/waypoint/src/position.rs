@@ -4,6 +4,7 @@
 //! through a waypoint, and prove their own identities, not merely one of the trust domain.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
@@ -17,13 +18,15 @@ use ambit_dataplane::tunnel::{self, Ask};
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
-use ambit_http::engine::record::Record;
+use ambit_http::engine::record::{CheckedAs, Record};
+use ambit_model::Text;
 use ambit_model::authorize::Decision;
 use ambit_model::choice::{By, RequestFlow};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
+use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::head::{Client, RequestHead};
 use ambit_model::http::rule::Destination;
 use ambit_model::http::service::{Protocol, ServiceHttp};
@@ -67,7 +70,7 @@ pub(crate) struct Holds {
     view: Arc<View>,
     http: Arc<ServiceHttp>,
     port: u16,
-    namespace: Option<ambit_model::Text>,
+    namespace: Option<Text>,
 }
 
 impl Here {
@@ -343,6 +346,13 @@ impl Position for Here {
         &self.own_name
     }
 
+    fn trial(&self, arrival: &Arrival, trial: &Trial<'_>) {
+        self.shared.checks.trial(arrival, trial);
+        if trial.outcome != CheckedAs::Allowed {
+            self.plane.mesh.metrics.dry_run_denial(&trial.custom.rule.policy);
+        }
+    }
+
     fn record(&self, arrival: &Rc<Arrival>, record: &Record) {
         let view = self.view();
         let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
@@ -350,6 +360,10 @@ impl Position for Here {
         let named = record.service.as_ref().and_then(|name| view.service(name));
         let service = named.or(asked).map(|it| &**it);
         self.shared.requests.count(arrival, record, service);
+        self.shared.checks.count(&record.checks);
+        for policy in record.dry_run.iter().filter_map(|denial| denial.policy()) {
+            self.plane.mesh.metrics.dry_run_denial(policy);
+        }
         telemetry::log(arrival, record, service);
     }
 }
@@ -357,6 +371,10 @@ impl Position for Here {
 impl Rules for Holds {
     fn routes(&self) -> Option<&RouteTable> {
         self.http.routes(self.port, self.namespace.as_deref())
+    }
+
+    fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>> {
+        &self.http.authorizers
     }
 
     fn authentication(&self) -> &Authentication {

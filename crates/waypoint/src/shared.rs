@@ -6,6 +6,7 @@ use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
 use tokio::sync::watch;
 
+use crate::checks::Checks;
 use crate::config::Config;
 use crate::telemetry::Requests;
 
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) own: Arc<OwnWorkload>,
     /// Counters of requests.
     pub(crate) requests: Requests,
+    /// Counters of questions to authorization services.
+    pub(crate) checks: Checks,
     /// Whether it is to end: no new connection is taken.
     pub(crate) stopping: watch::Sender<bool>,
 }

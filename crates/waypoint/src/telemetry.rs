@@ -233,8 +233,23 @@ pub(crate) fn log(arrival: &Arrival, record: &Record, service: Option<&Service>)
         route_name = record.route.as_ref().map(|it| tracing::field::display(
             format!("{}/{} rule {}", it.namespace, it.name, it.index))),
         allowed_by = record.allowed_by.as_ref().map(tracing::field::display),
+        ext_authz = checks(record),
+        dry_run = trial(record),
         "request complete"
     );
+}
+
+/// What authorization services have answered, as `PROVIDER=OUTCOME`.
+fn checks(record: &Record) -> Option<String> {
+    let said = record.checks.iter().map(|it| format!("{}={}", it.provider, it.outcome.as_str()));
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join(","))
+}
+
+/// What policies on trial would have done.
+fn trial(record: &Record) -> Option<String> {
+    let said: Vec<String> = record.dry_run.iter().map(|it| format!("would be {it}")).collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 /// Writes the access log's line of a connection that is no HTTP.

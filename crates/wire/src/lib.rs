@@ -20,12 +20,14 @@
 //! | [`capture`] | why a pod is not captured |
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
 //! | [`kubernetes`] | lists of pods in the API server's own encoding |
+//! | [`ext_authz`] | questions to authorization services, and their answers |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
 
 pub mod admin;
 pub mod ca;
 pub mod capture;
 pub mod convert;
+pub mod ext_authz;
 pub mod hbone;
 pub mod kubernetes;
 pub mod proto;

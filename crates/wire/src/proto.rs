@@ -54,6 +54,13 @@ pub mod envoy {
     }
     /// `envoy.service`.
     pub mod service {
+        /// `envoy.service.auth`.
+        pub mod auth {
+            /// `envoy.service.auth.v3`: who may do what, asked of a service.
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.auth.v3");
+            }
+        }
         /// `envoy.service.discovery`.
         pub mod discovery {
             /// `envoy.service.discovery.v3`: the discovery service itself.

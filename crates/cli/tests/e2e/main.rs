@@ -11,6 +11,7 @@
 //! half a second for a worker to come back, with no allowance for busy processors. Without it they
 //! run at the smaller sizes, which each file lists beside the full ones ([`size`]).
 
+mod authorization;
 mod bench;
 mod bookinfo;
 mod certificates;

@@ -42,6 +42,7 @@ fn policies_that_would_not_do_what_they_say_are_refused() {
     check(key, Err("a DENY with conditions on layer 7"));
     check(&format!("{{action: DENY, {target}, {methods}}}"), Ok(""));
     check(&format!("{{action: CUSTOM, provider: {{name: x}}, {ports}}}"), Err("authoriser"));
+    check(&format!("{{action: CUSTOM, provider: {{name: x}}, {target}, {ports}}}"), Ok(""));
     check(&format!("{{action: DENY, provider: {{name: x}}, {ports}}}"), Err("CUSTOM alone"));
     check(&format!("{{{target}, selector: {{matchLabels: {{a: b}}}}}}"), Err("only one of"));
     check(&to("ports: [http]").replace("rules", "{rules").replace("}]}]", "}]}]}"), Err("ports"));

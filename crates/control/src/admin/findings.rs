@@ -16,6 +16,7 @@ use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, meant_label};
 use ambit_model::workload::WorkloadKind;
 use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT;
+use ambit_words::names::MESH_CONFIG_MAP;
 
 use super::gateways;
 use crate::view_builder::Builder;
@@ -40,6 +41,8 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     found.extend(bounded(policies(builder)));
     found.extend(bounded(routes(builder)));
     found.extend(bounded(traffic(builder)));
+    found.extend(bounded(mesh_config(builder)));
+    found.extend(bounded(providers(builder)));
     found.extend(bounded(slips(builder.store())));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -259,13 +262,7 @@ fn traffic(builder: &Builder) -> Vec<Finding> {
     let store = builder.store();
     let mut found = Vec::new();
     let mut add = |written: Written<'_>, remarks: &[Remark]| {
-        found.extend(remarks.iter().map(|remark| Finding {
-            severity: if remark.is_wrong { Severity::Error } else { Severity::Warning },
-            rule: "traffic".into(),
-            object: written.to_string(),
-            what: format!("{}: {}", remark.at.as_str(), remark.what),
-            remedy: remark.remedy.clone(),
-        }));
+        found.extend(remarks.iter().map(|remark| remarked("traffic", written, remark)));
     };
     for (name, _, remarks) in store.destination_rules().iter() {
         add(Written::new(Kind::DestinationRule, name), remarks);
@@ -276,6 +273,46 @@ fn traffic(builder: &Builder) -> Vec<Finding> {
     }
     found.sort_by_key(|finding| finding.severity);
     found
+}
+
+/// What of the mesh configuration is wrong, or has no effect.
+fn mesh_config(builder: &Builder) -> Vec<Finding> {
+    let written = Written {
+        kind: Kind::ConfigMap,
+        namespace: &builder.mesh().root_namespace,
+        name: MESH_CONFIG_MAP,
+    };
+    let remarks = builder.store().mesh_config_remarks().iter();
+    remarks.map(|remark| remarked("mesh-config", written, remark)).collect()
+}
+
+/// CUSTOM policies whose provider cannot be asked: they deny.
+fn providers(builder: &Builder) -> Vec<Finding> {
+    let policies = builder.store().policies();
+    let found = policies.filter_map(|(name, policy)| {
+        let why = builder.provider_problem(policy)?;
+        Some(Finding {
+            severity: Severity::Error,
+            rule: "provider".into(),
+            object: Written::new(Kind::AuthorizationPolicy, name).to_string(),
+            what: format!("spec.provider.name: {why}: all requests that it matches are refused"),
+            remedy: format!(
+                "define the provider in extensionProviders of the ConfigMap {}/{MESH_CONFIG_MAP}",
+                builder.mesh().root_namespace
+            ),
+        })
+    });
+    found.collect()
+}
+
+fn remarked(rule: &'static str, written: Written<'_>, remark: &Remark) -> Finding {
+    Finding {
+        severity: if remark.is_wrong { Severity::Error } else { Severity::Warning },
+        rule: rule.into(),
+        object: written.to_string(),
+        what: format!("{}: {}", remark.at.as_str(), remark.what),
+        remedy: remark.remedy.clone(),
+    }
 }
 
 fn selects_nothing(

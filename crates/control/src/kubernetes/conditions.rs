@@ -1,6 +1,7 @@
 //! Writes the state of each policy, route and traffic resource where its author looks.
 //!
-//! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, and an Event of type
+//! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, `WaypointAccepted` for
+//! CUSTOM policies, and an Event of type
 //! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
 //! cannot be read, and from then on it is kept up to date. VirtualServices and DestinationRules get
 //! [`HONOURED`]. Only the leader writes, and only what
@@ -44,8 +45,8 @@ const NOTE_SIZE_MAX_BYTES: usize = 1024;
 
 /// What is reported about a policy: its generation, and the condition.
 type Verdict = (i64, StatusCondition);
-/// Of which object.
-type Named = (Kind, ObjectName);
+/// Of which object, and which of its conditions.
+type Named = (Kind, ObjectName, &'static str);
 
 /// What this replica has written since it leads.
 #[derive(Default)]
@@ -112,15 +113,23 @@ impl Conditions {
         let policies = builder.store().policies().filter_map(|(name, policy)| {
             let generation = policy.metadata.generation.unwrap_or_default();
             let condition = builder.condition(name)?.clone();
-            Some(((Kind::AuthorizationPolicy, name.clone()), (generation, condition)))
+            let named = (Kind::AuthorizationPolicy, name.clone(), TYPE);
+            Some((named, (generation, condition)))
+        });
+        let custom = builder.store().policies().filter_map(|(name, policy)| {
+            let generation = policy.metadata.generation.unwrap_or_default();
+            let condition = builder.provider_condition(policy)?;
+            let named = (Kind::AuthorizationPolicy, name.clone(), condition.kind);
+            Some((named, (generation, condition)))
         });
         let modes = builder.store().peer_authentications().map(|(name, policy)| {
             let generation = policy.metadata.generation.unwrap_or_default();
             let condition = policy::peer_authentication(policy);
-            ((Kind::PeerAuthentication, name.clone()), (generation, condition))
+            ((Kind::PeerAuthentication, name.clone(), TYPE), (generation, condition))
         });
         let remarked = |kind, name: &ObjectName, generation: Option<i64>, remarks: &[Remark]| {
-            ((kind, name.clone()), (generation.unwrap_or_default(), honoured::condition(remarks)))
+            let condition = honoured::condition(remarks);
+            ((kind, name.clone(), HONOURED), (generation.unwrap_or_default(), condition))
         };
         let rules = builder.store().destination_rules().iter().map(|(name, rule, remarks)| {
             remarked(Kind::DestinationRule, name, rule.metadata.generation, remarks)
@@ -129,7 +138,7 @@ impl Conditions {
             let remarks = builder.virtual_service_remarks(service);
             remarked(Kind::VirtualService, name, service.metadata.generation, &remarks)
         });
-        policies.chain(modes).chain(rules).chain(services).collect()
+        policies.chain(custom).chain(modes).chain(rules).chain(services).collect()
     }
 
     async fn write_changed(&self, written: &mut Written) -> Result<(), ApiError> {
@@ -205,18 +214,14 @@ impl Conditions {
     }
 
     async fn write(&self, named: &Named, verdict: &Verdict) -> Result<(), ApiError> {
-        let (kind, name) = named;
+        let (kind, name, kind_of) = named;
         let resource = istio(*kind);
         let client = self.client.clone();
         let policies: Api<DynamicObject> = Api::namespaced_with(client, &name.namespace, &resource);
         let Some(object) = answer(policies.get_opt(&name.name)).await? else { return Ok(()) };
         let before = object.data.pointer("/status/conditions").and_then(Value::as_array);
         let mut conditions = before.cloned().unwrap_or_default();
-        let kind_of = match kind {
-            Kind::DestinationRule | Kind::VirtualService => HONOURED,
-            _ => TYPE,
-        };
-        let own = conditions.iter().position(|it| it["type"] == kind_of);
+        let own = conditions.iter().position(|it| it["type"] == *kind_of);
         let own = own.map(|index| conditions.remove(index));
         let (generation, condition) = verdict;
         let told = |it: &Value| {
@@ -258,7 +263,7 @@ impl Conditions {
 
     async fn warn(
         &self,
-        (kind, name): &Named,
+        (kind, name, _): &Named,
         object: &ObjectMeta,
         condition: &StatusCondition,
     ) -> Result<(), ApiError> {
@@ -362,7 +367,7 @@ mod tests {
         let vips = std::env::temp_dir().join("ambit-conditions-none");
         let metrics = Arc::new(Metrics::new());
         let world = Arc::new(World::new(Mesh::sample(), Vips::default(), vips, metrics));
-        let mut registry = Registry::kubernetes(&api.client());
+        let mut registry = Registry::kubernetes(&api.client(), "istio-system");
         registry.load(|events| world.apply(events)).await.unwrap();
         let (sender, mut batches) = mpsc::channel(8);
         let watching = tokio::spawn(registry.run(world.marks(), sender));

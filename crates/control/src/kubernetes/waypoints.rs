@@ -340,7 +340,7 @@ mod tests {
         let path = std::env::temp_dir().join("ambit-waypoints-none");
         let metrics = Arc::new(Metrics::new());
         let world = World::new(Mesh::sample(), Vips::default(), path, metrics);
-        let mut registry = Registry::kubernetes(&api.client());
+        let mut registry = Registry::kubernetes(&api.client(), "istio-system");
         registry.load(|events| world.apply(events)).await.unwrap();
         let settings =
             Settings { image: image.map(str::to_owned), pull_policy: None, mesh: Mesh::sample() };

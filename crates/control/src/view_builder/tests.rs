@@ -7,6 +7,7 @@ use ambit_model::workload::{AppProtocol, GatewayDestination, Tunnel, WorkloadKin
 use ambit_words::ports;
 use serde_json::{Value, json};
 
+mod authorizers;
 mod endpoint_slices;
 mod request_policies;
 mod routes;

@@ -14,6 +14,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Cow<'static, str>,
     pub(crate) fields: Vec<(&'static str, String)>,
+    /// Fields and body of somebody else's, which are sent as they are.
+    message: Option<Box<(Fields, Bytes)>>,
     /// The status of gRPC, where it does not follow from that of HTTP.
     pub(crate) grpc_status: Option<u32>,
     pub(crate) flags: Flags,
@@ -28,6 +30,7 @@ impl Answer {
             status,
             body: Cow::Borrowed(""),
             fields: Vec::new(),
+            message: None,
             grpc_status: None,
             flags,
             reason,
@@ -41,6 +44,12 @@ impl Answer {
         self
     }
 
+    /// With fields and a body of somebody else's.
+    pub(crate) fn with_message(mut self, fields: Fields, body: Bytes) -> Self {
+        self.message = Some(Box::new((fields, body)));
+        self
+    }
+
     /// With one more field.
     pub(crate) fn with_field(mut self, name: &'static str, value: String) -> Self {
         self.fields.push((name, value));
@@ -49,7 +58,16 @@ impl Answer {
 
     /// Head and body. A client of gRPC is told by its own status, in a head that is also the end.
     pub(crate) fn message(&self, is_grpc: bool, says_why: bool) -> (ResponseHead, Bytes) {
-        let mut fields = Fields::new(FieldLimits::default());
+        let (mut fields, given) = match &self.message {
+            Some(message) => (message.0.clone(), message.1.clone()),
+            None => (Fields::new(FieldLimits::default()), Bytes::new()),
+        };
+        // It speaks of a body that a client of gRPC is not sent.
+        if is_grpc {
+            fields.remove(Known::ContentType);
+            fields.remove(Known::ContentEncoding);
+        }
+        let has_type = fields.first(Known::ContentType).is_some();
         let mut put = |name: &str, value: &str| {
             if let Err(error) = fields.append(name, value.as_bytes()) {
                 tracing::debug!(name, %error, "a field of an answer is left out");
@@ -68,10 +86,14 @@ impl Answer {
             put("grpc-message", &percent_encoded(message));
             (200, Bytes::new())
         } else {
-            if !self.body.is_empty() {
+            let body = match self.message {
+                Some(_) => given,
+                None => Bytes::copy_from_slice(self.body.as_bytes()),
+            };
+            if !body.is_empty() && !has_type {
                 put("content-type", "text/plain");
             }
-            (self.status, Bytes::copy_from_slice(self.body.as_bytes()))
+            (self.status, body)
         };
         let status = Status::new(status).unwrap_or(Status::INTERNAL_ERROR);
         let reason = http::StatusCode::from_u16(status.code()).ok();

@@ -3,6 +3,7 @@
 //! | step | function |
 //! |---|---|
 //! | the path is normalised, the client is named | [`Exchange::prepare`] |
+//! | authorization services are asked | [`Exchange::consult`] |
 //! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
 //! | policies judge | [`Exchange::judge`] |
@@ -12,13 +13,18 @@
 //! | the record is written, whatever happened | [`exchange`] |
 
 mod attempt;
+mod call;
 mod carry;
+mod changes;
+mod consult;
+mod consulted;
 mod mirror;
 mod room;
 mod session;
 mod watch;
 
-use watch::{Ended, denial, for_model, judgement};
+use consulted::Consulted;
+use watch::{Ended, denial, for_model};
 
 pub use session::hash_of;
 
@@ -26,6 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_model::authorize::Decision;
 use ambit_model::http::authorize::RequestDecision;
 use ambit_model::http::head as model;
 use ambit_model::http::rule::{
@@ -69,6 +76,8 @@ struct Exchange<'a, P: Position, B, R> {
     body: Replay<B>,
     respond: R,
     record: Record,
+    /// What authorization services have said.
+    consulted: Consulted,
     /// What was verified of its token.
     token: Option<Verified>,
     /// The rule that answers, and how much of the path its match has matched.
@@ -109,6 +118,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         body: Replay::new(body, engine.settings.replay_bytes, has_body),
         respond,
         record,
+        consulted: Consulted::default(),
         token: None,
         rule: None,
         judged: None,
@@ -173,9 +183,10 @@ pub(crate) fn note(record: &mut Record, answer: &Answer) {
 impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     async fn run(&mut self) -> Result<(), Ended> {
         self.prepare()?;
+        self.consult().await?;
         self.authenticate()?;
-        self.route()?;
-        self.judge()?;
+        self.route().await?;
+        self.judge().await?;
         self.faults().await?;
         self.forward().await
     }
@@ -204,13 +215,13 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     }
 
     /// Finds the rule.
-    fn route(&mut self) -> Result<(), Ended> {
+    async fn route(&mut self) -> Result<(), Ended> {
         let host = heads::lower_case(self.head.authority().host()).into_owned();
         let head = self.for_model(&host);
         let Some(routes) = self.rules.routes() else { return Ok(()) };
         let Some(found) = routes.find(&head) else {
             // Who may not ask is not told which routes there are.
-            self.judge()?;
+            self.judge().await?;
             let details = "no rule of its routes matches the request".to_owned();
             return Err(Answer::new(404, Flags::NoRoute, "no_route", details).into());
         };
@@ -237,23 +248,25 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         }
         let Some(answer) = answer else { return Ok(()) };
         // Who may not ask is not told where else to ask.
-        self.judge()?;
+        self.judge().await?;
         Err(answer.into())
     }
 
-    /// Asks the policies.
-    fn judge(&mut self) -> Result<(), Ended> {
-        let judgement = judgement(&self.rules, self.arrival, &self.head, self.token.as_ref());
-        let denial = denial(&judgement.decision);
+    /// Asks the policies, and the services that they name and that were not asked yet.
+    async fn judge(&mut self) -> Result<(), Ended> {
+        let judgement = self.consulted_judgement().await?;
+        self.try_out(&judgement.dry_run_providers);
+        let denial = denial(&judgement.decision, |it| self.consulted.has_asked(it));
         if self.framing.upgrade.is_some() {
             self.judged = Some(self.head.clone());
         }
-        if let RequestDecision::Allowed(by) = judgement.decision {
+        if let RequestDecision::Allowed(by)
+        | RequestDecision::Ask { then: Decision::Allow(by), .. } = judgement.decision
+        {
             self.record.allowed_by = by;
         }
         self.record.audits = judgement.audits;
-        let trial = judgement.dry_run_denials.iter().map(|it| it.to_string().into());
-        self.record.dry_run = trial.collect();
+        self.record.dry_run = judgement.dry_run_denials;
         match denial {
             None => Ok(()),
             Some(details) => {

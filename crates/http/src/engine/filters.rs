@@ -4,7 +4,7 @@ use ambit_model::http::rule::{HeaderChanges, Rewrite};
 
 use crate::authority::Authority;
 use crate::engine::position::Arrival;
-use crate::fields::{Field, Fields};
+use crate::fields::Fields;
 use crate::head::{RequestHead, ResponseHead};
 use crate::path::{Normalisation, Path};
 use crate::refused::Refused;
@@ -93,7 +93,7 @@ pub(crate) fn identify(
     own_name: &str,
     request_id: impl FnOnce() -> String,
 ) -> Result<(), Refused> {
-    fields.retain(|field| !is_command(field));
+    fields.retain(|field| !is_command(field.name));
     let client = arrival.client.ip().to_string();
     let list = match fields.all("x-forwarded-for").next() {
         None => client.into_bytes(),
@@ -119,6 +119,7 @@ pub(crate) fn identify(
     Ok(())
 }
 
-fn is_command(field: &Field<'_>) -> bool {
-    COMMANDS.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+/// Whether a field of this name commands a proxy.
+pub(crate) fn is_command(name: &[u8]) -> bool {
+    COMMANDS.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()))
 }

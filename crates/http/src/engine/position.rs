@@ -4,6 +4,7 @@
 //! records. The engine knows none of this, so that one engine serves a waypoint, a gateway, a node
 //! and a sidecar.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,15 +13,16 @@ use std::sync::Arc;
 use ambit_model::Text;
 use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
-use ambit_model::http::authorize::{Asked, RequestJudgement};
+use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
+use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::table::RouteTable;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::workload::Workload;
 
 use crate::engine::halves::BoxStream;
-use crate::engine::record::Record;
-use crate::head::Scheme;
+use crate::engine::record::{CheckedAs, Record};
+use crate::head::{RequestHead, Scheme};
 
 /// A connection as it arrived.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub trait Rules {
     /// The routes for this client; `None` where none are attached, so that requests go where they
     /// would go anyway. What no rule of a table matches goes nowhere.
     fn routes(&self) -> Option<&RouteTable>;
+    /// The authorization services that policies name.
+    fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>>;
     /// Which tokens of requests are accepted.
     fn authentication(&self) -> &Authentication;
     /// Whether a request may pass.
@@ -106,6 +110,18 @@ pub struct Endpoint<W> {
     pub way: W,
 }
 
+/// What an authorization service has answered for a policy on trial.
+pub struct Trial<'a> {
+    /// The provider, and the rule that names it.
+    pub custom: &'a Custom,
+    /// The request.
+    pub head: &'a RequestHead,
+    /// What it has answered.
+    pub outcome: CheckedAs,
+    /// Why, in a sentence; empty if it allows.
+    pub details: String,
+}
+
 /// Why no endpoint takes a request.
 #[derive(Debug)]
 pub struct Unreachable {
@@ -143,6 +159,9 @@ pub trait Position: 'static {
 
     /// The name under which this proxy adds itself to a request, its identity.
     fn own_name(&self) -> &str;
+
+    /// A service was asked for a policy on trial; its request may have ended.
+    fn trial(&self, arrival: &Arrival, trial: &Trial<'_>);
 
     /// A request has ended.
     fn record(&self, arrival: &Rc<Arrival>, record: &Record);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
-use ambit_model::authorize::RuleName;
+use ambit_model::authorize::{Denial, RuleName};
 use ambit_model::http::rule::Origin;
 use ambit_model::workload::Workload;
 use tokio::time::Instant;
@@ -108,6 +108,40 @@ pub struct Tried {
     pub workload: Option<Arc<Workload>>,
 }
 
+/// An authorization service that was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The provider's name.
+    pub provider: Text,
+    /// What it has answered.
+    pub outcome: CheckedAs,
+}
+
+/// What an authorization service has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CheckedAs {
+    /// The request may pass.
+    Allowed,
+    /// It may not.
+    Denied,
+    /// Nothing that can be used, which denies.
+    Failed,
+    /// Nothing, which lets the request pass, because `failOpen` says so.
+    FailedOpen,
+}
+
+impl CheckedAs {
+    /// As the access log and the metrics write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Failed => "failed",
+            Self::FailedOpen => "failed_open",
+        }
+    }
+}
+
 /// The facts about one request.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -145,10 +179,12 @@ pub struct Record {
     pub sent_bytes: u64,
     /// From the last attempt to the response's head.
     pub upstream_time: Option<Duration>,
+    /// The authorization services that were asked, in order.
+    pub checks: Vec<Checked>,
     /// AUDIT policies that match.
     pub audits: Vec<RuleName>,
     /// What policies on trial would deny.
-    pub dry_run: Vec<Text>,
+    pub dry_run: Vec<Denial>,
 }
 
 impl Record {
@@ -171,6 +207,7 @@ impl Record {
             received_bytes: 0,
             sent_bytes: 0,
             upstream_time: None,
+            checks: Vec::new(),
             audits: Vec::new(),
             dry_run: Vec::new(),
         }

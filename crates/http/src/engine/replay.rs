@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
 use crate::engine::piece::{Broken, Piece, Source};
@@ -27,6 +28,8 @@ pub(crate) struct Replay<B> {
     limit: usize,
     is_whole: Rc<Cell<bool>>,
     has_ended: bool,
+    /// Bytes that are read ahead and not among the pieces yet.
+    ahead: BytesMut,
     mirrors: Vec<mpsc::Sender<Copied>>,
 }
 
@@ -41,6 +44,7 @@ impl<B: Source> Replay<B> {
             limit,
             is_whole: Rc::new(Cell::new(true)),
             has_ended: !has_body,
+            ahead: BytesMut::new(),
             mirrors: Vec::new(),
         }
     }
@@ -70,9 +74,45 @@ impl<B: Source> Replay<B> {
         }
     }
 
+    /// Reads more than `most` bytes, or all, before anything is read from here, and keeps them.
+    /// Returns whether that is the whole body. May be dropped at any time and called again.
+    pub(crate) async fn read_ahead(&mut self, most: usize) -> Result<bool, Broken> {
+        let mut trailers = None;
+        while !self.has_ended && self.kept_bytes + self.ahead.len() <= most {
+            match self.inner.piece().await? {
+                // Small pieces are joined: each would cost more than its bytes.
+                Some(Piece::Data(data)) => self.ahead.extend_from_slice(&data),
+                piece => {
+                    self.has_ended = true;
+                    trailers = piece;
+                }
+            }
+        }
+        if !self.ahead.is_empty() {
+            self.kept_bytes += self.ahead.len();
+            self.kept.push(Piece::Data(self.ahead.split().freeze()));
+        }
+        self.kept.extend(trailers);
+        Ok(self.has_ended && self.kept_bytes <= most)
+    }
+
+    /// The first bytes of what was read ahead.
+    pub(crate) fn ahead(&self, most: usize) -> Bytes {
+        let mut all = BytesMut::new();
+        for piece in &self.kept {
+            if let Piece::Data(data) = piece {
+                all.extend_from_slice(&data[..data.len().min(most - all.len())]);
+            }
+        }
+        all.freeze()
+    }
+
     /// One more reader of the same bytes, from the beginning.
     pub(crate) fn copy(&mut self) -> mpsc::Receiver<Copied> {
-        let (sender, receiver) = mpsc::channel(MIRROR_PIECES);
+        let (sender, receiver) = mpsc::channel(MIRROR_PIECES + self.kept.len());
+        for piece in &self.kept {
+            sender.try_send(Some(piece.clone())).expect("there is room for what was read ahead");
+        }
         self.mirrors.push(sender);
         receiver
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ambit_net::drain::Guard;
 
 use crate::engine::authenticate::KeySets;
+use crate::engine::held::HeldBytes;
 use crate::engine::loads::Loads;
 use crate::engine::position::Position;
 use crate::engine::upstream::pool::Pool;
@@ -70,6 +71,10 @@ pub struct Engine<P: Position> {
     pub(super) loads: Loads,
     pub(super) guard: Guard,
     pub(super) key_sets: KeySets,
+    /// Room for bodies that are kept whole.
+    pub(super) held: HeldBytes,
+    /// Each question on trial that is under way holds it too.
+    pub(super) trials: Rc<()>,
     /// Each copy of a request that is under way holds it too.
     pub(super) mirroring: Rc<()>,
 }
@@ -90,6 +95,8 @@ impl<P: Position> Engine<P> {
             loads: Loads::default(),
             guard,
             key_sets: KeySets::default(),
+            held: HeldBytes::default(),
+            trials: Rc::default(),
             mirroring: Rc::default(),
         })
     }

@@ -10,7 +10,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const KEYS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519",
     "x":"HefOdGXUcH85qk2k2UW8jR7_kLMTak9dsWkFSsdmcGo"}]}"#;
 /// `{"iss":"https://login","sub":"ann","group":"admin"}`
-const ANN: &str = "eyJhbGciOiJFZERTQSJ9.\
+pub(crate) const ANN: &str = "eyJhbGciOiJFZERTQSJ9.\
     eyJpc3MiOiJodHRwczovL2xvZ2luIiwic3ViIjoiYW5uIiwiZ3JvdXAiOiJhZG1pbiJ9.\
     IrqnkkEZGren0hOVwZND-RI8eqXs0sUPRYv52XmFKrc5JccnMApKZMDBEJZ_S_E-mR0XWNSvBZ8QIH1Y_DbICw";
 /// `{"iss":"https://login","sub":"ann","exp":1000}`
@@ -18,7 +18,7 @@ const OLD: &str = "eyJhbGciOiJFZERTQSJ9.\
     eyJpc3MiOiJodHRwczovL2xvZ2luIiwic3ViIjoiYW5uIiwiZXhwIjoxMDAwfQ.\
     2D60lLOj8NjpdTN69Xio7empHHEAdA1r4emKqnDsgbMAKyumZHf9rSFDFFIySBj74GXxd6fjuH1vYqOwD0_LDw";
 
-fn rule() -> JwtRule {
+pub(crate) fn rule() -> JwtRule {
     JwtRule {
         issuer: "https://login".into(),
         audiences: Vec::new(),

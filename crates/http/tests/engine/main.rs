@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
 mod authentication;
+mod authorizers;
 mod failures;
 mod http1;
 mod http2;
 mod limits;
+mod paths;
 mod pools;
 mod routes;
 mod world;

@@ -9,13 +9,16 @@ use std::sync::Arc;
 use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
 use ambit_http::engine::record::Record;
 use ambit_http::engine::{Engine, Served, Settings, Speaks, serve};
+use ambit_model::Text;
 use ambit_model::authorize::{Denial, RuleName, Source};
 use ambit_model::http::authentication::Authentication;
-use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement};
+use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
+use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
 };
@@ -41,6 +44,11 @@ pub(crate) struct World {
     pub(crate) denies: RefCell<Option<Denies>>,
     pub(crate) traffic: RefCell<TrafficPolicy>,
     pub(crate) authentication: RefCell<Authentication>,
+    /// Policies, which judge where there are any.
+    pub(crate) request_policies: RefCell<Vec<Arc<RequestPolicy>>>,
+    pub(crate) authorizers: RefCell<BTreeMap<Text, Arc<Authorizer>>>,
+    /// What services on trial have answered.
+    pub(crate) trials: RefCell<Vec<String>>,
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) random: RefCell<u64>,
@@ -54,6 +62,7 @@ pub(crate) struct Place(pub(crate) Rc<World>);
 pub(crate) struct Holds {
     table: RouteTable,
     authentication: Authentication,
+    authorizers: BTreeMap<Text, Arc<Authorizer>>,
     world: Rc<World>,
     traffic: TrafficPolicy,
 }
@@ -67,7 +76,15 @@ impl Rules for Holds {
         &self.authentication
     }
 
+    fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>> {
+        &self.authorizers
+    }
+
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
+        let policies = self.world.request_policies.borrow();
+        if !policies.is_empty() {
+            return authorize(policies.iter().map(Ok), asked);
+        }
         let is_denied = self.world.denies.borrow().is_some_and(|denies| denies(asked));
         let policy = PolicyName::new("app", "no");
         let decision = if is_denied {
@@ -101,7 +118,8 @@ impl Position for Place {
         let traffic = self.0.traffic.borrow().clone();
         let authentication = self.0.authentication.borrow().clone();
         let table = RouteTable::new(rules);
-        Some(Holds { table, authentication, world: self.0.clone(), traffic })
+        let authorizers = self.0.authorizers.borrow().clone();
+        Some(Holds { table, authentication, authorizers, world: self.0.clone(), traffic })
     }
 
     async fn policies_changed(&self, version: u64) {
@@ -164,6 +182,12 @@ impl Position for Place {
 
     fn own_name(&self) -> &str {
         "spiffe://t/ns/app/sa/waypoint"
+    }
+
+    fn trial(&self, _: &Arrival, trial: &Trial<'_>) {
+        let Trial { custom, outcome, details, .. } = trial;
+        let text = format!("{} {}: {details}", custom.rule, outcome.as_str());
+        self.0.trials.borrow_mut().push(text);
     }
 
     fn record(&self, _: &Rc<Arrival>, record: &Record) {

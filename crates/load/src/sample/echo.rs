@@ -1,4 +1,5 @@
-//! HTTP echo: returns what arrived, or as many bytes as requested, after the requested delay.
+//! HTTP echo: returns what arrived, or as many bytes as requested, after the requested delay, with
+//! the requested status.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,6 +35,7 @@ struct Arrived<'a> {
 struct Wish {
     size: Option<usize>,
     delay: Duration,
+    status: StatusCode,
 }
 
 /// Serves until it is asked to end.
@@ -66,6 +68,7 @@ pub(crate) async fn answer(
         None => (arrived(&request, ends), "application/json"),
     };
     Response::builder()
+        .status(wish.status)
         .header(header::CONTENT_TYPE, kind)
         .body(Either::Left(Full::from(body)))
         .expect("the header is a constant")
@@ -102,6 +105,12 @@ fn wish(query: &str) -> Result<Wish, String> {
                 let delay = parse_duration(text).ok().filter(|delay| *delay <= DELAY_MAX);
                 let error = || format!("delay={text}: write a duration up to 60s, such as 10ms\n");
                 wish.delay = delay.ok_or_else(error)?;
+            }
+            Some(("status", text)) => {
+                let status = text.parse().ok().and_then(|it| StatusCode::from_u16(it).ok());
+                let error = || format!("status={text}: write a number from 200 to 599\n");
+                let is_final = |it: &StatusCode| (200..600).contains(&it.as_u16());
+                wish.status = status.filter(is_final).ok_or_else(error)?;
             }
             // Anything else is the client's own and comes back in the answer.
             _ => {}
@@ -186,11 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn queries_say_how_much_and_how_late() {
-        let expected = Wish { size: Some(1024), delay: Duration::from_millis(10) };
-        assert_eq!(wish("size=1024&delay=10ms&x=y"), Ok(expected));
+    fn queries_say_how_much_how_late_and_with_which_status() {
+        let (size, delay) = (Some(1024), Duration::from_millis(10));
+        let expected = Wish { size, delay, status: StatusCode::UNAUTHORIZED };
+        assert_eq!(wish("size=1024&delay=10ms&x=y&status=401"), Ok(expected));
         assert_eq!(wish(""), Ok(Wish::default()));
         assert!(wish("size=999999999").unwrap_err().contains("up to 8388608"));
+        assert!(wish("status=101").unwrap_err().contains("200 to 599"));
         assert!(wish("delay=soon").unwrap_err().contains("such as 10ms"));
     }
 }

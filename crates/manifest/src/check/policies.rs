@@ -7,11 +7,13 @@
 use std::collections::BTreeSet;
 
 use ambit_words::labels::{NONE, USE_WAYPOINT};
-use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
+use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN, MESH_CONFIG_MAP};
 
 use super::{All, Pods, listed, selector, selects};
-use crate::istio::{AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
+use crate::istio::{Action, AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
+use crate::mesh_config::{self, MeshConfig, Provider, ProviderService};
 use crate::policy::{Target, Unenforceable};
+use crate::routing::Backends;
 use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed, policy};
 
 impl All<'_> {
@@ -26,6 +28,7 @@ impl All<'_> {
         let namespace = &*object.key.namespace;
         let scope = (namespace != DEFAULT_MESH_NAMESPACE).then_some(namespace);
         self.selects_nothing(object, scope, policy.spec.selector.as_ref(), warnings);
+        self.provider(object, policy, warnings);
         if self.is_for_waypoints(policy) {
             if let Err(Unenforceable { field, problem }) = policy::request_policy(policy) {
                 let what = format!("{problem}: all that it is for is denied");
@@ -55,6 +58,41 @@ impl All<'_> {
             ),
             "write it with source and destination.port only, or attach it to a waypoint",
         ));
+    }
+
+    /// A provider that the mesh configuration does not have, or whose service is not there.
+    fn provider(&self, object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
+        let asks = policy.spec.action == Action::Custom;
+        let Some(named) = policy.spec.provider.as_ref().filter(|_| asks) else { return };
+        let key = ObjectKey::new(Kind::ConfigMap, DEFAULT_MESH_NAMESPACE, MESH_CONFIG_MAP);
+        let config = match self.objects.get(&key) {
+            Some(Typed::ConfigMap(map)) => mesh_config::read(map).0,
+            _ => MeshConfig::default(),
+        };
+        let name = &named.name;
+        let why = match config.providers.get(name) {
+            Some(Provider::ExtAuthz(it)) => {
+                let ProviderService { namespace, host, .. } = &it.service;
+                let namespace = namespace.as_deref().unwrap_or(DEFAULT_MESH_NAMESPACE);
+                let is_there = match host.contains('.') {
+                    true => Backends::host(self, namespace, host).is_some(),
+                    false => Backends::service(self, namespace, host).is_some(),
+                };
+                if is_there {
+                    return;
+                }
+                format!("the service `{host}` of the provider `{name}` does not exist")
+            }
+            Some(Provider::Telemetry(..)) => format!("the provider `{name}` does not authorize"),
+            Some(Provider::Unusable(why)) => format!("the provider `{name}` is wrong: {why}"),
+            None => format!("the mesh configuration has no provider `{name}`"),
+        };
+        let what = format!("{why}: all requests that it matches are refused");
+        let remedy = format!(
+            "define it in extensionProviders of the ConfigMap \
+             {DEFAULT_MESH_NAMESPACE}/{MESH_CONFIG_MAP}"
+        );
+        warnings.push(object.finding("spec.provider.name", what, remedy));
     }
 
     /// Whether a policy is attached, and all that it is attached to is a waypoint or names one.

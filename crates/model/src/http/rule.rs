@@ -116,6 +116,16 @@ pub enum Destination {
     Invalid(Text),
 }
 
+impl Destination {
+    /// The service, if it is one.
+    pub fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Self::Service { name, .. } => Some(name),
+            Self::Invalid(_) => None,
+        }
+    }
+}
+
 /// Changes of fields, made in this order, which is Envoy's: remove, set, add. A field that is both
 /// removed and set or added is there afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

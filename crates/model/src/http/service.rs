@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::Text;
 use crate::http::authentication::Authentication;
+use crate::http::authorizer::Authorizer;
 use crate::http::rule::{Action, Destination, RouteKind, Rule};
 use crate::http::table::RouteTable;
 use crate::http::traffic::TrafficPolicy;
@@ -26,6 +27,8 @@ pub struct ServiceHttp {
     pub routes: Routes,
     /// The policies that hold for requests to this service. One that the view lacks denies.
     pub policies: Vec<PolicyName>,
+    /// The providers that these policies ask, by name.
+    pub authorizers: BTreeMap<Text, Arc<Authorizer>>,
     /// The tokens that are read of requests.
     pub authentication: Authentication,
     /// How requests are spread over its endpoints.
@@ -105,6 +108,7 @@ impl ServiceHttp {
             protocols: BTreeMap::new(),
             routes: Routes::default(),
             policies: Vec::new(),
+            authorizers: BTreeMap::new(),
             authentication: Authentication::default(),
             traffic: Traffic::default(),
             subsets: BTreeMap::new(),
@@ -133,6 +137,15 @@ impl ServiceHttp {
     }
 }
 
+impl ServiceHttp {
+    /// The services to which its requests may lead, and those that are asked whether they may pass;
+    /// one may come several times.
+    pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
+        let asked = self.authorizers.values().filter_map(|it| it.destination.service());
+        self.routes.destinations().chain(asked)
+    }
+}
+
 impl Routes {
     /// Compiles groups, of which several may be for the same namespace and port.
     pub fn new(groups: Vec<RouteGroup>) -> Self {
@@ -152,7 +165,7 @@ impl Routes {
     }
 
     /// The services that the rules send requests or copies to; one may come several times.
-    pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
+    fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
         let rules = self.groups.iter().flat_map(|group| &group.rules);
         rules.flat_map(|rule| {
             let backends = match &rule.action {
@@ -161,10 +174,7 @@ impl Routes {
             };
             let backends = backends.iter().map(|it| &it.destination);
             let all = backends.chain(rule.mirrors.iter().map(|it| &it.destination));
-            all.filter_map(|destination| match destination {
-                Destination::Service { name, .. } => Some(name),
-                Destination::Invalid(_) => None,
-            })
+            all.filter_map(Destination::service)
         })
     }
 }

@@ -21,15 +21,15 @@ pub struct Needed {
 
 impl View {
     /// What the waypoint whose own service is `own` needs: all of the services that name it as
-    /// their waypoint, of those to which their routes lead, and of its own, which holds for
-    /// workloads that name it.
+    /// their waypoint, of those to which their routes lead or which their policies ask, and of its
+    /// own, which holds for workloads that name it.
     pub fn needed_by_waypoint(&self, own: &ServiceName) -> Needed {
         let fronted = self.services().filter(|it| self.is_fronted_by(it, own));
         let mut fronted: BTreeSet<ServiceName> = fronted.map(|it| it.key.clone()).collect();
         fronted.insert(own.clone());
         let known = || fronted.iter().filter_map(|name| self.http_service(name));
         let policies = known().flat_map(|it| &it.policies).cloned().collect();
-        let destinations = known().flat_map(|it| it.routes.destinations());
+        let destinations = known().flat_map(|it| it.destinations());
         let destinations: BTreeSet<_> = destinations.cloned().collect();
         Needed { services: &fronted | &destinations, policies }
     }
@@ -55,8 +55,7 @@ impl View {
                 workload.is_none_or(|it| it.services.contains_key(own))
             }
             Change::HttpService(new) => self.http_service(&new.service).is_none_or(|old| {
-                old.policies != new.policies
-                    || !old.routes.destinations().eq(new.routes.destinations())
+                old.policies != new.policies || !old.destinations().eq(new.destinations())
             }),
             Change::RemoveHttpService(_) => true,
             Change::Policy(_)

@@ -1,11 +1,12 @@
 //! What a waypoint decides beside policies: what it needs to know, and which endpoint takes a
 //! request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::choice::{By, RequestFlow};
+use ambit_model::http::authorizer::{Authorizer, Check};
 use ambit_model::http::policy::{Action, RequestPolicy};
 use ambit_model::http::rule::{
     self, Backend, Destination, Faults, Fraction, HeaderChanges, Mirror, Origin, Rewrite,
@@ -302,6 +303,28 @@ fn routed(host: &str, policies: &[&str], to: &str, copy: &str) -> ServiceHttp {
     let group = RouteGroup { client_namespace: Some("shop".into()), port: None, rules };
     service.routes = Routes::new(vec![group]);
     service
+}
+
+#[test]
+fn a_waypoint_needs_what_its_policies_ask() {
+    let own = ServiceName::new("app", "waypoint.app");
+    let asked = ServiceName::new("app", "authz.app");
+    let destination = Destination::Service { name: asked.clone(), port: 9000, subset: None };
+    let mut http = ServiceHttp::named(own.clone());
+    let authorizer = Authorizer { destination, check: Check::default() };
+    http.authorizers.insert("authz".into(), Arc::new(authorizer));
+    http.authorizers.insert("gone".into(), Arc::new(Authorizer::missing("it is not there")));
+    let mut view = View::default();
+    let change = Change::HttpService(Arc::new(http.clone()));
+    assert!(view.changes_needs_of_waypoint(&own, &change));
+    view.apply(change);
+    assert_eq!(view.needed_by_waypoint(&own).services, BTreeSet::from([own.clone(), asked]));
+    let version = view.authorization_version();
+    http.authorizers.clear();
+    let change = Change::HttpService(Arc::new(http));
+    assert!(view.changes_needs_of_waypoint(&own, &change));
+    view.apply(change);
+    assert!(view.authorization_version() > version, "what is behind an upgrade is judged again");
 }
 
 #[test]

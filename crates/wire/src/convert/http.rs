@@ -17,6 +17,7 @@ use crate::proto::ambit::http as proto;
 
 mod action;
 mod authentication;
+mod authorizer;
 mod matching;
 mod policy;
 mod rule;

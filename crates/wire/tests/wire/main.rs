@@ -6,5 +6,6 @@ mod admin;
 mod conversion;
 mod discovery;
 mod enrolment;
+mod ext_authz;
 mod layer7;
 mod strategies;

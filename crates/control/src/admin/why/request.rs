@@ -8,13 +8,16 @@ use std::collections::BTreeMap;
 use ambit_http::{Normalisation, Path};
 use ambit_manifest::Kind;
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
-use ambit_model::http::authorize::{Asked, RequestDecision, authorize};
+use ambit_model::http::authorize::{Asked, Custom, RequestDecision, authorize};
+use ambit_model::http::authorizer::Call;
 use ambit_model::http::head::{Client, NamedValues, RequestHead};
-use ambit_model::http::rule::{Action, Rule};
+use ambit_model::http::rule::{self, Action, Rule};
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::ServiceName;
 use ambit_model::workload::{GatewayDestination, Tunnel, Workload};
 use ambit_wire::admin;
+use ambit_words::durations::write_duration;
+use ambit_words::names::MESH_CONFIG_MAP;
 use serde_json::json;
 
 use super::ends::{Destination, Ends, WhyError};
@@ -197,6 +200,13 @@ impl One<'_> {
     fn judge(&self, asked: &Asked<'_>, status: Option<u16>, into: &mut admin::Explanation) {
         let policies = self.builder.view().request_policies_of(self.http);
         let judgement = authorize(policies, asked);
+        for custom in &judgement.dry_run_providers {
+            let Custom { provider, rule } = custom;
+            into.notes.push(format!(
+                "the CUSTOM policy {rule} on trial (dry-run) asks the provider {provider}, \
+                 whatever it answers"
+            ));
+        }
         for denial in &judgement.dry_run_denials {
             into.notes.push(format!("a policy on trial (dry-run) would have refused: {denial}"));
         }
@@ -205,14 +215,16 @@ impl One<'_> {
         }
         let allowed_by = match judgement.decision {
             RequestDecision::Denied(denial) => return self.denied(asked, &denial, into),
-            RequestDecision::Ask { then: Decision::Deny(denial), .. } => {
-                return self.denied(asked, &denial, into);
-            }
-            RequestDecision::Ask { providers, then: Decision::Allow(rule) } => {
-                let names: Vec<&str> = providers.iter().map(|it| &*it.provider).collect();
-                let names = names.join(", ");
-                into.notes.push(format!("the provider {names} is asked first, and may refuse"));
-                rule
+            RequestDecision::Ask { providers, then } => {
+                for custom in &providers {
+                    if !self.asks(custom, into) {
+                        return;
+                    }
+                }
+                match then {
+                    Decision::Deny(denial) => return self.denied(asked, &denial, into),
+                    Decision::Allow(rule) => rule,
+                }
             }
             RequestDecision::Allowed(rule) => rule,
         };
@@ -231,6 +243,42 @@ impl One<'_> {
                     .to_owned(),
             );
         }
+    }
+
+    /// Says whom a CUSTOM policy asks. Returns whether it can be asked; otherwise it denies.
+    fn asks(&self, custom: &Custom, into: &mut admin::Explanation) -> bool {
+        let Custom { provider, rule } = custom;
+        let known = self.http.authorizers.get(provider);
+        let why = match known.map(|it| (&it.destination, &it.check)) {
+            Some((rule::Destination::Service { name, port, .. }, check)) => {
+                let speaks = match check.call {
+                    Call::Grpc => "gRPC",
+                    Call::Http(_) => "HTTP",
+                };
+                let silence = match check.fail_open {
+                    true => "passes".to_owned(),
+                    false => format!("is answered {}", check.status_on_error),
+                };
+                let timeout = write_duration(check.timeout);
+                into.notes.push(format!(
+                    "CUSTOM policy {rule} asks provider {provider} first ({speaks} at \
+                     {name}:{port}), which may refuse; without an answer in {timeout} the request \
+                     {silence}"
+                ));
+                return true;
+            }
+            Some((rule::Destination::Invalid(why), _)) => why.to_string(),
+            None => format!("the waypoint knows no provider {provider} yet"),
+        };
+        into.decision = admin::Decision::Deny;
+        into.reason = format!("CUSTOM policy {rule} cannot ask its provider: {why}");
+        into.remedy = Some(format!(
+            "define {provider} in extensionProviders of the ConfigMap {}/{MESH_CONFIG_MAP}, with a \
+             service that exists",
+            self.builder.mesh().root_namespace
+        ));
+        into.policy = Some(self.deciding(rule));
+        false
     }
 
     fn denied(&self, asked: &Asked<'_>, denial: &Denial, into: &mut admin::Explanation) {

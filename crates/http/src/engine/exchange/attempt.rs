@@ -1,12 +1,14 @@
 //! Attempts: an endpoint is chosen, reached and asked; if that fails, maybe another one.
 
 use ambit_model::Text;
+use ambit_model::http::authorize::Custom;
 use ambit_model::http::ejection::Outcome;
 use ambit_model::http::rule::{Cors, Destination, Retry};
 use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{Carried, Counts, Terms, carry};
+use super::changes::change_response;
 use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room};
 use super::session::{self, Sticky};
 use super::watch::{self, Ended};
@@ -28,9 +30,9 @@ use crate::engine::{Engine, cors, filters};
 use crate::head::ResponseHead;
 
 /// An attempt that failed, and what the client is told if it is the last.
-struct Failed {
+pub(super) struct Failed {
     why: Why,
-    answer: Answer,
+    pub(super) answer: Answer,
 }
 
 /// What became of an attempt.
@@ -195,7 +197,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let mut connection = match pool.idle(&key) {
             Some(connection) => connection,
             None => {
-                let opening = opened(engine, arrival, plan, endpoint, &key, until);
+                let opening = opened(engine, arrival, plan.bounded(), endpoint, &key, until);
                 let opened = watch::while_there(&mut self.body, &mut self.respond, opening);
                 match opened.await? {
                     Ok(connection) => connection,
@@ -232,7 +234,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let by = until.map_or(by, |until| until.min(by));
         let (engine, arrival) = (self.engine, self.arrival);
         let ready = timeout_at(by, async {
-            let shared = shared(engine, arrival, plan, endpoint, &key, until).await?;
+            let shared = shared(engine, arrival, plan.bounded(), endpoint, &key, until).await?;
             let ready = shared.sender.clone().ready().await;
             Ok((shared, ready))
         });
@@ -287,7 +289,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let terms = Terms { until, idle, is_upgrade, counts: Counts::default() };
         let judged = (self.judged.as_ref(), self.token.as_ref());
         let version = self.rules.policies_version();
-        let denied = watch::denied(&self.engine.position, self.arrival, judged, version);
+        let passes = |it: &Custom, rules: &P::Rules| self.consulted.still_passes(it, rules);
+        let denied = watch::denied(&self.engine.position, self.arrival, judged, version, passes);
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
         let (whole, loads) = (self.body.whole(), self.engine.loads.clone());
         let (reserved, deadline) = (std::cell::RefCell::new(None), self.deadline);
@@ -297,8 +300,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Some((cors, cors::allowed_origin(cors, &self.head.fields)?))
         });
         let session = plan.changes.rule.and_then(|it| it.session.as_ref());
-        let status = std::cell::Cell::new(0);
-        let grpc_status = std::cell::Cell::new(None);
+        let (status, grpc_status) = (std::cell::Cell::new(0), std::cell::Cell::new(None));
         let decide = |head: &mut ResponseHead| {
             let grpc = grpc_status_of(&head.fields);
             let why = Why::Status(head.status.code(), grpc);
@@ -314,6 +316,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             for changes in plan.changes.response() {
                 filters::change_response(head, changes)?;
             }
+            change_response(&mut head.fields, &self.consulted.response)?;
             if let Some((cors, origin)) = origin {
                 share(head, cors, origin)?;
             }
@@ -425,10 +428,10 @@ fn share(head: &mut ResponseHead, cors: &Cors, origin: &str) -> Result<(), Broke
 }
 
 /// A connection of HTTP/2 with room, or a new one; only one is opened at a time.
-async fn shared<P: Position>(
+pub(super) async fn shared<P: Position>(
     engine: &Engine<P>,
     arrival: &Arrival,
-    plan: &Plan<'_>,
+    bounded: Bounded<'_>,
     endpoint: &Endpoint<P::Way>,
     key: &Key,
     until: Option<Instant>,
@@ -437,16 +440,15 @@ async fn shared<P: Position>(
     if let Some(shared) = pool.shared(key) {
         return Ok(shared);
     }
-    let _waits = room::wait(engine, plan.bounded()).map_err(full)?;
+    let _waits = room::wait(engine, bounded).map_err(full)?;
     let opening = pool.opening(key);
     let _turn = opening.lock().await;
-    let place =
-        match room::room(engine, plan.bounded(), until, || pool.shared(key)).await.map_err(full)? {
-            Room::Kept(shared) => return Ok(shared),
-            Room::Free(place) => place,
-        };
-    let stream = connect(engine, arrival, plan, endpoint, until).await?;
-    pool.share(key, stream, place, &plan.traffic.limits).await.map_err(|broken| {
+    let place = match room::room(engine, bounded, until, || pool.shared(key)).await.map_err(full)? {
+        Room::Kept(shared) => return Ok(shared),
+        Room::Free(place) => place,
+    };
+    let stream = connect(engine, arrival, bounded, endpoint, until).await?;
+    pool.share(key, stream, place, bounded.limits).await.map_err(|broken| {
         let Attempted::Failed(failed) =
             failed(Why::NoConnection, Flags::ConnectFailure, "connect", &broken)
         else {
@@ -457,23 +459,21 @@ async fn shared<P: Position>(
 }
 
 /// A connection of HTTP/1.1: a new one, or one that another request has left meanwhile.
-async fn opened<P: Position>(
+pub(super) async fn opened<P: Position>(
     engine: &Engine<P>,
     arrival: &Arrival,
-    plan: &Plan<'_>,
+    bounded: Bounded<'_>,
     endpoint: &Endpoint<P::Way>,
     key: &Key,
     until: Option<Instant>,
 ) -> Result<Connection, Box<Failed>> {
-    let _waits = room::wait(engine, plan.bounded()).map_err(full)?;
-    let place = match room::room(engine, plan.bounded(), until, || engine.pool.idle(key))
-        .await
-        .map_err(full)?
-    {
-        Room::Kept(connection) => return Ok(connection),
-        Room::Free(place) => place,
-    };
-    let stream = connect(engine, arrival, plan, endpoint, until).await?;
+    let _waits = room::wait(engine, bounded).map_err(full)?;
+    let place =
+        match room::room(engine, bounded, until, || engine.pool.idle(key)).await.map_err(full)? {
+            Room::Kept(connection) => return Ok(connection),
+            Room::Free(place) => place,
+        };
+    let stream = connect(engine, arrival, bounded, endpoint, until).await?;
     Ok(Connection::new(stream, engine.settings.limits, Some(place)))
 }
 
@@ -481,11 +481,11 @@ async fn opened<P: Position>(
 async fn connect<P: Position>(
     engine: &Engine<P>,
     arrival: &Arrival,
-    plan: &Plan<'_>,
+    bounded: Bounded<'_>,
     endpoint: &Endpoint<P::Way>,
     until: Option<Instant>,
 ) -> Result<BoxStream, Box<Failed>> {
-    let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+    let limit = bounded.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
     let left = until.map_or(limit, |at| at.duration_since(Instant::now()).min(limit));
     let connecting = engine.position.connect(arrival, endpoint);
     let no_connection = |reason, text: String| {
@@ -502,7 +502,7 @@ async fn connect<P: Position>(
     }
 }
 
-fn key<W>(endpoint: &Endpoint<W>) -> Key {
+pub(super) fn key<W>(endpoint: &Endpoint<W>) -> Key {
     Key { uid: endpoint.uid.clone(), address: endpoint.address, kind: endpoint.kind }
 }
 

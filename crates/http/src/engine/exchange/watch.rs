@@ -1,10 +1,11 @@
 //! What may end a request from outside while something else is waited for: its client, who is gone,
-//! and policies that do not allow it any more.
+//! and policies that do not allow it any more. What an authorization service has let pass goes on
+//! as long as the same policies ask the same service.
 
 use std::future::pending;
 
 use ambit_model::authorize::Decision;
-use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, Token};
+use ambit_model::http::authorize::{Asked, Custom, RequestDecision, RequestJudgement, Token};
 use ambit_model::http::head::{self as model, Client};
 use ambit_tls::jwt::Verified;
 
@@ -58,6 +59,7 @@ pub(super) async fn denied<P: Position>(
     arrival: &Arrival,
     (head, token): (Option<&RequestHead>, Option<&Verified>),
     mut version: u64,
+    still_passes: impl Fn(&Custom, &P::Rules) -> bool,
 ) -> String {
     let Some(head) = head else { return pending().await };
     loop {
@@ -66,7 +68,8 @@ pub(super) async fn denied<P: Position>(
             return "the control plane does not describe this destination any more".to_owned();
         };
         version = rules.policies_version();
-        if let Some(denial) = denial(&judgement(&rules, arrival, head, token).decision) {
+        let decision = judgement(&rules, arrival, head, token).decision;
+        if let Some(denial) = denial(&decision, |custom| still_passes(custom, &rules)) {
             return denial;
         }
     }
@@ -101,17 +104,26 @@ pub(super) fn judgement(
     rules.judge(&asked)
 }
 
-/// Why a request may not pass, if it may not.
-pub(super) fn denial(decision: &RequestDecision) -> Option<String> {
+/// Why a request may not pass, if it may not. The services that policies name are not asked here:
+/// `passes` says which of them let it pass.
+pub(super) fn denial(
+    decision: &RequestDecision,
+    passes: impl Fn(&Custom) -> bool,
+) -> Option<String> {
     match decision {
         RequestDecision::Allowed(_) => None,
         RequestDecision::Denied(denial) => Some(denial.to_string()),
-        RequestDecision::Ask { providers, then } => Some(match then {
-            Decision::Deny(denial) => denial.to_string(),
-            Decision::Allow(_) => {
-                let names: Vec<_> = providers.iter().map(|it| &*it.provider).collect();
-                format!("no answer of the authorization provider {}", names.join(", "))
+        RequestDecision::Ask { providers, then } => {
+            if let Some(it) = providers.iter().find(|it| !passes(it)) {
+                let Custom { provider, rule } = it;
+                return Some(format!(
+                    "CUSTOM policy {rule} asks the provider {provider}, which has not let it pass"
+                ));
             }
-        }),
+            match then {
+                Decision::Allow(_) => None,
+                Decision::Deny(denial) => Some(denial.to_string()),
+            }
+        }
     }
 }

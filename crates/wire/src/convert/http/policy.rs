@@ -239,7 +239,7 @@ fn text_values_message(values: &Values<TextMatch>) -> proto::TextValues {
     proto::TextValues { any_of, none_of }
 }
 
-fn words(message: proto::TextMatch) -> Result<TextMatch, ConvertError> {
+pub(super) fn words(message: proto::TextMatch) -> Result<TextMatch, ConvertError> {
     use proto::text_match::Kind;
     Ok(match required("kind", message.kind)? {
         Kind::Exact(it) => TextMatch::Exact(text(&it)),
@@ -249,7 +249,7 @@ fn words(message: proto::TextMatch) -> Result<TextMatch, ConvertError> {
     })
 }
 
-fn words_message(words: &TextMatch) -> proto::TextMatch {
+pub(super) fn words_message(words: &TextMatch) -> proto::TextMatch {
     use proto::text_match::Kind;
     let kind = match words {
         TextMatch::Exact(it) => Kind::Exact(it.to_string()),

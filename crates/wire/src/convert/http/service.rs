@@ -9,8 +9,8 @@ use ambit_model::names::{PolicyName, ServiceName};
 
 use super::super::{ConvertError, Problem, each, known, port, text};
 use super::{
-    authentication, by_name, inner, optional, optional_string, optional_text, rule, strings,
-    traffic,
+    authentication, authorizer, by_name, inner, optional, optional_string, optional_text, rule,
+    strings, traffic,
 };
 use crate::proto::ambit::http as proto;
 
@@ -26,6 +26,7 @@ impl TryFrom<proto::Service> for ServiceHttp {
             protocols: by_name("ports", message.ports, protocol)?,
             routes: Routes::new(each("route_groups", message.route_groups, group)?),
             policies: each("policies", message.policies, policy_name)?,
+            authorizers: by_name("authorizers", message.authorizers, authorizer::authorizer)?,
             authentication: Authentication {
                 rules: each("jwt_rules", message.jwt_rules, authentication::rule)?,
                 problem: optional_text(message.jwt_problem),
@@ -44,6 +45,7 @@ impl From<&ServiceHttp> for proto::Service {
             ports: it.protocols.iter().map(protocol_message).collect(),
             route_groups: it.routes.groups().iter().map(group_message).collect(),
             policies: it.policies.iter().map(policy_name_message).collect(),
+            authorizers: it.authorizers.iter().map(authorizer::message).collect(),
             jwt_rules: it.authentication.rules.iter().map(authentication::message).collect(),
             jwt_problem: optional_string(&it.authentication.problem),
             traffic: Some(traffic::traffic_message(&it.traffic)),

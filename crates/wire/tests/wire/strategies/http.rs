@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ambit_model::Text;
 use ambit_model::http::authentication::{Authentication, JwtRule};
+use ambit_model::http::authorizer::{Authorizer, BodyCheck, Call, Check, HttpCall};
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
 use ambit_model::http::policy::{
     self, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
@@ -309,24 +310,59 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         service_name(),
         btree_map(any::<u16>(), protocol, 0..3),
         vec(group, 0..3),
-        vec(policy_name(), 0..3),
+        (vec(policy_name(), 0..3), btree_map(word(), authorizer().prop_map(Arc::new), 0..2)),
         authentication(),
         traffic(),
         btree_map(word(), subset, 0..3),
     )
         .prop_map(
-            |(service, protocols, groups, policies, authentication, traffic, subsets)| {
+            |(
+                service,
+                protocols,
+                groups,
+                (policies, authorizers),
+                authentication,
+                traffic,
+                subsets,
+            )| {
                 ServiceHttp {
                     service,
                     protocols,
                     routes: Routes::new(groups),
                     policies,
+                    authorizers,
                     authentication,
                     traffic,
                     subsets,
                 }
             },
         )
+}
+
+fn authorizer() -> impl Strategy<Value = Authorizer> {
+    let matches = || vec(text_match(), 0..2);
+    let http = (text(), matches(), vec((text(), text()), 0..2), matches());
+    let http = (http, option::of(matches()), matches()).prop_map(|(http, on_deny, on_allow)| {
+        let (path_prefix, include, additional, to_upstream_on_allow) = http;
+        Call::Http(HttpCall {
+            path_prefix,
+            include,
+            additional,
+            to_upstream_on_allow,
+            to_downstream_on_deny: on_deny,
+            to_downstream_on_allow: on_allow,
+        })
+    });
+    let body = (any::<u32>(), any::<bool>(), any::<bool>()).prop_map(
+        |(max_bytes, allow_partial, as_bytes)| BodyCheck { max_bytes, allow_partial, as_bytes },
+    );
+    let call = prop_oneof![Just(Call::Grpc), http];
+    let rest = (duration(), any::<bool>(), status(), option::of(body));
+    (destination(), call, rest).prop_map(|(destination, call, rest)| {
+        let (timeout, fail_open, status_on_error, body) = rest;
+        let check = Check { call, timeout, fail_open, status_on_error, body };
+        Authorizer { destination, check }
+    })
 }
 
 fn authentication() -> impl Strategy<Value = Authentication> {
