@@ -98,3 +98,28 @@ fn a_provider_of_a_service_entry_is_found_by_its_host() {
     builder.apply([put(Kind::ServiceEntry, &entry)]);
     assert_eq!(asked(&builder), "authz at bank/authz.example.com:9000");
 }
+
+#[test]
+fn a_custom_policy_says_whether_its_provider_can_be_asked() {
+    let mut builder = builder();
+    let said = |builder: &Builder| {
+        let policy = builder.store().policies().next().expect("the policy").1;
+        let condition = builder.provider_condition(policy);
+        condition.map(|it| format!("{} {} {}: {}", it.kind, it.status, it.reason, it.message))
+    };
+    builder.apply([custom("authz")]);
+    let told = said(&builder).expect("waypoints enforce it");
+    assert!(told.starts_with("WaypointAccepted False Invalid: the provider authz does"), "{told}");
+    builder.apply([
+        service("shop", "authz", &json!({"ports": [{"port": 9000}]})),
+        config("istio-system", &provider("authz.shop.svc.cluster.local")),
+    ]);
+    let told = said(&builder).expect("waypoints enforce it");
+    assert_eq!(told, "WaypointAccepted True Accepted: waypoints ask the provider authz");
+    let mut spec = json!({"action": "CUSTOM", "provider": {"name": "authz"}, "rules": [{}]});
+    spec["selector"] = json!({"matchLabels": {"app": "web"}});
+    builder.apply([policy("shop", "ask", &spec)]);
+    assert_eq!(said(&builder), None, "pods judge it, and never ask");
+    builder.apply([policy("shop", "ask", &json!({}))]);
+    assert_eq!(said(&builder), None);
+}
