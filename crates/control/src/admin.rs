@@ -7,6 +7,7 @@
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
 mod authority;
+mod conflicts;
 mod findings;
 mod gateways;
 mod lists;

@@ -23,7 +23,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at; of ConfigMaps the mesh configuration alone.
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 20] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -39,6 +39,8 @@ const KINDS: [Kind; 18] = [
     Kind::ReferenceGrant,
     Kind::HttpRoute,
     Kind::GrpcRoute,
+    Kind::TlsRoute,
+    Kind::TcpRoute,
     Kind::DestinationRule,
     Kind::VirtualService,
     Kind::ConfigMap,

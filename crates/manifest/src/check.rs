@@ -126,6 +126,12 @@ impl<'a> All<'a> {
             Typed::GrpcRoute(route) => {
                 self.route(object, route, routing::grpc(route, self), warnings);
             }
+            Typed::TlsRoute(route) => {
+                self.route(object, route, routing::tls(route, self), warnings);
+            }
+            Typed::TcpRoute(route) => {
+                self.route(object, route, routing::tcp(route, self), warnings);
+            }
             Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),

@@ -112,11 +112,55 @@ pub(crate) struct LoadBalancer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consistent_hash: Option<ConsistentHash>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) locality_lb_setting: Option<Value>,
+    pub(crate) locality_lb_setting: Option<LocalitySetting>,
+    /// The older form of what follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) warmup_duration_secs: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) warmup: Option<Value>,
+    pub(crate) warmup: Option<WrittenWarmup>,
+}
+
+/// Which endpoints are near.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LocalitySetting {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) distribute: Vec<Distribute>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failover: Vec<RegionFailover>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failover_priority: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) enabled: Option<bool>,
+}
+
+/// Shares for clients of one place.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Distribute {
+    pub(crate) from: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) to: BTreeMap<String, i64>,
+}
+
+/// The region that takes over.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct RegionFailover {
+    pub(crate) from: String,
+    pub(crate) to: String,
+}
+
+/// How a new endpoint comes to its share.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct WrittenWarmup {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) minimum_percent: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) aggression: Option<f64>,
 }
 
 /// What is hashed, and how.

@@ -130,6 +130,8 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::ReferenceGrant => Typed::ReferenceGrant(typed(json)?),
         Kind::HttpRoute => Typed::HttpRoute(typed(json)?),
         Kind::GrpcRoute => Typed::GrpcRoute(typed(json)?),
+        Kind::TlsRoute => Typed::TlsRoute(typed(json)?),
+        Kind::TcpRoute => Typed::TcpRoute(typed(json)?),
         Kind::DestinationRule => Typed::DestinationRule(typed(json)?),
         Kind::VirtualService => Typed::VirtualService(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),

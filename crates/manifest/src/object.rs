@@ -22,7 +22,7 @@ use super::gateway::{Gateway, GatewayClass};
 use super::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
 };
-use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant};
+use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
 use super::virtual_service::VirtualService;
 
 /// A kind of object that Ambit reads.
@@ -41,6 +41,8 @@ pub enum Kind {
     ReferenceGrant,
     HttpRoute,
     GrpcRoute,
+    TlsRoute,
+    TcpRoute,
     DestinationRule,
     VirtualService,
     AuthorizationPolicy,
@@ -68,6 +70,14 @@ const NETWORKING: &[&str] =
 
 const GATEWAYS: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 const GRPC_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1"];
+/// The older versions are those of clusters before version 1.5 of the API.
+const TLS_ROUTES: &[&str] = &[
+    "gateway.networking.k8s.io/v1",
+    "gateway.networking.k8s.io/v1alpha3",
+    "gateway.networking.k8s.io/v1alpha2",
+];
+/// The older version is that of clusters before version 1.6 of the API.
+const TCP_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2"];
 /// The older version is there in every release of the API.
 const REFERENCE_GRANTS: &[&str] =
     &["gateway.networking.k8s.io/v1beta1", "gateway.networking.k8s.io/v1"];
@@ -84,7 +94,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 21] = [
+const KINDS: [KindNames; 23] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -95,6 +105,8 @@ const KINDS: [KindNames; 21] = [
     names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
     names(Kind::HttpRoute, "HTTPRoute", "httproutes", true, GATEWAYS),
     names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
+    names(Kind::TlsRoute, "TLSRoute", "tlsroutes", true, TLS_ROUTES),
+    names(Kind::TcpRoute, "TCPRoute", "tcproutes", true, TCP_ROUTES),
     names(Kind::DestinationRule, "DestinationRule", "destinationrules", true, NETWORKING),
     names(Kind::VirtualService, "VirtualService", "virtualservices", true, NETWORKING),
     names(
@@ -227,6 +239,8 @@ pub enum Typed {
     ReferenceGrant(Arc<ReferenceGrant>),
     HttpRoute(Arc<HttpRoute>),
     GrpcRoute(Arc<GrpcRoute>),
+    TlsRoute(Arc<TlsRoute>),
+    TcpRoute(Arc<TcpRoute>),
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
@@ -254,6 +268,8 @@ impl Typed {
             Self::ReferenceGrant(_) => Kind::ReferenceGrant,
             Self::HttpRoute(_) => Kind::HttpRoute,
             Self::GrpcRoute(_) => Kind::GrpcRoute,
+            Self::TlsRoute(_) => Kind::TlsRoute,
+            Self::TcpRoute(_) => Kind::TcpRoute,
             Self::DestinationRule(_) => Kind::DestinationRule,
             Self::VirtualService(_) => Kind::VirtualService,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
@@ -281,6 +297,8 @@ impl Typed {
             Self::ReferenceGrant(object) => &object.metadata,
             Self::HttpRoute(object) => &object.metadata,
             Self::GrpcRoute(object) => &object.metadata,
+            Self::TlsRoute(object) => &object.metadata,
+            Self::TcpRoute(object) => &object.metadata,
             Self::DestinationRule(object) => &object.metadata,
             Self::VirtualService(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,

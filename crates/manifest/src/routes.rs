@@ -1,5 +1,5 @@
-//! Routes of the Gateway API as written: HTTPRoute, GRPCRoute, and ReferenceGrant, which lets them
-//! refer to other namespaces.
+//! Routes of the Gateway API as written: HTTPRoute, GRPCRoute, TLSRoute, TCPRoute, and
+//! ReferenceGrant, which lets them refer to other namespaces.
 //!
 //! The structs follow the definitions field by field, also where Ambit cannot honour a field: a
 //! route must be understood well enough to say so. What is an enumeration there is text here, so
@@ -19,6 +19,10 @@ pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
 pub type HttpRoute = IstioObject<RouteSpec<HttpRouteRule>>;
 /// gateway.networking.k8s.io GRPCRoute.
 pub type GrpcRoute = IstioObject<RouteSpec<GrpcRouteRule>>;
+/// gateway.networking.k8s.io TLSRoute.
+pub type TlsRoute = IstioObject<RouteSpec<BytesRouteRule>>;
+/// gateway.networking.k8s.io TCPRoute.
+pub type TcpRoute = IstioObject<RouteSpec<BytesRouteRule>>;
 /// gateway.networking.k8s.io ReferenceGrant.
 pub type ReferenceGrant = IstioObject<ReferenceGrantSpec>;
 
@@ -75,6 +79,13 @@ impl RouteSpec<GrpcRouteRule> {
     }
 }
 
+impl RouteSpec<BytesRouteRule> {
+    /// All backends.
+    pub fn backends(&self) -> impl Iterator<Item = &BackendRef> {
+        self.rules.iter().flat_map(|rule| &rule.backend_refs)
+    }
+}
+
 fn backends<'a>(
     written: &'a [BackendRef],
     filters: &'a [RouteFilter],
@@ -90,7 +101,8 @@ pub struct RouteSpec<R: Default> {
     /// The services and Gateways whose requests it routes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parent_refs: Vec<ParentRef>,
-    /// Hosts at a Gateway; without effect at a service.
+    /// Of a TLSRoute the names that a handshake must have one of; otherwise hosts at a Gateway,
+    /// without effect at a service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) hostnames: Vec<String>,
     /// Whether default Gateways are parents too.
@@ -170,6 +182,18 @@ pub struct GrpcRouteRule {
     /// What keeps the calls of one client with one endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_persistence: Option<SessionPersistence>,
+}
+
+/// One rule of a TLSRoute or TCPRoute.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BytesRouteRule {
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Where connections go.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) backend_refs: Vec<BackendRef>,
 }
 
 /// What a request must be; all that is given must hold.

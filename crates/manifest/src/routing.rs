@@ -8,6 +8,7 @@
 //! give a route a meaning that it does not have.
 
 mod backends;
+mod bytes;
 mod conditions;
 mod delegates;
 mod filters;
@@ -20,6 +21,7 @@ mod virtual_services;
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::matching::Match;
 use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Retry, Rewrite, RouteKind, Rule,
@@ -37,6 +39,8 @@ use crate::{FieldPath, ObjectIssues};
 
 pub(crate) use self::backends::Whatever;
 pub use self::backends::{Backends, Known, grants};
+pub(crate) use self::bytes::{check_tcp, check_tls};
+pub use self::bytes::{tcp, tls};
 pub use self::conditions::{conditions, without_parent};
 pub use self::parents::{Parent, ParentKind, Port, entry_ports, parents, service_ports};
 pub use self::problem::Problem;
@@ -47,12 +51,21 @@ pub use self::virtual_services::{Around, PORT_OF_CHECKS, VirtualRouting, virtual
 const WEIGHT_MAX: i64 = 1_000_000;
 
 /// What a route means.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Routing {
-    /// Its rules, in their order; at least one.
+    /// Its rules, in their order; at least one if it is a route of requests.
     pub rules: Vec<Arc<Rule>>,
+    /// Its rules, in their order; at least one if it is a route of connections.
+    pub connections: Vec<Arc<BytesRule>>,
     /// What of it cannot be honoured.
     pub problems: Vec<Problem>,
+}
+
+impl Routing {
+    /// How many rules it has.
+    pub fn rule_count(&self) -> usize {
+        self.rules.len() + self.connections.len()
+    }
 }
 
 /// What an HTTPRoute means.
@@ -148,18 +161,20 @@ impl<'a> Reader<'a> {
         for (index, rule) in written.iter().enumerate() {
             let spot = Spot { at: FieldPath::at("spec").field("rules").index(index), index };
             let mut found = Problems::default();
-            if let Some(why) = self.unreadable {
-                let what = format!("the route cannot be read: {why}");
-                found.unsupported(&FieldPath::at("spec"), what, "use what this version knows");
-            }
+            self.readable(&mut found);
             let parts = parts(self, rule, &spot, &mut found);
             rules.push(Arc::new(self.rule(parts, &spot, &mut found)));
-            problems.extend(found.found.into_iter().map(|problem| {
-                let rule = (!problem.reason.is_of_reference()).then_some(index);
-                Problem { rule, ..problem }
-            }));
+            problems.extend(found.of_rule(index));
         }
-        Routing { rules, problems }
+        Routing { rules, problems, ..Routing::default() }
+    }
+
+    /// Notes why nothing of the route can be honoured, if it cannot be read.
+    fn readable(&self, problems: &mut Problems) {
+        if let Some(why) = self.unreadable {
+            let what = format!("the route cannot be read: {why}");
+            problems.unsupported(&FieldPath::at("spec"), what, "use what this version knows");
+        }
     }
 
     fn http<'r>(&self, rule: &'r HttpRouteRule, spot: &Spot, problems: &mut Problems) -> Parts<'r> {
@@ -253,18 +268,23 @@ impl<'a> Reader<'a> {
     fn backend(&self, written: &BackendRef, at: &FieldPath, problems: &mut Problems) -> Backend {
         let place = Place { lookup: &self.lookup, is_of_backend: true, has_prefix: false };
         let filters = filters::read(&written.filters, &place, &at.field("filters"), problems);
-        let weight = written.weight.unwrap_or(1);
-        if !(0..=WEIGHT_MAX).contains(&weight) {
-            let what = format!("{weight} is no weight");
-            problems.unsupported(&at.field("weight"), what, format!("use 0 to {WEIGHT_MAX}"));
-        }
         Backend {
-            weight: u32::try_from(weight).unwrap_or_default(),
+            weight: weight(written, at, problems),
             destination: self.lookup.destination(written, at, problems),
             request_headers: filters.request_headers,
             response_headers: filters.response_headers,
         }
     }
+}
+
+/// The weight of a backend; one that is none is noted.
+fn weight(written: &BackendRef, at: &FieldPath, problems: &mut Problems) -> u32 {
+    let weight = written.weight.unwrap_or(1);
+    if !(0..=WEIGHT_MAX).contains(&weight) {
+        let what = format!("{weight} is no weight");
+        problems.unsupported(&at.field("weight"), what, format!("use 0 to {WEIGHT_MAX}"));
+    }
+    u32::try_from(weight).unwrap_or_default()
 }
 
 fn fill(rule: &mut Rule, filters: Filters) {

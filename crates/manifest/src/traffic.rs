@@ -2,8 +2,10 @@
 //!
 //! Istio's way of inheriting is kept. A subset takes over what it does not say itself, field by
 //! field; what is said of a port holds instead of everything else. What cannot be honoured is a
-//! remark. TLS of the application's own towards endpoints cannot be spoken yet, so requests are
-//! refused: they must not travel in another form than the rule asks for.
+//! remark.
+
+mod place;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -165,42 +167,27 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     fn policy(&self, at: &FieldPath, remarks: &mut Remarks) -> TrafficPolicy {
-        let balancing = self.load_balancer;
-        let balancing = balancing.map(|it| balancing_of(it, &at.field("loadBalancer"), remarks));
+        let (written, at_balancing) = (self.load_balancer, at.field("loadBalancer"));
+        let balancing = written.map(|it| balancing_of(it, &at_balancing, remarks));
         let pool = self.connection_pool;
         let limits = pool.map(|it| limits(it, &at.field("connectionPool"), remarks));
         let outliers = self.outlier_detection;
         let ejection = outliers.map(|it| ejection(it, &at.field("outlierDetection"), remarks));
+        let spoken = tls::spoken(self.tls, at, remarks);
         TrafficPolicy {
             balancing: balancing.unwrap_or_default(),
             limits: limits.unwrap_or_default(),
-            ejection,
             retry_budget: self.retry_budget,
-            refusal: self.tls.and_then(|it| refusal(it, &at.field("tls"), remarks)),
+            nearness: place::nearness(written, ejection.is_some(), &at_balancing, remarks),
+            warmup: place::warmup(written, &at_balancing, remarks),
+            ejection,
+            origination: spoken.origination,
+            refusal: spoken.refusal,
         }
     }
 }
 
 fn balancing_of(written: &LoadBalancer, at: &FieldPath, remarks: &mut Remarks) -> Balancing {
-    for (is_there, field, what) in [
-        (
-            written.locality_lb_setting.is_some(),
-            "localityLbSetting",
-            "it is not honoured: nearness is what `trafficDistribution` of the Service says",
-        ),
-        (
-            written.warmup.is_some(),
-            "warmup",
-            "it is not honoured: a new endpoint gets its full share at once",
-        ),
-        (
-            written.warmup_duration_secs.is_some(),
-            "warmupDurationSecs",
-            "it is not honoured: a new endpoint gets its full share at once",
-        ),
-    ] {
-        remarks.unhonoured(is_there, &at.field(field), what, "remove it");
-    }
     if let Some(hash) = &written.consistent_hash {
         if written.simple.is_some() {
             let what = "`simple` and `consistentHash` exclude each other";
@@ -311,12 +298,10 @@ fn limits(written: &ConnectionPool, at: &FieldPath, remarks: &mut Remarks) -> Li
 fn ejection(written: &OutlierDetection, at: &FieldPath, remarks: &mut Remarks) -> Ejection {
     let usual = Ejection::default();
     let min_health = remarks.number(written.min_health_percent, &at.field("minHealthPercent"));
-    remarks.unhonoured(
-        min_health.is_some_and(|it| it > 0),
-        &at.field("minHealthPercent"),
-        "it is not honoured: ejection goes on whatever part of the endpoints is left",
-        "limit ejection by `maxEjectionPercent`",
-    );
+    if min_health.is_some_and(|it| it > 100) {
+        let what = "there are no more than 100 percent";
+        remarks.wrong(&at.field("minHealthPercent"), what, "use 0 to 100");
+    }
     let older = remarks.number(written.consecutive_errors, &at.field("consecutiveErrors"));
     let gateway =
         remarks.number(written.consecutive_gateway_errors, &at.field("consecutiveGatewayErrors"));
@@ -339,6 +324,7 @@ fn ejection(written: &OutlierDetection, at: &FieldPath, remarks: &mut Remarks) -
         interval: interval.filter(|it| !it.is_zero()).unwrap_or(usual.interval),
         base_time: base_time.filter(|it| !it.is_zero()).unwrap_or(usual.base_time),
         max_percent: max_percent.filter(|it| *it > 0).unwrap_or(usual.max_percent).min(100),
+        min_health_percent: min_health.unwrap_or_default().min(100),
     }
 }
 
@@ -353,29 +339,6 @@ fn budget(written: &WrittenBudget, at: &FieldPath, remarks: &mut Remarks) -> Ret
         // A number of percent is at most 100, and whole.
         percent: format!("{:.0}", percent.clamp(0.0, 100.0)).parse().unwrap_or_default(),
         min_retries: min.unwrap_or(RetryBudget::DEFAULT.min_retries),
-    }
-}
-
-/// Why requests are refused where TLS is asked for that cannot be spoken.
-fn refusal(written: &ClientTls, at: &FieldPath, remarks: &mut Remarks) -> Option<Text> {
-    let mode = written.mode.as_deref().unwrap_or("DISABLE");
-    match mode {
-        // What is between proxies is the mesh's own in any case.
-        "DISABLE" | "ISTIO_MUTUAL" => None,
-        "SIMPLE" | "MUTUAL" => {
-            let what = format!(
-                "a waypoint cannot speak TLS of mode {mode} with endpoints: requests are refused"
-            );
-            let remedy = "let the application speak TLS itself, or remove `tls`: the mesh encrypts";
-            remarks.unhonoured(true, &at.field("mode"), what, remedy);
-            Some(format!("the DestinationRule asks for TLS of mode {mode}").into())
-        }
-        other => {
-            let what = format!("there is no mode `{other}`: requests are refused");
-            let remedy = "use DISABLE, or ISTIO_MUTUAL for what the mesh does anyway";
-            remarks.wrong(&at.field("mode"), what, remedy);
-            Some(format!("the DestinationRule asks for TLS of the unknown mode {other}").into())
-        }
     }
 }
 

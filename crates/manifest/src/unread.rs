@@ -50,10 +50,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
     ),
     ("apps", &["ControllerRevision", "DaemonSet", "ReplicaSet", "StatefulSet"]),
     ("discovery.k8s.io", &[]),
-    (
-        "gateway.networking.k8s.io",
-        &["BackendTLSPolicy", "ListenerSet", "TCPRoute", "TLSRoute", "UDPRoute"],
-    ),
+    ("gateway.networking.k8s.io", &["BackendTLSPolicy", "ListenerSet", "UDPRoute"]),
     ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),
     ("security.istio.io", &[]),
 ];

@@ -50,6 +50,14 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             routes::parents(&object.spec, &spec, issues);
             routing::check_grpc(object, issues);
         }
+        Typed::TlsRoute(object) => {
+            routes::parents(&object.spec, &spec, issues);
+            routing::check_tls(object, issues);
+        }
+        Typed::TcpRoute(object) => {
+            routes::parents(&object.spec, &spec, issues);
+            routing::check_tcp(object, issues);
+        }
         Typed::DestinationRule(object) => traffic::check(object, issues),
         Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
         Typed::AuthorizationPolicy(object) => {

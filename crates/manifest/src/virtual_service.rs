@@ -181,6 +181,13 @@ impl HttpMatch {
     }
 }
 
+impl BytesMatch {
+    /// Whether it is for the mesh's own clients.
+    pub(crate) fn is_of_mesh(&self) -> bool {
+        self.gateways.is_empty() || self.gateways.iter().any(|it| it == MESH)
+    }
+}
+
 /// A place that requests go to, and its share.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -3,8 +3,8 @@
 //! Inside the best locality rank two endpoints are drawn at random by weight and the less busy one
 //! is taken (power of two choices). An endpoint that refused connections lately is skipped while
 //! there is another. With client affinity the client's address decides instead; for a request the
-//! caller says what decides. Nothing here allocates; a service without locality is sampled, not
-//! scanned.
+//! caller says what decides. A service without locality is sampled, not scanned; nothing allocates
+//! but the choice among the tiers of a DestinationRule.
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use crate::Text;
 use crate::address::not_for_entries;
+use crate::http::nearness::{Carries, Near, Nearness, agree};
 use crate::http::service::Subset;
+use crate::http::warmup::WARM;
 use crate::identity::Identity;
 use crate::plan::{Delivery, Flow, Refusal};
 use crate::service::{LoadBalancing, Mode, Scope, Service};
@@ -55,6 +57,11 @@ pub struct RequestFlow<'a> {
     /// Whether an endpoint is passed over while there is another: it is ejected, or an earlier
     /// attempt was sent there.
     pub is_avoided: &'a dyn Fn(&str) -> bool,
+    /// Which endpoints are near.
+    pub nearness: &'a Nearness,
+    /// Which part of its share an endpoint takes, of [`WARM`]: less as long as it is new. A hash
+    /// does not ask for it, or what goes to an endpoint would change with time.
+    pub warmth: &'a dyn Fn(&str) -> u32,
 }
 
 /// What decides among endpoints that are equally near.
@@ -88,7 +95,16 @@ impl View {
     ) -> Result<(Arc<Workload>, u16), Refusal> {
         let source = flow.source;
         let pool = self.pool(service, port, None)?;
-        let question = Question { source, service, port, pool, is_avoided: &|_| false };
+        let question = Question {
+            source,
+            service,
+            port,
+            pool,
+            is_avoided: &|_| false,
+            warmth: &|_| WARM,
+            near: Near::OfService,
+            tier: None,
+        };
         let chosen = match service.load_balancing.client_affinity_seconds {
             Some(_) => question.by_hash(|uid| affinity(&flow.source_ip, uid), around),
             None => question.by_load(around),
@@ -118,7 +134,14 @@ impl View {
             return self.pass_through(source, service, destination, around);
         }
         let pool = self.pool(service, port, flow.subset)?;
-        let question = Question { source, service, port, pool, is_avoided };
+        let near = flow.nearness.near(source, service.load_balancing.mode);
+        let warmth: &dyn Fn(&str) -> u32 = match flow.by {
+            By::Hash(_) => &|_| WARM,
+            By::Load | By::Chance | By::Turn(_) => flow.warmth,
+        };
+        let mut question =
+            Question { source, service, port, pool, is_avoided, warmth, near, tier: None };
+        question.tier = question.draw_tier(flow.by, around);
         let chosen = match flow.by {
             By::Load => question.by_load(around),
             By::Chance => question.draw(around),
@@ -189,15 +212,47 @@ struct Question<'a> {
     port: u16,
     pool: Pool<'a>,
     is_avoided: &'a dyn Fn(&str) -> bool,
+    warmth: &'a dyn Fn(&str) -> u32,
+    near: Near<'a>,
+    /// The tier that was drawn, where there are tiers.
+    tier: Option<usize>,
 }
 
 impl<'a> Question<'a> {
+    /// Draws the tier of which an endpoint is chosen, where there are tiers.
+    fn draw_tier(&self, by: By, around: &mut impl Surroundings) -> Option<usize> {
+        let Near::Tiers(tiers) = self.near else { return None };
+        let mut carries: Vec<Carries> = Vec::new();
+        for candidate in self.candidates() {
+            let Some(tier) = tiers.of(candidate.workload) else { continue };
+            if carries.len() <= tier {
+                carries.resize(tier + 1, Carries::default());
+            }
+            let weight = u64::from(candidate.workload.capacity);
+            carries[tier].all += weight;
+            if self.is_in_use(candidate.workload, around) {
+                carries[tier].in_use += weight;
+            }
+        }
+        tiers.draw(&carries, |bound| match by {
+            By::Hash(hash) => mixed(hash) % bound,
+            By::Load | By::Chance | By::Turn(_) => around.random_below(bound),
+        })
+    }
+
+    /// The part of all draws that an endpoint gets.
+    fn weight(&self, candidate: &Candidate<'_>) -> u64 {
+        let Candidate { workload, .. } = candidate;
+        u64::from(workload.capacity) * u64::from((self.warmth)(&workload.uid))
+    }
+
     fn by_load(&self, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
         let first = self.draw(around)?;
         if self.pool.len() == 1 {
             return Some(first);
         }
         let second = self.draw(around)?;
+        let (first, second) = ((self.weight(&first), first), (self.weight(&second), second));
         Some(less_busy(first, second, around))
     }
 
@@ -208,17 +263,22 @@ impl<'a> Question<'a> {
 
     /// Draws one endpoint without looking at all; `None` where ranks matter or luck runs out.
     fn sample(&self, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
-        if self.load_balancing().mode != Mode::Unspecified || self.pool.len() == 0 {
+        let is_plain = match self.near {
+            Near::OfService => self.load_balancing().mode == Mode::Unspecified,
+            Near::Ignored => true,
+            Near::Tiers(_) => false,
+        };
+        if !is_plain || self.pool.len() == 0 {
             return None;
         }
-        let largest = u64::from(self.pool.endpoints.largest_capacity()).max(1);
+        let largest = u64::from(self.pool.endpoints.largest_capacity()).max(1) * u64::from(WARM);
         for _ in 0..MAX_DRAWS {
             let index = around.random_below(self.pool.len() as u64);
             let index = usize::try_from(index).expect("an index below a usize length");
             let candidate = self.pool.nth(index).and_then(|w| self.candidate(w));
             let Some(candidate) = candidate else { continue };
-            let accepted = largest == 1
-                || around.random_below(largest) < u64::from(candidate.workload.capacity);
+            let weight = self.weight(&candidate);
+            let accepted = weight == largest || around.random_below(largest) < weight;
             if accepted && self.is_in_use(candidate.workload, around) {
                 return Some(candidate);
             }
@@ -232,7 +292,7 @@ impl<'a> Question<'a> {
         let mut weight_so_far = 0u64;
         for candidate in self.candidates() {
             let Some(rank) = self.rank(candidate.workload, around) else { continue };
-            let weight = u64::from(candidate.workload.capacity);
+            let weight = self.weight(&candidate);
             match &best {
                 Some((held, _)) if *held > rank => continue,
                 Some((held, _)) if *held == rank => weight_so_far += weight,
@@ -246,8 +306,18 @@ impl<'a> Question<'a> {
         best.map(|(_, candidate)| candidate)
     }
 
-    /// The endpoint of the best rank whose turn it is, by weight, in the order of uids.
-    fn by_turn(&self, turn: u64, around: &impl Surroundings) -> Option<Candidate<'a>> {
+    /// The endpoint of the best rank whose turn it is, by weight, in the order of uids. One that is
+    /// new leaves a part of its turns to others.
+    fn by_turn(&self, turn: u64, around: &mut impl Surroundings) -> Option<Candidate<'a>> {
+        let candidate = self.in_turn(turn, around)?;
+        let warmth = (self.warmth)(&candidate.workload.uid);
+        if warmth < WARM && around.random_below(WARM.into()) >= u64::from(warmth) {
+            return self.draw(around);
+        }
+        Some(candidate)
+    }
+
+    fn in_turn(&self, turn: u64, around: &impl Surroundings) -> Option<Candidate<'a>> {
         let ranked = || {
             let all = self.candidates();
             all.filter_map(|it| Some((self.rank(it.workload, around)?, it)))
@@ -297,9 +367,15 @@ impl<'a> Question<'a> {
     /// How well an endpoint fits the client; `None` where it is not allowed at all.
     fn rank(&self, workload: &Workload, around: &impl Surroundings) -> Option<Rank> {
         let LoadBalancing { routing_preference, mode, .. } = self.load_balancing();
+        let near = match self.near {
+            Near::OfService => *mode,
+            Near::Ignored => Mode::Unspecified,
+            Near::Tiers(tiers) if tiers.of(workload) == self.tier => Mode::Unspecified,
+            Near::Tiers(_) => return None,
+        };
         let agrees = |scope: &&Scope| agree(self.source, workload, **scope);
         let agreeing = routing_preference.iter().take_while(agrees).count();
-        let near = match mode {
+        let near = match near {
             Mode::Unspecified | Mode::Passthrough => 0,
             Mode::Failover => agreeing,
             Mode::Strict if agreeing == routing_preference.len() => agreeing,
@@ -324,28 +400,16 @@ struct Rank {
     near: usize,
 }
 
+/// Of two endpoints with their weights the one that is less busy for its weight.
 fn less_busy<'e>(
-    one: Candidate<'e>,
-    other: Candidate<'e>,
+    (weight_one, one): (u64, Candidate<'e>),
+    (weight_other, other): (u64, Candidate<'e>),
     around: &impl Surroundings,
 ) -> Candidate<'e> {
     let load = |c: &Candidate<'_>| u64::from(around.open_connections(&c.workload.uid));
-    let (weight_one, weight_other) = (one.workload.capacity, other.workload.capacity);
-    let scaled_one = load(&one) * u64::from(weight_other);
-    let scaled_other = load(&other) * u64::from(weight_one);
+    let scaled_one = load(&one).saturating_mul(weight_other);
+    let scaled_other = load(&other).saturating_mul(weight_one);
     if scaled_other < scaled_one { other } else { one }
-}
-
-fn agree(source: &Workload, target: &Workload, scope: Scope) -> bool {
-    let (from, to) = (&source.locality, &target.locality);
-    match scope {
-        Scope::Region => from.region == to.region,
-        Scope::Zone => from.zone == to.zone,
-        Scope::Subzone => from.subzone == to.subzone,
-        Scope::Node => source.node == target.node,
-        Scope::Cluster => source.cluster_id == target.cluster_id,
-        Scope::Network => source.network == target.network,
-    }
 }
 
 fn affinity(of: &impl Hash, uid: &str) -> u64 {

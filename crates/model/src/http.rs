@@ -12,24 +12,33 @@
 //! | [`rule`] | what a rule does with a request: filters, backends, limits |
 //! | `precedence` | the order among rules of several routes |
 //! | [`table`] | the rules of one port, compiled for look-up |
+//! | [`bytes`] | routes of connections that are no HTTP |
+//! | `attached` | which rules hold at which port, and for whose clients |
 //! | [`service`] | all of it for one service, as a waypoint gets it |
 //! | [`waypoint`] | what of it a waypoint needs |
 //! | [`traffic`], [`ejection`] | how requests are spread over endpoints, and which are left out |
+//! | [`origination`] | TLS that is spoken with endpoints |
+//! | [`nearness`], [`warmup`] | which endpoints are near, and which are new |
 //! | [`policy`] | policies that read requests |
 //! | [`authentication`] | which tokens of requests are accepted |
 //! | [`authorize`] | whether a request may pass, and why |
 //! | [`authorizer`] | the services that CUSTOM policies ask |
 
+mod attached;
 pub mod authentication;
 pub mod authorize;
 pub mod authorizer;
+pub mod bytes;
 pub mod ejection;
 pub mod head;
 pub mod matching;
+pub mod nearness;
+pub mod origination;
 pub mod policy;
 mod precedence;
 pub mod rule;
 pub mod service;
 pub mod table;
 pub mod traffic;
+pub mod warmup;
 pub mod waypoint;

@@ -331,6 +331,15 @@ impl TrustRoots {
         Ok(Self { anchors, fingerprint: fingerprint_of(roots) })
     }
 
+    /// Trusts the roots of the public web, as Mozilla lists them.
+    pub(crate) fn public() -> Self {
+        let anchors = webpki_roots::TLS_SERVER_ROOTS.to_vec();
+        let names: Vec<u8> = anchors.iter().flat_map(|it| it.subject.to_vec()).collect();
+        let fingerprint = digest::digest(&digest::SHA256, &names);
+        let fingerprint = fingerprint.as_ref().try_into().expect("SHA-256 yields 32 bytes");
+        Self { anchors, fingerprint }
+    }
+
     pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
         &self.anchors
     }

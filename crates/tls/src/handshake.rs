@@ -218,11 +218,24 @@ pub(crate) async fn connect_tls<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
+    let (stream, verified) = connect_any(config, name, io).await?;
+    require_h2(stream.0.get_ref().1)?;
+    Ok((stream, verified))
+}
+
+/// As [`connect_tls`], whatever is spoken inside.
+pub(crate) async fn connect_any<IO>(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    io: IO,
+) -> Result<(ClientStream<IO>, Option<VerifiedCertificate>), HandshakeError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
     let handshake = TlsConnector::from(config).connect_with(name, ReadAhead::new(io), |session| {
         session.set_buffer_limit(Some(SEND_BUFFER_BYTES));
     });
     let (stream, verified) = judged(handshake).await?;
-    require_h2(stream.get_ref().1)?;
     Ok((Stream(stream), verified))
 }
 

@@ -11,9 +11,11 @@
 //! | [`revocation`] | [`RevocationList`]: which certificates are revoked |
 //! | [`handshake`] | [`Acceptor`], [`Connector`], [`Peer`]: mutual TLS between workloads |
 //! | [`probe`] | a client without a certificate, to check that it is refused |
+//! | [`origination`] | TLS towards servers outside of the mesh, verified by name |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
+//! | [`mod@client_hello`] | the name in a handshake that is passed on |
 //! | [`key_set`] | [`key_set::KeySet`]: whether an issuer's keys have signed a token |
 //! | [`jwt`] | users' tokens: signature, issuer, audience, time, and what they claim |
 //! | [`error`] | [`HandshakeError`]: why a peer was refused, or refused us |
@@ -38,11 +40,13 @@
 
 pub mod authority;
 pub mod certificate;
+pub mod client_hello;
 pub mod error;
 pub mod handshake;
 pub mod jwt;
 pub mod key;
 pub mod key_set;
+pub mod origination;
 mod pem_block;
 pub mod probe;
 pub mod provider;

@@ -38,6 +38,20 @@ impl ServerCertificate {
         Ok(certificates_of(&self.chain_pem, "the server certificate")?.swap_remove(0).to_vec())
     }
 
+    /// What proves its holder; `what` it is in an error.
+    pub(crate) fn resolver(
+        &self,
+        what: &'static str,
+    ) -> Result<Arc<SingleCertAndKey>, CertificateError> {
+        let chain = certificates_of(&self.chain_pem, what)?;
+        let key = private_key_of(&self.key_pem)?;
+        let key = any_supported_type(&key)
+            .map_err(|_| KeyError::Unsupported("an ECDSA, RSA or Ed25519 key"))?;
+        let certified = CertifiedKey::new(chain, key);
+        certified.keys_match().map_err(|_| CertificateError::OtherKey)?;
+        Ok(Arc::new(SingleCertAndKey::from(certified)))
+    }
+
     /// The private key as PKCS#8 DER, for the same.
     pub fn key_der(&self) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
         Ok(Zeroizing::new(private_key_of(&self.key_pem)?.secret_der().to_vec()))
@@ -57,13 +71,7 @@ impl ServiceAcceptor {
         certificate: &ServerCertificate,
         client_roots_pem: Option<&str>,
     ) -> Result<Self, CertificateError> {
-        let chain = certificates_of(&certificate.chain_pem, "the server certificate")?;
-        let key = private_key_of(&certificate.key_pem)?;
-        let key = any_supported_type(&key)
-            .map_err(|_| KeyError::Unsupported("an ECDSA, RSA or Ed25519 key"))?;
-        let certified = CertifiedKey::new(chain, key);
-        certified.keys_match().map_err(|_| CertificateError::OtherKey)?;
-        let resolver = Arc::new(SingleCertAndKey::from(certified));
+        let resolver = certificate.resolver("the server certificate")?;
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .expect("the provider has suites for TLS 1.3");
@@ -122,7 +130,7 @@ impl ServiceConnector {
         let verifier = Verifier {
             roots: trust_roots(roots_pem)?,
             revocations: Arc::new(RevocationList::none()),
-            accepted: Accepted::Named(name.clone()),
+            accepted: Accepted::Named([name.clone()].into()),
             anonymous_clients: false,
         };
         Ok(Self { config: Arc::new(client_config(verifier, client)), name })

@@ -37,8 +37,8 @@ pub(crate) enum Accepted {
     TrustDomains(Arc<[Text]>),
     /// Any workload that a trusted root vouches for.
     AnyWorkload,
-    /// A server whose certificate holds this name.
-    Named(ServerName<'static>),
+    /// A server whose certificate holds one of these names.
+    Named(Box<[ServerName<'static>]>),
 }
 
 /// A peer's certificate after it was verified.
@@ -127,8 +127,8 @@ impl Verifier {
             self.revocations.check(serial, issuer, now)?;
         }
         let identity = match &self.accepted {
-            Accepted::Named(name) => {
-                check_name(&end_entity, name)?;
+            Accepted::Named(names) => {
+                check_names(&end_entity, names)?;
                 None
             }
             workload => {
@@ -193,6 +193,13 @@ fn check_identity(accepted: &Accepted, got: &Identity) -> Result<(), HandshakeEr
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a certificate holds one of these names; an error is about the first.
+fn check_names(leaf: &EndEntityCert<'_>, names: &[ServerName<'_>]) -> Result<(), HandshakeError> {
+    let mut checks = names.iter().map(|name| check_name(leaf, name));
+    let first = checks.next().unwrap_or(Err(HandshakeError::NoCertificate));
+    if first.is_ok() || checks.any(|check| check.is_ok()) { Ok(()) } else { first }
 }
 
 fn check_name(leaf: &EndEntityCert<'_>, name: &ServerName<'_>) -> Result<(), HandshakeError> {

@@ -2,8 +2,8 @@
 //!
 //! `ambit waypoint` is one process: a control thread that follows the control plane and answers
 //! operators, and N data-plane threads. Other proxies' tunnels come in at port 15008. What is HTTP
-//! goes through the engine ([`ambit_http::engine`]), request by request; everything else is judged
-//! and passed on as bytes. Endpoints are reached with the waypoint's own identity.
+//! goes through the engine ([`ambit_http::engine`]), request by request; everything else is judged,
+//! routed and passed on as bytes. Endpoints are reached with the waypoint's own identity.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,6 +11,9 @@
 //! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `passage` | connections that are no HTTP |
+//! | `newcomers` | since when endpoints are there, for those that warm up |
+//! | `originate` | TLS with endpoints that a DestinationRule asks for |
+//! | `hello` | the name in a client's TLS handshake |
 //! | `telemetry`, `checks` | metrics and access log: of requests, of authorization services |
 //! | `operator` | readiness and metrics |
 //! | `shared` | what all threads share |
@@ -20,7 +23,10 @@
 
 mod checks;
 pub mod config;
+mod hello;
+mod newcomers;
 mod operator;
+mod originate;
 mod passage;
 mod position;
 mod shared;

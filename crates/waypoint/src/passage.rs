@@ -1,72 +1,129 @@
-//! Connections that are no HTTP: judged as bytes, and passed on to an endpoint.
+//! Connections that are no HTTP: judged and routed as bytes, and passed on to an endpoint.
 //!
 //! What a policy asks of requests cannot be known of bytes, so it is read strictly: such a rule of
 //! an ALLOW policy never matches, and of a DENY policy what remains of it decides. They are judged
-//! again whenever policies change, and end when nothing moves for too long.
+//! again whenever policies change, and end when nothing moves for too long. They are routed once,
+//! when they begin.
 
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{Arrival, EndpointAsk, Goal, Position as _};
-use ambit_http::engine::quiet;
+use ambit_http::engine::{Prefixed, quiet};
+use ambit_model::Text;
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
-use crate::position::Here;
-use crate::telemetry;
+use crate::hello::{self, ServerName};
+use crate::position::{Here, Holds};
+use crate::telemetry::Passage;
 
-/// Serves one connection to its end. `idle` is how long nothing may move.
-pub(crate) async fn serve(here: &Here, arrival: Arrival, client: BoxStream, idle: Duration) {
-    let started = Instant::now();
+/// Endpoints that are tried before a connection is given up: nothing of it was sent yet.
+const ENDPOINTS_MAX: usize = 3;
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For its first bytes, where it is not declared what they are.
+    pub(crate) detect: Duration,
+    /// In which nothing moves.
+    pub(crate) idle: Duration,
+}
+
+/// Serves one connection to its end. `first` was read of it.
+pub(crate) async fn serve(
+    here: &Here,
+    arrival: Arrival,
+    mut client: BoxStream,
+    first: Bytes,
+    patience: Patience,
+) {
+    let mut passage = Passage::new(&arrival);
     let version = here.policies_version();
-    if let Some(denial) = here.judge_bytes(&arrival).await {
-        return telemetry::passage(&arrival, None, started, (0, 0), Some(&denial));
+    let Some(holds) = here.rules(&arrival).await else {
+        return passage.end(Some("the control plane has not described this destination yet"));
+    };
+    let mut first = BytesMut::from(first);
+    let name = match holds.server_name_patience(patience.detect) {
+        Some(limit) => hello::server_name(&mut client, &mut first, limit).await,
+        None => ServerName::Unknown,
+    };
+    passage.server_name = name.host();
+    if let Some(denial) = here.judge_bytes(&holds, &arrival, &name) {
+        return passage.end(Some(&denial));
     }
-    let ask = EndpointAsk {
-        arrival: &arrival,
-        goal: Goal::Original,
-        hash: None,
-        pinned: None,
-        tried: &[],
-        is_ejected: &|_| false,
-    };
-    let refused = |address, text: &str| {
-        telemetry::passage(&arrival, address, started, (0, 0), Some(text));
-    };
-    let endpoint = match here.choose(&ask) {
-        Ok(endpoint) => endpoint,
-        Err(none) => return refused(None, &none.text),
-    };
-    let address = Some(endpoint.address);
-    let mut server = match here.connect(&arrival, &endpoint).await {
+    let opened = open(here, &arrival, &holds, &name, &mut passage).await;
+    let mut server = match opened {
         Ok(server) => server,
-        Err(none) => return refused(address, &none.text),
+        Err(why) => return passage.end(Some(&why)),
     };
     let moved = Moved::default();
-    let mut client = Counted { stream: client, moved: &moved };
+    let stream = Box::new(Prefixed::new(first.freeze(), client));
+    let mut client = Counted { stream, moved: &moved };
     let error = tokio::select! {
         biased;
         copied = copy_bidirectional(&mut client, &mut server) => {
             copied.err().map(|error| error.to_string())
         }
-        denial = denied(here, &arrival, version) => Some(denial),
-        silent = quiet(idle, || moved.received.get() + moved.sent.get()) => {
+        denial = denied(here, &arrival, &name, version) => Some(denial),
+        silent = quiet(patience.idle, || moved.received.get() + moved.sent.get()) => {
             Some(silent.to_string())
         }
     };
-    let bytes = (moved.received.get(), moved.sent.get());
-    telemetry::passage(&arrival, address, started, bytes, error.as_deref());
+    passage.bytes = (moved.received.get(), moved.sent.get());
+    passage.end(error.as_deref());
+}
+
+/// Finds the rule that takes a connection, draws where it goes, and connects to an endpoint there.
+async fn open<'a>(
+    here: &Here,
+    arrival: &Arrival,
+    holds: &'a Holds,
+    name: &ServerName,
+    passage: &mut Passage<'a>,
+) -> Result<BoxStream, String> {
+    let rule = holds.bytes_rule(arrival.destination, name.host())?;
+    passage.route = rule.map(|rule| &rule.origin);
+    let drawn = rule.map(|rule| rule.draw(|bound| here.random_below(bound))).transpose();
+    let goal = drawn.map_err(|none| none.to_string())?.map_or(Goal::Original, Goal::Backend);
+    let mut tried: Vec<Text> = Vec::new();
+    loop {
+        let ask = EndpointAsk {
+            arrival,
+            goal,
+            hash: None,
+            pinned: None,
+            tried: &tried,
+            is_ejected: &|_| false,
+        };
+        let endpoint = here.choose(&ask).map_err(|none| none.text)?;
+        passage.endpoint = Some(endpoint.address);
+        match here.connect(arrival, &endpoint).await {
+            Ok(server) => return Ok(server),
+            Err(none) => {
+                let is_last = tried.len() + 1 >= ENDPOINTS_MAX.min(endpoint.alternatives);
+                if is_last || tried.contains(&endpoint.uid) {
+                    return Err(none.text);
+                }
+                tried.push(endpoint.uid);
+            }
+        }
+    }
 }
 
 /// Waits until the policies deny a connection that was judged by this version of them.
-async fn denied(here: &Here, arrival: &Arrival, mut version: u64) -> String {
+async fn denied(here: &Here, arrival: &Arrival, name: &ServerName, mut version: u64) -> String {
     loop {
         here.policies_changed(version).await;
         version = here.policies_version();
-        if let Some(denial) = here.judge_bytes(arrival).await {
+        let Some(holds) = here.rules(arrival).await else {
+            return "the control plane does not describe this destination any more".to_owned();
+        };
+        if let Some(denial) = here.judge_bytes(&holds, arrival, name) {
             return denial;
         }
     }

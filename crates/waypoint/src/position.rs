@@ -5,9 +5,11 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use ambit_dataplane::choice::Around;
 use ambit_dataplane::dial::dial;
@@ -27,11 +29,13 @@ use ambit_model::choice::{By, RequestFlow};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::bytes::{BytesRule, BytesTable, Connection};
 use ambit_model::http::head::{Client, RequestHead};
 use ambit_model::http::rule::Destination;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::http::table::RouteTable;
 use ambit_model::http::traffic::{Balancing, TrafficPolicy};
+use ambit_model::http::warmup::WARM;
 use ambit_model::identity::Identity;
 use ambit_model::names::ServiceName;
 use ambit_model::plan::{Delivery, Refusal};
@@ -39,7 +43,11 @@ use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use ambit_words::error_chain;
+use rustc_hash::FxBuildHasher;
 
+use crate::hello::{HELLO_TIMEOUT, ServerName};
+use crate::newcomers::Newcomers;
+use crate::originate::{Originators, Spoken};
 use crate::shared::Shared;
 use crate::telemetry;
 
@@ -55,6 +63,15 @@ pub(crate) struct Here {
     own_name: String,
     random: Cell<u64>,
     turns: Cell<u64>,
+    arrivals: Newcomers,
+    originators: Originators,
+}
+
+/// How an endpoint is reached, and whether TLS is spoken with it.
+#[derive(Clone)]
+pub(crate) struct Way {
+    delivery: Delivery,
+    spoken: Option<Spoken>,
 }
 
 /// What a CONNECT asks for.
@@ -79,7 +96,8 @@ impl Here {
         let own_name = shared.own.identity.to_string();
         let random = Cell::new(rand::random::<u64>() | 1);
         let turns = Cell::new(0);
-        Self { shared, plane, served, own_service, own_name, random, turns }
+        let (arrivals, originators) = (Newcomers::default(), Originators::default());
+        Self { shared, plane, served, own_service, own_name, random, turns, arrivals, originators }
     }
 
     fn view(&self) -> Arc<View> {
@@ -99,10 +117,11 @@ impl Here {
     }
 
     /// Waits until the view says whose an address is.
-    pub(crate) async fn meant(&self, destination: SocketAddr) -> Meant {
+    pub(crate) async fn meant(&self, destination: SocketAddr, client: &Identity) -> Meant {
         let found = wait_for_view(&self.plane.mesh, |view| {
             let name = self.name_of(view, destination)?;
-            Some(view.http_service(&name).map(|http| http.protocol(destination.port())))
+            let http = view.http_service(&name);
+            Some(http.map(|http| http.served_as(destination.port(), Some(&client.namespace))))
         });
         match found.await {
             None => Meant { is_ours: false, protocol: Protocol::Detect },
@@ -123,14 +142,17 @@ impl Here {
     }
 
     /// Why a connection that is no HTTP may not pass, if it may not.
-    pub(crate) async fn judge_bytes(&self, arrival: &Arrival) -> Option<String> {
-        let Some(holds) = self.rules(arrival).await else {
-            return Some("the control plane has not described this destination yet".to_owned());
-        };
-        let view = &holds.view;
-        let policies: Vec<_> = view
+    pub(crate) fn judge_bytes(
+        &self,
+        holds: &Holds,
+        arrival: &Arrival,
+        name: &ServerName,
+    ) -> Option<String> {
+        let is_known = *name != ServerName::Unknown;
+        let policies: Vec<_> = holds
+            .view
             .request_policies_of(&holds.http)
-            .map(|policy| policy.map(|policy| Arc::new(policy.for_bytes())))
+            .map(|policy| policy.map(|policy| Arc::new(policy.for_bytes(is_known))))
             .collect();
         let head = RequestHead {
             method: "",
@@ -147,7 +169,7 @@ impl Here {
             source: &arrival.source,
             remote_ip: arrival.source.ip(),
             destination: arrival.destination,
-            server_name: None,
+            server_name: name.host(),
             token: None,
         };
         let policies = policies.iter().map(|policy| match policy {
@@ -190,7 +212,7 @@ impl Here {
         }
     }
 
-    fn endpoint(delivery: Delivery, alternatives: usize) -> Endpoint<Delivery> {
+    fn endpoint(delivery: Delivery, spoken: Option<Spoken>, alternatives: usize) -> Endpoint<Way> {
         let (uid, address, workload, kind) = match &delivery {
             Delivery::Local(target) | Delivery::Tunnel(target) => {
                 let workload = &target.workload;
@@ -202,12 +224,47 @@ impl Here {
                 (uid, direct.address, direct.workload.clone(), 0)
             }
         };
-        Endpoint { uid, address, workload, kind, alternatives, way: delivery }
+        // What is spoken in different ways shares no connection.
+        let kind = spoken.as_ref().map_or(kind, |it| FxBuildHasher.hash_one((kind, it)));
+        let way = Way { delivery, spoken };
+        Endpoint { uid, address, workload, kind, alternatives, way }
+    }
+
+    /// Opens the mesh's own connection to an endpoint.
+    async fn deliver(&self, endpoint: &Endpoint<Way>) -> Result<BoxStream, Unreachable> {
+        let unreachable = |reason, error: &dyn std::error::Error| {
+            self.plane.balance.failed(&endpoint.uid);
+            Unreachable { reason, text: error_chain(error) }
+        };
+        match &endpoint.way.delivery {
+            Delivery::Local(target) | Delivery::Tunnel(target) => {
+                let view = self.view();
+                let Some(source) = self.shared.own.described_in(&view) else {
+                    let text = "the control plane has not described this waypoint".to_owned();
+                    return Err(Unreachable { reason: "unknown_workload", text });
+                };
+                let ask = Ask {
+                    source,
+                    client: SocketAddr::new(self.shared.config.instance, 0),
+                    authority: target.address,
+                    service: target.service.as_deref(),
+                };
+                let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
+                let opened = opened.map_err(|error| unreachable("connect", &error))?;
+                self.plane.balance.succeeded(&endpoint.uid);
+                Ok(Box::new(opened.tunnel))
+            }
+            Delivery::Direct(direct) => {
+                let options = self.plane.dial_options(None);
+                let dialled = dial(&self.served.own, direct.address, &options).await;
+                Ok(Box::new(dialled.map_err(|error| unreachable("connect", &error))?))
+            }
+        }
     }
 }
 
 impl Position for Here {
-    type Way = Delivery;
+    type Way = Way;
     type Rules = Holds;
 
     async fn rules(&self, arrival: &Arrival) -> Option<Holds> {
@@ -236,7 +293,7 @@ impl Position for Here {
         wait_for_policies(&self.plane.mesh, version).await;
     }
 
-    fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Delivery>, Unreachable> {
+    fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Way>, Unreachable> {
         let view = self.view();
         let own = self.shared.own.described_in(&view).ok_or_else(|| Unreachable {
             reason: "unknown_workload",
@@ -252,7 +309,7 @@ impl Position for Here {
         let destination = ask.arrival.destination;
         let Some((service, port)) = self.service(&view, ask)? else {
             let delivery = view.deliver_at(&own.network, destination, &around);
-            return delivery.map(|it| Self::endpoint(it, 1)).map_err(refused);
+            return delivery.map(|it| Self::endpoint(it, None, 1)).map_err(refused);
         };
         let endpoints = view.endpoints(&service.key);
         let alternatives = endpoints.map_or(0, |it| it.len());
@@ -283,6 +340,12 @@ impl Position for Here {
                 || (ask.is_ejected)(uid)
                 || ask.pinned.is_some_and(|pinned| hash_of(uid) != pinned)
         };
+        let arrivals = traffic.warmup.map(|warmup| (warmup, self.arrivals.of(&view, service)));
+        let now = Instant::now();
+        let warmth = |uid: &str| match &arrivals {
+            Some((warmup, it)) => it.age(uid, now).map_or(WARM, |age| warmup.warmth(age)),
+            None => WARM,
+        };
         let flow = RequestFlow {
             source: own,
             destination,
@@ -291,44 +354,25 @@ impl Position for Here {
             subset,
             by,
             is_avoided: &is_avoided,
+            nearness: &traffic.nearness,
+            warmth: &warmth,
         };
         let delivery = view.choose_for_request(&flow, &mut around).map_err(refused)?;
-        Ok(Self::endpoint(delivery, alternatives))
+        let spoken = spoken(&view, traffic, service, port);
+        Ok(Self::endpoint(delivery, spoken, alternatives))
     }
 
     async fn connect(
         &self,
         _arrival: &Arrival,
-        endpoint: &Endpoint<Delivery>,
+        endpoint: &Endpoint<Way>,
     ) -> Result<BoxStream, Unreachable> {
-        let unreachable = |reason, error: &dyn std::error::Error| {
+        let stream = self.deliver(endpoint).await?;
+        let Some(spoken) = &endpoint.way.spoken else { return Ok(stream) };
+        self.originators.connect(spoken, stream).await.map_err(|error| {
             self.plane.balance.failed(&endpoint.uid);
-            Unreachable { reason, text: error_chain(error) }
-        };
-        match &endpoint.way {
-            Delivery::Local(target) | Delivery::Tunnel(target) => {
-                let view = self.view();
-                let Some(source) = self.shared.own.described_in(&view) else {
-                    let text = "the control plane has not described this waypoint".to_owned();
-                    return Err(Unreachable { reason: "unknown_workload", text });
-                };
-                let ask = Ask {
-                    source,
-                    client: SocketAddr::new(self.shared.config.instance, 0),
-                    authority: target.address,
-                    service: target.service.as_deref(),
-                };
-                let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
-                let opened = opened.map_err(|error| unreachable("connect", &error))?;
-                self.plane.balance.succeeded(&endpoint.uid);
-                Ok(Box::new(opened.tunnel))
-            }
-            Delivery::Direct(direct) => {
-                let options = self.plane.dial_options(None);
-                let dialled = dial(&self.served.own, direct.address, &options).await;
-                Ok(Box::new(dialled.map_err(|error| unreachable("connect", &error))?))
-            }
-        }
+            Unreachable { reason: "upstream_tls", text: error_chain(&error) }
+        })
     }
 
     fn random_below(&self, bound: u64) -> u64 {
@@ -365,6 +409,40 @@ impl Position for Here {
             self.plane.mesh.metrics.dry_run_denial(policy);
         }
         telemetry::log(arrival, record, service);
+    }
+}
+
+impl Holds {
+    /// How long the first message of a client is waited for, if anybody asks for the name in it.
+    /// `detect` is for ports of which it is not declared that they speak TLS.
+    pub(crate) fn server_name_patience(&self, detect: Duration) -> Option<Duration> {
+        let client = self.namespace.as_deref();
+        let is_routed = self.http.bytes_routes(self.port, client);
+        let is_routed = is_routed.is_some_and(BytesTable::reads_server_names);
+        match self.http.served_as(self.port, client) {
+            Protocol::Tls if is_routed || !self.http.policies.is_empty() => Some(HELLO_TIMEOUT),
+            _ => is_routed.then_some(detect),
+        }
+    }
+
+    /// The rule that takes a connection; `None` where no routes are attached, so that it goes where
+    /// it would go anyway. An error says that routes are attached and none takes it.
+    pub(crate) fn bytes_rule(
+        &self,
+        destination: SocketAddr,
+        server_name: Option<&str>,
+    ) -> Result<Option<&BytesRule>, String> {
+        let client_namespace = self.namespace.as_deref();
+        let Some(table) = self.http.bytes_routes(self.port, client_namespace) else {
+            return Ok(None);
+        };
+        let destination = destination.ip();
+        let found = table.find(&Connection { server_name, destination, client_namespace });
+        let found = found.map(|rule| Some(&**rule));
+        found.ok_or_else(|| match server_name {
+            Some(name) => format!("no route takes TLS connections to {name}"),
+            None => "no route takes connections that name no host by TLS".to_owned(),
+        })
     }
 }
 
@@ -427,6 +505,13 @@ fn traffic<'v>(
     subset: Option<&str>,
 ) -> &'v TrafficPolicy {
     view.http_service(name).map_or(&*NO_TRAFFIC, |http| http.traffic(port, subset))
+}
+
+/// The TLS that is spoken with the endpoints of a port, if a rule asks for it.
+fn spoken(view: &View, traffic: &TrafficPolicy, service: &Service, port: u16) -> Option<Spoken> {
+    let origination = traffic.origination.as_ref()?;
+    let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
+    Some(Spoken::new(origination, &service.key.hostname, protocol.unwrap_or_default()))
 }
 
 fn refused(refusal: Refusal) -> Unreachable {

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use ambit_http::engine::position::Arrival;
 use ambit_http::engine::record::{Protocol, Record};
+use ambit_model::http::rule::Origin;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_words::names::UNKNOWN_LABEL;
@@ -230,8 +231,7 @@ pub(crate) fn log(arrival: &Arrival, record: &Record, service: Option<&Service>)
         dst.addr = %arrival.destination,
         dst.service = service.map(|it| &*it.key.hostname),
         upstream_host = record.endpoint.as_ref().map(|it| tracing::field::display(it.address)),
-        route_name = record.route.as_ref().map(|it| tracing::field::display(
-            format!("{}/{} rule {}", it.namespace, it.name, it.index))),
+        route_name = record.route.as_ref().map(|it| tracing::field::display(route_name(it))),
         allowed_by = record.allowed_by.as_ref().map(tracing::field::display),
         ext_authz = checks(record),
         dry_run = trial(record),
@@ -252,26 +252,50 @@ fn trial(record: &Record) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Writes the access log's line of a connection that is no HTTP.
-pub(crate) fn passage(
-    arrival: &Arrival,
-    endpoint: Option<SocketAddr>,
+/// A connection that is no HTTP, as the access log has it.
+pub(crate) struct Passage<'a> {
+    arrival: &'a Arrival,
     started: Instant,
-    (received, sent): (u64, u64),
-    error: Option<&str>,
-) {
-    tracing::event!(
-        target: "access",
-        tracing::Level::INFO,
-        bytes_received = received,
-        bytes_sent = sent,
-        duration = %format_args!("{}ms", started.elapsed().as_millis()),
-        src.addr = %arrival.client,
-        src.workload = arrival.workload.as_ref().map(|it| &*it.name),
-        src.identity = arrival.source.identity().map(tracing::field::display),
-        dst.addr = %arrival.destination,
-        upstream_host = endpoint.map(tracing::field::display),
-        error,
-        "connection complete"
-    );
+    /// The endpoint that it went to, or should have.
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// Where the rule that took it is written.
+    pub(crate) route: Option<&'a Origin>,
+    /// The host in its TLS handshake.
+    pub(crate) server_name: Option<&'a str>,
+    /// Bytes from and to the client.
+    pub(crate) bytes: (u64, u64),
+}
+
+impl<'a> Passage<'a> {
+    /// One that begins now.
+    pub(crate) fn new(arrival: &'a Arrival) -> Self {
+        let started = Instant::now();
+        Self { arrival, started, endpoint: None, route: None, server_name: None, bytes: (0, 0) }
+    }
+
+    /// Writes its line. `error` says why it ended, if it did not end by itself.
+    pub(crate) fn end(self, error: Option<&str>) {
+        let Self { arrival, bytes: (received, sent), .. } = self;
+        tracing::event!(
+            target: "access",
+            tracing::Level::INFO,
+            bytes_received = received,
+            bytes_sent = sent,
+            duration = %format_args!("{}ms", self.started.elapsed().as_millis()),
+            src.addr = %arrival.client,
+            src.workload = arrival.workload.as_ref().map(|it| &*it.name),
+            src.identity = arrival.source.identity().map(tracing::field::display),
+            dst.addr = %arrival.destination,
+            upstream_host = self.endpoint.map(tracing::field::display),
+            requested_server_name = self.server_name,
+            route_name = self.route.map(|it| tracing::field::display(route_name(it))),
+            error,
+            "connection complete"
+        );
+    }
+}
+
+/// The name of a rule in the access log.
+fn route_name(origin: &Origin) -> String {
+    format!("{}/{} rule {}", origin.namespace, origin.name, origin.index)
 }

@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use crate::passage;
+use crate::passage::{self, Patience};
 use crate::position::{Here, Meant};
 use crate::shared::Shared;
 
@@ -196,7 +196,8 @@ impl Thread {
         drop(connect.take_headers());
         let Authority::Address(destination) = asked else { return Err(Refused::NotOurs(asked)) };
         let here = self.engine.position();
-        let meant = tokio::time::timeout(PATIENCE, here.meant(destination)).await;
+        let meant = here.meant(destination, &session.peer.identity);
+        let meant = tokio::time::timeout(PATIENCE, meant).await;
         let Meant { is_ours, protocol } = meant.map_err(|_| Refused::Unknown(destination))?;
         if !is_ours {
             return Err(Refused::NotOurs(asked));
@@ -241,8 +242,9 @@ impl Thread {
                 }
             }
         };
-        let stream = engine::Prefixed::new(first, stream);
-        let idle = self.engine.settings().stream_idle_timeout;
-        passage::serve(self.engine.position(), arrival, Box::new(stream), idle).await;
+        let settings = self.engine.settings();
+        let patience =
+            Patience { detect: settings.detect_timeout, idle: settings.stream_idle_timeout };
+        passage::serve(self.engine.position(), arrival, stream, first, patience).await;
     }
 }

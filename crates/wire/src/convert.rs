@@ -82,6 +82,9 @@ pub enum Problem {
     /// A part of none.
     #[error("is 0, and nothing can be divided by it")]
     ZeroDenominator,
+    /// A number that must be above 0.
+    #[error("is not a number above 0")]
+    NotPositive,
     /// A regular expression cannot be used.
     #[error("{0}")]
     Pattern(PatternError),

@@ -26,6 +26,8 @@ pub const GATEWAY_CLASS_NAME: &str = "gateway.networking.k8s.io/gateway-class-na
 pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
 /// The network of a pod.
 pub const NETWORK: &str = "topology.istio.io/network";
+/// The cluster that a workload is in, as preferences name it.
+pub const CLUSTER: &str = "topology.istio.io/cluster";
 /// On a pod or namespace: `true` has connections cut that are older than the capture.
 pub const CUT_OPEN_CONNECTIONS: &str = "ambit.io/cut-open-connections";
 /// The name of an application, in telemetry.

@@ -32,6 +32,7 @@ mod policy;
 mod remains;
 mod requests;
 mod reuse;
+mod routed_bytes;
 mod sidecars;
 mod size;
 #[path = "../shared/stray.rs"]

@@ -18,12 +18,11 @@ use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT;
 use ambit_words::names::MESH_CONFIG_MAP;
 
-use super::gateways;
+use super::{conflicts, gateways};
 use crate::view_builder::Builder;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
 use crate::view_builder::records::PodRecord;
-use crate::view_builder::routes::parent_name;
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::store::{Store, selector};
 
@@ -43,6 +42,7 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     found.extend(bounded(traffic(builder)));
     found.extend(bounded(mesh_config(builder)));
     found.extend(bounded(providers(builder)));
+    found.extend(bounded(conflicts::findings(builder)));
     found.extend(bounded(slips(builder.store())));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -228,22 +228,22 @@ fn routes(builder: &Builder) -> Vec<Finding> {
     for (name, route) in store.routes().iter() {
         let Some(routing) = builder.routing(name) else { continue };
         let object = Written::new(name.0, &name.1).to_string();
+        let lost = match routing.connections.is_empty() {
+            true => "is answered with 500",
+            false => "is refused",
+        };
         for problem in &routing.problems {
             let at = problem.at.as_str();
             let what = match problem.rule {
-                Some(rule) => format!(
-                    "{at}: {}: requests that rule {rule} matches are answered with 500",
-                    problem.what
-                ),
-                None => format!("{at}: {}: its share is answered with 500", problem.what),
+                Some(rule) => format!("{at}: {}: what rule {rule} matches {lost}", problem.what),
+                None => format!("{at}: {}: its share {lost}", problem.what),
             };
             let (object, remedy) = (object.clone(), problem.remedy.clone());
             let severity = Severity::Error;
             found.push(Finding { severity, rule: "route".into(), object, what, remedy });
         }
         for parent in route.parents() {
-            let ports = http_services::ports(store, &parent_name(&parent));
-            let Err(why) = parent.port(ports.as_deref()) else { continue };
+            let Err(why) = http_services::attaches(store, routing, &parent) else { continue };
             found.push(Finding {
                 severity: Severity::Warning,
                 rule: "route-parent".into(),
@@ -489,7 +489,7 @@ mod tests {
                     object,
                     "`app/gone` does not exist: its share is answered with 500",
                 ),
-                (Error, "route", object, "requests that rule 1 matches are answered with 500"),
+                (Error, "route", object, "what rule 1 matches is answered with 500"),
                 (Warning, "route-parent", object, "`app/web` has no port 81: nothing routes by it"),
             ],
         );

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
+use ambit_model::http::bytes::{BytesMatch, BytesRule, ServerNameMatch};
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, ValueMatch};
 use ambit_model::http::rule::{Action, Destination, Origin, RouteKind, Rule};
 use ambit_model::http::table::Found;
@@ -46,7 +47,7 @@ pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::R
             kind: kind.name().into(),
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
-            rules: routing.rules.len(),
+            rules: routing.rule_count(),
             parents: parents.collect(),
         })
     };
@@ -64,41 +65,77 @@ pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteL
     let service = view.services().find(|it| is_wanted(it));
     let service = service.ok_or_else(|| NoService(wanted.to_owned()))?;
     let Some(http) = view.http_service(&service.key) else { return Ok(Vec::new()) };
-    let groups = http.routes.groups().iter();
-    let clients: BTreeSet<Option<&Text>> =
-        groups.map(|group| group.client_namespace.as_ref()).chain([None]).collect();
+    let clients = http.routes.groups().iter().map(|group| group.client_namespace.as_ref());
+    let of_bytes = http.bytes.groups().iter().map(|group| group.client_namespace.as_ref());
+    let clients: BTreeSet<Option<&Text>> = clients.chain(of_bytes).chain([None]).collect();
     let mut lines = Vec::new();
     for port in service.ports.iter().map(|port| port.service_port) {
-        let of_all = http.routes(port, None);
         for client in &clients {
-            let table = http.routes(port, client.map(|it| &**it));
-            let is_own = client.is_none()
-                || !matches!((table, of_all), (Some(own), Some(all)) if std::ptr::eq(own, all));
-            let rules = table.filter(|_| is_own).into_iter().flat_map(|table| table.iter());
-            lines.extend(rules.map(|found| admin::RouteLine {
+            let (namespace, is_all) = (client.map(|it| &**it), client.is_none());
+            let table = own(http.routes(port, namespace), http.routes(port, None), is_all);
+            let line = |matches, action, origin: &Origin| admin::RouteLine {
                 port,
                 client_namespace: client.map(ToString::to_string),
-                matches: matches(&found),
-                action: action(found.rule),
-                rule: rule(&found.rule.origin),
+                matches,
+                action,
+                rule: rule(origin),
+            };
+            let rules = table.into_iter().flat_map(|table| table.iter());
+            lines.extend(rules.map(|it| line(matches(&it), action(it.rule), &it.rule.origin)));
+            let table =
+                own(http.bytes_routes(port, namespace), http.bytes_routes(port, None), is_all);
+            let rules = table.into_iter().flat_map(|table| table.iter());
+            lines.extend(rules.map(|(wanted, rule)| {
+                line(connections(wanted), connection_action(rule), &rule.origin)
             }));
         }
     }
     Ok(lines)
 }
 
+/// The table of one namespace's clients, if it is another one than everybody's.
+fn own<'t, T>(table: Option<&'t T>, of_all: Option<&'t T>, is_all: bool) -> Option<&'t T> {
+    let is_same = |own: &&T| of_all.is_some_and(|all| std::ptr::eq(*own, all));
+    table.filter(|own| is_all || !is_same(own))
+}
+
+/// What a connection must be, in words.
+fn connections(wanted: &BytesMatch) -> String {
+    let name = wanted.server_name.as_ref().map(|name| match name {
+        ServerNameMatch::Exact(name) => format!("TLS to {name}"),
+        ServerNameMatch::Suffix(end) => format!("TLS to *{end}"),
+    });
+    let blocks: Vec<String> = wanted.destinations.iter().map(ToString::to_string).collect();
+    let blocks = (!blocks.is_empty()).then(|| format!("address in {}", blocks.join(" or ")));
+    let client = wanted.client_namespace.as_ref().map(|it| format!("client namespace {it}"));
+    let all: Vec<String> = [name, blocks, client].into_iter().flatten().collect();
+    if all.is_empty() { "every connection".to_owned() } else { all.join(", ") }
+}
+
+/// What becomes of a connection, in words.
+fn connection_action(rule: &BytesRule) -> String {
+    let backends = rule.backends.iter().map(|it| (it.weight, &it.destination));
+    shares(&backends.collect::<Vec<_>>(), "refuse")
+}
+
 /// Where a rule is written.
 pub(super) fn rule(origin: &Origin) -> admin::RouteRule {
-    let kind = match origin.kind {
-        RouteKind::HttpRoute => "HTTPRoute",
-        RouteKind::GrpcRoute => "GRPCRoute",
-        RouteKind::VirtualService => "VirtualService",
-    };
     admin::RouteRule {
-        kind: kind.into(),
+        kind: kind(origin.kind).into(),
         route: format!("{}/{}", origin.namespace, origin.name),
         rule: origin.index,
         rule_name: origin.rule_name.as_ref().map(ToString::to_string),
+    }
+}
+
+/// The name of a kind of routes.
+pub(super) fn kind(kind: RouteKind) -> &'static str {
+    match kind {
+        RouteKind::HttpRoute => "HTTPRoute",
+        RouteKind::GrpcRoute => "GRPCRoute",
+        RouteKind::VirtualService => "VirtualService",
+        RouteKind::TlsRoute => "TLSRoute",
+        RouteKind::TcpRoute => "TCPRoute",
     }
 }
 
@@ -155,21 +192,27 @@ pub(super) fn action(rule: &Rule) -> String {
         Action::Respond { status, .. } => return format!("answer {status}"),
         Action::Forward { backends, .. } => backends,
     };
-    let sum: u64 = backends.iter().map(|it| u64::from(it.weight)).sum();
+    let backends = backends.iter().map(|it| (it.weight, &it.destination));
+    shares(&backends.collect::<Vec<_>>(), "answer 500")
+}
+
+/// Where backends lead, with their weights; `lost` is what becomes of those that lead nowhere.
+fn shares(backends: &[(u32, &Destination)], lost: &str) -> String {
+    let sum: u64 = backends.iter().map(|it| u64::from(it.0)).sum();
     if sum == 0 {
-        return "answer 500: no backend has a weight".to_owned();
+        return format!("{lost}: no backend has a weight");
     }
-    let parts = backends.iter().map(|backend| {
+    let parts = backends.iter().map(|(weight, destination)| {
         let share = match backends.len() {
             1 => String::new(),
-            _ => format!(" {}/{sum}", backend.weight),
+            _ => format!(" {weight}/{sum}"),
         };
-        match &backend.destination {
+        match destination {
             Destination::Service { name, port, subset } => {
                 let subset = subset.as_ref().map(|it| format!(" subset {it}")).unwrap_or_default();
                 format!("to {name}:{port}{subset}{share}")
             }
-            Destination::Invalid(why) => format!("answer 500{share}: {why}"),
+            Destination::Invalid(why) => format!("{lost}{share}: {why}"),
         }
     });
     parts.collect::<Vec<_>>().join(", ")

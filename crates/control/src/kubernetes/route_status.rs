@@ -1,4 +1,5 @@
-//! Writes the state of a route where its author looks: `status.parents` of HTTPRoute and GRPCRoute.
+//! Writes the state of a route where its author looks: `status.parents` of HTTPRoute, GRPCRoute,
+//! TLSRoute and TCPRoute.
 //!
 //! There is one entry for each service that the route attaches to, of the controller
 //! [`MESH_CONTROLLER`]; entries of other controllers are left unchanged.
@@ -13,7 +14,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::{ApiError, FIELD_MANAGER, answer};
-use crate::registry::kubernetes::istio;
+use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::RouteName;
@@ -43,10 +44,23 @@ pub(super) async fn write(
     (kind, name): &RouteName,
     verdict: &RouteVerdict,
 ) -> Result<(), ApiError> {
-    let resource = istio(*kind);
-    let routes: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), &name.namespace, &resource);
-    let Some(object) = answer(routes.get_opt(&name.name)).await? else { return Ok(()) };
+    // An older cluster lacks the first version.
+    for version in kind.api_versions() {
+        let resource = istio_at(*kind, version);
+        let routes = Api::namespaced_with(client.clone(), &name.namespace, &resource);
+        if let Some(object) = answer(routes.get_opt(&name.name)).await? {
+            return patch(&routes, &name.name, &object, verdict).await;
+        }
+    }
+    Ok(())
+}
+
+async fn patch(
+    routes: &Api<DynamicObject>,
+    name: &str,
+    object: &DynamicObject,
+    verdict: &RouteVerdict,
+) -> Result<(), ApiError> {
     let before = object.data.pointer("/status/parents").and_then(Value::as_array);
     let before = before.cloned().unwrap_or_default();
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -59,7 +73,7 @@ pub(super) async fn write(
         "status": { "parents": after },
     });
     let as_us = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    answer(routes.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await.map(drop)
+    answer(routes.patch_status(name, &as_us, &Patch::Merge(&patch))).await.map(drop)
 }
 
 /// The entries of `status.parents` as they should be. Times of conditions that did not change stay.

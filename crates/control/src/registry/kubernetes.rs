@@ -97,6 +97,7 @@ impl KubernetesRegistry {
             problem: None,
             looks: 0,
             others: None,
+            version: Arc::default(),
         };
         let mut watches = JoinSet::new();
         for kind in KINDS {
@@ -126,9 +127,14 @@ impl KubernetesRegistry {
                     watches.spawn(follower.run(pods, reduce::POD));
                 }
                 _ => {
-                    let resource = istio(kind);
-                    let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-                    watches.spawn(follower.run(watched(api), reduce::istio(kind)));
+                    let (client, version) = (client.clone(), follower.version.clone());
+                    let objects = move |config| {
+                        let version = kind.api_versions()[version.load(Ordering::Relaxed)];
+                        let resource = istio_at(kind, version);
+                        let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
+                        watcher::watcher(api, config).boxed()
+                    };
+                    watches.spawn(follower.run(objects, reduce::istio(kind)));
                 }
             }
         }
@@ -208,8 +214,12 @@ where
 
 /// Where the API server keeps a kind of Istio's.
 pub(crate) fn istio(kind: Kind) -> ApiResource {
-    let (group, version) =
-        kind.api_versions()[0].split_once('/').expect("Istio's kinds are in a group");
+    istio_at(kind, kind.api_versions()[0])
+}
+
+/// As [`istio`], in one of the versions that are read.
+pub(crate) fn istio_at(kind: Kind, api_version: &str) -> ApiResource {
+    let (group, version) = api_version.split_once('/').expect("Istio's kinds are in a group");
     let kind_of = GroupVersionKind::gvk(group, version, kind.name());
     ApiResource::from_gvk_with_plural(&kind_of, kind.plural())
 }
@@ -277,6 +287,8 @@ struct Follower {
     looks: usize,
     /// How many kinds were listed, for the kind that is reported last.
     others: Option<watch::Receiver<usize>>,
+    /// Which of the kind's versions is watched, by its index. Older clusters lack the first one.
+    version: Arc<AtomicUsize>,
 }
 
 impl Follower {
@@ -427,6 +439,12 @@ impl Follower {
         self.sender.send(told).await.map_err(|_| Unheard)
     }
 
+    /// Whether a version can be read, which is watched from now on.
+    fn takes(&self, version: &str) -> bool {
+        let index = self.kind.api_versions().iter().position(|known| *known == version);
+        index.inspect(|index| self.version.store(*index, Ordering::Relaxed)).is_some()
+    }
+
     /// Reports a failure once; returns whether the list must be read again.
     async fn fails(&mut self, error: watcher::Error) -> Result<Option<Restart>, Unheard> {
         let error = api_error(error);
@@ -444,8 +462,8 @@ impl Follower {
                         self.is_missing().await?;
                         return Ok(Some(Restart::Anew));
                     }
-                    // Defined just now, or not any more.
-                    Ok(Some(version)) if version == kind.api_versions()[0] => {}
+                    // Defined just now, or not any more, or in an older version.
+                    Ok(Some(version)) if self.takes(&version) => {}
                     Ok(Some(version)) if self.says("version") => tracing::error!(
                         %kind,
                         wanted = kind.api_versions()[0],

@@ -369,14 +369,14 @@ async fn a_kind_that_the_cluster_lacks_is_empty_until_it_comes() {
 async fn what_is_not_answered_for_is_not_taken_for_empty() {
     // A kind that is served in another version; a cluster's own kind.
     let (policies, namespaces) = (POLICIES, "v1/namespaces");
-    for (missing, served) in [(policies, "security.istio.io/v1beta1"), (namespaces, "a.b/v1")] {
+    for (missing, served) in [(policies, "security.istio.io/v2"), (namespaces, "a.b/v1")] {
         let api = FakeApi::default();
         api.know(missing, false);
         api.serve_as(served, "authorizationpolicies");
         let mut registry = Registry::kubernetes(&api.client(), ROOT);
         let loading = tokio::time::timeout(Duration::from_secs(600), registry.load(|_| {})).await;
         assert!(loading.is_err(), "{missing} was taken for empty");
-        assert_eq!(api.count("GET /apis/security.istio.io/v1beta1") > 0, missing == policies);
+        assert_eq!(api.count("GET /apis/security.istio.io/v2") > 0, missing == policies);
         api.know(missing, true);
         registry.load(|_| {}).await.unwrap();
     }

@@ -15,6 +15,7 @@ use ambit_manifest::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
 };
 use ambit_model::Text;
+use ambit_model::http::bytes::BytesRoutes;
 use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp};
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::view::View;
@@ -82,31 +83,32 @@ pub(super) fn build(
 ) -> ServiceHttp {
     let store = present.store;
     let ports = ports(store, owner).unwrap_or_default();
-    let (kind, object) = owner;
-    let protocols = match kind {
-        ParentKind::Service => store.service(object).map(|it| of_service(&it.object)),
-        ParentKind::ServiceEntry => store.service_entry(object).map(|it| of_entry(it)),
-    };
-    let mut groups = Vec::new();
+    let (mut groups, mut bytes) = (Vec::new(), Vec::new());
     for (name, route) in store.routes().of_parent(owner) {
         let Some(routing) = routings.get(name) else { continue };
         let namespace = &name.1.namespace;
         let parents = route.parents();
         let here = parents.iter().filter(|parent| parent_name(parent) == *owner);
         for port in here.filter_map(|parent| parent.port(Some(&ports)).ok()) {
-            groups.push(RouteGroup {
-                client_namespace: (*namespace != service.namespace).then(|| namespace.clone()),
-                port,
-                rules: routing.rules.clone(),
-            });
+            let client_namespace = (*namespace != service.namespace).then(|| namespace.clone());
+            if routing.connections.is_empty() {
+                let rules = routing.rules.clone();
+                groups.push(RouteGroup { client_namespace, port, rules });
+            } else {
+                let rules = routing.connections.clone();
+                bytes.push(RouteGroup { client_namespace, port, rules });
+            }
         }
     }
     let client = clients_namespace(present.view, &service);
-    groups.extend(store.virtual_services().groups(present, &service, &ports, &client));
+    let of_virtual_services = store.virtual_services().groups(present, &service, &ports, &client);
+    groups.extend(of_virtual_services.0);
+    bytes.extend(of_virtual_services.1);
     let said = store.destination_rules().of_service(present, &service, owner, &client);
     ServiceHttp {
-        protocols: protocols.unwrap_or_default(),
+        protocols: protocols(store, owner).unwrap_or_default(),
         routes: Routes::new(groups),
+        bytes: BytesRoutes::new(bytes),
         policies,
         traffic: said.traffic,
         subsets: said.subsets,
@@ -131,17 +133,62 @@ pub(crate) fn conditions(
     route: &Route,
     routing: &Routing,
 ) -> Vec<(ParentRef, Vec<StatusCondition>)> {
-    let all = routing::conditions(&routing.problems, routing.rules.len());
+    let all = routing::conditions(routing);
     let of_parent = |parent: &Parent<'_>| {
-        let ports = ports(store, &parent_name(parent));
         let mut conditions = all.clone();
-        if let Err(why) = parent.port(ports.as_deref()) {
+        if let Err(why) = attaches(store, routing, parent) {
             conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
             conditions.insert(0, routing::without_parent(why));
         }
         (parent.written.clone(), conditions)
     };
     route.parents().iter().map(of_parent).collect()
+}
+
+/// Whether a route has anything to route at a parent; an error says why not.
+pub(crate) fn attaches(
+    store: &Store,
+    routing: &Routing,
+    parent: &Parent<'_>,
+) -> Result<(), String> {
+    let name = parent_name(parent);
+    let ports = ports(store, &name);
+    let port = parent.port(ports.as_deref())?;
+    match routing.connections[..] {
+        [] => Ok(()),
+        [..] => has_connections(store, &name, ports.as_deref().unwrap_or_default(), port),
+    }
+}
+
+/// Whether a route of connections at this port of a parent, or at all of them, has anything to
+/// route: what is declared to be HTTP is routed by its requests.
+fn has_connections(
+    store: &Store,
+    parent: &ParentName,
+    ports: &[Port],
+    port: Option<u16>,
+) -> Result<(), String> {
+    let protocols = protocols(store, parent).unwrap_or_default();
+    let is_http =
+        |number: u16| matches!(protocols.get(&number), Some(Protocol::Http | Protocol::Http2));
+    let is_meant = |it: &&Port| port.is_none_or(|port| port == it.number);
+    let meant: Vec<u16> = ports.iter().filter(is_meant).map(|it| it.number).collect();
+    if !meant.is_empty() && meant.iter().all(|number| is_http(*number)) {
+        let what = port.map_or("every port".to_owned(), |port| format!("port {port}"));
+        return Err(format!(
+            "{what} is declared to speak HTTP, whose requests this route does not see; use an \
+             HTTPRoute, or declare `appProtocol: tcp`"
+        ));
+    }
+    Ok(())
+}
+
+/// What the ports of a parent that exists are declared to speak.
+fn protocols(store: &Store, (kind, object): &ParentName) -> Option<BTreeMap<u16, Protocol>> {
+    match kind {
+        ParentKind::Service => store.service(object).map(|it| of_service(&it.object)),
+        ParentKind::ServiceEntry => store.service_entry(object).map(|it| of_entry(it)),
+    }
 }
 
 fn of_service(service: &Service) -> BTreeMap<u16, Protocol> {

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ambit_manifest::routes::{BackendRef, GrantFrom, GrpcRoute, HttpRoute, ReferenceGrant};
+use ambit_manifest::routes::{
+    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
+};
 use ambit_manifest::routing::{self, Backends, Parent, ParentKind, Routing};
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
@@ -28,6 +30,10 @@ pub(crate) enum Route {
     Http(Arc<HttpRoute>),
     /// A GRPCRoute.
     Grpc(Arc<GrpcRoute>),
+    /// A TLSRoute.
+    Tls(Arc<TlsRoute>),
+    /// A TCPRoute.
+    Tcp(Arc<TcpRoute>),
 }
 
 /// All routes, and what lets them refer to other namespaces.
@@ -55,6 +61,7 @@ impl Route {
         match self {
             Self::Http(route) => &route.metadata,
             Self::Grpc(route) => &route.metadata,
+            Self::Tls(route) | Self::Tcp(route) => &route.metadata,
         }
     }
 
@@ -64,6 +71,9 @@ impl Route {
         match self {
             Self::Http(route) => routing::parents(&route.spec, namespace).collect(),
             Self::Grpc(route) => routing::parents(&route.spec, namespace).collect(),
+            Self::Tls(route) | Self::Tcp(route) => {
+                routing::parents(&route.spec, namespace).collect()
+            }
         }
     }
 
@@ -72,6 +82,8 @@ impl Route {
         match self {
             Self::Http(route) => routing::http(route, backends),
             Self::Grpc(route) => routing::grpc(route, backends),
+            Self::Tls(route) => routing::tls(route, backends),
+            Self::Tcp(route) => routing::tcp(route, backends),
         }
     }
 
@@ -79,6 +91,7 @@ impl Route {
         match self {
             Self::Http(route) => route.spec.backends().collect(),
             Self::Grpc(route) => route.spec.backends().collect(),
+            Self::Tls(route) | Self::Tcp(route) => route.spec.backends().collect(),
         }
     }
 

@@ -163,6 +163,14 @@ impl Store {
                 let name = (Kind::GrpcRoute, name);
                 self.routes.put(mesh, name, Some(Route::Grpc(object)), dirty);
             }
+            Typed::TlsRoute(object) => {
+                let name = (Kind::TlsRoute, name);
+                self.routes.put(mesh, name, Some(Route::Tls(object)), dirty);
+            }
+            Typed::TcpRoute(object) => {
+                let name = (Kind::TcpRoute, name);
+                self.routes.put(mesh, name, Some(Route::Tcp(object)), dirty);
+            }
             Typed::DestinationRule(object) => {
                 self.put_destination_rule(mesh, &name, Some(object), dirty);
             }
@@ -193,7 +201,7 @@ impl Store {
             }
             Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
             Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
-            kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
+            kind @ (Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute) => {
                 self.routes.put(mesh, (kind, name), None, dirty);
             }
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),

@@ -12,6 +12,7 @@ use ambit_manifest::remarks::Remark;
 use ambit_manifest::routing::{self, Around, Port, VirtualRouting};
 use ambit_manifest::virtual_service::VirtualService;
 use ambit_model::Text;
+use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::service::RouteGroup;
 use ambit_model::names::ServiceName;
 
@@ -87,15 +88,15 @@ impl VirtualServices {
         all.flat_map(|(name, it)| hosts_of(mesh, name, it)).collect()
     }
 
-    /// The routes for a service whose waypoint is in `client`.
+    /// The routes of requests and of connections for a service whose waypoint is in `client`.
     pub(super) fn groups(
         &self,
         present: &Present<'_>,
         service: &ServiceName,
         ports: &[Port],
         client: &str,
-    ) -> Vec<RouteGroup> {
-        let mut groups = Vec::new();
+    ) -> (Vec<RouteGroup>, Vec<RouteGroup<BytesRule>>) {
+        let (mut groups, mut bytes) = (Vec::new(), Vec::new());
         for (_, name) in self.by_host.naming(&service.hostname) {
             let Some(it) = self.all.get(name) else { continue };
             let is_here = *name.namespace == *client || name.namespace == service.namespace;
@@ -104,17 +105,12 @@ impl VirtualServices {
             if !is_here || !is_visible || !it.spec.is_of_mesh() {
                 continue;
             }
-            let at = |port: &Port| (port.number, self.read(present, it, port.number).rules);
+            let at = |port: &Port| (port.number, self.read(present, it, port.number));
             let read: Vec<_> = ports.iter().map(at).collect();
-            let is_same = read.windows(2).all(|pair| pair[0].1 == pair[1].1);
-            let group = |port, rules| RouteGroup { client_namespace: None, port, rules };
-            match read.first() {
-                Some((_, rules)) if is_same => groups.push(group(None, rules.clone())),
-                _ => groups.extend(read.into_iter().map(|(port, rules)| group(Some(port), rules))),
-            }
+            groups.extend(grouped(&read, |it| &it.rules));
+            bytes.extend(grouped(&read, |it| &it.connections));
         }
-        groups.retain(|group| !group.rules.is_empty());
-        groups
+        (groups, bytes)
     }
 
     fn read(&self, present: &Present<'_>, it: &VirtualService, port: u16) -> VirtualRouting {
@@ -134,6 +130,24 @@ impl VirtualServices {
         remarks.extend(missing);
         remarks
     }
+}
+
+/// Rules as they are at each port, as groups: one if they are the same everywhere.
+fn grouped<R: PartialEq>(
+    read: &[(u16, VirtualRouting)],
+    rules: impl Fn(&VirtualRouting) -> &Vec<Arc<R>>,
+) -> Vec<RouteGroup<R>> {
+    let is_same = read.windows(2).all(|pair| rules(&pair[0].1) == rules(&pair[1].1));
+    let group = |port, read: &VirtualRouting| {
+        let rules = rules(read).clone();
+        RouteGroup { client_namespace: None, port, rules }
+    };
+    let mut groups: Vec<RouteGroup<R>> = match read.first() {
+        Some((_, read)) if is_same => vec![group(None, read)],
+        _ => read.iter().map(|(port, read)| group(Some(*port), read)).collect(),
+    };
+    groups.retain(|group| !group.rules.is_empty());
+    groups
 }
 
 fn hosts_of(mesh: &Mesh, name: &ObjectName, service: &VirtualService) -> Vec<Text> {

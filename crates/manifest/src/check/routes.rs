@@ -1,7 +1,7 @@
 //! Checks what routes name against the objects that are there: parents, backends, grants.
 //!
-//! All of it may be applied later, so each is a warning; until then the route answers 500, or
-//! nobody asks it.
+//! All of it may be applied later, so each is a warning; until then the route answers 500 or
+//! refuses connections, or nobody asks it.
 
 use ambit_model::names::ServiceName;
 use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
@@ -59,10 +59,10 @@ impl All<'_> {
         if parents.peek().is_none() {
             warnings.push(object.finding(
                 "spec.parentRefs",
-                "no Service or ServiceEntry is among the parents: no request asks this route",
-                "name the Service whose requests it routes: `group: \"\"`, `kind: Service`",
+                "no Service or ServiceEntry is among the parents: nothing asks this route",
+                "name the Service for which it routes: `group: \"\"`, `kind: Service`",
             ));
-        } else if !route.spec.hostnames.is_empty() {
+        } else if !route.spec.hostnames.is_empty() && routing.connections.is_empty() {
             warnings.push(object.finding(
                 "spec.hostnames",
                 "at a Service, hosts have no effect: whatever host they name, its requests are \
@@ -79,8 +79,12 @@ impl All<'_> {
                 ));
             }
         }
+        let share = match routing.connections.is_empty() {
+            true => "its share of requests is answered with 500",
+            false => "its share of connections is refused",
+        };
         for problem in routing.problems.into_iter().filter(|it| it.reason.is_of_reference()) {
-            let what = format!("{}; its share of requests is answered with 500", problem.what);
+            let what = format!("{}; {share}", problem.what);
             warnings.push(object.finding(problem.at.as_str(), what, problem.remedy));
         }
     }

@@ -66,6 +66,8 @@ pub(super) fn kind_name(kind: RouteKind) -> &'static str {
         RouteKind::HttpRoute => "HTTPRoute",
         RouteKind::GrpcRoute => "GRPCRoute",
         RouteKind::VirtualService => "VirtualService",
+        RouteKind::TlsRoute => "TLSRoute",
+        RouteKind::TcpRoute => "TCPRoute",
     }
 }
 
@@ -115,7 +117,7 @@ impl Lookup<'_> {
                 (Reason::BackendNotFound, what, remedy)
             })?,
             _ => {
-                let what = format!("a {kind} ({group}) cannot take requests");
+                let what = format!("a {kind} ({group}) cannot be a backend");
                 let remedy = "name a Service, or a Hostname of networking.istio.io".to_owned();
                 return Err((Reason::InvalidKind, what, remedy));
             }

@@ -1,12 +1,33 @@
 //! What is reported about a route.
 
+use super::Routing;
 use super::problem::{Problem, Reason};
 use crate::policy::StatusCondition;
 
-/// The conditions of a route with these problems, as one that its parent takes: `Accepted`,
-/// `ResolvedRefs`, and `PartiallyInvalid` where some of its rules hold and others do not.
-pub fn conditions(problems: &[Problem], rules: usize) -> Vec<StatusCondition> {
-    let mut conditions = vec![accepted(problems, rules), resolved(problems)];
+/// What becomes of what a route was meant for and cannot do.
+#[derive(Clone, Copy)]
+struct Words {
+    /// Of what a rule that is lost matches.
+    lost: &'static str,
+    /// Of the share of a backend that cannot be used.
+    share: &'static str,
+}
+
+const OF_REQUESTS: Words = Words {
+    lost: "requests that they match are answered with 500",
+    share: "their share of requests is answered with 500",
+};
+const OF_CONNECTIONS: Words = Words {
+    lost: "connections that they match are refused",
+    share: "their share of connections is refused",
+};
+
+/// The conditions of a route as one that its parent takes: `Accepted`, `ResolvedRefs`, and
+/// `PartiallyInvalid` where some of its rules hold and others do not.
+pub fn conditions(routing: &Routing) -> Vec<StatusCondition> {
+    let (problems, rules) = (&routing.problems[..], routing.rule_count());
+    let words = if routing.connections.is_empty() { OF_REQUESTS } else { OF_CONNECTIONS };
+    let mut conditions = vec![accepted(problems, rules, words), resolved(problems, words)];
     let lost = lost(problems);
     if !lost.is_empty() && lost.len() < rules {
         let numbers: Vec<String> = lost.iter().map(ToString::to_string).collect();
@@ -15,8 +36,9 @@ pub fn conditions(problems: &[Problem], rules: usize) -> Vec<StatusCondition> {
             status: "True",
             reason: first(problems, false).unwrap_or(Reason::UnsupportedValue).word(),
             message: format!(
-                "Dropped Rule {}: requests that they match are answered with 500: {}",
+                "Dropped Rule {}: {}: {}",
                 numbers.join(", "),
+                words.lost,
                 said(problems, false)
             ),
         });
@@ -30,7 +52,7 @@ pub fn without_parent(message: String) -> StatusCondition {
     StatusCondition { kind, status, reason: "NoMatchingParent", message }
 }
 
-fn accepted(problems: &[Problem], rules: usize) -> StatusCondition {
+fn accepted(problems: &[Problem], rules: usize, words: Words) -> StatusCondition {
     let kind = "Accepted";
     match first(problems, false) {
         Some(reason) if lost(problems).len() >= rules => StatusCondition {
@@ -38,7 +60,8 @@ fn accepted(problems: &[Problem], rules: usize) -> StatusCondition {
             status: "False",
             reason: reason.word(),
             message: format!(
-                "no rule can be honoured, and requests that they match are answered with 500: {}",
+                "no rule can be honoured, and {}: {}",
+                words.lost,
                 said(problems, false)
             ),
         },
@@ -51,17 +74,14 @@ fn accepted(problems: &[Problem], rules: usize) -> StatusCondition {
     }
 }
 
-fn resolved(problems: &[Problem]) -> StatusCondition {
+fn resolved(problems: &[Problem], words: Words) -> StatusCondition {
     let kind = "ResolvedRefs";
     match first(problems, true) {
         Some(reason) => StatusCondition {
             kind,
             status: "False",
             reason: reason.word(),
-            message: format!(
-                "their share of requests is answered with 500: {}",
-                said(problems, true)
-            ),
+            message: format!("{}: {}", words.share, said(problems, true)),
         },
         None => StatusCondition {
             kind,

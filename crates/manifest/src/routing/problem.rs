@@ -11,7 +11,7 @@ pub(crate) enum Reason {
     IncompatibleFilters,
     /// A backend that does not exist.
     BackendNotFound,
-    /// A backend of a kind that cannot take requests.
+    /// A backend of a kind that cannot be one.
     InvalidKind,
     /// A backend of another namespace, which does not let the route refer to it.
     RefNotPermitted,
@@ -79,5 +79,13 @@ impl Problems {
         remedy: impl Into<String>,
     ) {
         self.add(Reason::UnsupportedValue, at, what, remedy);
+    }
+
+    /// What was found in the rule with this index.
+    pub(super) fn of_rule(self, index: usize) -> impl Iterator<Item = Problem> {
+        self.found.into_iter().map(move |problem| {
+            let rule = (!problem.reason.is_of_reference()).then_some(index);
+            Problem { rule, ..problem }
+        })
     }
 }

@@ -577,6 +577,96 @@ fn sessions_are_kept_by_cookie_or_field() {
     }
 }
 
+fn bytes_route(spec: Value) -> crate::routes::TlsRoute {
+    let route = json!({"apiVersion": "", "kind": "", "metadata": metadata(), "spec": spec});
+    serde_json::from_value(route).expect("a route of connections")
+}
+
+/// The rules of a route of connections, in words.
+fn connections(routing: &Routing) -> Vec<String> {
+    let shown = |rule: &Arc<BytesRule>| {
+        let names = rule.matches.iter().map(|it| format!("{:?}", it.server_name));
+        let backends = rule.backends.iter().map(|it| match &it.destination {
+            Destination::Service { name, port, .. } => format!("{}:{port} {}", name, it.weight),
+            Destination::Invalid(why) => format!("refused {}: {why}", it.weight),
+        });
+        let names = names.collect::<Vec<_>>().join("|");
+        format!("{names} to {}", backends.collect::<Vec<_>>().join(", "))
+    };
+    routing.connections.iter().map(shown).collect()
+}
+
+#[test]
+fn routes_of_connections_have_names_and_weights() {
+    let backends = json!([{"name": "web", "port": 80, "weight": 4}, {"name": "api", "port": 90}]);
+    let spec = json!({"rules": [{"backendRefs": backends}]});
+    let routing = tcp(&bytes_route(spec), &Mesh);
+    assert_eq!(routing.problems, []);
+    let to = "to app/web.app.svc.cluster.local:80 4, app/api.app.svc.cluster.local:90 1";
+    assert_eq!(connections(&routing), [format!(" {to}")]);
+    assert_eq!(routing.connections[0].origin.created_unix_s, 7);
+    let hosts = json!(["Web.example", "*.web.example"]);
+    let spec = json!({"hostnames": hosts, "rules": [{"backendRefs": backends}]});
+    let names = r#"Some(Exact("web.example"))|Some(Suffix(".web.example"))"#;
+    assert_eq!(connections(&tls(&bytes_route(spec), &Mesh)), [format!("{names} {to}")]);
+    let spec = json!({"rules": [{"backendRefs": backends}]});
+    assert_eq!(connections(&tls(&bytes_route(spec), &Mesh)), [format!(r#"Some(Suffix("")) {to}"#)]);
+    // Without rules, or without backends, a route refuses.
+    assert_eq!(connections(&tcp(&bytes_route(json!({})), &Mesh)), [" to "]);
+}
+
+#[test]
+fn what_a_route_of_connections_cannot_do_is_refused_in_its_place() {
+    let web = json!({"name": "web", "port": 80});
+    let one = |backend: Value| json!({"rules": [{"backendRefs": [backend]}]});
+    let why = "a Gateway (gateway.networking.k8s.io) cannot be a backend";
+    for (spec, problem, refused) in [
+        (
+            json!({"hostnames": ["a"], "rules": [{"backendRefs": [web]}]}),
+            "spec.hostnames UnsupportedValue",
+            "refused 1: spec.hostnames: of a TCP connection no host is known",
+        ),
+        (
+            one(json!({"name": "web", "port": 80, "filters": [{"type": "Newer"}]})),
+            "spec.rules[0].backendRefs[0].filters UnsupportedValue",
+            "refused 1: spec.rules[0].backendRefs[0].filters: nothing of a connection",
+        ),
+        (
+            one(json!({"name": "gone", "port": 80, "weight": 3})),
+            "spec.rules[0].backendRefs[0] BackendNotFound",
+            "refused 3: the Service `app/gone` does not exist",
+        ),
+        // The grant is for HTTPRoutes.
+        (
+            one(json!({"name": "far", "namespace": "shop", "port": 80})),
+            "spec.rules[0].backendRefs[0] RefNotPermitted",
+            "refused 1: no ReferenceGrant of `shop` lets TCPRoutes of `app`",
+        ),
+        (
+            one(json!({"group": GROUP, "kind": "Gateway", "name": "g", "port": 80})),
+            "spec.rules[0].backendRefs[0] InvalidKind",
+            &format!("refused 1: {why}"),
+        ),
+    ] {
+        let routing = tcp(&bytes_route(spec.clone()), &Mesh);
+        let told: Vec<String> = routing
+            .problems
+            .iter()
+            .map(|it| format!("{} {}", it.at.as_str(), it.reason.word()))
+            .collect();
+        assert_eq!(told, [problem], "{spec}");
+        let shown = connections(&routing);
+        assert!(shown[0].starts_with(&format!(" to {refused}")), "{shown:?}");
+    }
+    let mut newer = bytes_route(json!({"hostnames": ["a"], "rules": [{"backendRefs": [web]}]}));
+    newer.unreadable = Some("newer".to_owned());
+    let routing = tls(&newer, &Mesh);
+    assert!(connections(&routing)[0].contains("refused 1: spec: the route cannot be read"));
+    let conditions = conditions(&routing);
+    assert_eq!((conditions[0].status, conditions[0].kind), ("False", "Accepted"));
+    assert!(conditions[0].message.contains("connections that they match are refused"));
+}
+
 #[test]
 fn conditions_say_what_holds() {
     let good = json!({"backendRefs": [{"name": "web", "port": 80}]});
@@ -593,7 +683,7 @@ fn conditions_say_what_holds() {
         (json!([missing, good]), "Accepted=True Accepted, ResolvedRefs=False BackendNotFound"),
     ] {
         let routing = http(&http_route(&rules), &Mesh);
-        let conditions = conditions(&routing.problems, routing.rules.len());
+        let conditions = conditions(&routing);
         let told = conditions.iter().map(|it| format!("{}={} {}", it.kind, it.status, it.reason));
         assert_eq!(told.collect::<Vec<_>>().join(", "), expected, "{rules}");
         if let Some(partly) = conditions.iter().find(|it| it.kind == "PartiallyInvalid") {
@@ -603,7 +693,7 @@ fn conditions_say_what_holds() {
     let mut newer = http_route(&json!([good, good]));
     newer.unreadable = Some("spec.rules[1].newer: unknown field".to_owned());
     let routing = http(&newer, &Mesh);
-    let conditions = conditions(&routing.problems, routing.rules.len());
+    let conditions = conditions(&routing);
     assert_eq!((conditions[0].status, conditions[0].reason), ("False", "UnsupportedValue"));
     assert_eq!(conditions[0].message.matches("newer").count(), 1, "{}", conditions[0].message);
 }

@@ -1,12 +1,16 @@
-//! What the routes of a VirtualService mean for the requests at one port of a service.
+//! What the routes of a VirtualService mean for the requests and connections at one port of a
+//! service.
 //!
 //! A route that is wrong answers 500 and keeps its place: what it was meant for never goes
 //! elsewhere. A field that is right and not honoured is a remark.
+
+mod bytes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
 use ambit_model::http::rule::{
     Abort, Action, Backend, Cors, Destination, Faults, Fraction, HeaderChanges, Mirror, Origin,
@@ -26,6 +30,8 @@ pub const PORT_OF_CHECKS: u16 = 80;
 const DEFAULT_BACKOFF: Duration = Duration::from_millis(25);
 /// Most further attempts.
 const ATTEMPTS_MAX: i64 = 100;
+/// What becomes of the requests for a destination that is not there.
+const ANSWERED: &str = "of requests is answered with 500";
 /// Begins the path of a redirect that replaces a prefix alone.
 const PREFIX: &str = "%PREFIX()%";
 /// What counts as failed where nothing is said: Istio's.
@@ -56,6 +62,8 @@ const GRPC_STATUSES: [&str; 17] = [
 pub struct VirtualRouting {
     /// Its rules, in their order.
     pub rules: Vec<Arc<Rule>>,
+    /// Its rules of connections that are no HTTP: `tls` before `tcp`.
+    pub connections: Vec<Arc<BytesRule>>,
     /// What of it is wrong by itself, or is not honoured.
     pub remarks: Vec<Remark>,
     /// What it refers to and is not there.
@@ -89,6 +97,7 @@ pub fn virtual_service(service: &VirtualService, around: &Around<'_>, port: u16)
         port,
         origin,
         rules: Vec::new(),
+        connections: Vec::new(),
         remarks: Remarks::default(),
         missing: Remarks::default(),
     };
@@ -97,13 +106,16 @@ pub fn virtual_service(service: &VirtualService, around: &Around<'_>, port: u16)
         let remedy = "use what this version knows";
         reader.remarks.wrong(&at, format!("it cannot be read: {why}"), remedy);
         reader.push(None, Vec::new(), Some("it cannot be read".to_owned()), None);
+        let backends = super::bytes::refused("the VirtualService cannot be read");
+        let origin = reader.origin.clone();
+        reader.connections.push(Arc::new(BytesRule { origin, matches: Vec::new(), backends }));
     }
-    for (is_there, field) in
-        [(!service.spec.tls.is_empty(), "tls"), (!service.spec.tcp.is_empty(), "tcp")]
+    for (field, kind, routes) in
+        [("tls", Kind::Tls, &service.spec.tls), ("tcp", Kind::Tcp, &service.spec.tcp)]
     {
-        let what = "it is not honoured: connections go where they would go without it";
-        let remedy = "use a TLSRoute or TCPRoute";
-        reader.remarks.unhonoured(is_there, &at.field(field), what, remedy);
+        for (index, route) in routes.iter().enumerate() {
+            reader.connections(route, kind, &at.field(field).index(index));
+        }
     }
     for (index, route) in service.spec.http.iter().enumerate() {
         let at = at.field("http").index(index);
@@ -112,8 +124,17 @@ pub fn virtual_service(service: &VirtualService, around: &Around<'_>, port: u16)
             Some(delegate) => reader.delegate(route, delegate, around, &at),
         }
     }
-    let Reader { rules, remarks, missing, .. } = reader;
-    VirtualRouting { rules, remarks: remarks.0, missing: missing.0 }
+    let Reader { rules, connections, remarks, missing, .. } = reader;
+    VirtualRouting { rules, connections, remarks: remarks.0, missing: missing.0 }
+}
+
+/// What a kind of routes of connections must or must not match by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// By names in TLS handshakes, always.
+    Tls,
+    /// By anything but these.
+    Tcp,
 }
 
 /// Checks a VirtualService by itself, whatever it refers to.
@@ -134,6 +155,7 @@ struct Reader<'a> {
     port: u16,
     origin: Origin,
     rules: Vec<Arc<Rule>>,
+    connections: Vec<Arc<BytesRule>>,
     remarks: Remarks,
     missing: Remarks,
 }
@@ -295,7 +317,7 @@ impl Reader<'_> {
         }
         let weight = self.remarks.number(it.weight, &at.field("weight"));
         let destination = match &it.destination {
-            Some(destination) => self.destination(destination, &at.field("destination")),
+            Some(destination) => self.destination(destination, &at.field("destination"), ANSWERED),
             None => {
                 let at = at.field("destination");
                 self.remarks.wrong(&at, "no destination is named", "add it");
@@ -307,8 +329,14 @@ impl Reader<'_> {
         Backend { weight, destination, request_headers, response_headers }
     }
 
-    /// What a destination names: a name without dots is a Service of the own namespace.
-    fn destination(&mut self, written: &written::Destination, at: &FieldPath) -> Destination {
+    /// What a destination names: a name without dots is a Service of the own namespace. `lost` says
+    /// what becomes of its share if there is none.
+    fn destination(
+        &mut self,
+        written: &written::Destination,
+        at: &FieldPath,
+        lost: &str,
+    ) -> Destination {
         let host = written.host.as_str();
         let known = match host.contains('.') {
             true => self.backends.host(self.namespace, host),
@@ -328,7 +356,7 @@ impl Reader<'_> {
         let Some(Known { name, ports }) = known else {
             let what = format!(
                 "no Service and no ServiceEntry that `{}` sees has the host `{host}`: its share \
-                 of requests is answered with 500",
+                 {lost}",
                 self.namespace
             );
             let remedy = "correct the name, or add what it names";
@@ -341,8 +369,7 @@ impl Reader<'_> {
         });
         if !ports.is_empty() && !ports.iter().any(|it| it.number == port) {
             let numbers: Vec<String> = ports.iter().map(|it| it.number.to_string()).collect();
-            let what =
-                format!("`{host}` has no port {port}: its share of requests is answered with 500");
+            let what = format!("`{host}` has no port {port}: its share {lost}");
             let remedy = format!("use {}", numbers.join(" or "));
             self.missing.unhonoured(true, at, &what, remedy);
             return Destination::Invalid(what.into());
@@ -452,7 +479,7 @@ impl Reader<'_> {
             let older = route.mirror_percent.map(|it| written::Percent { value: it as f64 });
             let at_percentage = at.field("mirrorPercentage");
             let fraction = percentage.or(older).map(|it| self.fraction(it, &at_percentage));
-            let destination = self.destination(destination, &at.field("mirror"));
+            let destination = self.destination(destination, &at.field("mirror"), ANSWERED);
             mirrors.push(Mirror { destination, fraction: fraction.unwrap_or(Fraction::ALL) });
         }
         for (index, mirror) in route.mirrors.iter().enumerate() {
@@ -463,7 +490,7 @@ impl Reader<'_> {
             };
             let at_percentage = at.field("percentage");
             let fraction = mirror.percentage.map(|it| self.fraction(it, &at_percentage));
-            let destination = self.destination(destination, &at.field("destination"));
+            let destination = self.destination(destination, &at.field("destination"), ANSWERED);
             mirrors.push(Mirror { destination, fraction: fraction.unwrap_or(Fraction::ALL) });
         }
         mirrors

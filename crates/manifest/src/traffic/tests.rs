@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use ambit_model::http::nearness::{Distribution, Failover, Nearness, Place};
+use ambit_model::http::origination::{ClientFiles, Origination, Trust};
 use ambit_model::http::traffic::Balancing;
+use ambit_model::http::warmup::Warmup;
+use ambit_model::service::Scope;
 use serde_json::{Value, json};
 
 use super::*;
@@ -30,7 +34,7 @@ fn what_is_said_of_a_host_is_honoured() {
             "http": {"http1MaxPendingRequests": 3, "http2MaxRequests": 4, "maxRetries": 5,
                 "maxRequestsPerConnection": 6, "idleTimeout": "7s"}},
         "outlierDetection": {"consecutive5xxErrors": 8, "interval": "9s",
-            "baseEjectionTime": "1m", "maxEjectionPercent": 100},
+            "baseEjectionTime": "1m", "maxEjectionPercent": 100, "minHealthPercent": 20},
         "retryBudget": {"percent": 12.0, "minRetryConcurrency": 2},
     }}));
     assert_eq!(read.remarks, []);
@@ -53,6 +57,7 @@ fn what_is_said_of_a_host_is_honoured() {
         interval: Duration::from_secs(9),
         base_time: Duration::from_secs(60),
         max_percent: 100,
+        min_health_percent: 20,
         ..Ejection::default()
     };
     assert_eq!(all.ejection, Some(ejection));
@@ -116,19 +121,66 @@ fn one_thing_is_hashed() {
     assert_eq!(two.1, format!("wrong {at}"));
 }
 
+/// How TLS is spoken, whether requests are refused, and the remarks.
+fn spoken(tls: &Value) -> (Option<Origination>, bool, Vec<String>) {
+    let read = rule(&json!({"host": "web", "trafficPolicy": {"tls": tls}}));
+    let policy = read.traffic.clone().expect("a policy").all;
+    let told = remarks(&read).into_iter().map(|it| it.replace("spec.trafficPolicy.tls", "tls"));
+    (policy.origination, policy.refusal.is_some(), told.collect())
+}
+
+#[test]
+fn tls_is_spoken_as_is_written() {
+    let public = Origination {
+        server_name: None,
+        alternatives: Vec::new(),
+        trust: Trust::Public,
+        client: None,
+    };
+    let client = Some(ClientFiles { chain: "/c".into(), key: "/k".into() });
+    for (tls, expected) in [
+        (json!({}), None),
+        (json!({"mode": "DISABLE"}), None),
+        (json!({"mode": "ISTIO_MUTUAL"}), None),
+        (json!({"mode": "SIMPLE"}), Some(public.clone())),
+        (json!({"mode": "SIMPLE", "caCertificates": "system"}), Some(public.clone())),
+        (
+            json!({"mode": "SIMPLE", "sni": "a.example", "caCertificates": "/ca",
+                "subjectAltNames": ["b.example"]}),
+            Some(Origination {
+                server_name: Some("a.example".into()),
+                alternatives: vec!["b.example".into()],
+                trust: Trust::File("/ca".into()),
+                client: None,
+            }),
+        ),
+        (
+            json!({"mode": "SIMPLE", "insecureSkipVerify": true}),
+            Some(Origination { trust: Trust::Nobody, ..public.clone() }),
+        ),
+        (
+            json!({"mode": "MUTUAL", "clientCertificate": "/c", "privateKey": "/k"}),
+            Some(Origination { client, ..public.clone() }),
+        ),
+    ] {
+        assert_eq!(spoken(&tls), (expected, false, vec![]), "{tls}");
+    }
+}
+
 #[test]
 fn tls_that_cannot_be_spoken_refuses() {
-    for (mode, is_refused, said) in [
-        ("DISABLE", false, ""),
-        ("ISTIO_MUTUAL", false, ""),
-        ("SIMPLE", true, "unhonoured spec.trafficPolicy.tls.mode"),
-        ("MUTUAL", true, "unhonoured spec.trafficPolicy.tls.mode"),
-        ("OTHER", true, "wrong spec.trafficPolicy.tls.mode"),
+    for (tls, told) in [
+        (json!({"mode": "OTHER"}), "wrong tls.mode"),
+        (json!({"mode": "MUTUAL"}), "unhonoured tls"),
+        (json!({"mode": "SIMPLE", "credentialName": "c"}), "unhonoured tls.credentialName"),
+        (json!({"mode": "SIMPLE", "caCrl": "/crl"}), "unhonoured tls.caCrl"),
+        (json!({"mode": "SIMPLE", "caCertificates": "ca.pem"}), "wrong tls.caCertificates"),
+        (
+            json!({"mode": "SIMPLE", "subjectAltNames": ["a", "spiffe://a/b"]}),
+            "unhonoured tls.subjectAltNames[1]",
+        ),
     ] {
-        let read = rule(&json!({"host": "web", "trafficPolicy": {"tls": {"mode": mode}}}));
-        let traffic = read.traffic.as_ref().expect("a policy");
-        assert_eq!(traffic.all.refusal.is_some(), is_refused, "{mode}");
-        assert_eq!(remarks(&read).join(" "), said, "{mode}");
+        assert_eq!(spoken(&tls), (None, true, vec![told.to_owned()]), "{tls}");
     }
 }
 
@@ -137,12 +189,11 @@ fn each_field_without_effect_is_told_once() {
     let read = rule(&json!({"host": "", "workloadSelector": {"matchLabels": {"a": "b"}},
         "trafficPolicy": {
             "tunnel": {}, "proxyProtocol": {},
-            "loadBalancer": {"simple": "PASSTHROUGH", "localityLbSetting": {}, "warmup": {},
-                "warmupDurationSecs": "5s"},
+            "loadBalancer": {"simple": "PASSTHROUGH"},
             "connectionPool": {"tcp": {"tcpKeepalive": {}, "maxConnectionDuration": "1s"},
                 "http": {"h2UpgradePolicy": "UPGRADE", "useClientProtocol": true,
                     "maxConcurrentStreams": 5}},
-            "outlierDetection": {"minHealthPercent": 50, "maxEjectionPercent": 101}},
+            "outlierDetection": {"maxEjectionPercent": 101}},
         "subsets": [{"name": "a"}, {"name": "a"}, {"name": "A"}]}));
     let at = |field: &str| format!("unhonoured spec.trafficPolicy.{field}");
     let expected = [
@@ -150,19 +201,116 @@ fn each_field_without_effect_is_told_once() {
         "unhonoured spec.workloadSelector".to_owned(),
         at("tunnel"),
         at("proxyProtocol"),
-        at("loadBalancer.localityLbSetting"),
-        at("loadBalancer.warmup"),
-        at("loadBalancer.warmupDurationSecs"),
         at("loadBalancer.simple"),
         at("connectionPool.tcp.tcpKeepalive"),
         at("connectionPool.tcp.maxConnectionDuration"),
         at("connectionPool.http.maxConcurrentStreams"),
         at("connectionPool.http.useClientProtocol"),
         at("connectionPool.http.h2UpgradePolicy"),
-        at("outlierDetection.minHealthPercent"),
         "wrong spec.trafficPolicy.outlierDetection.maxEjectionPercent".to_owned(),
         "wrong spec.subsets[1].name".to_owned(),
         "wrong spec.subsets[2].name".to_owned(),
     ];
     assert_eq!(remarks(&read), expected);
+}
+
+/// What a load balancer means beside this outlier detection, and the remarks.
+fn balanced(balancer: &Value, ejects: bool) -> (TrafficPolicy, Vec<String>) {
+    let mut policy = json!({"loadBalancer": balancer});
+    if ejects {
+        policy["outlierDetection"] = json!({"consecutive5xxErrors": 1});
+    }
+    let read = rule(&json!({"host": "web", "trafficPolicy": policy}));
+    let told =
+        remarks(&read).into_iter().map(|it| it.replace("spec.trafficPolicy.loadBalancer.", ""));
+    let told = told.collect();
+    (read.traffic.expect("a policy").all, told)
+}
+
+#[test]
+fn nearness_needs_outlier_detection_unless_shares_are_given() {
+    let place = |region: &str, zone: Option<&str>| Place {
+        region: Some(region.into()),
+        zone: zone.map(Text::from),
+        subzone: None,
+    };
+    let steps = vec![Scope::Network, Scope::Zone];
+    let by_labels = Failover { steps, regions: vec![] };
+    let regions = vec![("r1".into(), "r2".into())];
+    let by_region = Failover { regions, ..Failover::default() };
+    let shares = Nearness::Distribute(vec![Distribution {
+        from: place("r1", None),
+        to: vec![(place("r1", Some("z1")), 80), (place("r1", None), 20)],
+    }]);
+    let labels = json!(["topology.istio.io/network", "topology.kubernetes.io/zone"]);
+    for (setting, expected) in [
+        (json!({}), Nearness::Failover(Failover::default())),
+        (json!({"failoverPriority": labels}), Nearness::Failover(by_labels)),
+        (json!({"failover": [{"from": "r1", "to": "r2"}]}), Nearness::Failover(by_region)),
+    ] {
+        let balancer = json!({"localityLbSetting": setting});
+        let (policy, told) = balanced(&balancer, true);
+        assert_eq!((policy.nearness, told), (expected, vec![]), "{setting}");
+        let (policy, told) = balanced(&balancer, false);
+        let told_once = vec!["unhonoured localityLbSetting".to_owned()];
+        assert_eq!((policy.nearness, told), (Nearness::Ignored, told_once), "{setting}");
+    }
+    for ejects in [true, false] {
+        let to = json!({"r1/*": 20, "r1/z1/*": 80});
+        let setting = json!({"distribute": [{"from": "r1/*", "to": to}]});
+        let (policy, told) = balanced(&json!({"localityLbSetting": setting}), ejects);
+        assert_eq!((policy.nearness, told), (shares.clone(), vec![]));
+        let off = json!({"localityLbSetting": {"enabled": false}});
+        assert_eq!(balanced(&off, ejects).0.nearness, Nearness::Ignored);
+    }
+    assert_eq!(balanced(&json!({}), true).0.nearness, Nearness::OfServiceElsePlace);
+    assert_eq!(balanced(&json!({}), false).0.nearness, Nearness::OfService);
+}
+
+#[test]
+fn what_is_wrong_with_nearness_and_warm_up_is_told() {
+    let setting = |it: Value| json!({"localityLbSetting": it});
+    let distribute =
+        |from: &str, to: Value| setting(json!({"distribute": [{"from": from, "to": to}]}));
+    for (balancer, told) in [
+        (
+            setting(json!({"failoverPriority": ["app=web"]})),
+            "unhonoured localityLbSetting.failoverPriority[0]",
+        ),
+        (
+            setting(json!({"failover": [{"from": "a", "to": "a"}]})),
+            "wrong localityLbSetting.failover[0]",
+        ),
+        (distribute("a/*", json!({"a/*": 99})), "wrong localityLbSetting.distribute[0].to"),
+        (distribute("*/z", json!({"a/*": 100})), "wrong localityLbSetting.distribute[0].from"),
+        (distribute("a//b", json!({"*": 100})), "wrong localityLbSetting.distribute[0].from"),
+        (json!({"warmup": {}}), "wrong warmup.duration"),
+        (
+            json!({"warmup": {"duration": "1s", "minimumPercent": 101}}),
+            "wrong warmup.minimumPercent",
+        ),
+        (json!({"warmup": {"duration": "1s", "aggression": 0.0}}), "wrong warmup.aggression"),
+        (json!({"warmupDurationSecs": "long"}), "wrong warmupDurationSecs"),
+    ] {
+        assert_eq!(balanced(&balancer, true).1, [told], "{balancer}");
+    }
+}
+
+#[test]
+fn a_new_endpoint_warms_up_as_is_written() {
+    let of = |seconds, minimum_percent, aggression| {
+        let duration = Duration::from_secs(seconds);
+        Some(Warmup { duration, minimum_percent, aggression })
+    };
+    let whole = json!({"duration": "30s", "minimumPercent": 25, "aggression": 2.0});
+    for (balancer, expected) in [
+        (json!({"warmup": {"duration": "30s"}}), of(30, 10, 1.0)),
+        (json!({"warmup": whole}), of(30, 25, 2.0)),
+        (json!({"warmupDurationSecs": "5s"}), of(5, 10, 1.0)),
+        (json!({"warmup": {"duration": "0s"}}), None),
+        (json!({}), None),
+    ] {
+        let (policy, told) = balanced(&balancer, false);
+        assert_eq!((policy.warmup, told), (expected, vec![]), "{balancer}");
+    }
 }

@@ -28,6 +28,8 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Ejections {
     failing: FxHashMap<Text, Failing>,
+    /// If more are left out, none is; `None` is however many.
+    most: Option<usize>,
 }
 
 /// An endpoint that lately failed; one that only succeeds is not kept.
@@ -89,6 +91,7 @@ impl Ejections {
     /// Whether this endpoint is left out.
     pub fn is_ejected(&self, uid: &str, now: Instant) -> bool {
         self.failing.get(uid).is_some_and(|it| it.is_ejected(now))
+            && self.most.is_none_or(|most| self.count(now) <= most)
     }
 
     /// How many endpoints are left out.
@@ -110,6 +113,7 @@ impl Ejections {
         if is_good && !self.failing.contains_key(uid) {
             return None;
         }
+        self.most = most_by_health(rules, endpoints);
         let ejected = self.count(now);
         let failing = self.failing.entry(uid.clone()).or_default();
         if failing.is_ejected(now) {
@@ -148,6 +152,12 @@ fn most(rules: &Ejection, endpoints: usize) -> usize {
     share.max(1).min(endpoints.saturating_sub(1))
 }
 
+/// How many of so many endpoints may be left out before all are asked again.
+fn most_by_health(rules: &Ejection, endpoints: usize) -> Option<usize> {
+    let left = rules.min_health_percent.min(100) as usize;
+    (left > 0).then(|| endpoints.saturating_mul(100 - left) / 100)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +170,7 @@ mod tests {
         interval: Duration::from_secs(10),
         base_time: Duration::from_secs(30),
         max_percent: 50,
+        min_health_percent: 0,
     };
     const OK: Outcome = Outcome::Status(200);
     const ERROR: Outcome = Outcome::Status(500);
@@ -244,5 +255,19 @@ mod tests {
         ejections.report(&RULES, &"a".into(), 1, ERROR, now);
         ejections.keep(|_| false);
         assert!(ejections.failing.is_empty());
+    }
+
+    #[test]
+    fn if_too_few_are_left_all_are_asked() {
+        let rules = Ejection { max_percent: 100, min_health_percent: 50, ..RULES };
+        let (mut ejections, now) = (Ejections::default(), Instant::now());
+        let uids = ["a", "b", "c"].map(Text::from);
+        for (index, uid) in uids.iter().enumerate() {
+            for _ in 0..3 {
+                ejections.report(&rules, uid, 4, ERROR, now);
+            }
+            let left_out = uids.iter().filter(|uid| ejections.is_ejected(uid, now)).count();
+            assert_eq!(left_out, [1, 2, 0][index], "{uid}");
+        }
     }
 }

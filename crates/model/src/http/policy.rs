@@ -185,28 +185,23 @@ pub enum IpAttribute {
 impl RequestPolicy {
     /// The policy as it holds for bytes of which nobody can say what they ask for: the strictest
     /// reading. A rule of an ALLOW policy that looks at a request never matches. Any other policy
-    /// loses what looks at requests, and so matches more.
-    pub fn for_bytes(&self) -> Self {
+    /// loses what looks at requests, and so matches more. The name in a TLS handshake counts as
+    /// part of a request where it is not known: neither read, nor found missing.
+    pub fn for_bytes(&self, is_server_name_known: bool) -> Self {
         let rules = self.rules.iter();
+        let without = |rule: &RequestRule| rule.without_requests(is_server_name_known);
         let rules = match self.action {
-            Action::Allow => rules.filter(|rule| !rule.reads_requests()).cloned().collect(),
-            Action::Deny | Action::Audit | Action::Custom(_) => {
-                rules.map(RequestRule::without_requests).collect()
-            }
+            Action::Allow => rules.filter(|rule| **rule == without(rule)).cloned().collect(),
+            Action::Deny | Action::Audit | Action::Custom(_) => rules.map(without).collect(),
         };
         Self { rules, ..self.clone() }
     }
 }
 
 impl RequestRule {
-    fn reads_requests(&self) -> bool {
-        *self != self.without_requests()
-    }
-
-    /// The rule without what looks at requests, and at the name in a TLS handshake, which nobody
-    /// reads. An alternative of which nothing is left matches
+    /// The rule without what looks at requests. An alternative of which nothing is left matches
     /// everything.
-    fn without_requests(&self) -> Self {
+    fn without_requests(&self, is_server_name_known: bool) -> Self {
         let from = self
             .from
             .iter()
@@ -217,12 +212,12 @@ impl RequestRule {
             .map(|to| OperationMatch { ports: to.ports.clone(), ..OperationMatch::default() });
         let when = self.when.iter().filter(|condition| match condition {
             Condition::Header { .. } | Condition::Claim { .. } => false,
+            Condition::Text(TextAttribute::ServerName, _) => is_server_name_known,
             Condition::Text(attribute, _) => !matches!(
                 attribute,
                 TextAttribute::RequestPrincipal
                     | TextAttribute::Audience
                     | TextAttribute::Presenter
-                    | TextAttribute::ServerName
             ),
             Condition::ServiceAccount(_) | Condition::Ip(..) | Condition::DestinationPort(_) => {
                 true
@@ -383,10 +378,27 @@ mod tests {
             (rule(vec![plain, get], vec![]), rule(vec![], vec![]), false),
             (rule(vec![], vec![header]), rule(vec![], vec![]), false),
         ] {
-            let deny = policy(Action::Deny, vec![written.clone()]).for_bytes();
+            let deny = policy(Action::Deny, vec![written.clone()]).for_bytes(false);
             assert_eq!(deny.rules, [denies], "{written:?}");
-            let allow = policy(Action::Allow, vec![written.clone()]).for_bytes();
+            let allow = policy(Action::Allow, vec![written.clone()]).for_bytes(false);
             assert_eq!(allow.rules.len(), usize::from(allows), "{written:?}");
         }
+    }
+
+    #[test]
+    fn the_name_in_a_handshake_counts_where_it_is_known() {
+        let values = Values { any_of: vec![TextMatch::Exact("a".into())], none_of: vec![] };
+        let rule = RequestRule {
+            when: vec![Condition::Text(TextAttribute::ServerName, values)],
+            ..RequestRule::default()
+        };
+        let key = PolicyName::new("app", "p");
+        let (is_dry_run, rules) = (false, vec![rule.clone()]);
+        let allow = RequestPolicy { key, action: Action::Allow, is_dry_run, rules };
+        let deny = RequestPolicy { action: Action::Deny, ..allow.clone() };
+        assert_eq!(allow.for_bytes(true).rules, [rule.clone()]);
+        assert_eq!(deny.for_bytes(true).rules, [rule]);
+        assert_eq!(allow.for_bytes(false).rules, []);
+        assert_eq!(deny.for_bytes(false).rules, [RequestRule::default()]);
     }
 }

@@ -63,6 +63,10 @@ pub enum RouteKind {
     GrpcRoute,
     /// `networking.istio.io` VirtualService.
     VirtualService,
+    /// `gateway.networking.k8s.io` TLSRoute, of connections.
+    TlsRoute,
+    /// `gateway.networking.k8s.io` TCPRoute, of connections.
+    TcpRoute,
 }
 
 /// What becomes of a request.
@@ -349,22 +353,31 @@ pub fn draw(
     backends: &[Backend],
     random_below: impl FnOnce(u64) -> u64,
 ) -> Result<&Backend, NoBackend> {
-    let total: u64 = backends.iter().map(|it| u64::from(it.weight)).sum();
-    if total == 0 {
-        return Err(NoBackend::None);
-    }
-    let mut left = if backends.len() == 1 { 0 } else { random_below(total) };
-    let drawn = backends.iter().find(|it| {
-        let weight = u64::from(it.weight);
-        let is_here = left < weight;
-        left = left.saturating_sub(weight);
-        is_here
-    });
-    let drawn = drawn.expect("a number below the sum of weights falls on one of them");
+    let drawn = drawn(backends, |it| it.weight, random_below).ok_or(NoBackend::None)?;
     match &drawn.destination {
         Destination::Invalid(reason) => Err(NoBackend::Invalid(reason.clone())),
         Destination::Service { .. } => Ok(drawn),
     }
+}
+
+/// Draws one of some things by weight; `None` where none has a weight.
+pub(super) fn drawn<T>(
+    all: &[T],
+    weight: impl Fn(&T) -> u32,
+    random_below: impl FnOnce(u64) -> u64,
+) -> Option<&T> {
+    let total: u64 = all.iter().map(|it| u64::from(weight(it))).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut left = if all.len() == 1 { 0 } else { random_below(total) };
+    let drawn = all.iter().find(|it| {
+        let weight = u64::from(weight(it));
+        let is_here = left < weight;
+        left = left.saturating_sub(weight);
+        is_here
+    });
+    Some(drawn.expect("a number below the sum of weights falls on one of them"))
 }
 
 impl PathChange {

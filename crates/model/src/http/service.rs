@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::Text;
+use crate::http::attached::{Attached, Compile};
 use crate::http::authentication::Authentication;
 use crate::http::authorizer::Authorizer;
+use crate::http::bytes::{self, BytesRoutes, BytesTable};
 use crate::http::rule::{Action, Destination, RouteKind, Rule};
 use crate::http::table::RouteTable;
 use crate::http::traffic::TrafficPolicy;
@@ -25,6 +27,8 @@ pub struct ServiceHttp {
     pub protocols: BTreeMap<u16, Protocol>,
     /// Who answers which request.
     pub routes: Routes,
+    /// Who takes which connection that is no HTTP.
+    pub bytes: BytesRoutes,
     /// The policies that hold for requests to this service. One that the view lacks denies.
     pub policies: Vec<PolicyName>,
     /// The providers that these policies ask, by name.
@@ -36,6 +40,11 @@ pub struct ServiceHttp {
     /// Parts of its endpoints, by the names that a DestinationRule gives them.
     pub subsets: BTreeMap<Text, Subset>,
 }
+
+/// The routes of a service's requests.
+pub type Routes = Attached<Rule, RouteTable>;
+
+pub use crate::http::attached::RouteGroup;
 
 /// What an application speaks at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,35 +60,6 @@ pub enum Protocol {
     Tcp,
     /// TLS, which only the two ends read.
     Tls,
-}
-
-/// Rules of routes that are attached to the same, to all ports or to one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RouteGroup {
-    /// The namespace whose clients they are for, if it is not the service's own (consumer routes);
-    /// `None` for the producer's, which are for everybody.
-    pub client_namespace: Option<Text>,
-    /// The port that they are for; `None` for all.
-    pub port: Option<u16>,
-    /// The rules, in any order.
-    pub rules: Vec<Arc<Rule>>,
-}
-
-/// The routes of a service, compiled for each port and each namespace that has routes of its own.
-#[derive(Clone, Debug, Default)]
-pub struct Routes {
-    groups: Vec<RouteGroup>,
-    producer: Ports,
-    consumers: BTreeMap<Text, Ports>,
-}
-
-/// The tables of one side. None of them is empty.
-#[derive(Clone, Debug, Default)]
-struct Ports {
-    /// Of every port that has no table of its own.
-    all: Option<RouteTable>,
-    /// Of ports for which there are rules, together with those for all ports.
-    single: BTreeMap<u16, RouteTable>,
 }
 
 /// A [`TrafficPolicy`] for all ports, and for single ones.
@@ -107,6 +87,7 @@ impl ServiceHttp {
             service,
             protocols: BTreeMap::new(),
             routes: Routes::default(),
+            bytes: BytesRoutes::default(),
             policies: Vec::new(),
             authorizers: BTreeMap::new(),
             authentication: Authentication::default(),
@@ -115,17 +96,32 @@ impl ServiceHttp {
         }
     }
 
-    /// What is spoken at a port.
+    /// What is declared to be spoken at a port.
     pub fn protocol(&self, port: u16) -> Protocol {
         self.protocols.get(&port).copied().unwrap_or_default()
+    }
+
+    /// How the connections of a client at a port are served. Where nothing is declared, routes of
+    /// connections that are attached alone decide: what they are for is not taken for requests.
+    pub fn served_as(&self, port: u16, client_namespace: Option<&str>) -> Protocol {
+        let bytes = self.bytes_routes(port, client_namespace);
+        match (self.protocol(port), bytes, self.routes(port, client_namespace)) {
+            (Protocol::Detect, Some(bytes), None) if bytes.reads_server_names() => Protocol::Tls,
+            (Protocol::Detect, Some(_), None) => Protocol::Tcp,
+            (declared, ..) => declared,
+        }
     }
 
     /// The routes for a client of this namespace, if its identity is proven, at a port. `None`: no
     /// route is attached, and requests go to the service itself. A request that no rule of a table
     /// matches goes nowhere.
     pub fn routes(&self, port: u16, client_namespace: Option<&str>) -> Option<&RouteTable> {
-        let own = client_namespace.and_then(|namespace| self.routes.consumers.get(namespace));
-        own.and_then(|ports| ports.at(port)).or_else(|| self.routes.producer.at(port))
+        self.routes.at(port, client_namespace)
+    }
+
+    /// As [`routes`](Self::routes), of connections that are no HTTP.
+    pub fn bytes_routes(&self, port: u16, client_namespace: Option<&str>) -> Option<&BytesTable> {
+        self.bytes.at(port, client_namespace)
     }
 
     /// What holds for requests to a port, of a subset where one is named. A subset that does not
@@ -142,72 +138,32 @@ impl ServiceHttp {
     /// one may come several times.
     pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
         let asked = self.authorizers.values().filter_map(|it| it.destination.service());
-        self.routes.destinations().chain(asked)
+        destinations(&self.routes).chain(bytes::destinations(&self.bytes)).chain(asked)
     }
 }
 
-impl Routes {
-    /// Compiles groups, of which several may be for the same namespace and port.
-    pub fn new(groups: Vec<RouteGroup>) -> Self {
-        let namespaces = groups.iter().filter_map(|it| it.client_namespace.clone());
-        let consumers: BTreeSet<Text> = namespaces.collect();
-        let of = |namespace: Option<&Text>| {
-            Ports::new(groups.iter().filter(|it| it.client_namespace.as_ref() == namespace))
+/// The services that rules send requests or copies to; one may come several times.
+fn destinations(routes: &Routes) -> impl Iterator<Item = &ServiceName> {
+    let rules = routes.groups().iter().flat_map(|group| &group.rules);
+    rules.flat_map(|rule| {
+        let backends = match &rule.action {
+            Action::Forward { backends, .. } => &backends[..],
+            Action::Redirect(_) | Action::Respond { .. } => &[],
         };
-        let producer = of(None);
-        let consumers = consumers.into_iter().map(|it| (it.clone(), of(Some(&it)))).collect();
-        Self { groups, producer, consumers }
-    }
-
-    /// What this was compiled from.
-    pub fn groups(&self) -> &[RouteGroup] {
-        &self.groups
-    }
-
-    /// The services that the rules send requests or copies to; one may come several times.
-    fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
-        let rules = self.groups.iter().flat_map(|group| &group.rules);
-        rules.flat_map(|rule| {
-            let backends = match &rule.action {
-                Action::Forward { backends, .. } => &backends[..],
-                Action::Redirect(_) | Action::Respond { .. } => &[],
-            };
-            let backends = backends.iter().map(|it| &it.destination);
-            let all = backends.chain(rule.mirrors.iter().map(|it| &it.destination));
-            all.filter_map(Destination::service)
-        })
-    }
+        let backends = backends.iter().map(|it| &it.destination);
+        let all = backends.chain(rule.mirrors.iter().map(|it| &it.destination));
+        all.filter_map(Destination::service)
+    })
 }
 
-impl PartialEq for Routes {
-    fn eq(&self, other: &Self) -> bool {
-        self.groups == other.groups
+/// Where HTTPRoutes and GRPCRoutes meet, only GRPCRoutes count (GEP-1426: the more specific kind).
+impl Compile<Rule> for RouteTable {
+    fn compile<'a>(rules: impl Iterator<Item = &'a Arc<Rule>> + Clone) -> Option<Self> {
+        let has_grpc = rules.clone().any(|it| it.origin.kind == RouteKind::GrpcRoute);
+        let counts = |it: &&Arc<Rule>| !has_grpc || it.origin.kind != RouteKind::HttpRoute;
+        let table = RouteTable::new(rules.filter(counts).cloned());
+        (!table.is_empty()).then_some(table)
     }
-}
-
-impl Ports {
-    fn new<'a>(groups: impl Iterator<Item = &'a RouteGroup> + Clone) -> Self {
-        let at = |port: Option<u16>| {
-            let here = groups.clone().filter(|it| it.port.is_none() || it.port == port);
-            table(here.flat_map(|it| &it.rules))
-        };
-        let ports: BTreeSet<u16> = groups.clone().filter_map(|it| it.port).collect();
-        let single = ports.into_iter().filter_map(|port| Some((port, at(Some(port))?)));
-        Self { all: at(None), single: single.collect() }
-    }
-
-    fn at(&self, port: u16) -> Option<&RouteTable> {
-        self.single.get(&port).or(self.all.as_ref())
-    }
-}
-
-/// Compiles rules that meet at one port. Where HTTPRoutes and GRPCRoutes meet, only GRPCRoutes
-/// count (GEP-1426: the more specific kind).
-fn table<'a>(rules: impl Iterator<Item = &'a Arc<Rule>> + Clone) -> Option<RouteTable> {
-    let has_grpc = rules.clone().any(|it| it.origin.kind == RouteKind::GrpcRoute);
-    let counts = |it: &&Arc<Rule>| !has_grpc || it.origin.kind != RouteKind::HttpRoute;
-    let table = RouteTable::new(rules.filter(counts).cloned());
-    (!table.is_empty()).then_some(table)
 }
 
 impl Subset {
@@ -289,6 +245,32 @@ mod tests {
             let found = names(&service, port, client);
             assert_eq!(found.as_deref(), Some(expected), "{port} {client:?}");
         }
+    }
+
+    #[test]
+    fn routes_of_connections_decide_what_is_not_declared() {
+        use crate::http::bytes::{BytesMatch, BytesRule, ServerNameMatch};
+        use Protocol::{Detect, Http, Tcp, Tls};
+        let bytes = |name: Option<&str>| {
+            let server_name = name.map(ServerNameMatch::new);
+            let origin = rule(RouteKind::TlsRoute, "t").origin.clone();
+            let matches = vec![BytesMatch { server_name, ..BytesMatch::default() }];
+            Arc::new(BytesRule { origin, matches, backends: Vec::new() })
+        };
+        let mut service = ServiceHttp::named(ServiceName::new("app", "web"));
+        service.protocols = BTreeMap::from([(80, Http), (443, Tls)]);
+        service.routes =
+            Routes::new(vec![group(None, Some(8080), vec![rule(RouteKind::HttpRoute, "a")])]);
+        let of = |port, rules| RouteGroup { client_namespace: None, port, rules };
+        service.bytes = BytesRoutes::new(vec![
+            of(None, vec![bytes(None)]),
+            of(Some(9443), vec![bytes(Some("a"))]),
+        ]);
+        for (port, expected) in [(80, Http), (443, Tls), (8080, Detect), (90, Tcp), (9443, Tls)] {
+            assert_eq!(service.served_as(port, None), expected, "{port}");
+        }
+        service.bytes = BytesRoutes::default();
+        assert_eq!(service.served_as(90, None), Detect);
     }
 
     #[test]

@@ -4,6 +4,9 @@
 use std::time::Duration;
 
 use crate::Text;
+use crate::http::nearness::Nearness;
+use crate::http::origination::Origination;
+use crate::http::warmup::Warmup;
 
 /// What holds for the requests to a service, or to a subset of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,6 +19,12 @@ pub struct TrafficPolicy {
     pub ejection: Option<Ejection>,
     /// How many retries may be under way at once; `None` is [`RetryBudget::DEFAULT`].
     pub retry_budget: Option<RetryBudget>,
+    /// Which endpoints are near.
+    pub nearness: Nearness,
+    /// How a new endpoint comes to its share; `None` is at once.
+    pub warmup: Option<Warmup>,
+    /// TLS that is spoken with endpoints, inside of the mesh's own.
+    pub origination: Option<Origination>,
     /// Why no request may be sent, where it would have to be sent in a way that is not possible.
     pub refusal: Option<Text>,
 }
@@ -92,6 +101,9 @@ pub struct Ejection {
     pub base_time: Duration,
     /// At most so many percent of the endpoints; by a small percentage still one, but never all.
     pub max_percent: u32,
+    /// If fewer percent of the endpoints are left, none is left out: rather a share of errors than
+    /// all of the load on a few. 0 is never.
+    pub min_health_percent: u32,
 }
 
 /// How many retries may be under way at once.
@@ -114,6 +126,7 @@ impl Default for Ejection {
             interval: Duration::from_secs(10),
             base_time: Duration::from_secs(30),
             max_percent: 10,
+            min_health_percent: 0,
         }
     }
 }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use ambit_model::Text;
 use ambit_model::choice::{By, RequestFlow};
 use ambit_model::http::authorizer::{Authorizer, Check};
+use ambit_model::http::nearness::{Distribution, Failover, Nearness, Place};
 use ambit_model::http::policy::{Action, RequestPolicy};
 use ambit_model::http::rule::{
     self, Backend, Destination, Faults, Fraction, HeaderChanges, Mirror, Origin, Rewrite,
     RouteKind, Rule, Timeouts,
 };
 use ambit_model::http::service::{RouteGroup, Routes, ServiceHttp, Subset};
+use ambit_model::http::warmup::WARM;
 use ambit_model::identity::Identity;
 use ambit_model::names::{NetworkAddress, PolicyName, ServiceName};
 use ambit_model::plan::{Delivery, Refusal};
@@ -42,6 +44,8 @@ fn choose(
         subset: None,
         by: By::Load,
         is_avoided: &|_| false,
+        nearness: &Nearness::OfService,
+        warmth: &|_| WARM,
     };
     change(&mut flow);
     view.choose_for_request(&flow, around)
@@ -464,4 +468,164 @@ fn one_change_leaves_the_rest_as_it_is() {
     apply(&mut view, Change::RemoveHttpService(a.clone()), true);
     apply(&mut view, Change::RemoveHttpService(a.clone()), false);
     assert!(view.http_service(&a).is_none() && view.http_service(&b).is_some());
+}
+
+/// Two endpoints in the client's zone, one in another zone, one in another region.
+fn spread_out() -> View {
+    let at = |n: u8, region: &'static str, zone: &'static str| {
+        endpoint(n, move |it| it.locality = locality(region, zone))
+    };
+    let endpoints =
+        vec![at(1, "r1", "z1"), at(2, "r1", "z1"), at(3, "r1", "z2"), at(4, "r2", "z3")];
+    view(Some(service(|_| {})), endpoints)
+}
+
+/// How many of a thousand requests each endpoint gets, to tens.
+fn shares<'a>(
+    view: &'a View,
+    around: &mut Fake,
+    client: &'a Workload,
+    change: impl Fn(&mut RequestFlow<'a>),
+) -> Vec<u32> {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    let service = view.service(&name()).expect("it is there");
+    for _ in 0..10_000 {
+        let mut flow = RequestFlow {
+            source: client,
+            destination: addr("10.96.0.1:80"),
+            service,
+            port: 80,
+            subset: None,
+            by: By::Load,
+            is_avoided: &|_| false,
+            nearness: &Nearness::OfService,
+            warmth: &|_| WARM,
+        };
+        change(&mut flow);
+        let Ok(Delivery::Tunnel(target)) = view.choose_for_request(&flow, around) else {
+            panic!("no endpoint");
+        };
+        *counts.entry(target.workload.uid.to_string()).or_default() += 1;
+    }
+    let uids = (1..=4).map(|n| format!("server-{n}"));
+    uids.map(|uid| (counts.get(&uid).copied().unwrap_or_default() + 50) / 100).collect()
+}
+
+fn near_client() -> Workload {
+    Workload { locality: locality("r1", "z1"), ..client() }
+}
+
+#[test]
+fn the_near_get_everything_until_too_few_are_left() {
+    let (view, client) = (spread_out(), near_client());
+    let failover = Nearness::Failover(Failover::default());
+    let of = |avoided: &[&str], by: By| {
+        let is_avoided = |uid: &str| avoided.contains(&uid);
+        shares(&view, &mut Fake::default(), &client, |flow| {
+            (flow.nearness, flow.by) = (&failover, by);
+            flow.is_avoided = &is_avoided;
+        })
+    };
+    for (avoided, expected) in [
+        (&[][..], [50, 50, 0, 0]),
+        // Half of them carry 70 %.
+        (&["server-1"], [0, 70, 30, 0]),
+        (&["server-1", "server-2"], [0, 0, 100, 0]),
+        (&["server-1", "server-2", "server-3"], [0, 0, 0, 100]),
+    ] {
+        let found = of(avoided, By::Chance);
+        let is_near = found.iter().zip(expected).all(|(is, should)| is.abs_diff(should) <= 3);
+        assert!(is_near, "{avoided:?}: {found:?}, expected {expected:?}");
+    }
+    // A hash stays where it is.
+    let hashed = of(&["server-1"], By::Hash(7));
+    assert_eq!(hashed.iter().filter(|it| **it == 100).count(), 1, "{hashed:?}");
+}
+
+#[test]
+fn the_services_own_preference_holds_unless_a_rule_says_otherwise() {
+    let client = near_client();
+    let endpoints = |zones: [(&'static str, &'static str); 2]| {
+        zones
+            .into_iter()
+            .zip(1..)
+            .map(|((region, zone), n)| endpoint(n, move |it| it.locality = locality(region, zone)))
+    };
+    let of = |mode: Mode, nearness: &Nearness| {
+        let service = service(|it| {
+            it.load_balancing.mode = mode;
+            it.load_balancing.routing_preference = vec![Scope::Region];
+        });
+        let view = view(Some(service), endpoints([("r1", "z1"), ("r1", "z2")]).collect());
+        shares(&view, &mut Fake::default(), &client, |flow| {
+            (flow.nearness, flow.by) = (nearness, By::Chance);
+        })[0]
+    };
+    let place = Nearness::OfServiceElsePlace;
+    for (mode, nearness, expected) in [
+        (Mode::Unspecified, &Nearness::OfService, 50),
+        (Mode::Unspecified, &place, 100),
+        // To the service both are alike.
+        (Mode::Failover, &place, 50),
+        (Mode::Failover, &Nearness::Failover(Failover::default()), 100),
+        (Mode::Failover, &Nearness::Ignored, 50),
+    ] {
+        let found = of(mode, nearness);
+        assert!(found.abs_diff(expected) <= 3, "{mode:?} {nearness:?}: {found}");
+    }
+}
+
+#[test]
+fn shares_by_hand_are_of_the_clients_place() {
+    let (view, client) = (spread_out(), near_client());
+    let place = |region: &str, zone: Option<&str>| Place {
+        region: Some(region.into()),
+        zone: zone.map(Text::from),
+        subzone: None,
+    };
+    let to = vec![(place("r1", Some("z1")), 60), (place("r2", None), 40)];
+    let of = |from: Place| {
+        let distribution = Nearness::Distribute(vec![Distribution { from, to: to.clone() }]);
+        shares(&view, &mut Fake::default(), &client, |flow| {
+            (flow.nearness, flow.by) = (&distribution, By::Chance);
+        })
+    };
+    for (from, expected) in
+        [(place("r1", None), [30, 30, 0, 40]), (place("r2", None), [25, 25, 25, 25])]
+    {
+        let found = of(from.clone());
+        let is_near = found.iter().zip(expected).all(|(is, should)| is.abs_diff(should) <= 3);
+        assert!(is_near, "{from:?}: {found:?}");
+    }
+}
+
+#[test]
+fn another_region_takes_over_by_name() {
+    let at =
+        |n: u8, region: &'static str| endpoint(n, move |it| it.locality = locality(region, "z"));
+    let view = view(Some(service(|_| {})), vec![at(1, "r2"), at(2, "r3")]);
+    let regions = vec![("r1".into(), "r3".into())];
+    let failover = Nearness::Failover(Failover { regions, ..Failover::default() });
+    let client = near_client();
+    let found = shares(&view, &mut Fake::default(), &client, |flow| flow.nearness = &failover);
+    assert_eq!(found[..2], [0, 100]);
+}
+
+#[test]
+fn a_new_endpoint_gets_less() {
+    let (view, client) = (three(), client());
+    for by in [By::Chance, By::Load, By::Turn(7)] {
+        let found = shares(&view, &mut Fake::default(), &client, |flow| {
+            flow.by = by;
+            flow.warmth = &|uid| if uid == "server-1" { 100 } else { WARM };
+        });
+        assert!(found[0] <= 6, "{by:?}: {found:?}");
+    }
+    let of = |n: u64| {
+        shares(&view, &mut Fake::default(), &client, |flow| {
+            flow.by = By::Hash(n);
+            flow.warmth = &|uid| if uid == "server-1" { 1 } else { WARM };
+        })
+    };
+    assert!((0..64).any(|n| of(n)[0] == 100), "a hash does not ask how warm it is");
 }

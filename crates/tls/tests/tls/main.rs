@@ -4,5 +4,6 @@ mod authority;
 mod handshake;
 mod key_set;
 mod mesh;
+mod origination;
 mod parsers;
 mod tokens;

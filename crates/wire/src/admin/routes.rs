@@ -9,7 +9,7 @@ use super::{Condition, Word};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
-    /// `HTTPRoute` or `GRPCRoute`.
+    /// `HTTPRoute`, `GRPCRoute`, `TLSRoute` or `TCPRoute`.
     pub kind: Word,
     /// Its namespace.
     pub namespace: String,
@@ -41,7 +41,7 @@ pub struct RouteLine {
     pub port: u16,
     /// The namespace whose clients it is for; null for all that have no routes of their own.
     pub client_namespace: Option<String>,
-    /// What a request must be, in words.
+    /// What a request or connection must be, in words.
     pub matches: String,
     /// What becomes of it, in words.
     pub action: String,
@@ -54,7 +54,7 @@ pub struct RouteLine {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteRule {
-    /// `HTTPRoute`, `GRPCRoute` or `VirtualService`.
+    /// `HTTPRoute`, `GRPCRoute`, `VirtualService`, `TLSRoute` or `TCPRoute`.
     pub kind: Word,
     /// The route, `NAMESPACE/NAME`.
     pub route: String,

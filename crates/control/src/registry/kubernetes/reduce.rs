@@ -261,6 +261,12 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::GrpcRoute => {
             |object| read(Kind::GrpcRoute, object, |it| Ok(read_route(it)), Typed::GrpcRoute)
         }
+        Kind::TlsRoute => {
+            |object| read(Kind::TlsRoute, object, |it| Ok(read_route(it)), Typed::TlsRoute)
+        }
+        Kind::TcpRoute => {
+            |object| read(Kind::TcpRoute, object, |it| Ok(read_route(it)), Typed::TcpRoute)
+        }
         Kind::DestinationRule => |object| {
             let spec = |spec| Ok(destination_rule::read(spec));
             read(Kind::DestinationRule, object, spec, Typed::DestinationRule)

@@ -324,3 +324,86 @@ fn a_delegates_routes_are_put_below_the_one_that_delegates() {
     let seconds = |it| Some(Duration::from_secs(it));
     assert_eq!(limits, [seconds(9), seconds(1), None]);
 }
+
+/// The rules of connections at a port, in words, and the remarks.
+fn connections_at(spec: &Value, port: u16) -> (Vec<String>, Vec<String>) {
+    let around = Around { backends: &Here, delegates: &|_, _| None };
+    let read = virtual_service(&object("shop", spec), &around, port);
+    let shown = |rule: &Arc<BytesRule>| {
+        let matches = rule.matches.iter().map(|it| {
+            let name = it.server_name.as_ref().map(|name| format!("{name:?} "));
+            let client = it.client_namespace.as_ref().map(|it| format!("of {it} "));
+            let blocks = it.destinations.iter().map(|it| format!("at {it} "));
+            name.into_iter().chain(client).chain(blocks).collect::<String>()
+        });
+        let backends = rule.backends.iter().map(|it| match &it.destination {
+            Destination::Service { name, port, subset } => {
+                format!("{}:{port} {subset:?} {}", name.hostname, it.weight)
+            }
+            Destination::Invalid(why) => format!("refused {}: {why}", it.weight),
+        });
+        let matches = matches.collect::<Vec<_>>().join("|");
+        format!("{matches}to {}", backends.collect::<Vec<_>>().join(", "))
+    };
+    let remarks = read.remarks.iter().chain(&read.missing).map(|it| it.at.as_str().to_owned());
+    (read.connections.iter().map(shown).collect(), remarks.collect())
+}
+
+#[test]
+fn tls_routes_come_before_tcp_routes_and_both_have_ports() {
+    let web = json!([{"destination": {"host": "web"}}]);
+    let split = json!([
+        {"destination": {"host": "api", "port": {"number": 90}, "subset": "v1"}, "weight": 80},
+        {"destination": {"host": "gone"}, "weight": 20},
+    ]);
+    let spec = json!({
+        "hosts": ["web"],
+        "tcp": [
+            {"match": [{"port": 80}], "route": split},
+            {"match": [{"destinationSubnets": ["10.1.0.0/16"], "sourceNamespace": "bank"}],
+                "route": web},
+        ],
+        "tls": [
+            {"match": [{"port": 443, "sniHosts": ["A.example", "*.b.example"]}], "route": web},
+            {"match": [{"port": 443, "sniHosts": ["c"], "sourceLabels": {"a": "b"}}],
+                "route": web},
+        ],
+    });
+    let of_subnet = "of bank at 10.1.0.0/16 to web:80 None 1";
+    let (at_80, remarks) = connections_at(&spec, 80);
+    assert!(at_80[0].starts_with("to api:90 Some(\"v1\") 80, refused 20: no Service"), "{at_80:?}");
+    assert_eq!(at_80[1..], [of_subnet]);
+    let expected = ["spec.tls[1].match[0].sourceLabels", "spec.tcp[0].route[1].destination.host"];
+    assert_eq!(remarks, expected);
+    let names = r#"Exact("a.example") |Suffix(".b.example") "#;
+    let at_443 = [format!("{names}to web:80 None 1"), of_subnet.to_owned()];
+    assert_eq!(connections_at(&spec, 443).0, at_443);
+}
+
+#[test]
+fn a_route_of_connections_that_is_wrong_refuses() {
+    let web = json!([{"destination": {"host": "web"}}]);
+    for (kind, route, at) in [
+        ("tls", json!({"route": web}), "match"),
+        ("tls", json!({"match": [{"port": 80}], "route": web}), "match[0].sniHosts"),
+        ("tls", json!({"match": [{"sniHosts": ["a b"]}], "route": web}), "match[0].sniHosts[0]"),
+        ("tcp", json!({"match": [{"sniHosts": ["a"]}], "route": web}), "match[0].sniHosts"),
+        (
+            "tcp",
+            json!({"match": [{"destinationSubnets": ["here"]}], "route": web}),
+            "match[0].destinationSubnets[0]",
+        ),
+        ("tcp", json!({}), "route"),
+        (
+            "tcp",
+            json!({"route": [{"destination": {"host": "web"}, "headers": {}}]}),
+            "route[0].headers",
+        ),
+    ] {
+        let spec = json!({"hosts": ["web"], kind: [route]});
+        let (rules, remarks) = connections_at(&spec, 80);
+        let at = format!("spec.{kind}[0].{at}");
+        assert_eq!(remarks, [at.clone()], "{spec}");
+        assert!(rules[0].contains(&format!("to refused 1: {at}")), "{rules:?}");
+    }
+}

@@ -284,13 +284,15 @@ fn block_values(message: proto::BlockValues) -> Result<Values<IpNet>, ConvertErr
 }
 
 fn block_values_message(values: &Values<IpNet>) -> proto::BlockValues {
-    let block =
-        |it: &IpNet| proto::Block { address: ip_bytes(it.addr()), length: it.prefix_len().into() };
-    let (any_of, none_of) = messages(values, block);
+    let (any_of, none_of) = messages(values, block_message);
     proto::BlockValues { any_of, none_of }
 }
 
-fn block(message: proto::Block) -> Result<IpNet, ConvertError> {
+pub(super) fn block_message(it: &IpNet) -> proto::Block {
+    proto::Block { address: ip_bytes(it.addr()), length: it.prefix_len().into() }
+}
+
+pub(super) fn block(message: proto::Block) -> Result<IpNet, ConvertError> {
     let ip = written_ip(&message.address)?;
     let block = IpNet::new(ip, prefix_len(ip, message.length)?);
     let block = canonical_block(block.expect("the length fits the address"));

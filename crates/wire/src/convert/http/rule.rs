@@ -54,7 +54,7 @@ pub(super) fn rule_message(rule: &Rule) -> proto::Rule {
     }
 }
 
-fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
+pub(super) fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
     let kind = match known("kind", message.kind)? {
         proto::RouteKind::Unspecified => {
             return Err(ConvertError::new("kind", Problem::Unspecified));
@@ -62,6 +62,8 @@ fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
         proto::RouteKind::HttpRoute => RouteKind::HttpRoute,
         proto::RouteKind::GrpcRoute => RouteKind::GrpcRoute,
         proto::RouteKind::VirtualService => RouteKind::VirtualService,
+        proto::RouteKind::TlsRoute => RouteKind::TlsRoute,
+        proto::RouteKind::TcpRoute => RouteKind::TcpRoute,
     };
     Ok(Origin {
         kind,
@@ -73,11 +75,13 @@ fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
     })
 }
 
-fn origin_message(origin: &Origin) -> proto::Origin {
+pub(super) fn origin_message(origin: &Origin) -> proto::Origin {
     let kind = match origin.kind {
         RouteKind::HttpRoute => proto::RouteKind::HttpRoute,
         RouteKind::GrpcRoute => proto::RouteKind::GrpcRoute,
         RouteKind::VirtualService => proto::RouteKind::VirtualService,
+        RouteKind::TlsRoute => proto::RouteKind::TlsRoute,
+        RouteKind::TcpRoute => proto::RouteKind::TcpRoute,
     };
     proto::Origin {
         kind: kind.into(),

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::http::authentication::Authentication;
+use ambit_model::http::bytes::BytesRoutes;
 use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subset};
 use ambit_model::names::{PolicyName, ServiceName};
 
 use super::super::{ConvertError, Problem, each, known, port, text};
 use super::{
-    authentication, authorizer, by_name, inner, optional, optional_string, optional_text, rule,
-    strings, traffic,
+    authentication, authorizer, by_name, connections, inner, optional, optional_string,
+    optional_text, rule, strings, traffic,
 };
 use crate::proto::ambit::http as proto;
 
@@ -25,6 +26,11 @@ impl TryFrom<proto::Service> for ServiceHttp {
             service: ServiceName::new(message.namespace, message.hostname),
             protocols: by_name("ports", message.ports, protocol)?,
             routes: Routes::new(each("route_groups", message.route_groups, group)?),
+            bytes: BytesRoutes::new(each(
+                "bytes_groups",
+                message.bytes_groups,
+                connections::group,
+            )?),
             policies: each("policies", message.policies, policy_name)?,
             authorizers: by_name("authorizers", message.authorizers, authorizer::authorizer)?,
             authentication: Authentication {
@@ -44,6 +50,7 @@ impl From<&ServiceHttp> for proto::Service {
             hostname: it.service.hostname.to_string(),
             ports: it.protocols.iter().map(protocol_message).collect(),
             route_groups: it.routes.groups().iter().map(group_message).collect(),
+            bytes_groups: it.bytes.groups().iter().map(connections::group_message).collect(),
             policies: it.policies.iter().map(policy_name_message).collect(),
             authorizers: it.authorizers.iter().map(authorizer::message).collect(),
             jwt_rules: it.authentication.rules.iter().map(authentication::message).collect(),

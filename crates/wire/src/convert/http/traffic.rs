@@ -1,5 +1,6 @@
 //! How requests are spread over endpoints.
 
+use ambit_model::http::origination::{ClientFiles, Origination, Trust};
 use ambit_model::http::service::Traffic;
 use ambit_model::http::traffic::{
     Balancing, Ejection, HashKey, Limits, RetryBudget, TrafficPolicy,
@@ -7,8 +8,8 @@ use ambit_model::http::traffic::{
 
 use super::super::{ConvertError, port, text};
 use super::{
-    EMPTY, by_name, duration, duration_message, inner, optional, optional_string, optional_text,
-    required,
+    EMPTY, by_name, duration, duration_message, inner, nearness, optional, optional_string,
+    optional_text, required, strings, texts,
 };
 use crate::proto::ambit::http as proto;
 
@@ -41,6 +42,9 @@ fn policy(message: proto::TrafficPolicy) -> Result<TrafficPolicy, ConvertError> 
         ejection: optional("ejection", message.ejection, ejection)?,
         retry_budget: message.retry_budget.map(budget),
         refusal: optional_text(message.refusal),
+        nearness: nearness::nearness(message.nearness).map_err(|it| it.within("nearness"))?,
+        warmup: optional("warmup", message.warmup, nearness::warmup)?,
+        origination: optional("origination", message.origination, origination)?,
     })
 }
 
@@ -53,6 +57,43 @@ fn policy_message(policy: &TrafficPolicy) -> proto::TrafficPolicy {
         ejection: policy.ejection.map(ejection_message),
         retry_budget: policy.retry_budget.map(budget),
         refusal: optional_string(&policy.refusal),
+        nearness: nearness::nearness_message(&policy.nearness),
+        warmup: policy.warmup.map(nearness::warmup_message),
+        origination: policy.origination.as_ref().map(origination_message),
+    }
+}
+
+fn origination(message: proto::Origination) -> Result<Origination, ConvertError> {
+    use proto::origination::Trust as Message;
+    let client =
+        |it: proto::ClientFiles| ClientFiles { chain: text(&it.chain), key: text(&it.key) };
+    Ok(Origination {
+        server_name: optional_text(message.server_name),
+        alternatives: texts(&message.alternatives),
+        trust: match required("trust", message.trust)? {
+            Message::Public(_) => Trust::Public,
+            Message::RootsFile(path) => Trust::File(text(&path)),
+            Message::Nobody(_) => Trust::Nobody,
+        },
+        client: message.client.map(client),
+    })
+}
+
+fn origination_message(it: &Origination) -> proto::Origination {
+    use proto::origination::Trust as Message;
+    let client = |it: &ClientFiles| proto::ClientFiles {
+        chain: it.chain.to_string(),
+        key: it.key.to_string(),
+    };
+    proto::Origination {
+        server_name: optional_string(&it.server_name),
+        alternatives: strings(&it.alternatives),
+        trust: Some(match &it.trust {
+            Trust::Public => Message::Public(EMPTY),
+            Trust::File(path) => Message::RootsFile(path.to_string()),
+            Trust::Nobody => Message::Nobody(EMPTY),
+        }),
+        client: it.client.as_ref().map(client),
     }
 }
 
@@ -125,6 +166,7 @@ fn ejection(message: proto::Ejection) -> Result<Ejection, ConvertError> {
         interval: inner("interval", message.interval, duration)?,
         base_time: inner("base_time", message.base_time, duration)?,
         max_percent: message.max_percent,
+        min_health_percent: message.min_health_percent,
     })
 }
 
@@ -137,5 +179,6 @@ fn ejection_message(ejection: Ejection) -> proto::Ejection {
         interval: Some(duration_message(ejection.interval)),
         base_time: Some(duration_message(ejection.base_time)),
         max_percent: ejection.max_percent,
+        min_health_percent: ejection.min_health_percent,
     }
 }

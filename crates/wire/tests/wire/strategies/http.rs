@@ -6,7 +6,10 @@ use std::time::Duration;
 use ambit_model::Text;
 use ambit_model::http::authentication::{Authentication, JwtRule};
 use ambit_model::http::authorizer::{Authorizer, BodyCheck, Call, Check, HttpCall};
+use ambit_model::http::bytes::{BytesBackend, BytesMatch, BytesRoutes, BytesRule, ServerNameMatch};
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
+use ambit_model::http::nearness::{Distribution, Failover, Nearness, Place};
+use ambit_model::http::origination::{ClientFiles, Origination, Trust};
 use ambit_model::http::policy::{
     self, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
     RequestPolicy, RequestRule, TextAttribute, Values,
@@ -20,7 +23,9 @@ use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subs
 use ambit_model::http::traffic::{
     Balancing, Ejection, HashKey, Limits, RetryBudget, TrafficPolicy,
 };
+use ambit_model::http::warmup::Warmup;
 use ambit_model::policy::TextMatch;
+use ambit_model::service::Scope;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -150,8 +155,8 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn origin() -> impl Strategy<Value = Origin> {
-    use RouteKind::{GrpcRoute, HttpRoute, VirtualService};
-    let kind = select(vec![HttpRoute, GrpcRoute, VirtualService]);
+    use RouteKind::{GrpcRoute, HttpRoute, TcpRoute, TlsRoute, VirtualService};
+    let kind = select(vec![HttpRoute, GrpcRoute, VirtualService, TlsRoute, TcpRoute]);
     (kind, word(), word(), any::<i64>(), any::<u32>(), option::of(text())).prop_map(
         |(kind, namespace, name, created_unix_s, index, rule_name)| Origin {
             kind,
@@ -268,7 +273,7 @@ fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
             idle_timeout,
         },
     );
-    let ejection = (any::<[u32; 4]>(), any::<bool>(), duration(), duration()).prop_map(
+    let ejection = (any::<[u32; 5]>(), any::<bool>(), duration(), duration()).prop_map(
         |(numbers, splits_local_errors, interval, base_time)| Ejection {
             consecutive_5xx: numbers[0],
             consecutive_gateway_errors: numbers[1],
@@ -277,20 +282,60 @@ fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
             interval,
             base_time,
             max_percent: numbers[3],
+            min_health_percent: numbers[4],
         },
     );
     let budget =
         any::<[u32; 2]>().prop_map(|[percent, min_retries]| RetryBudget { percent, min_retries });
     let refusal = option::of(text());
-    (balancing(), limits, option::of(ejection), option::of(budget), refusal).prop_map(
-        |(balancing, limits, ejection, retry_budget, refusal)| TrafficPolicy {
+    let warmup = (duration(), any::<u32>(), 0.001..1000.0).prop_map(
+        |(duration, minimum_percent, aggression)| Warmup { duration, minimum_percent, aggression },
+    );
+    let place = (nearness(), option::of(warmup), option::of(origination()));
+    (balancing(), limits, option::of(ejection), option::of(budget), refusal, place).prop_map(
+        |(balancing, limits, ejection, retry_budget, refusal, place)| TrafficPolicy {
             balancing,
             limits,
             ejection,
             retry_budget,
             refusal,
+            nearness: place.0,
+            warmup: place.1,
+            origination: place.2,
         },
     )
+}
+
+fn origination() -> impl Strategy<Value = Origination> {
+    let trust =
+        prop_oneof![select(vec![Trust::Public, Trust::Nobody]), text().prop_map(Trust::File)];
+    let client = (text(), text()).prop_map(|(chain, key)| ClientFiles { chain, key });
+    (option::of(word()), vec(word(), 0..2), trust, option::of(client)).prop_map(
+        |(server_name, alternatives, trust, client)| Origination {
+            server_name,
+            alternatives,
+            trust,
+            client,
+        },
+    )
+}
+
+fn nearness() -> impl Strategy<Value = Nearness> {
+    use Scope::{Cluster, Network, Node, Region, Subzone, Zone};
+    let step = select(vec![Region, Zone, Subzone, Node, Cluster, Network]);
+    let failover = (vec(step, 0..4), vec((word(), word()), 0..2))
+        .prop_map(|(steps, regions)| Nearness::Failover(Failover { steps, regions }));
+    let place = || {
+        (option::of(word()), option::of(word()), option::of(word()))
+            .prop_map(|(region, zone, subzone)| Place { region, zone, subzone })
+    };
+    let distribution = (place(), vec((place(), any::<u32>()), 0..3))
+        .prop_map(|(from, to)| Distribution { from, to });
+    prop_oneof![
+        select(vec![Nearness::OfService, Nearness::OfServiceElsePlace, Nearness::Ignored]),
+        failover,
+        vec(distribution, 0..3).prop_map(Nearness::Distribute),
+    ]
 }
 
 fn traffic() -> impl Strategy<Value = Traffic> {
@@ -309,7 +354,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
     (
         service_name(),
         btree_map(any::<u16>(), protocol, 0..3),
-        vec(group, 0..3),
+        (vec(group, 0..3), vec(bytes_group(), 0..3)),
         (vec(policy_name(), 0..3), btree_map(word(), authorizer().prop_map(Arc::new), 0..2)),
         authentication(),
         traffic(),
@@ -328,7 +373,8 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                 ServiceHttp {
                     service,
                     protocols,
-                    routes: Routes::new(groups),
+                    routes: Routes::new(groups.0),
+                    bytes: BytesRoutes::new(groups.1),
                     policies,
                     authorizers,
                     authentication,
@@ -363,6 +409,26 @@ fn authorizer() -> impl Strategy<Value = Authorizer> {
         let check = Check { call, timeout, fail_open, status_on_error, body };
         Authorizer { destination, check }
     })
+}
+
+fn bytes_group() -> impl Strategy<Value = RouteGroup<BytesRule>> {
+    let name = prop_oneof![
+        text().prop_map(ServerNameMatch::Exact),
+        text().prop_map(ServerNameMatch::Suffix)
+    ];
+    let one = (option::of(name), vec(net(), 0..2), option::of(word())).prop_map(
+        |(server_name, destinations, client_namespace)| BytesMatch {
+            server_name,
+            destinations,
+            client_namespace,
+        },
+    );
+    let backend = (any::<u32>(), destination())
+        .prop_map(|(weight, destination)| BytesBackend { weight, destination });
+    let rule = (origin(), vec(one, 0..3), vec(backend, 0..3))
+        .prop_map(|(origin, matches, backends)| BytesRule { origin, matches, backends });
+    (option::of(word()), option::of(any::<u16>()), vec(rule.prop_map(Arc::new), 0..3))
+        .prop_map(|(client_namespace, port, rules)| RouteGroup { client_namespace, port, rules })
 }
 
 fn authentication() -> impl Strategy<Value = Authentication> {
