@@ -94,7 +94,7 @@ pub(crate) enum Sample {
         #[arg(long, value_enum, default_value = "v1")]
         version: Version,
     },
-    /// HTTP: `GET /ratings/0` of bookinfo.
+    /// HTTP: `GET /ratings/0` of bookinfo; SERVICE_VERSION=v-faulty fails every other time.
     Ratings(Listen),
     /// TCP: reads everything; at the end of the input it answers how many bytes it read.
     ///
@@ -138,8 +138,8 @@ pub(crate) enum Ready {
     Productpage(TcpListener, Box<Productpage>),
     /// [`Sample::Reviews`].
     Reviews(TcpListener, Box<Reviews>),
-    /// [`Sample::Ratings`].
-    Ratings(TcpListener),
+    /// [`Sample::Ratings`] and how well it works.
+    Ratings(TcpListener, ratings::Health),
     /// [`Sample::Sink`].
     Sink(TcpListener),
     /// [`Sample::Timed`] and how it answers.
@@ -203,7 +203,10 @@ impl Sample {
                 let reviews = Reviews::from_environment(version, variable)?;
                 Ready::Reviews(server::listen(&listen.address)?, Box::new(reviews))
             }
-            Self::Ratings(listen) => Ready::Ratings(server::listen(&listen.address)?),
+            Self::Ratings(listen) => {
+                let health = ratings::Health::from_environment(variable);
+                Ready::Ratings(server::listen(&listen.address)?, health)
+            }
             Self::Sink(listen) => Ready::Sink(server::listen(&listen.address)?),
             Self::Timed { listen, timing } => {
                 Ready::Timed(server::listen(&listen.address)?, timing)
@@ -225,7 +228,7 @@ impl Ready {
             | Self::Timed(listener, _)
             | Self::Productpage(listener, _)
             | Self::Reviews(listener, _)
-            | Self::Ratings(listener)
+            | Self::Ratings(listener, _)
             | Self::Details(listener, _) => Some(listener),
             Self::Sleep => None,
         }
@@ -243,7 +246,7 @@ impl Ready {
             Self::Details(listener, writing) => details::serve(listener, guard, writing).await,
             Self::Productpage(listener, front) => front.serve(listener, guard).await,
             Self::Reviews(listener, reviews) => reviews.serve(listener, guard).await,
-            Self::Ratings(listener) => ratings::serve(listener, guard).await,
+            Self::Ratings(listener, health) => ratings::serve(listener, guard, health).await,
             Self::Sleep => {
                 let mut guard = guard;
                 guard.draining().await;

@@ -12,16 +12,30 @@ fn example(names: &[&str]) -> Manifests {
     load(&inputs).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// What is applied to an application after it is up.
-const STEPS: [(&str, &[&str]); 2] = [
-    ("tiered-app", &["mesh-on.yaml", "policies.yaml", "strict.yaml", "deny.yaml"]),
-    ("bookinfo", &["old.yaml", "mesh-on.yaml", "policies.yaml"]),
+/// What is applied to an application after it is up, and what must have been applied before.
+const STEPS: [(&str, &[&str], &[&str]); 3] = [
+    ("tiered-app", &[], &["mesh-on.yaml", "policies.yaml", "strict.yaml", "deny.yaml"]),
+    ("bookinfo", &[], &["old.yaml", "mesh-on.yaml", "policies.yaml"]),
+    (
+        "bookinfo",
+        &["waypoint.yaml"],
+        &[
+            "waypoint.yaml",
+            "canary.yaml",
+            "by-user.yaml",
+            "mirror.yaml",
+            "fault.yaml",
+            "retries.yaml",
+            "breaker.yaml",
+            "admin.yaml",
+        ],
+    ),
 ];
 
 #[test]
 fn every_example_is_read_without_a_doubt() {
     let step = |app: &str, step: &&str| format!("{app}-steps/{step}");
-    let files = STEPS.iter().flat_map(|(app, steps)| {
+    let files = STEPS.iter().flat_map(|(app, _, steps)| {
         // The directory as it is, which `ambit up` takes.
         std::iter::once((*app).to_owned()).chain(steps.iter().map(|it| step(app, it)))
     });
@@ -34,11 +48,13 @@ fn every_example_is_read_without_a_doubt() {
 
 #[test]
 fn each_file_refers_to_what_the_application_brings() {
-    for (name, steps) in STEPS {
+    for (name, before, steps) in STEPS {
         let app = example(&[name]);
         assert_eq!(app.check(&[]).unwrap(), []);
         assert_eq!(unknown_images(&app, Some(&ImageMap::default())), []);
-        let existing: Vec<_> = app.objects.into_iter().map(|object| object.typed).collect();
+        let before =
+            before.iter().flat_map(|step| example(&[&format!("{name}-steps/{step}")]).objects);
+        let existing: Vec<_> = app.objects.into_iter().chain(before).map(|it| it.typed).collect();
         for step in steps {
             let step = format!("{name}-steps/{step}");
             let checked = example(&[&step]).check(&existing);

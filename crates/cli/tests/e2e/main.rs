@@ -14,6 +14,7 @@
 mod authorization;
 mod bench;
 mod bookinfo;
+mod bookinfo_requests;
 mod certificates;
 mod disturbance;
 mod enrolment;
