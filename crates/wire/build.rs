@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 
 /// Every file that is compiled; imports are found under `proto`.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "istio/workload.proto",
     "istio/authorization.proto",
     "istio/zds.proto",
@@ -14,6 +14,7 @@ const FILES: [&str; 9] = [
     "ambit/http.proto",
     "ambit/snapshot.proto",
     "kubernetes/pods.proto",
+    "opentelemetry/otlp.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -25,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".ambit")
         .bytes(".kubernetes")
         .bytes(".envoy.service.auth")
+        .bytes(".opentelemetry")
         .bytes(".envoy.service.discovery.v3.HeldVersion")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryRequest")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryResponse")

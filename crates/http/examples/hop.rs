@@ -30,6 +30,7 @@ use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::policy::{Action, OperationMatch, RequestPolicy, RequestRule, Values};
 use ambit_model::http::rule;
 use ambit_model::http::table::RouteTable;
+use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::TextMatch;
@@ -92,6 +93,14 @@ impl Rules for Holds {
 
     fn version(&self, _: &Goal<'_>) -> Option<Version> {
         Some(self.0.version)
+    }
+
+    fn spans(&self) -> Option<&Arc<Spans>> {
+        None
+    }
+
+    fn keeps_response(&self) -> bool {
+        false
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `upstream` | endpoints' connections, and the pool of those that are kept |
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
 //! | `piece`, `inbox`, `outbox`, `halves`, `quiet` | bytes on their way |
+//! | `messages` | messages of gRPC, counted |
 //! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
 //! | `held` | room for bodies that are kept whole |
 //! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
@@ -29,6 +30,7 @@ mod heads;
 mod held;
 mod inbox;
 mod loads;
+mod messages;
 mod outbox;
 mod piece;
 pub mod position;

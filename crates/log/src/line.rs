@@ -1,4 +1,7 @@
 //! One line of the log: tabs between time, level, scope and message, or one JSON object.
+//!
+//! An event whose field `whole_line` is set has its line from elsewhere, in a form that the
+//! operator has asked for. Whoever sets it has escaped what is in it.
 
 use std::fmt::{self, Write as _};
 
@@ -36,11 +39,19 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        let mut fields = Fields {
+            format: self.0,
+            message: String::new(),
+            rest: String::new(),
+            whole_line: None,
+        };
+        event.record(&mut fields);
+        let Fields { message, rest, whole_line, .. } = fields;
+        if let Some(line) = whole_line {
+            return writeln!(writer, "{line}");
+        }
         let mut time = String::with_capacity(32);
         SystemTime.format_time(&mut Writer::new(&mut time))?;
-        let mut fields = Fields { format: self.0, message: String::new(), rest: String::new() };
-        event.record(&mut fields);
-        let Fields { message, rest, .. } = fields;
         let level = event.metadata().level().as_str().to_ascii_lowercase();
         let scope = event.metadata().target().trim_start_matches("ambit_");
         match self.0 {
@@ -83,6 +94,7 @@ struct Fields {
     format: LogFormat,
     message: String,
     rest: String,
+    whole_line: Option<String>,
 }
 
 impl Fields {
@@ -111,7 +123,10 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, value, false);
+        match field.name() {
+            "whole_line" => self.whole_line = Some(value.to_owned()),
+            _ => self.add(field, value, false),
+        }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
@@ -226,6 +241,14 @@ mod tests {
         for format in [LogFormat::Plain, LogFormat::Json] {
             let line = logged_with(format, || tracing::warn!(message = "no token", "refused"));
             assert!(line.contains("refused: no token") || line.contains("no token: refused"));
+        }
+    }
+
+    #[test]
+    fn a_line_in_another_form_is_written_as_it_is() {
+        for format in [LogFormat::Plain, LogFormat::Json] {
+            let line = logged_with(format, || tracing::info!(whole_line = "[now] \"GET /\" 200"));
+            assert_eq!(line, "[now] \"GET /\" 200\n");
         }
     }
 

@@ -23,7 +23,9 @@
 //! | [`authentication`] | which tokens of requests are accepted |
 //! | [`authorize`] | whether a request may pass, and why |
 //! | [`authorizer`] | the services that CUSTOM policies ask |
+//! | [`access_log`], [`telemetry`] | what is told of requests, and to whom |
 
+pub mod access_log;
 mod attached;
 pub mod authentication;
 pub mod authorize;
@@ -39,6 +41,7 @@ mod precedence;
 pub mod rule;
 pub mod service;
 pub mod table;
+pub mod telemetry;
 pub mod traffic;
 pub mod warmup;
 pub mod waypoint;

@@ -17,6 +17,7 @@
 //! | [`choice`] | which endpoint of a service |
 //! | [`authorize`] | inbound: whether a connection may come in, and why |
 //! | [`http`] | routes of requests, and policies that read requests |
+//! | [`trace`] | which trace a request belongs to |
 //! | [`printable`], [`markup`] | foreign text for a terminal, and within SVG or HTML |
 
 pub mod address;
@@ -33,6 +34,7 @@ pub mod plan;
 pub mod policy;
 pub mod printable;
 pub mod service;
+pub mod trace;
 pub mod view;
 pub mod workload;
 

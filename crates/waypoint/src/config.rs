@@ -1,6 +1,9 @@
 //! Settings of a waypoint: as written ([`Args`]: flags and environment variables) and as used
 //! (`Config`: validated, nothing unset).
 
+mod telemetry;
+mod values;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -16,11 +19,17 @@ use ambit_dataplane::views::NodeMetadata;
 use ambit_http::Normalisation;
 use ambit_http::engine;
 use ambit_model::Text;
+use ambit_model::identity::Identity;
 use ambit_model::names::ServiceName;
 use ambit_net::socket::ISTIO_KEEPALIVE;
-use ambit_words::durations::{DurationError, parse_duration_or_seconds};
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
+
+use crate::access_log::Names;
+use crate::reports::Defaults;
+pub use telemetry::{LogForm, OtlpProtocol, TelemetryArgs};
+pub use values::ConfigError;
+use values::duration;
 
 /// Istio's places for the root certificate and the token.
 const ROOT_CERTIFICATE: &str = "/var/run/secrets/istio/root-cert.pem";
@@ -189,6 +198,9 @@ pub struct Args {
         value_name = "DURATION",
     )]
     pub drain: Duration,
+    /// Logs and traces.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
     /// Log level, or levels by target, such as info,access=off
     #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
@@ -210,14 +222,6 @@ pub enum PathNormalization {
     DecodeAndMergeSlashes,
 }
 
-/// A problem with the settings, and its remedy.
-#[derive(Debug, thiserror::Error)]
-#[error("{name}: {reason}")]
-pub struct ConfigError {
-    name: &'static str,
-    reason: String,
-}
-
 /// The settings as used.
 pub(crate) struct Config {
     pub(crate) pod: Text,
@@ -234,6 +238,8 @@ pub(crate) struct Config {
     pub(crate) readiness: SocketAddr,
     pub(crate) engine: engine::Settings,
     pub(crate) drain: Duration,
+    pub(crate) reports: Defaults,
+    variables: BTreeMap<String, String>,
     node: String,
     gateway: String,
     cluster_id: Text,
@@ -279,6 +285,8 @@ impl Config {
             readiness: args.readiness_address,
             engine: engine(args),
             drain: args.drain,
+            reports: args.telemetry.defaults()?,
+            variables: telemetry::variables(),
             node: args.node_name.clone(),
             gateway: args.gateway_name.clone(),
             cluster_id: args.cluster_id.as_str().into(),
@@ -346,10 +354,36 @@ impl Config {
         ServiceName::new(namespace.clone(), hostname)
     }
 
+    /// How the control plane knows it.
+    fn node_id(&self) -> String {
+        let Self { pod, namespace, instance, cluster_domain, .. } = self;
+        format!("waypoint~{instance}~{pod}.{namespace}~{namespace}.svc.{cluster_domain}")
+    }
+
+    /// How logs and spans name it, under this identity.
+    pub(crate) fn names(&self, identity: &Identity) -> Names {
+        let Self { gateway, namespace, .. } = self;
+        Names {
+            pod: self.pod.to_string(),
+            namespace: namespace.to_string(),
+            identity: identity.to_string(),
+            node_id: self.node_id(),
+            service: format!("{gateway}.{namespace}"),
+            tags: vec![
+                ("istio.canonical_service", gateway.clone()),
+                ("istio.canonical_revision", "latest".to_owned()),
+                ("istio.mesh_id", self.trust_domain.to_string()),
+                ("istio.namespace", namespace.to_string()),
+                ("istio.cluster_id", self.cluster_id.to_string()),
+            ],
+            variables: self.variables.clone(),
+        }
+    }
+
     /// What the control plane is told.
     pub(crate) fn metadata(&self) -> NodeMetadata {
-        let Self { pod, namespace, instance, node, cluster_domain, .. } = self;
-        let id = format!("waypoint~{instance}~{pod}.{namespace}~{namespace}.svc.{cluster_domain}");
+        let Self { pod, namespace, instance, node, .. } = self;
+        let id = self.node_id();
         let fields = [
             ("NAME", pod.to_string()),
             ("NAMESPACE", namespace.to_string()),
@@ -391,8 +425,4 @@ fn control_plane(
     let server_name = alternative.unwrap_or_else(|| host_of(&uri)).to_owned();
     let root = RootCertificate::parse(&args.root_ca);
     Ok(ControlPlane { uri, root, server_name, headers: Vec::new() })
-}
-
-fn duration(text: &str) -> Result<Duration, DurationError> {
-    parse_duration_or_seconds(text, Duration::ZERO..=Duration::MAX)
 }

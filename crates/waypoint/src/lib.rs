@@ -14,21 +14,28 @@
 //! | `newcomers` | since when endpoints are there, for those that warm up |
 //! | `originate` | TLS with endpoints that a DestinationRule asks for |
 //! | `hello` | the name in a client's TLS handshake |
-//! | `telemetry`, `checks` | metrics and access log: of requests, of authorization services |
+//! | `telemetry`, `checks` | metrics: of requests, of authorization services |
+//! | `access_log` | a line for each request, in Ambit's form or in Envoy's |
+//! | `reports` | who is told of a request: log and collectors, by settings and by Telemetry |
 //! | `operator` | readiness and metrics |
+//! | `exports`, `exporter` | spans and log records on their way to collectors (OTLP) |
 //! | `shared` | what all threads share |
 //!
 //! Nothing here decides a route or a permission (`ambit_model` does) or reads a head
 //! (`ambit_http` does).
 
+mod access_log;
 mod checks;
 pub mod config;
+mod exporter;
+mod exports;
 mod hello;
 mod newcomers;
 mod operator;
 mod originate;
 mod passage;
 mod position;
+mod reports;
 mod shared;
 mod telemetry;
 mod worker;
@@ -54,6 +61,9 @@ pub use config::Args;
 
 use checks::Checks;
 use config::Config;
+use exporter::Exporter;
+use exports::Queue;
+use reports::Reports;
 use shared::Shared;
 use telemetry::Requests;
 
@@ -96,12 +106,15 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let own = Arc::new(OwnWorkload { uid, name, netns: None, identity: identity.clone(), shares });
     let requests = Requests::default();
     let checks = Checks::default();
+    let (exports, records) = Queue::new();
     mesh.metrics.register(|registry| {
         requests.register(registry);
         checks.register(registry);
+        exports.register(registry);
     });
+    let reports = Reports::new(config.reports.clone(), config.names(&own.identity), exports);
     let stopping = watch::Sender::new(false);
-    let shared = Arc::new(Shared { config, mesh, own, requests, checks, stopping });
+    let shared = Arc::new(Shared { config, mesh, own, requests, checks, reports, stopping });
     tokio::spawn(keeper.run());
     certificates.hold(identity).await;
     operator::start(&shared).await?;
@@ -115,6 +128,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     }
+    let exporter = Exporter::start(&shared, records).context("start the exporter")?;
     let mut threads = worker::start(&shared)?;
     info!(threads = shared.config.threads, address = %shared.config.hbone, "ready");
     tokio::select! {
@@ -125,5 +139,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     info!(deadline_s = shared.config.drain.as_secs(), "accepting nothing more");
     shared.stopping.send_replace(true);
     // The threads end what is left by then.
-    threads.ended().await
+    threads.ended().await?;
+    exporter.finish().await;
+    Ok(())
 }

@@ -18,9 +18,9 @@ use ambit_model::Text;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
+use crate::access_log::Passage;
 use crate::hello::{self, ServerName};
 use crate::position::{Here, Holds};
-use crate::telemetry::Passage;
 
 /// Endpoints that are tried before a connection is given up: nothing of it was sent yet.
 const ENDPOINTS_MAX: usize = 3;
@@ -45,7 +45,10 @@ pub(crate) async fn serve(
     let mut passage = Passage::new(&arrival);
     let version = here.policies_version();
     let Some(holds) = here.rules(&arrival).await else {
-        return passage.end(Some("the control plane has not described this destination yet"));
+        return here.record_bytes(
+            &passage,
+            Some("the control plane has not described this destination yet"),
+        );
     };
     let mut first = BytesMut::from(first);
     let name = match holds.server_name_patience(patience.detect) {
@@ -54,12 +57,12 @@ pub(crate) async fn serve(
     };
     passage.server_name = name.host();
     if let Some(denial) = here.judge_bytes(&holds, &arrival, &name) {
-        return passage.end(Some(&denial));
+        return here.record_bytes(&passage, Some(&denial));
     }
     let opened = open(here, &arrival, &holds, &name, &mut passage).await;
     let mut server = match opened {
         Ok(server) => server,
-        Err(why) => return passage.end(Some(&why)),
+        Err(why) => return here.record_bytes(&passage, Some(&why)),
     };
     let moved = Moved::default();
     let stream = Box::new(Prefixed::new(first.freeze(), client));
@@ -75,7 +78,7 @@ pub(crate) async fn serve(
         }
     };
     passage.bytes = (moved.received.get(), moved.sent.get());
-    passage.end(error.as_deref());
+    here.record_bytes(&passage, error.as_deref());
 }
 
 /// Finds the rule that takes a connection, draws where it goes, and connects to an endpoint there.

@@ -3,7 +3,7 @@
 //! Everything is asked of the view that is in force when it is asked. Endpoints are never reached
 //! through a waypoint, and prove their own identities, not merely one of the trust domain.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +17,7 @@ use ambit_dataplane::judgement::{wait_for_policies, wait_for_view};
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::Plane;
 use ambit_dataplane::tunnel::{self, Ask};
+use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{
@@ -24,7 +25,7 @@ use ambit_http::engine::position::{
 };
 use ambit_http::engine::record::{CheckedAs, Record};
 use ambit_model::Text;
-use ambit_model::authorize::Decision;
+use ambit_model::authorize::{Decision, Source};
 use ambit_model::choice::{By, RequestFlow};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
@@ -34,6 +35,7 @@ use ambit_model::http::head::{Client, RequestHead};
 use ambit_model::http::rule::Destination;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::http::table::RouteTable;
+use ambit_model::http::telemetry::{Spans, Telemetry};
 use ambit_model::http::traffic::{Balancing, TrafficPolicy};
 use ambit_model::http::warmup::WARM;
 use ambit_model::identity::Identity;
@@ -45,11 +47,13 @@ use ambit_model::workload::Workload;
 use ambit_words::error_chain;
 use rustc_hash::FxBuildHasher;
 
+use crate::access_log::{Entry, Passage};
 use crate::hello::{HELLO_TIMEOUT, ServerName};
 use crate::newcomers::Newcomers;
 use crate::originate::{Originators, Spoken};
+use crate::reports::Reports;
 use crate::shared::Shared;
-use crate::telemetry;
+use crate::telemetry::Remembered;
 
 /// What holds for a destination of which nothing is said.
 static NO_TRAFFIC: LazyLock<TrafficPolicy> = LazyLock::new(TrafficPolicy::default);
@@ -65,6 +69,7 @@ pub(crate) struct Here {
     turns: Cell<u64>,
     arrivals: Newcomers,
     originators: Originators,
+    remembered: RefCell<Remembered>,
 }
 
 /// How an endpoint is reached, and whether TLS is spoken with it.
@@ -88,6 +93,7 @@ pub(crate) struct Holds {
     http: Arc<ServiceHttp>,
     port: u16,
     namespace: Option<Text>,
+    shared: Arc<Shared>,
 }
 
 impl Here {
@@ -97,7 +103,19 @@ impl Here {
         let random = Cell::new(rand::random::<u64>() | 1);
         let turns = Cell::new(0);
         let (arrivals, originators) = (Newcomers::default(), Originators::default());
-        Self { shared, plane, served, own_service, own_name, random, turns, arrivals, originators }
+        let remembered = RefCell::default();
+        Self {
+            shared,
+            plane,
+            served,
+            own_service,
+            own_name,
+            random,
+            turns,
+            arrivals,
+            originators,
+            remembered,
+        }
     }
 
     fn view(&self) -> Arc<View> {
@@ -183,6 +201,44 @@ impl Here {
             RequestDecision::Ask { .. } => {
                 Some("an authorization provider is asked about requests alone".to_owned())
             }
+        }
+    }
+
+    /// A connection that is no HTTP has ended; `error` says why, if not by itself.
+    pub(crate) fn record_bytes(&self, passage: &Passage<'_>, error: Option<&str>) {
+        let view = self.view();
+        let (service, reports) = (self.asked(&view, passage.arrival), &self.shared.reports);
+        let service = service.map(|it| &**it);
+        let entry = Entry::of_connection(&reports.names, passage, service, error);
+        reports.log(self.telemetry(&view, passage.arrival), &entry);
+    }
+
+    /// The service that a client has asked for.
+    fn asked<'v>(&self, view: &'v View, arrival: &Arrival) -> Option<&'v Arc<Service>> {
+        let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
+        view.service_meant(network, arrival.destination.ip(), own)
+    }
+
+    /// What the control plane says of reports about requests to a destination.
+    fn telemetry<'v>(&self, view: &'v View, arrival: &Arrival) -> Option<&'v Telemetry> {
+        let name = self.name_of(view, arrival.destination)?;
+        view.http_service(&name).map(|http| &http.telemetry)
+    }
+
+    /// Who is told of requests.
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.shared.reports
+    }
+
+    /// A connection of this waypoint's own to a port of the mesh.
+    pub(crate) fn own_arrival(&self, port: u16) -> Arrival {
+        let (own, ip) = (&self.shared.own, self.shared.config.instance);
+        Arrival {
+            source: Source::new(Some(own.identity.clone()), ip),
+            workload: None,
+            client: SocketAddr::new(ip, 0),
+            destination: SocketAddr::new(ip, port),
+            scheme: Scheme::Http,
         }
     }
 
@@ -275,7 +331,8 @@ impl Position for Here {
         };
         let hold = |view: Arc<View>, http| {
             let namespace = arrival.source.identity().map(|it| it.namespace.clone());
-            Holds { view, http, port: destination.port(), namespace }
+            let shared = self.shared.clone();
+            Holds { view, http, port: destination.port(), namespace, shared }
         };
         let view = self.view();
         if let Some(http) = known(&view).filter(|http| is_whole(&view, http)) {
@@ -399,16 +456,19 @@ impl Position for Here {
 
     fn record(&self, arrival: &Rc<Arrival>, record: &Record) {
         let view = self.view();
-        let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
-        let asked = view.service_meant(network, arrival.destination.ip(), own);
+        let asked = self.asked(&view, arrival);
         let named = record.service.as_ref().and_then(|name| view.service(name));
-        let service = named.or(asked).map(|it| &**it);
-        self.shared.requests.count(arrival, record, service);
+        let service = named.or(asked);
+        let mut remembered = self.remembered.borrow_mut();
+        self.shared.requests.count(&mut remembered, arrival, record, service);
         self.shared.checks.count(&record.checks);
         for policy in record.dry_run.iter().filter_map(|denial| denial.policy()) {
             self.plane.mesh.metrics.dry_run_denial(policy);
         }
-        telemetry::log(arrival, record, service);
+        let reports = &self.shared.reports;
+        let service = service.map(|it| &**it);
+        let entry = Entry::of_request(&reports.names, arrival, record, service);
+        reports.tell(self.telemetry(&view, arrival), &entry, record);
     }
 }
 
@@ -490,6 +550,14 @@ impl Rules for Holds {
             Protocol::Http2 => Some(Version::Http2),
             Protocol::Detect | Protocol::Tcp | Protocol::Tls => None,
         }
+    }
+
+    fn spans(&self) -> Option<&Arc<Spans>> {
+        self.shared.reports.spans(&self.http.telemetry)
+    }
+
+    fn keeps_response(&self) -> bool {
+        self.shared.reports.reads_response(&self.http.telemetry)
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::checks::Checks;
 use crate::config::Config;
+use crate::reports::Reports;
 use crate::telemetry::Requests;
 
 /// What all threads share.
@@ -22,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) requests: Requests,
     /// Counters of questions to authorization services.
     pub(crate) checks: Checks,
+    /// Who is told of requests.
+    pub(crate) reports: Reports,
     /// Whether it is to end: no new connection is taken.
     pub(crate) stopping: watch::Sender<bool>,
 }

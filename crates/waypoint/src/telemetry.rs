@@ -1,15 +1,16 @@
-//! Request metrics with Istio's names, labels and buckets, and the access log.
+//! Request metrics with Istio's names, labels and buckets.
 //!
 //! What a client chooses never becomes a label. Label sets are bounded all the same: beyond the
-//! bound requests count for unknown clients.
+//! bound requests count for unknown clients. A thread remembers the series of what it has counted
+//! before (`series`), so that the next request like it makes no label.
 
-use std::net::SocketAddr;
+mod series;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use ambit_http::engine::position::Arrival;
-use ambit_http::engine::record::{Protocol, Record};
-use ambit_model::http::rule::Origin;
+use ambit_http::engine::record::Record;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_words::names::UNKNOWN_LABEL;
@@ -18,6 +19,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+
+pub(crate) use series::Remembered;
+use series::Series;
 
 /// Istio's buckets, of milliseconds and of bytes alike.
 const BUCKETS: [f64; 19] = [
@@ -87,6 +91,8 @@ type Histograms = Family<Labels, Histogram, Buckets>;
 /// Counters of requests.
 pub(crate) struct Requests {
     total: Family<Labels, Counter>,
+    request_messages: Family<Labels, Counter>,
+    response_messages: Family<Labels, Counter>,
     duration: Histograms,
     received: Histograms,
     sent: Histograms,
@@ -98,6 +104,8 @@ impl Default for Requests {
         let histograms = || Family::new_with_constructor(Buckets);
         Self {
             total: Family::default(),
+            request_messages: Family::default(),
+            response_messages: Family::default(),
             duration: histograms(),
             received: histograms(),
             sent: histograms(),
@@ -110,6 +118,10 @@ impl Requests {
     /// Shows them.
     pub(crate) fn register(&self, into: &mut Registry) {
         into.register("istio_requests", "Requests", self.total.clone());
+        let help = "Messages of gRPC that clients have sent";
+        into.register("istio_request_messages", help, self.request_messages.clone());
+        let help = "Messages of gRPC that clients were sent";
+        into.register("istio_response_messages", help, self.response_messages.clone());
         let mut histogram = |name: &str, help: &str, unit, it: &Histograms| {
             into.register_with_unit(name, help, unit, it.clone());
         };
@@ -120,8 +132,20 @@ impl Requests {
         histogram("istio_response", "Bodies of responses", Unit::Bytes, &self.sent);
     }
 
-    /// Counts one.
-    pub(crate) fn count(&self, arrival: &Arrival, record: &Record, service: Option<&Service>) {
+    /// Counts a request.
+    pub(crate) fn count(
+        &self,
+        remembered: &mut Remembered,
+        arrival: &Arrival,
+        record: &Record,
+        service: Option<&Arc<Service>>,
+    ) {
+        let series = || self.series(arrival, record, service.map(|it| &**it));
+        remembered.count(arrival, record, service, series);
+    }
+
+    /// The series of a request like this one.
+    fn series(&self, arrival: &Arrival, record: &Record, service: Option<&Service>) -> Series {
         let mut labels = labels(arrival, record, service);
         // Reading alone takes no lock for writing; most label sets are there.
         if self.total.get(&labels).is_none() {
@@ -131,11 +155,17 @@ impl Requests {
                 self.sets.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.total.get_or_create(&labels).inc();
-        let milliseconds = record.started.elapsed().as_secs_f64() * 1e3;
-        self.duration.get_or_create(&labels).observe(milliseconds);
-        self.received.get_or_create(&labels).observe(record.received_bytes as f64);
-        self.sent.get_or_create(&labels).observe(record.sent_bytes as f64);
+        let messages = || {
+            let request = self.request_messages.get_or_create(&labels).clone();
+            (request, self.response_messages.get_or_create(&labels).clone())
+        };
+        Series {
+            total: self.total.get_or_create(&labels).clone(),
+            duration: self.duration.get_or_create(&labels).clone(),
+            received: self.received.get_or_create(&labels).clone(),
+            sent: self.sent.get_or_create(&labels).clone(),
+            messages: record.is_grpc.then(messages),
+        }
     }
 }
 
@@ -196,106 +226,4 @@ fn labels(arrival: &Arrival, record: &Record, service: Option<&Service>) -> Labe
         response_flags: record.flags.letters(),
         connection_security_policy: "mutual_tls",
     }
-}
-
-/// Writes the access log's line of a request.
-pub(crate) fn log(arrival: &Arrival, record: &Record, service: Option<&Service>) {
-    let head = record.head.as_ref();
-    let field = |name: &str| {
-        let value = head.and_then(|head| head.values(name).next());
-        value.map(|value| String::from_utf8_lossy(value).into_owned())
-    };
-    let path = head.and_then(|head| head.path()).map(ambit_http::Path::as_str);
-    let protocol: Protocol = record.protocol;
-    tracing::event!(
-        target: "access",
-        tracing::Level::INFO,
-        method = head.map(|head| head.method().as_str()),
-        path,
-        protocol = protocol.as_str(),
-        response_code = record.status,
-        response_flags = record.flags.letters(),
-        reason = record.reason,
-        details = Some(&*record.details).filter(|text| !text.is_empty()),
-        bytes_received = record.received_bytes,
-        bytes_sent = record.sent_bytes,
-        duration = %format_args!("{}ms", record.started.elapsed().as_millis()),
-        upstream_service_time = record.upstream_time.map(|it| it.as_millis()),
-        attempts = record.attempts,
-        authority = head.map(|head| head.authority().as_str()),
-        user_agent = field("user-agent"),
-        request_id = field("x-request-id"),
-        src.addr = %arrival.client,
-        src.workload = arrival.workload.as_ref().map(|it| &*it.name),
-        src.identity = arrival.source.identity().map(tracing::field::display),
-        dst.addr = %arrival.destination,
-        dst.service = service.map(|it| &*it.key.hostname),
-        upstream_host = record.endpoint.as_ref().map(|it| tracing::field::display(it.address)),
-        route_name = record.route.as_ref().map(|it| tracing::field::display(route_name(it))),
-        allowed_by = record.allowed_by.as_ref().map(tracing::field::display),
-        ext_authz = checks(record),
-        dry_run = trial(record),
-        "request complete"
-    );
-}
-
-/// What authorization services have answered, as `PROVIDER=OUTCOME`.
-fn checks(record: &Record) -> Option<String> {
-    let said = record.checks.iter().map(|it| format!("{}={}", it.provider, it.outcome.as_str()));
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| said.join(","))
-}
-
-/// What policies on trial would have done.
-fn trial(record: &Record) -> Option<String> {
-    let said: Vec<String> = record.dry_run.iter().map(|it| format!("would be {it}")).collect();
-    (!said.is_empty()).then(|| said.join("; "))
-}
-
-/// A connection that is no HTTP, as the access log has it.
-pub(crate) struct Passage<'a> {
-    arrival: &'a Arrival,
-    started: Instant,
-    /// The endpoint that it went to, or should have.
-    pub(crate) endpoint: Option<SocketAddr>,
-    /// Where the rule that took it is written.
-    pub(crate) route: Option<&'a Origin>,
-    /// The host in its TLS handshake.
-    pub(crate) server_name: Option<&'a str>,
-    /// Bytes from and to the client.
-    pub(crate) bytes: (u64, u64),
-}
-
-impl<'a> Passage<'a> {
-    /// One that begins now.
-    pub(crate) fn new(arrival: &'a Arrival) -> Self {
-        let started = Instant::now();
-        Self { arrival, started, endpoint: None, route: None, server_name: None, bytes: (0, 0) }
-    }
-
-    /// Writes its line. `error` says why it ended, if it did not end by itself.
-    pub(crate) fn end(self, error: Option<&str>) {
-        let Self { arrival, bytes: (received, sent), .. } = self;
-        tracing::event!(
-            target: "access",
-            tracing::Level::INFO,
-            bytes_received = received,
-            bytes_sent = sent,
-            duration = %format_args!("{}ms", self.started.elapsed().as_millis()),
-            src.addr = %arrival.client,
-            src.workload = arrival.workload.as_ref().map(|it| &*it.name),
-            src.identity = arrival.source.identity().map(tracing::field::display),
-            dst.addr = %arrival.destination,
-            upstream_host = self.endpoint.map(tracing::field::display),
-            requested_server_name = self.server_name,
-            route_name = self.route.map(|it| tracing::field::display(route_name(it))),
-            error,
-            "connection complete"
-        );
-    }
-}
-
-/// The name of a rule in the access log.
-fn route_name(origin: &Origin) -> String {
-    format!("{}/{} rule {}", origin.namespace, origin.name, origin.index)
 }

@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bytes::Bytes;
 
 use ambit_model::Text;
+use ambit_model::http::access_log::FormatError;
 use ambit_model::http::matching::PatternError;
 use ambit_model::http::policy::TemplateError;
 use ambit_model::names::{NameError, NetworkAddress};
@@ -88,6 +89,9 @@ pub enum Problem {
     /// A regular expression cannot be used.
     #[error("{0}")]
     Pattern(PatternError),
+    /// A format of the access log cannot be used.
+    #[error("{0}")]
+    Format(FormatError),
     /// A path template cannot be used.
     #[error("{0}")]
     Template(TemplateError),

@@ -11,10 +11,9 @@ use http::HeaderName;
 
 mod baggage;
 pub mod proxy_protocol;
-mod trace;
 
+pub use ambit_model::trace::TraceParent;
 pub use baggage::Baggage;
-pub use trace::TraceParent;
 
 /// Describes the workload that sends the header.
 pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");

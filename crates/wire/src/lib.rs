@@ -16,6 +16,7 @@
 //! | [`xds::retained`] | what a proxy keeps across restarts: `Retained`, `Snapshot`, `Delta` |
 //! | [`xds::node`] | the client's introduction: `ProxyNode` |
 //! | [`admin`] | the answers of control and proxies to their administrators, as JSON |
+//! | [`access_log`] | JSON formats of the access log |
 //! | [`ca`] | certificate requests |
 //! | [`capture`] | why a pod is not captured |
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
@@ -23,6 +24,7 @@
 //! | [`ext_authz`] | questions to authorization services, and their answers |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
 
+pub mod access_log;
 pub mod admin;
 pub mod ca;
 pub mod capture;

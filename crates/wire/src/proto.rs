@@ -95,3 +95,8 @@ pub mod ambit {
         tonic::include_proto!("ambit.snapshot");
     }
 }
+
+/// What is sent to a collector of OpenTelemetry.
+pub mod opentelemetry {
+    tonic::include_proto!("opentelemetry");
+}

@@ -2,7 +2,7 @@
 //!
 //! | step | function |
 //! |---|---|
-//! | the path is normalised, the client is named | [`Exchange::prepare`] |
+//! | the path is normalised, the client is named, the trace is continued | [`Exchange::prepare`] |
 //! | authorization services are asked | [`Exchange::consult`] |
 //! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
@@ -21,6 +21,7 @@ mod consulted;
 mod mirror;
 mod room;
 mod session;
+mod trace;
 mod watch;
 
 use consulted::Consulted;
@@ -203,7 +204,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         // Before routes and policies read what a client claims of itself.
         let id = || request_id(&self.engine.position);
         let own_name = self.engine.position.own_name();
-        filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)
+        filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)?;
+        self.trace()
     }
 
     /// Verifies the request's tokens, which routes and policies may then ask for.
@@ -338,6 +340,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         prefix_len: Option<usize>,
     ) -> Result<(), Ended> {
         let head = &mut self.head;
+        if rewrite.path.is_some() {
+            self.record.original_path = head.path().map(|path| path.as_str().into());
+        }
         filters::rewrite(head, rewrite, prefix_len, self.engine.settings.normalisation)
             .and_then(|()| filters::change_request(head, &rule.request_headers))
             .and_then(|()| filters::change_request(head, &backend.request_headers))

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::engine::messages::Messages;
 use crate::fields::Fields;
 use crate::refused::Refused;
 
@@ -86,8 +87,31 @@ pub(crate) trait Sink {
 pub(crate) struct Tally {
     /// Bytes of the body.
     pub(crate) bytes: Cell<u64>,
+    /// Messages in it, if it is gRPC.
+    pub(crate) messages: Option<Cell<Messages>>,
     /// The status of gRPC in the trailers.
     pub(crate) grpc_status: Cell<Option<u32>>,
+}
+
+impl Tally {
+    /// Nothing has moved yet.
+    pub(crate) fn new(is_grpc: bool) -> Self {
+        Self { messages: is_grpc.then(Cell::default), ..Self::default() }
+    }
+
+    fn count(&self, data: &[u8]) {
+        self.bytes.set(self.bytes.get() + data.len() as u64);
+        if let Some(messages) = &self.messages {
+            let mut passed = messages.get();
+            passed.pass(data);
+            messages.set(passed);
+        }
+    }
+
+    /// Messages of gRPC.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.as_ref().map_or(0, |it| it.get().begun())
+    }
 }
 
 /// Writes what is pending; if nothing is, waits until nobody reads any more.
@@ -134,7 +158,7 @@ pub(crate) async fn pump(
         };
         match piece {
             Some(Piece::Data(data)) => {
-                moved.bytes.set(moved.bytes.get() + data.len() as u64);
+                moved.count(&data);
                 sink.put(data);
             }
             Some(Piece::Trailers(fields)) => {

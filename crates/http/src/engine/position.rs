@@ -17,6 +17,7 @@ use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::table::RouteTable;
+use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::workload::Workload;
 
@@ -56,6 +57,10 @@ pub trait Rules {
     fn traffic(&self, destination: &Goal<'_>) -> &TrafficPolicy;
     /// The version of HTTP that a destination's port speaks, if that is declared.
     fn version(&self, destination: &Goal<'_>) -> Option<Version>;
+    /// How requests are traced, if they are.
+    fn spans(&self) -> Option<&Arc<Spans>>;
+    /// Whether the record is to have the fields of the response.
+    fn keeps_response(&self) -> bool;
 }
 
 /// The version of HTTP towards endpoints.

@@ -8,9 +8,12 @@ use std::time::Duration;
 use ambit_model::Text;
 use ambit_model::authorize::{Denial, RuleName};
 use ambit_model::http::rule::Origin;
+use ambit_model::http::telemetry::Spans;
+use ambit_model::trace::TraceParent;
 use ambit_model::workload::Workload;
 use tokio::time::Instant;
 
+use crate::fields::Fields;
 use crate::head::RequestHead;
 
 /// Istio's letters for what went wrong, as far as a proxy says it.
@@ -142,6 +145,17 @@ impl CheckedAs {
     }
 }
 
+/// The span that a request is.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// Its trace, its own id, and whether it is recorded.
+    pub own: TraceParent,
+    /// The span that it is a part of, unless it begins the trace.
+    pub parent: Option<u64>,
+    /// How it is traced.
+    pub spans: Arc<Spans>,
+}
+
 /// The facts about one request.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -177,6 +191,8 @@ pub struct Record {
     pub received_bytes: u64,
     /// Bytes of the response's body.
     pub sent_bytes: u64,
+    /// Messages of gRPC in the request and in the response.
+    pub messages: (u64, u64),
     /// From the last attempt to the response's head.
     pub upstream_time: Option<Duration>,
     /// The authorization services that were asked, in order.
@@ -185,10 +201,17 @@ pub struct Record {
     pub audits: Vec<RuleName>,
     /// What policies on trial would deny.
     pub dry_run: Vec<Denial>,
+    /// The path as it came, if the route has changed it.
+    pub original_path: Option<Text>,
+    /// The fields of the response, where [`crate::engine::position::Rules`] asks for them.
+    pub response: Option<Fields>,
+    /// The span, where requests are traced.
+    pub traced: Option<Traced>,
 }
 
 impl Record {
-    pub(crate) fn new(protocol: Protocol) -> Self {
+    /// A request whose head has just been read.
+    pub fn new(protocol: Protocol) -> Self {
         Self {
             started: Instant::now(),
             protocol,
@@ -206,10 +229,14 @@ impl Record {
             attempts: 0,
             received_bytes: 0,
             sent_bytes: 0,
+            messages: (0, 0),
             upstream_time: None,
             checks: Vec::new(),
             audits: Vec::new(),
             dry_run: Vec::new(),
+            original_path: None,
+            response: None,
+            traced: None,
         }
     }
 }

@@ -11,4 +11,5 @@ mod limits;
 mod paths;
 mod pools;
 mod routes;
+mod tracing;
 mod world;

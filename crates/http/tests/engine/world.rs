@@ -23,6 +23,7 @@ use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
 };
 use ambit_model::http::table::RouteTable;
+use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -52,6 +53,7 @@ pub(crate) struct World {
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) random: RefCell<u64>,
+    pub(crate) spans: RefCell<Option<Arc<Spans>>>,
     /// Counts changes of `denies`.
     pub(crate) policies: tokio::sync::watch::Sender<u64>,
 }
@@ -65,6 +67,7 @@ pub(crate) struct Holds {
     authorizers: BTreeMap<Text, Arc<Authorizer>>,
     world: Rc<World>,
     traffic: TrafficPolicy,
+    spans: Option<Arc<Spans>>,
 }
 
 impl Rules for Holds {
@@ -107,6 +110,14 @@ impl Rules for Holds {
     fn version(&self, _: &Goal<'_>) -> Option<Version> {
         *self.world.version.borrow()
     }
+
+    fn spans(&self) -> Option<&Arc<Spans>> {
+        self.spans.as_ref()
+    }
+
+    fn keeps_response(&self) -> bool {
+        self.spans.is_some()
+    }
 }
 
 impl Position for Place {
@@ -119,7 +130,8 @@ impl Position for Place {
         let authentication = self.0.authentication.borrow().clone();
         let table = RouteTable::new(rules);
         let authorizers = self.0.authorizers.borrow().clone();
-        Some(Holds { table, authentication, authorizers, world: self.0.clone(), traffic })
+        let spans = self.0.spans.borrow().clone();
+        Some(Holds { table, authentication, authorizers, world: self.0.clone(), traffic, spans })
     }
 
     async fn policies_changed(&self, version: u64) {

@@ -335,6 +335,20 @@ impl Fraction {
     /// All of them.
     pub const ALL: Self = Self { numerator: 1, denominator: 1 };
 
+    /// So many per cent, to a ten-thousandth; nothing outside of 0 to 100.
+    pub fn percent(percent: f64) -> Option<Self> {
+        const DENOMINATOR: u32 = 1_000_000;
+        let is_part = (0.0..=100.0).contains(&percent);
+        let parts = (percent / 100.0 * f64::from(DENOMINATOR)).round();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "up to a million"
+        )]
+        let numerator = parts as u32;
+        is_part.then_some(Self { numerator, denominator: DENOMINATOR })
+    }
+
     /// Draws whether one request belongs to this part. `random_below` answers a number below its
     /// argument.
     pub fn draw(self, random_below: impl FnOnce(u64) -> u64) -> bool {

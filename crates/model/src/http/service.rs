@@ -13,6 +13,7 @@ use crate::http::authorizer::Authorizer;
 use crate::http::bytes::{self, BytesRoutes, BytesTable};
 use crate::http::rule::{Action, Destination, RouteKind, Rule};
 use crate::http::table::RouteTable;
+use crate::http::telemetry::Telemetry;
 use crate::http::traffic::TrafficPolicy;
 use crate::names::{PolicyName, ServiceName};
 
@@ -39,6 +40,8 @@ pub struct ServiceHttp {
     pub traffic: Traffic,
     /// Parts of its endpoints, by the names that a DestinationRule gives them.
     pub subsets: BTreeMap<Text, Subset>,
+    /// What is told of the requests to it.
+    pub telemetry: Telemetry,
 }
 
 /// The routes of a service's requests.
@@ -93,6 +96,7 @@ impl ServiceHttp {
             authentication: Authentication::default(),
             traffic: Traffic::default(),
             subsets: BTreeMap::new(),
+            telemetry: Telemetry::default(),
         }
     }
 

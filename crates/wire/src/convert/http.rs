@@ -24,6 +24,7 @@ mod nearness;
 mod policy;
 mod rule;
 mod service;
+mod telemetry;
 mod traffic;
 
 /// Reads an encoded service.

@@ -286,7 +286,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     ) -> Carried {
         let is_upgrade = self.framing.upgrade.is_some();
         let idle = self.engine.settings.stream_idle_timeout;
-        let terms = Terms { until, idle, is_upgrade, counts: Counts::default() };
+        let terms = Terms { until, idle, is_upgrade, counts: Counts::new(self.record.is_grpc) };
         let judged = (self.judged.as_ref(), self.token.as_ref());
         let version = self.rules.policies_version();
         let passes = |it: &Custom, rules: &P::Rules| self.consulted.still_passes(it, rules);
@@ -300,7 +300,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Some((cors, cors::allowed_origin(cors, &self.head.fields)?))
         });
         let session = plan.changes.rule.and_then(|it| it.session.as_ref());
-        let (status, grpc_status) = (std::cell::Cell::new(0), std::cell::Cell::new(None));
+        let keeps_response = self.rules.keeps_response();
+        let heard = std::cell::RefCell::new((0, None, None));
         let decide = |head: &mut ResponseHead| {
             let grpc = grpc_status_of(&head.fields);
             let why = Why::Status(head.status.code(), grpc);
@@ -328,8 +329,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 let put = head.fields.append(name.as_str(), value.as_bytes());
                 put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
             }
-            status.set(head.status.code());
-            grpc_status.set(grpc);
+            let fields = keeps_response.then(|| head.fields.clone());
+            heard.replace((head.status.code(), grpc, fields));
             // There is no other attempt: nothing more is kept for one.
             whole.set(false);
             Ok(true)
@@ -339,11 +340,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let carried = carry(body, respond, up, down, &terms, decide, denied).await;
         let counts = &terms.counts;
         self.reserved = reserved.into_inner();
-        self.record.status = status.get();
-        self.record.grpc_status = grpc_status.get().or(counts.sent.grpc_status.get());
-        self.record.received_bytes = counts.received.bytes.get();
-        self.record.sent_bytes = counts.sent.bytes.get();
-        self.record.upstream_time = counts.upstream_time.get();
+        let (status, grpc_status, response) = heard.into_inner();
+        (self.record.status, self.record.response) = (status, response);
+        self.record.grpc_status = grpc_status.or(counts.sent.grpc_status.get());
+        counts.note(&mut self.record);
         carried
     }
 

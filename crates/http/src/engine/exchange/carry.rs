@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::engine::piece::{Broken, Sink, Source, Stopped, Tally, grpc_status, pump};
 use crate::engine::quiet::quiet;
+use crate::engine::record::Record;
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
 use crate::engine::upstream::heard::Heard;
@@ -44,7 +45,7 @@ pub(super) enum Carried {
 }
 
 /// What is counted on the way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Counts {
     pub(super) received: Tally,
     pub(super) sent: Tally,
@@ -53,6 +54,19 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    pub(super) fn new(is_grpc: bool) -> Self {
+        let (received, sent) = (Tally::new(is_grpc), Tally::new(is_grpc));
+        Self { received, sent, upstream_time: Cell::default() }
+    }
+
+    /// Notes them in the record.
+    pub(super) fn note(&self, record: &mut Record) {
+        record.received_bytes = self.received.bytes.get();
+        record.sent_bytes = self.sent.bytes.get();
+        record.messages = (self.received.messages(), self.sent.messages());
+        record.upstream_time = self.upstream_time.get();
+    }
+
     fn bytes(&self) -> u64 {
         self.received.bytes.get() + self.sent.bytes.get()
     }

@@ -93,14 +93,14 @@ pub(super) fn origin_message(origin: &Origin) -> proto::Origin {
     }
 }
 
-fn fraction(message: proto::Fraction) -> Result<Fraction, ConvertError> {
+pub(super) fn fraction(message: proto::Fraction) -> Result<Fraction, ConvertError> {
     if message.denominator == 0 {
         return Err(ConvertError::new("denominator", Problem::ZeroDenominator));
     }
     Ok(Fraction { numerator: message.numerator, denominator: message.denominator })
 }
 
-fn fraction_message(fraction: Fraction) -> proto::Fraction {
+pub(super) fn fraction_message(fraction: Fraction) -> proto::Fraction {
     proto::Fraction { numerator: fraction.numerator, denominator: fraction.denominator }
 }
 

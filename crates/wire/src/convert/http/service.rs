@@ -11,7 +11,7 @@ use ambit_model::names::{PolicyName, ServiceName};
 use super::super::{ConvertError, Problem, each, known, port, text};
 use super::{
     authentication, authorizer, by_name, connections, inner, optional, optional_string,
-    optional_text, rule, strings, traffic,
+    optional_text, rule, strings, telemetry, traffic,
 };
 use crate::proto::ambit::http as proto;
 
@@ -39,6 +39,8 @@ impl TryFrom<proto::Service> for ServiceHttp {
             },
             traffic: inner("traffic", message.traffic, traffic::traffic)?,
             subsets: by_name("subsets", message.subsets, subset)?,
+            telemetry: optional("telemetry", message.telemetry, telemetry::telemetry)?
+                .unwrap_or_default(),
         })
     }
 }
@@ -57,6 +59,7 @@ impl From<&ServiceHttp> for proto::Service {
             jwt_problem: optional_string(&it.authentication.problem),
             traffic: Some(traffic::traffic_message(&it.traffic)),
             subsets: it.subsets.iter().map(subset_message).collect(),
+            telemetry: telemetry::message(&it.telemetry),
         }
     }
 }

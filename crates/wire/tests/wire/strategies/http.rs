@@ -31,9 +31,11 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+mod telemetry;
+
 use super::{account, net, policy_name, service_name, text, text_match, word};
 
-fn duration() -> impl Strategy<Value = Duration> {
+pub(super) fn duration() -> impl Strategy<Value = Duration> {
     (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(s, ns)| Duration::new(s, ns))
 }
 
@@ -45,7 +47,7 @@ fn status() -> impl Strategy<Value = u16> {
     100..1000_u16
 }
 
-fn fraction() -> impl Strategy<Value = Fraction> {
+pub(super) fn fraction() -> impl Strategy<Value = Fraction> {
     (any::<u32>(), 1..=u32::MAX)
         .prop_map(|(numerator, denominator)| Fraction { numerator, denominator })
 }
@@ -359,6 +361,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         authentication(),
         traffic(),
         btree_map(word(), subset, 0..3),
+        telemetry::telemetry(),
     )
         .prop_map(
             |(
@@ -369,6 +372,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                 authentication,
                 traffic,
                 subsets,
+                telemetry,
             )| {
                 ServiceHttp {
                     service,
@@ -380,6 +384,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                     authentication,
                     traffic,
                     subsets,
+                    telemetry,
                 }
             },
         )

@@ -1,0 +1,99 @@
+//! The series that a thread's requests count for, remembered.
+//!
+//! What makes a request's labels repeats: the two workloads, the service, the status and the flags.
+//! They are compared by their places in the view, which are held meanwhile, so that no other
+//! description can come to lie there.
+
+use std::ptr;
+use std::sync::Arc;
+
+use ambit_http::engine::position::Arrival;
+use ambit_http::engine::record::{Flags, Record};
+use ambit_model::identity::Identity;
+use ambit_model::service::Service;
+use ambit_model::workload::Workload;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+use rustc_hash::FxHashMap;
+
+/// Series that a thread remembers; beyond that it begins anew.
+const MAX_REMEMBERED: usize = 4096;
+
+/// What a request counts for.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    pub(super) total: Counter,
+    pub(super) duration: Histogram,
+    pub(super) received: Histogram,
+    pub(super) sent: Histogram,
+    /// Of gRPC alone, of requests and of responses.
+    pub(super) messages: Option<(Counter, Counter)>,
+}
+
+impl Series {
+    fn count(&self, record: &Record) {
+        self.total.inc();
+        self.duration.observe(record.started.elapsed().as_secs_f64() * 1e3);
+        self.received.observe(record.received_bytes as f64);
+        self.sent.observe(record.sent_bytes as f64);
+        if let Some((requests, responses)) = &self.messages {
+            requests.inc_by(record.messages.0);
+            responses.inc_by(record.messages.1);
+        }
+    }
+}
+
+/// What makes the labels of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    source: *const Workload,
+    /// The client's identity, where the mesh does not know its workload.
+    identity: Option<Identity>,
+    destination: *const Workload,
+    service: *const Service,
+    is_grpc: bool,
+    status: u16,
+    grpc_status: Option<u32>,
+    flags: Flags,
+}
+
+/// What a key points to.
+type Held = (Option<Arc<Workload>>, Option<Arc<Workload>>, Option<Arc<Service>>);
+
+/// The series that one thread remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered(FxHashMap<Key, (Series, Held)>);
+
+impl Remembered {
+    /// Counts a request; `find` answers the series of one that is not remembered.
+    pub(crate) fn count(
+        &mut self,
+        arrival: &Arrival,
+        record: &Record,
+        service: Option<&Arc<Service>>,
+        find: impl FnOnce() -> Series,
+    ) {
+        let source = arrival.workload.as_ref();
+        let destination = record.endpoint.as_ref().and_then(|it| it.workload.as_ref());
+        let identity = if source.is_some() { None } else { arrival.source.identity().cloned() };
+        let key = Key {
+            source: source.map_or(ptr::null(), Arc::as_ptr),
+            identity,
+            destination: destination.map_or(ptr::null(), Arc::as_ptr),
+            service: service.map_or(ptr::null(), Arc::as_ptr),
+            is_grpc: record.is_grpc,
+            status: record.status,
+            grpc_status: record.grpc_status,
+            flags: record.flags,
+        };
+        if let Some((series, _)) = self.0.get(&key) {
+            return series.count(record);
+        }
+        if self.0.len() >= MAX_REMEMBERED {
+            self.0.clear();
+        }
+        let series = find();
+        series.count(record);
+        self.0.insert(key, (series, (source.cloned(), destination.cloned(), service.cloned())));
+    }
+}
