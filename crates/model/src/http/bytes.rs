@@ -102,7 +102,7 @@ impl BytesTable {
 
 impl Compile<BytesRule> for BytesTable {
     fn compile<'a>(rules: impl Iterator<Item = &'a Arc<BytesRule>> + Clone) -> Option<Self> {
-        let mut entries: Vec<Entry> = rules.flat_map(|rule| entries(rule)).collect();
+        let mut entries: Vec<Entry> = rules.flat_map(entries).collect();
         entries.sort_by_cached_key(|(wanted, rule)| place(wanted, &rule.origin));
         (!entries.is_empty()).then_some(Self { entries })
     }

@@ -396,7 +396,7 @@ mod tests {
         let (is_dry_run, rules) = (false, vec![rule.clone()]);
         let allow = RequestPolicy { key, action: Action::Allow, is_dry_run, rules };
         let deny = RequestPolicy { action: Action::Deny, ..allow.clone() };
-        assert_eq!(allow.for_bytes(true).rules, [rule.clone()]);
+        assert_eq!(allow.for_bytes(true).rules, std::slice::from_ref(&rule));
         assert_eq!(deny.for_bytes(true).rules, [rule]);
         assert_eq!(allow.for_bytes(false).rules, []);
         assert_eq!(deny.for_bytes(false).rules, [RequestRule::default()]);

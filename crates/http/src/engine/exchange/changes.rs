@@ -148,7 +148,7 @@ mod tests {
             set("e", "2", Change::SetIfPresent),
         ];
         change_request(&mut request, &["Cookie".to_owned()], &changes).expect("valid");
-        assert_eq!(text(&request), "b=1 c=1 A=2 b=2 d=2");
+        assert_eq!(text(&request), "A=2 b=1 c=1 b=2 d=2");
     }
 
     #[test]

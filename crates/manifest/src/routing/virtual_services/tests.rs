@@ -403,7 +403,7 @@ fn a_route_of_connections_that_is_wrong_refuses() {
         let spec = json!({"hosts": ["web"], kind: [route]});
         let (rules, remarks) = connections_at(&spec, 80);
         let at = format!("spec.{kind}[0].{at}");
-        assert_eq!(remarks, [at.clone()], "{spec}");
+        assert_eq!(remarks, std::slice::from_ref(&at), "{spec}");
         assert!(rules[0].contains(&format!("to refused 1: {at}")), "{rules:?}");
     }
 }
