@@ -30,7 +30,7 @@ use crate::matching::text;
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
-pub use self::authentication::{authentication, authentication_targets};
+pub use self::authentication::{authentication, authentication_problem, authentication_targets};
 pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};
 
@@ -125,6 +125,7 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
             },
             rules,
             dry_run: is_dry_run(policy),
+            is_of_waypoints: targets(spec).next().is_none() && !selects(spec),
         }),
         condition: verdict(problems, reading),
     }

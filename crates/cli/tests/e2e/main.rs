@@ -39,4 +39,5 @@ mod size;
 mod stray;
 mod transfer;
 mod waypoint;
+mod waypoints;
 mod ztunnel;

@@ -22,10 +22,10 @@ use ambit_model::view::View;
 use ambit_model::workload::GatewayDestination;
 use k8s_openapi::api::core::v1::Service;
 
-use super::Mesh;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
+use super::{Mesh, attached};
 
 /// Ports of protocols in which the server speaks first. Where nothing is declared they are bytes.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
@@ -136,9 +136,12 @@ pub(crate) fn conditions(
     let all = routing::conditions(routing);
     let of_parent = |parent: &Parent<'_>| {
         let mut conditions = all.clone();
-        if let Err(why) = attaches(store, routing, parent) {
-            conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
-            conditions.insert(0, routing::without_parent(why));
+        match attaches(store, routing, parent) {
+            Ok(()) => conditions.push(attached::resolved_waypoints(store, &parent_name(parent))),
+            Err(why) => {
+                conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
+                conditions.insert(0, routing::without_parent(why));
+            }
         }
         (parent.written.clone(), conditions)
     };

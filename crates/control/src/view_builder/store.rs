@@ -43,6 +43,8 @@ use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::Event;
 
+pub(crate) use self::naming::Binding;
+
 /// All objects of the registry that matter to the view.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
