@@ -6,7 +6,6 @@
 //! meanings are istiod's, except where a policy would fail open (see [`policy`]). Nothing here
 //! reads a file or a clock, or uses the network.
 
-pub(crate) mod attached;
 mod authorizers;
 mod destination_rules;
 mod entries;
@@ -197,7 +196,7 @@ impl Builder {
             Some(why) => ("False", "Invalid", format!("{why}: what its rules match is refused")),
             None => ("True", "Accepted", format!("waypoints ask the provider {}", provider.name)),
         };
-        Some(StatusCondition { kind: attached::WAYPOINT_ACCEPTED, status, reason, message })
+        Some(StatusCondition { kind: policy::WAYPOINT_ACCEPTED, status, reason, message })
     }
 
     /// What a route means.

@@ -37,6 +37,9 @@ pub use self::sources::{NamedNamespace, named_namespaces};
 /// Annotation that puts a policy on trial.
 const DRY_RUN: &str = "istio.io/dry-run";
 
+/// The type of the condition that says whether waypoints enforce a policy; istiod's for the same.
+pub const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
+
 /// A condition of an object's status, as Kubernetes writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StatusCondition {

@@ -202,8 +202,8 @@ impl View {
         }
     }
 
-    /// What the waypoint that the destination names has judged before, or the denial of a connection
-    /// that goes around it.
+    /// What the waypoint that the destination names has judged before, or the denial of a
+    /// connection that goes around it.
     ///
     /// A waypoint judges what comes to a service by the policies of that service's namespace, which
     /// is the workload's too. What comes to the workload itself it judges by those of its own.

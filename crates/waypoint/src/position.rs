@@ -486,8 +486,8 @@ impl Rules for Holds {
     }
 }
 
-/// Why a connection that is no HTTP may not go to a service at an address by what holds there, if it
-/// may not.
+/// Why a connection that is no HTTP may not go to a service at an address by what holds there, if
+/// it may not.
 fn denied_as_bytes(
     holds: &Holds,
     http: &ServiceHttp,

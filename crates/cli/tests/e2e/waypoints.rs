@@ -8,7 +8,10 @@ apiVersion: v1
 kind: Namespace
 metadata:
   name: app
-  labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: one, istio.io/use-waypoint-canary: two}
+  labels:
+    istio.io/dataplane-mode: ambient
+    istio.io/use-waypoint: one
+    istio.io/use-waypoint-canary: two
   annotations: {istio.io/use-waypoint-canary-weight: \"SHARE\"}
 ";
 /// A policy that only requests can be judged by, for the whole namespace; it names no waypoint.

@@ -6,7 +6,8 @@ use ambit_manifest::{Kind, ObjectName};
 use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT_CANARY;
 
-use crate::view_builder::attached::{self, Fronted, RESOLVED_WAYPOINTS};
+use crate::attached::{self, Fronted};
+use crate::view_builder::http_services::RESOLVED_WAYPOINTS;
 use crate::view_builder::routes::parent_name;
 use crate::view_builder::{Builder, http_services};
 

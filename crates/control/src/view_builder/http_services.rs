@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::ServiceEntry;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::{GrantFrom, ParentRef};
@@ -22,13 +23,17 @@ use ambit_model::view::View;
 use ambit_model::workload::GatewayDestination;
 use k8s_openapi::api::core::v1::Service;
 
+use super::Mesh;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
-use super::{Mesh, attached};
 
 /// Ports of protocols in which the server speaks first. Where nothing is declared they are bytes.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
+
+/// The type of the condition of a route's parent that says whether a waypoint routes by it;
+/// istiod's for the same.
+pub(crate) const RESOLVED_WAYPOINTS: &str = "ResolvedWaypoints";
 
 /// What is there for routes to refer to.
 pub(super) struct Present<'a> {
@@ -137,7 +142,7 @@ pub(crate) fn conditions(
     let of_parent = |parent: &Parent<'_>| {
         let mut conditions = all.clone();
         match attaches(store, routing, parent) {
-            Ok(()) => conditions.push(attached::resolved_waypoints(store, &parent_name(parent))),
+            Ok(()) => conditions.push(resolved_waypoints(store, &parent_name(parent))),
             Err(why) => {
                 conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
                 conditions.insert(0, routing::without_parent(why));
@@ -146,6 +151,23 @@ pub(crate) fn conditions(
         (parent.written.clone(), conditions)
     };
     route.parents().iter().map(of_parent).collect()
+}
+
+/// Whether a waypoint reads the requests to a parent of a route. Without one nobody does.
+fn resolved_waypoints(store: &Store, parent: &ParentName) -> StatusCondition {
+    let kind = RESOLVED_WAYPOINTS;
+    match store.waypoint_of(parent) {
+        Ok(waypoint) => {
+            let message = format!("the waypoint {waypoint} routes by it");
+            StatusCondition { kind, status: "True", reason: "ResolvedWaypoints", message }
+        }
+        Err(why) => {
+            let unbound = store.binding(parent).and_then(|it| it.bound.err());
+            let reason = unbound.map_or("MissingUseWaypointLabel", Unbound::reason);
+            let message = format!("nobody routes by it: {why}");
+            StatusCondition { kind, status: "False", reason, message }
+        }
+    }
 }
 
 /// Whether a route has anything to route at a parent; an error says why not.

@@ -501,7 +501,7 @@ impl Store {
     }
 
     /// The Kubernetes Service.
-    pub(super) fn service(&self, name: &ObjectName) -> Option<&ServiceRecord> {
+    pub(crate) fn service(&self, name: &ObjectName) -> Option<&ServiceRecord> {
         self.services.get(name)
     }
 

@@ -113,6 +113,20 @@ impl Store {
         Some(Binding { waypoint, bound, canary: self.gateways.canary(&naming, shares) })
     }
 
+    /// The waypoint that reads the requests to a Service or ServiceEntry, or why none does.
+    pub(crate) fn waypoint_of(&self, parent: &ParentName) -> Result<String, String> {
+        let Some(binding) = self.binding(parent) else {
+            return Err(format!("neither it nor its namespace has the label {USE_WAYPOINT}"));
+        };
+        let waypoint = format!("{}/{}", binding.waypoint.namespace, binding.waypoint.name);
+        match binding.bound {
+            Ok(()) => Ok(waypoint),
+            Err(unbound) => {
+                Err(format!("the waypoint {waypoint} {}; {}", unbound.what(), unbound.remedy()))
+            }
+        }
+    }
+
     /// The waypoint that a WorkloadEntry names.
     pub(crate) fn binding_of_workload(&self, name: &ObjectName) -> Option<Binding> {
         let record = self.namespace(&name.namespace);

@@ -4,7 +4,7 @@ use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routing::ParentKind;
 
 use super::*;
-use crate::view_builder::attached::{self, Fronted};
+use crate::attached::{self, Fronted};
 
 fn gateway(name: &str, traffic: &str) -> Event {
     let labels = json!({"istio.io/waypoint-for": traffic});

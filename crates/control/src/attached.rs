@@ -1,27 +1,17 @@
-//! What becomes at waypoints of what is attached to objects: policies and routes.
-//!
-//! A policy says it in the condition `WaypointAccepted`, under Istio's reasons, in one for all of
-//! its targets. A route says it in the condition `ResolvedWaypoints` of each parent: without a
-//! waypoint nobody reads its requests. Nothing here decides anything; it says what is decided.
+//! What becomes of policies at waypoints: condition `WaypointAccepted`, under Istio's reasons, one
+//! for all targets. Nothing here decides anything; it says what is decided.
 
 use std::collections::BTreeSet;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::istio::{AuthorizationPolicy, RequestAuthentication};
-use ambit_manifest::policy::{self, StatusCondition, Target, Unenforceable};
+use ambit_manifest::policy::{self, StatusCondition, Target, Unenforceable, WAYPOINT_ACCEPTED};
 use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
 use ambit_model::workload::GatewayDestination;
-use ambit_words::labels::USE_WAYPOINT;
 
-use super::Builder;
-use super::routes::ParentName;
-use super::store::{Store, selector};
-
-/// The type of a policy's condition; istiod's for the same.
-pub(crate) const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
-/// The type of the condition of a route's parent; istiod's for the same.
-pub(crate) const RESOLVED_WAYPOINTS: &str = "ResolvedWaypoints";
+use crate::view_builder::Builder;
+use crate::view_builder::store::{Store, selector};
 
 /// The namespaces in which a service has a waypoint.
 pub(crate) struct Fronted(BTreeSet<Text>);
@@ -166,7 +156,7 @@ fn of_parent(store: &Store, kind: ParentKind, name: &ObjectName) -> Bound {
     };
     let full = format!("{}/{}", name.namespace, name.name);
     let object = format!("{kind_of}.{group}:{full}");
-    let (reason, message) = match waypoint_of(store, &(kind, name.clone())) {
+    let (reason, message) = match store.waypoint_of(&(kind, name.clone())) {
         Ok(waypoint) => ("Accepted", format!("bound to {waypoint}")),
         Err(_) if !is_there => ("TargetNotFound", format!("{kind_of} {full} was not found")),
         Err(why) => {
@@ -174,37 +164,4 @@ fn of_parent(store: &Store, kind: ParentKind, name: &ObjectName) -> Bound {
         }
     };
     Bound { object, reason, message }
-}
-
-/// The waypoint that reads the requests to a parent, or why none does.
-fn waypoint_of(store: &Store, parent: &ParentName) -> Result<String, String> {
-    let Some(binding) = store.binding(parent) else {
-        return Err(format!("neither it nor its namespace has the label {USE_WAYPOINT}"));
-    };
-    let waypoint = format!("{}/{}", binding.waypoint.namespace, binding.waypoint.name);
-    match binding.bound {
-        Ok(()) => Ok(waypoint),
-        Err(unbound) => {
-            Err(format!("the waypoint {waypoint} {}; {}", unbound.what(), unbound.remedy()))
-        }
-    }
-}
-
-/// Whether a waypoint reads the requests to a parent of a route.
-pub(super) fn resolved_waypoints(store: &Store, parent: &ParentName) -> StatusCondition {
-    let kind = RESOLVED_WAYPOINTS;
-    match (waypoint_of(store, parent), store.binding(parent)) {
-        (Ok(waypoint), _) => {
-            let message = format!("the waypoint {waypoint} routes by it");
-            StatusCondition { kind, status: "True", reason: "ResolvedWaypoints", message }
-        }
-        (Err(why), binding) => {
-            let reason = match binding.and_then(|it| it.bound.err()) {
-                Some(unbound) => unbound.reason(),
-                None => "MissingUseWaypointLabel",
-            };
-            let message = format!("nobody routes by it: {why}");
-            StatusCondition { kind, status: "False", reason, message }
-        }
-    }
 }
