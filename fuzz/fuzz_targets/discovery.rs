@@ -43,11 +43,8 @@ type Input<'a, 'b> = &'a mut Unstructured<'b>;
 const NAMES: [&str; 8] =
     ["*", "w0", "w1", "n/1.1.1.2", "n/p3", "n/1.1.1.1", "n/2.2.2.1", "nothing"];
 /// What a server reads, and what a client does, who trusts it to know how much there is.
-const REQUEST: Limit = Limit {
-    bytes: MAX_REQUEST_BYTES,
-    fields: MAX_REQUEST_FIELDS,
-    nested: NESTED_REQUEST_FIELDS,
-};
+const REQUEST: Limit =
+    Limit { bytes: MAX_REQUEST_BYTES, fields: MAX_REQUEST_FIELDS, nested: NESTED_REQUEST_FIELDS };
 const RESPONSE: Limit = Limit { bytes: MAX_RESPONSE_BYTES, fields: usize::MAX, nested: &[] };
 /// How the call ended.
 const TRAILERS: [&str; 3] = ["grpc-status", "grpc-message", "grpc-status-details-bin"];
@@ -233,7 +230,8 @@ fn change(resources: &mut Resources, [which, state]: [u8; 2]) {
         _ => {
             let key = PolicyName::new("n", format!("p{which}"));
             let (scope, action) = (PolicyScope::Global, Action::Deny);
-            let it = Policy { key, scope, action, rules: Vec::new(), dry_run: state % 2 == 0 };
+            let (rules, dry_run) = (Vec::new(), state % 2 == 0);
+            let it = Policy { key, scope, action, rules, dry_run, is_of_waypoints: false };
             if is_there { resources.put_policy(&it) } else { resources.remove_policy(&it.key) }
         }
     };

@@ -210,7 +210,7 @@ const INSTALLED: [(&str, &str, bool); 14] = [
 const AGENT_ACCOUNT: &str = "istio-cni";
 /// What each part cannot do without: account, group, resource (or resource/part), verb, and whether
 /// it is asked for in the mesh's namespace only.
-const NEEDED: [(&str, &str, &str, &str, bool); 19] = [
+const NEEDED: [(&str, &str, &str, &str, bool); 29] = [
     (CONTROL, "", "namespaces", "watch", false),
     (CONTROL, "", "nodes", "watch", false),
     (CONTROL, "", "pods", "watch", false),
@@ -221,6 +221,16 @@ const NEEDED: [(&str, &str, &str, &str, bool); 19] = [
     (CONTROL, "networking.istio.io", "serviceentries", "watch", false),
     (CONTROL, "networking.istio.io", "workloadentries", "watch", false),
     (CONTROL, "security.istio.io", "authorizationpolicies/status", "patch", false),
+    (CONTROL, "security.istio.io", "requestauthentications/status", "patch", false),
+    (CONTROL, "networking.istio.io", "serviceentries/status", "patch", false),
+    (CONTROL, "networking.istio.io", "workloadentries/status", "patch", false),
+    (CONTROL, "", "services/status", "patch", false),
+    (CONTROL, "", "serviceaccounts", "patch", false),
+    (CONTROL, "", "services", "patch", false),
+    (CONTROL, "apps", "deployments", "patch", false),
+    (CONTROL, "policy", "poddisruptionbudgets", "patch", false),
+    (CONTROL, "autoscaling", "horizontalpodautoscalers", "patch", false),
+    (CONTROL, "", "configmaps", "get", false),
     (CONTROL, "authentication.k8s.io", "tokenreviews", "create", false),
     (CONTROL, "", "configmaps", "create", false),
     (CONTROL, "coordination.k8s.io", "leases", "create", true),

@@ -6,6 +6,7 @@
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
+mod attached;
 mod authority;
 mod conflicts;
 mod findings;

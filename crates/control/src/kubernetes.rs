@@ -10,6 +10,8 @@ pub(crate) mod conditions;
 pub(crate) mod election;
 #[cfg(test)]
 pub(crate) mod fake;
+mod merged;
+mod parameters;
 pub(crate) mod roots;
 mod route_status;
 pub(crate) mod waypoints;

@@ -9,6 +9,7 @@
 //! | [`config`] | flags and Istio's environment variables |
 //! | `registry` | where objects come from, as a stream of events |
 //! | `view_builder` | objects to the workloads, services and policies of the view |
+//! | `attached` | what becomes of policies at waypoints |
 //! | `kubernetes` | the API server: client, and what only a cluster needs |
 //! | `world` | the current state, shared |
 //! | `xds_server`, `listener` | delta discovery, and TLS below it |
@@ -19,6 +20,7 @@
 //! | `durable` | whole files |
 
 mod admin;
+mod attached;
 mod authentication;
 mod ca;
 mod callers;

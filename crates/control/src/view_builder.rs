@@ -196,7 +196,7 @@ impl Builder {
             Some(why) => ("False", "Invalid", format!("{why}: what its rules match is refused")),
             None => ("True", "Accepted", format!("waypoints ask the provider {}", provider.name)),
         };
-        Some(StatusCondition { kind: "WaypointAccepted", status, reason, message })
+        Some(StatusCondition { kind: policy::WAYPOINT_ACCEPTED, status, reason, message })
     }
 
     /// What a route means.
@@ -305,7 +305,8 @@ impl Builder {
             let Some(owner) = http_services::owner(&self.mesh, &self.store, name) else {
                 return false;
             };
-            let held = Held { name, owner: &owner, service: Some(&***service) };
+            let (service, gateways) = (Some(&***service), self.store.gateways());
+            let held = Held { name, owner: &owner, service, gateways };
             scopes.iter().any(|(namespace, scope)| scope.holds(&self.mesh, namespace, &held))
         });
         held.map(|service| service.key.clone()).collect()
@@ -385,7 +386,8 @@ impl Builder {
             return known.is_some().then_some(Change::RemoveHttpService(name));
         };
         let service = self.view.service(&name).map(|it| &**it);
-        let held = Held { name: &name, owner: &owner, service };
+        let gateways = self.store.gateways();
+        let held = Held { name: &name, owner: &owner, service, gateways };
         let policies = self.request_policies.iter();
         let policies = policies
             .filter(|(policy, (scope, _))| scope.holds(&self.mesh, &policy.namespace, &held));

@@ -35,6 +35,8 @@ const USUAL_LIMIT: u64 = 1024;
 /// What a source is guaranteed of what its pod is guaranteed: an HBONE connection and three
 /// tunnels.
 const GUARANTEE_OF_A_SOURCE: usize = 4;
+/// Tunnels without a descriptor of their own that count as one: what they take is memory.
+const TUNNELS_OF_A_DESCRIPTOR: usize = 4;
 /// HBONE connections without a tunnel that one source may keep with a pod. A proxy keeps a few for
 /// each of its threads, until they have been idle for its `pool-unused-release-timeout`.
 const MAX_IDLE_OF_A_SOURCE: usize = 128;
@@ -559,20 +561,24 @@ impl Drop for Permit {
 pub struct Carrier {
     permit: Permit,
     tunnels: std::cell::Cell<usize>,
+    /// Those that have no descriptor of their own, and what they count as.
+    shared: std::cell::RefCell<(usize, Vec<Permit>)>,
 }
 
-/// A tunnel in a [`Carrier`]: the application's end of it.
+/// A tunnel in a [`Carrier`].
 #[derive(Debug)]
 pub struct TunnelPermit {
     carrier: Rc<Carrier>,
-    _socket: Permit,
+    /// The application's end of it, if that is a descriptor.
+    socket: Option<Permit>,
 }
 
 impl Carrier {
     /// Takes one for an HBONE connection, which carries nothing yet.
     pub fn new(share: &Arc<Share>, source: Source) -> Result<Rc<Self>, Box<Crowded>> {
         let permit = share.take(Some(source), 1)?;
-        let carrier = Self { permit, tunnels: std::cell::Cell::new(0) };
+        let (tunnels, shared) = Default::default();
+        let carrier = Self { permit, tunnels, shared };
         let idle = carrier.count_idle(|idle| *idle += 1);
         if idle > MAX_IDLE_OF_A_SOURCE {
             let source = carrier.permit.source.clone().expect("it was given one");
@@ -584,10 +590,26 @@ impl Carrier {
     /// Takes one for a tunnel in it.
     pub fn tunnel(self: &Rc<Self>) -> Result<TunnelPermit, Box<Crowded>> {
         let socket = self.permit.share.take(self.permit.source.clone(), 1)?;
+        Ok(self.opened(Some(socket)))
+    }
+
+    /// Takes a tunnel whose end is in this process, so that no descriptor is opened for it.
+    pub fn inner_tunnel(self: &Rc<Self>) -> Result<TunnelPermit, Box<Crowded>> {
+        {
+            let (count, permits) = &mut *self.shared.borrow_mut();
+            if *count == permits.len() * TUNNELS_OF_A_DESCRIPTOR {
+                permits.push(self.permit.share.take(self.permit.source.clone(), 1)?);
+            }
+            *count += 1;
+        }
+        Ok(self.opened(None))
+    }
+
+    fn opened(self: &Rc<Self>, socket: Option<Permit>) -> TunnelPermit {
         if self.tunnels.replace(self.tunnels.get() + 1) == 0 {
             self.count_idle(|idle| *idle -= 1);
         }
-        Ok(TunnelPermit { carrier: self.clone(), _socket: socket })
+        TunnelPermit { carrier: self.clone(), socket }
     }
 
     fn count_idle(&self, change: impl FnOnce(&mut usize)) -> usize {
@@ -609,6 +631,11 @@ impl Drop for Carrier {
 impl Drop for TunnelPermit {
     fn drop(&mut self) {
         let carrier = &self.carrier;
+        if self.socket.is_none() {
+            let (count, permits) = &mut *carrier.shared.borrow_mut();
+            *count -= 1;
+            permits.truncate(count.div_ceil(TUNNELS_OF_A_DESCRIPTOR));
+        }
         carrier.tunnels.set(carrier.tunnels.get() - 1);
         if carrier.tunnels.get() == 0 {
             carrier.count_idle(|idle| *idle += 1);

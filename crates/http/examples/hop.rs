@@ -83,6 +83,10 @@ impl Rules for Holds {
         authorize([Ok(&self.0.policy)], asked)
     }
 
+    fn judge_destination(&self, _to: &Goal<'_>, _asked: &Asked<'_>) -> Option<RequestJudgement> {
+        None
+    }
+
     fn policies_version(&self) -> u64 {
         0
     }

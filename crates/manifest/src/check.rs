@@ -6,6 +6,7 @@
 //! selects nothing; a slice that no Service uses; a route whose backends are not there. Nothing
 //! here may look at a single object's own syntax.
 
+mod canary;
 mod policies;
 mod routes;
 mod traffic;
@@ -114,6 +115,7 @@ impl<'a> All<'a> {
 
     fn surprises(&self, object: &Object, warnings: &mut Vec<Finding>) {
         self.waypoint(object, warnings);
+        self.canary(object, warnings);
         match &object.typed {
             Typed::Service(service) => self.service(object, service, warnings),
             Typed::EndpointSlice(slice) => self.slice(object, slice, warnings),
@@ -347,7 +349,8 @@ impl<'a> All<'a> {
         let named = labels.get(USE_WAYPOINT).filter(|it| ![NONE, ""].contains(&it.as_str()));
         let Some(waypoint) = named else { return };
         let own = if key.kind == Kind::Namespace { &key.name } else { &key.namespace };
-        let unbound = match self.bound(waypoint, own, labels, is_workload) {
+        let namespace = labels.get(USE_WAYPOINT_NAMESPACE).map_or(&**own, String::as_str);
+        let unbound = match self.bound((namespace, waypoint), own, is_workload) {
             Err(unbound) => unbound,
             Ok(()) => return,
         };
@@ -366,18 +369,16 @@ impl<'a> All<'a> {
         ));
     }
 
-    /// Whether the Gateway `name` is a waypoint for objects of namespace `own` with these labels.
+    /// Whether a Gateway is a waypoint for objects of namespace `own`.
     fn bound(
         &self,
-        name: &str,
+        (namespace, name): (&str, &str),
         own: &str,
-        labels: &BTreeMap<String, String>,
         is_workload: bool,
     ) -> Result<(), Unbound> {
         let none = BTreeMap::new();
         let of_namespace = self.objects.get(&ObjectKey::new(Kind::Namespace, "", own));
         let of_namespace = of_namespace.and_then(|it| it.metadata().labels.as_ref());
-        let namespace = labels.get(USE_WAYPOINT_NAMESPACE).map_or(own, String::as_str);
         let gateway = match self.objects.get(&ObjectKey::new(Kind::Gateway, namespace, name)) {
             Some(Typed::Gateway(gateway)) => Some(&**gateway),
             _ => None,

@@ -18,6 +18,8 @@ use serde_saphyr::budget::BudgetBreach;
 const DOCUMENTS_MAX: usize = 200_000;
 /// Most nodes (scalars, lists and maps together) one input may hold.
 const NODES_MAX: usize = 20_000_000;
+/// Most of them in a text that is one value.
+const NODES_OF_ONE_MAX: usize = 20_000;
 /// Deepest nesting; Kubernetes objects stay below 20, schemas in annotations are strings.
 const DEPTH_MAX: usize = 50;
 /// Longest input that is read at all.
@@ -92,12 +94,26 @@ fn item_path(path: &str) -> Option<(usize, &str)> {
 
 /// Splits `text` into documents; empty ones are left out.
 pub(crate) fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    bounded(text, NODES_MAX)
+}
+
+/// The value of a short text, if there is one.
+pub(crate) fn parse_one(text: &str) -> Result<Option<Value>, SyntaxError> {
+    let mut documents = bounded(text, NODES_OF_ONE_MAX)?;
+    if documents.len() > 1 {
+        let what = "more than one document; write one document".to_owned();
+        return Err(SyntaxError { line: documents[1].lines.line(""), what });
+    }
+    Ok(documents.pop().map(|it| it.value))
+}
+
+fn bounded(text: &str, nodes_max: usize) -> Result<Vec<Document>, SyntaxError> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         budget: serde_saphyr::budget! {
             max_documents: DOCUMENTS_MAX,
-            max_nodes: NODES_MAX,
-            max_events: NODES_MAX * 2,
+            max_nodes: nodes_max,
+            max_events: nodes_max * 2,
             max_depth: DEPTH_MAX,
         },
     };

@@ -235,19 +235,9 @@ impl Listener {
 }
 
 impl GatewaySpec {
-    /// The listener that a waypoint serves, if the Gateway has one and asks for nothing that is not
-    /// read.
+    /// The listener that a waypoint serves, if the Gateway has one.
     pub fn waypoint_listener(&self) -> Option<&Listener> {
-        if self.has_parameters() {
-            return None;
-        }
         self.listeners.iter().find(|listener| listener.judge().is_ok())
-    }
-
-    /// Whether it names an object of patches; they are not read, and must not be left out in
-    /// silence.
-    pub(crate) fn has_parameters(&self) -> bool {
-        self.infrastructure.as_ref().is_some_and(|it| it.parameters_ref.is_some())
     }
 
     /// Whether objects of `namespace`, which has these labels, may name the waypoint in `own`.
@@ -270,6 +260,15 @@ pub enum Unbound {
 }
 
 impl Unbound {
+    /// The reason in a condition; Istio's for the same.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Missing | Self::NoWaypoint => "WaypointIsNotReady",
+            Self::Forbidden => "AttachmentDenied",
+            Self::OtherTraffic => "UnsupportedTrafficType",
+        }
+    }
+
     /// What is wrong, after the waypoint's name.
     pub fn what(self) -> &'static str {
         match self {

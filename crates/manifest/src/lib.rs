@@ -6,6 +6,7 @@
 //! objects. Nothing here may drop an object silently: a kind that Ambit does not read is named in a
 //! warning.
 
+pub mod canary;
 pub(crate) mod check;
 mod decode;
 pub mod destination_rule;

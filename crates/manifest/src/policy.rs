@@ -30,12 +30,15 @@ use crate::matching::text;
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
-pub use self::authentication::{authentication, authentication_targets};
+pub use self::authentication::{authentication, authentication_problem, authentication_targets};
 pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};
 
 /// Annotation that puts a policy on trial.
 const DRY_RUN: &str = "istio.io/dry-run";
+
+/// The type of the condition that says whether waypoints enforce a policy; istiod's for the same.
+pub const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
 
 /// A condition of an object's status, as Kubernetes writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -125,6 +128,7 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
             },
             rules,
             dry_run: is_dry_run(policy),
+            is_of_waypoints: targets(spec).next().is_none() && !selects(spec),
         }),
         condition: verdict(problems, reading),
     }

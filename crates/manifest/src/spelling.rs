@@ -6,10 +6,12 @@ use ambit_words::labels;
 
 /// Label keys that Ambit reads. A key that is almost one of them has no effect, and Kubernetes
 /// takes it without complaint.
-const LABELS: [&str; 9] = [
+const LABELS: [&str; 11] = [
     labels::DATAPLANE_MODE,
     labels::USE_WAYPOINT,
     labels::USE_WAYPOINT_NAMESPACE,
+    labels::USE_WAYPOINT_CANARY,
+    labels::USE_WAYPOINT_CANARY_NAMESPACE,
     labels::INGRESS_USE_WAYPOINT,
     labels::WAYPOINT_FOR,
     labels::CUT_OPEN_CONNECTIONS,

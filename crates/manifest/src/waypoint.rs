@@ -2,12 +2,15 @@
 //!
 //! Both places use these functions: a machine's controllers and the control plane in a cluster.
 //! Names, labels and ports are Istio's, so that tools and selectors written for it work. The number
-//! of replicas is not written, so that whoever scales the Deployment is not overruled. Nothing here
-//! reads or writes an object.
+//! of replicas is not written unless a patch says it, so that whoever scales the Deployment is not
+//! overruled. Nothing here reads or writes an object.
+
+mod merge;
+pub mod parameters;
 
 use std::collections::BTreeMap;
 
-use ambit_words::annotations::LAST_APPLIED;
+use ambit_words::annotations::{GATEWAY_NAME_OVERRIDE, GATEWAY_SERVICE_ACCOUNT, LAST_APPLIED};
 use ambit_words::labels;
 use ambit_words::names::{ISTIO_PROXY, POD_TOKEN, ROOT_CONFIG_MAP, ROOTS, TOKEN_AUDIENCE, TOKENS};
 use ambit_words::ports::{HBONE, PROXY_METRICS, PROXY_READINESS};
@@ -56,7 +59,7 @@ pub struct Common<'a> {
 
 /// The ServiceAccount, Service and Deployment of a Gateway's waypoint, in the order in which they
 /// are applied.
-pub fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
+fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
     let account = object(gateway, Kind::ServiceAccount);
     let mut service = object(gateway, Kind::Service);
     service["metadata"]["annotations"]["networking.istio.io/traffic-distribution"] =
@@ -92,11 +95,11 @@ pub fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
 
 /// The PodDisruptionBudget of a waypoint in a cluster: of several pods, one may go at a time, and a
 /// single one does not keep its node from being drained.
-pub fn disruption_budget(gateway: &Gateway) -> Value {
+fn disruption_budget(gateway: &Gateway) -> Value {
     json!({
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": metadata(gateway),
+        "metadata": metadata(gateway, names(gateway).objects),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(gateway)}},
     })
 }
@@ -105,26 +108,52 @@ fn name(gateway: &Gateway) -> &str {
     gateway.metadata.name.as_deref().unwrap_or_default()
 }
 
+/// How the objects of a waypoint are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names<'a> {
+    /// The Deployment, the Service and what else is made.
+    pub objects: &'a str,
+    /// The account that its pods run as.
+    pub account: &'a str,
+    /// Whether the Gateway names the account itself. One that is there is then used as it is.
+    pub is_account_given: bool,
+}
+
+/// The names of the objects of a Gateway's waypoint: its own, unless annotations say otherwise.
+pub fn names(gateway: &Gateway) -> Names<'_> {
+    let annotations = gateway.metadata.annotations.as_ref();
+    let says = |key| annotations.and_then(|all| all.get(key)).filter(|it| !it.is_empty());
+    let objects = says(GATEWAY_NAME_OVERRIDE).map_or_else(|| name(gateway), String::as_str);
+    let account = says(GATEWAY_SERVICE_ACCOUNT);
+    Names {
+        objects,
+        account: account.map_or(objects, String::as_str),
+        is_account_given: account.is_some(),
+    }
+}
+
 /// The only label by which the pods are found: others may be patched.
 fn selector(gateway: &Gateway) -> Value {
     json!({labels::GATEWAY_NAME: name(gateway)})
 }
 
 fn object(gateway: &Gateway, kind: Kind) -> Value {
+    let names = names(gateway);
+    let name = if kind == Kind::ServiceAccount { names.account } else { names.objects };
     json!({
         "apiVersion": kind.api_versions()[0],
         "kind": kind.name(),
-        "metadata": metadata(gateway),
+        "metadata": metadata(gateway, name),
     })
 }
 
 /// The metadata of every object: it goes when its Gateway goes.
-fn metadata(gateway: &Gateway) -> Value {
+fn metadata(gateway: &Gateway, object: &str) -> Value {
     let mut labels = copied(gateway, |it| &it.labels, gateway.metadata.labels.as_ref());
     labels.extend(own_labels(gateway));
     let annotations = copied(gateway, |it| &it.annotations, gateway.metadata.annotations.as_ref());
     json!({
-        "name": name(gateway),
+        "name": object,
         "namespace": gateway.metadata.namespace,
         "labels": labels,
         "annotations": annotations,
@@ -149,10 +178,8 @@ fn copied(
     of: fn(&Infrastructure) -> &BTreeMap<String, String>,
     own: Option<&BTreeMap<String, String>>,
 ) -> BTreeMap<String, String> {
-    let mut copied = match &gateway.spec.infrastructure {
-        Some(infrastructure) => of(infrastructure).clone(),
-        None => own.cloned().unwrap_or_default(),
-    };
+    let given = gateway.spec.infrastructure.as_ref().map(of).filter(|it| !it.is_empty());
+    let mut copied = given.or(own).cloned().unwrap_or_default();
     // It is the Gateway's text, and would look like a change of these objects.
     copied.remove(LAST_APPLIED);
     copied
@@ -175,7 +202,7 @@ fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
     labels.extend(own_labels(gateway));
     let given = [
         (labels::SIDECAR_INJECT, "false"),
-        (labels::CANONICAL_NAME, name(gateway)),
+        (labels::CANONICAL_NAME, names(gateway).objects),
         (labels::CANONICAL_REVISION, "latest"),
     ];
     labels.extend(given.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -190,15 +217,27 @@ fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
         annotations.entry(key.to_owned()).or_insert(value);
     }
     let mut spec = json!({
-        "serviceAccountName": name(gateway),
+        "serviceAccountName": names(gateway).account,
         "containers": [container(gateway, common)],
     });
     if let Place::Cluster { .. } = common.place {
         spec["securityContext"] = json!({"runAsNonRoot": true, "runAsUser": USER,
             "runAsGroup": USER, "fsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}});
         spec["volumes"] = volumes();
+        spec["topologySpreadConstraints"] =
+            [labels::ZONE, labels::HOSTNAME].map(|key| spread(gateway, key)).into();
     }
     json!({"metadata": {"labels": labels, "annotations": annotations}, "spec": spec})
+}
+
+/// Pods are in different zones and on different nodes where that can be.
+fn spread(gateway: &Gateway, topology_key: &str) -> Value {
+    json!({
+        "maxSkew": 1,
+        "topologyKey": topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(gateway)},
+    })
 }
 
 fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
@@ -259,7 +298,8 @@ fn environment(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
         text("TRUST_DOMAIN", common.trust_domain),
         text("CLUSTER_ID", common.cluster_id),
         text("NETWORK", network.map_or("", String::as_str)),
-        text("GATEWAY_NAME", name(gateway)),
+        // By the name of its Service it knows what names it.
+        text("GATEWAY_NAME", names(gateway).objects),
     ];
     if let Some(host) = common.control_host {
         all.extend(["ALT_XDS_HOSTNAME", "ALT_CA_HOSTNAME"].map(|name| text(name, host)));
@@ -287,6 +327,9 @@ pub struct Made {
     pub wanted: usize,
     /// Why they could not be made, as a sentence.
     pub problem: Option<String>,
+    /// What is wrong with the patches that the Gateway, or its class, names. The objects then stay
+    /// as they are.
+    pub wrong_parameters: Option<String>,
 }
 
 /// The Gateway's status, of `generation`; what `before` says otherwise is kept.
@@ -338,23 +381,19 @@ fn conditions(gateway: &Gateway, made: &Made) -> [Condition; 2] {
     let judged = gateway.spec.listeners.iter().map(|listener| listener.judge());
     let wrong: Vec<String> = judged.filter_map(Result::err).collect();
     let is_served = gateway.spec.waypoint_listener().is_some();
-    let accepted = match (is_served, wrong.first()) {
-        _ if gateway.spec.has_parameters() => {
-            let what = "infrastructure.parametersRef is not read; remove it, or patch the objects \
-                        themselves: labels and annotations of infrastructure are copied";
-            Condition::fails("Accepted", "InvalidParameters", what)
-        }
-        (true, None) => Condition::holds("Accepted"),
-        (false, None) => {
+    let accepted = match (is_served, wrong.first(), &made.wrong_parameters) {
+        (true, _, Some(what)) => Condition::fails("Accepted", "InvalidParameters", what),
+        (true, None, None) => Condition::holds("Accepted"),
+        (false, None, _) => {
             Condition::fails("Accepted", UNSUPPORTED_PROTOCOL, "the Gateway has no listener")
         }
         // One that is served is enough.
-        (true, Some(what)) => Condition {
+        (true, Some(what), None) => Condition {
             reason: "ListenersNotValid",
             message: format!("{what}; {UNSUPPORTED_REMEDY}"),
             ..Condition::holds("Accepted")
         },
-        (false, Some(what)) => unsupported(what.clone()),
+        (false, Some(what), _) => unsupported(what.clone()),
     };
     let fails = |reason, message: &str| Condition::fails("Programmed", reason, message);
     let programmed = match &made.problem {
@@ -523,6 +562,36 @@ mod tests {
     }
 
     #[test]
+    fn annotations_name_the_objects_and_their_account() {
+        let mut gateway = gateway(&json!({}));
+        let named = |gateway: &Gateway| {
+            let names = names(gateway);
+            (names.objects.to_owned(), names.account.to_owned(), names.is_account_given)
+        };
+        assert_eq!(named(&gateway), ("way".to_owned(), "way".to_owned(), false));
+        let annotations = json!({"gateway.istio.io/name-override": "other"});
+        gateway.metadata.annotations = serde_json::from_value(annotations).unwrap();
+        assert_eq!(named(&gateway), ("other".to_owned(), "other".to_owned(), false));
+        let annotations = json!({"gateway.istio.io/name-override": "other",
+            "gateway.istio.io/service-account": "cloud"});
+        gateway.metadata.annotations = serde_json::from_value(annotations).unwrap();
+        assert_eq!(named(&gateway), ("other".to_owned(), "cloud".to_owned(), true));
+        let [(_, account), (_, service), (_, deployment)] =
+            objects(&gateway, &common(Place::Machine));
+        assert_eq!(account["metadata"]["name"], "cloud");
+        assert_eq!(
+            (&service["metadata"]["name"], &deployment["metadata"]["name"]),
+            (&json!("other"), &json!("other"))
+        );
+        let label = "gateway.networking.k8s.io/gateway-name";
+        assert_eq!(service["spec"]["selector"][label], "way", "the pods are the Gateway's");
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert_eq!(pod["serviceAccountName"], "cloud");
+        let variable = json!({"name": "GATEWAY_NAME", "value": "other"});
+        assert!(pod["containers"][0]["env"].as_array().unwrap().contains(&variable));
+    }
+
+    #[test]
     fn infrastructure_replaces_what_would_be_copied() {
         let infrastructure = json!({"infrastructure": {"labels": {"cost": "7",
             "gateway.networking.k8s.io/gateway-name": "other"}, "annotations": {"note": "n"}}});
@@ -556,7 +625,8 @@ mod tests {
         };
         let yes = |reason| ["True", reason];
         let no = |reason| ["False", reason];
-        let ready = Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 2, problem: None };
+        let ready =
+            Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 2, ..Made::default() };
         let waiting = Made { ready: 0, ..ready.clone() };
         let without = Made { addresses: Vec::new(), ..ready.clone() };
         let taken = Made { problem: Some("Service way is another's".into()), ..ready.clone() };
@@ -568,9 +638,9 @@ mod tests {
         let mesh = json!({"name": "mesh", "protocol": "HBONE", "port": 15008});
         let only = json!({"listeners": [web]});
         check(only, ready.clone(), no("UnsupportedProtocol"), no("Invalid"));
-        let patches = json!({"group": "", "kind": "ConfigMap", "name": "patches"});
-        let patches = json!({"infrastructure": {"parametersRef": patches}});
-        check(patches, ready.clone(), no("InvalidParameters"), no("Invalid"));
+        let wrong_parameters = Some("ConfigMap shop/p does not exist".to_owned());
+        let patched = Made { wrong_parameters, ..ready.clone() };
+        check(json!({}), patched, no("InvalidParameters"), yes("Programmed"));
         let both = json!({"listeners": [mesh, web]});
         check(both.clone(), ready.clone(), yes("ListenersNotValid"), yes("Programmed"));
         let status = status(&gateway(&both), &ready, "now");
@@ -585,7 +655,8 @@ mod tests {
 
     #[test]
     fn a_condition_that_stays_keeps_its_time_and_those_of_others_stay() {
-        let ready = Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 1, problem: None };
+        let ready =
+            Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 1, ..Made::default() };
         let mut gateway = gateway(&json!({}));
         gateway.status = Some(json!({"conditions": [{"type": "Other", "status": "True"}]}));
         let first = status(&gateway, &ready, "first");

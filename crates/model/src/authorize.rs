@@ -13,7 +13,7 @@ use ambit_words::labels::USE_WAYPOINT;
 use crate::address::Reach;
 use crate::identity::Identity;
 use crate::names::{PolicyName, ServiceName};
-use crate::policy::{Action, Match, Policy, Rule, ServiceAccountMatch};
+use crate::policy::{Action, Match, Policy, PolicyScope, Rule, ServiceAccountMatch};
 use crate::view::View;
 use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
@@ -152,8 +152,8 @@ impl View {
     ) -> Judgement {
         let mut dry_run_denials = Vec::new();
         let decision = match self.required_waypoint(workload, source) {
-            Some(denial) => Decision::Deny(denial),
-            None => self.judge(workload, source, destination, &mut dry_run_denials),
+            Err(denial) => Decision::Deny(denial),
+            Ok(judged) => self.judge(workload, source, destination, judged, &mut dry_run_denials),
         };
         Judgement { decision, dry_run_denials }
     }
@@ -163,6 +163,7 @@ impl View {
         workload: &Workload,
         source: &Source,
         destination: SocketAddr,
+        judged: JudgedBefore,
         dry_run_denials: &mut Vec<Denial>,
     ) -> Decision {
         let mut allows = Allows::default();
@@ -176,6 +177,9 @@ impl View {
                     continue;
                 }
             };
+            if judged.holds(policy) {
+                continue;
+            }
             let hit = matching_rule(policy, source, destination);
             match (policy.action, policy.dry_run) {
                 (Action::Deny, false) => {
@@ -198,21 +202,40 @@ impl View {
         }
     }
 
-    /// The denial of a connection that goes around the waypoint its destination names.
-    fn required_waypoint(&self, workload: &Workload, source: &Source) -> Option<Denial> {
+    /// What the waypoint that the destination names has judged before, or the denial of a
+    /// connection that goes around it.
+    ///
+    /// A waypoint judges what comes to a service by the policies of that service's namespace, which
+    /// is the workload's too. What comes to the workload itself it judges by those of its own.
+    fn required_waypoint(
+        &self,
+        workload: &Workload,
+        source: &Source,
+    ) -> Result<JudgedBefore, Denial> {
         let of_services = workload.services.keys().filter_map(|name| self.service(name));
         let of_services = of_services.flat_map(|service| {
             let weighted = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
-            service.waypoint.iter().chain(weighted)
+            let all = service.waypoint.iter().chain(weighted);
+            all.map(|gateway| (Some(&service.key.namespace), gateway))
         });
-        let own = workload.waypoint.as_deref().into_iter();
-        let mut waypoints = own.chain(of_services).peekable();
-        let first = *waypoints.peek()?;
-        let is_waypoint = |id: &Identity| waypoints.any(|gw| self.gateway_proves(gw, id));
-        if source.identity().is_some_and(is_waypoint) {
-            return None;
+        let own = workload.waypoint.as_deref().map(|gateway| {
+            let policies_of = match &gateway.destination {
+                GatewayDestination::Hostname(name) => Some(&name.namespace),
+                GatewayDestination::Refused(_) | GatewayDestination::Address(_) => None,
+            };
+            (policies_of, gateway)
+        });
+        let mut named = own.into_iter().chain(of_services).peekable();
+        let Some((_, first)) = named.peek().copied() else { return Ok(JudgedBefore::Nothing) };
+        let proves = |gateway| source.identity().is_some_and(|id| self.gateway_proves(gateway, id));
+        // One that comes in two ways may have come by the one that judges less.
+        let proven = named.filter(|(_, gateway)| proves(gateway));
+        let judged = proven.map(|(policies_of, _)| policies_of == Some(&workload.namespace));
+        match judged.reduce(|one, other| one && other) {
+            None => Err(Denial::NotThroughWaypoint { waypoint: gateway_name(first) }),
+            Some(false) => Ok(JudgedBefore::OfMesh),
+            Some(true) => Ok(JudgedBefore::OfMeshAndNamespace),
         }
-        Some(Denial::NotThroughWaypoint { waypoint: gateway_name(first) })
     }
 
     /// Whether `identity` is one that this gateway's workloads prove.
@@ -283,6 +306,29 @@ impl View {
                 workload.namespace, workload.name, source.principal
             ),
         }
+    }
+}
+
+/// By which policies, of those that waypoints judge, a connection was judged by one before.
+#[derive(Clone, Copy)]
+enum JudgedBefore {
+    /// It comes from no waypoint.
+    Nothing,
+    /// Those of the mesh.
+    OfMesh,
+    /// Those of the mesh and of the workload's namespace.
+    OfMeshAndNamespace,
+}
+
+impl JudgedBefore {
+    /// Whether this policy is among them.
+    fn holds(self, policy: &Policy) -> bool {
+        let is_judged = match policy.scope {
+            PolicyScope::Global => !matches!(self, Self::Nothing),
+            PolicyScope::Namespace => matches!(self, Self::OfMeshAndNamespace),
+            PolicyScope::WorkloadSelector => false,
+        };
+        policy.is_of_waypoints && is_judged
     }
 }
 

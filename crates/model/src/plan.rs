@@ -202,8 +202,7 @@ impl View {
         around: &mut impl Surroundings,
     ) -> Result<Plan, Refusal> {
         if let Some(gateway) = chosen_waypoint(service, around) {
-            let named_by = format!("service {}", service.key);
-            return self.plan_waypoint(flow, gateway, named_by, Some(service), around);
+            return self.plan_through(flow, service, gateway, around);
         }
         if service.load_balancing.mode == Mode::Passthrough {
             return self
@@ -214,6 +213,29 @@ impl View {
             self.choose(flow, service, flow.destination.port(), around)?;
         let like = flow.destination.ip();
         self.deliver_to(workload, target_port, service, like, around).map(Plan::from)
+    }
+
+    /// The way through the waypoint that was drawn, or through another that has a share too if that
+    /// one has no endpoint. One without a share gets nothing: then it would judge in place of the
+    /// one that has all.
+    fn plan_through(
+        &self,
+        flow: &Flow<'_>,
+        service: &Arc<Service>,
+        drawn: &GatewayAddress,
+        around: &mut impl Surroundings,
+    ) -> Result<Plan, Refusal> {
+        let named_by = || format!("service {}", service.key);
+        let planned = self.plan_waypoint(flow, drawn, named_by(), Some(service), around);
+        if !matches!(planned, Err(Refusal::WaypointMissing { .. })) {
+            return planned;
+        }
+        let others = service.weighted_waypoints.iter();
+        let mut others = others.filter(|(gateway, weight)| *weight > 0 && gateway != drawn);
+        let other = others.find_map(|(gateway, _)| {
+            self.plan_waypoint(flow, gateway, named_by(), Some(service), around).ok()
+        });
+        other.map_or(planned, Ok)
     }
 
     /// The way to the original destination, for a service that makes no choice.

@@ -21,6 +21,9 @@ pub struct Policy {
     pub rules: Vec<Rule>,
     /// Evaluated, logged and counted, never enforced.
     pub dry_run: bool,
+    /// Waypoints judge it for all that they front: what comes from one is not judged by it again.
+    /// It means nothing for a policy that workloads name.
+    pub is_of_waypoints: bool,
 }
 
 /// Which workloads a policy holds for.

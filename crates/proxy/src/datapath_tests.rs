@@ -574,5 +574,6 @@ fn strict() -> Policy {
         action: Action::Deny,
         rules: vec![Rule { clauses: vec![Clause { matches: vec![anybody] }] }],
         dry_run: false,
+        is_of_waypoints: false,
     }
 }

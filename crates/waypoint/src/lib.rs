@@ -10,6 +10,7 @@
 //! | [`config`] | flags and environment variables, as written and as used |
 //! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
+//! | `elsewhere` | requests that a route sends on to another namespace |
 //! | `passage` | connections that are no HTTP |
 //! | `newcomers` | since when endpoints are there, for those that warm up |
 //! | `originate` | TLS with endpoints that a DestinationRule asks for |
@@ -27,6 +28,7 @@
 mod access_log;
 mod checks;
 pub mod config;
+mod elsewhere;
 mod exporter;
 mod exports;
 mod hello;

@@ -59,8 +59,11 @@ pub(crate) async fn serve(
     if let Some(denial) = here.judge_bytes(&holds, &arrival, &name) {
         return here.record_bytes(&passage, Some(&denial));
     }
-    let opened = open(here, &arrival, &holds, &name, &mut passage).await;
-    let mut server = match opened {
+    let goal = match route(here, &arrival, &holds, &name, &mut passage) {
+        Ok(goal) => goal,
+        Err(why) => return passage.end(Some(&why)),
+    };
+    let mut server = match open(here, &arrival, goal, &mut passage).await {
         Ok(server) => server,
         Err(why) => return here.record_bytes(&passage, Some(&why)),
     };
@@ -72,7 +75,7 @@ pub(crate) async fn serve(
         copied = copy_bidirectional(&mut client, &mut server) => {
             copied.err().map(|error| error.to_string())
         }
-        denial = denied(here, &arrival, &name, version) => Some(denial),
+        denial = denied(here, &arrival, &name, goal, version) => Some(denial),
         silent = quiet(patience.idle, || moved.received.get() + moved.sent.get()) => {
             Some(silent.to_string())
         }
@@ -81,18 +84,31 @@ pub(crate) async fn serve(
     here.record_bytes(&passage, error.as_deref());
 }
 
-/// Finds the rule that takes a connection, draws where it goes, and connects to an endpoint there.
-async fn open<'a>(
+/// Finds the rule that takes a connection, and draws where it goes. What holds there must let it.
+fn route<'a>(
     here: &Here,
     arrival: &Arrival,
     holds: &'a Holds,
     name: &ServerName,
     passage: &mut Passage<'a>,
-) -> Result<BoxStream, String> {
+) -> Result<Goal<'a>, String> {
     let rule = holds.bytes_rule(arrival.destination, name.host())?;
     passage.route = rule.map(|rule| &rule.origin);
     let drawn = rule.map(|rule| rule.draw(|bound| here.random_below(bound))).transpose();
     let goal = drawn.map_err(|none| none.to_string())?.map_or(Goal::Original, Goal::Backend);
+    match here.judge_bytes_elsewhere(holds, arrival, name, &goal) {
+        Some(denial) => Err(denial),
+        None => Ok(goal),
+    }
+}
+
+/// Connects to an endpoint.
+async fn open(
+    here: &Here,
+    arrival: &Arrival,
+    goal: Goal<'_>,
+    passage: &mut Passage<'_>,
+) -> Result<BoxStream, String> {
     let mut tried: Vec<Text> = Vec::new();
     loop {
         let ask = EndpointAsk {
@@ -119,14 +135,22 @@ async fn open<'a>(
 }
 
 /// Waits until the policies deny a connection that was judged by this version of them.
-async fn denied(here: &Here, arrival: &Arrival, name: &ServerName, mut version: u64) -> String {
+async fn denied(
+    here: &Here,
+    arrival: &Arrival,
+    name: &ServerName,
+    goal: Goal<'_>,
+    mut version: u64,
+) -> String {
     loop {
         here.policies_changed(version).await;
         version = here.policies_version();
         let Some(holds) = here.rules(arrival).await else {
             return "the control plane does not describe this destination any more".to_owned();
         };
-        if let Some(denial) = here.judge_bytes(&holds, arrival, name) {
+        let denial = here.judge_bytes(&holds, arrival, name);
+        let elsewhere = || here.judge_bytes_elsewhere(&holds, arrival, name, &goal);
+        if let Some(denial) = denial.or_else(elsewhere) {
             return denial;
         }
     }

@@ -48,6 +48,7 @@ use ambit_words::error_chain;
 use rustc_hash::FxBuildHasher;
 
 use crate::access_log::{Entry, Passage};
+use crate::elsewhere;
 use crate::hello::{HELLO_TIMEOUT, ServerName};
 use crate::newcomers::Newcomers;
 use crate::originate::{Originators, Spoken};
@@ -166,42 +167,29 @@ impl Here {
         arrival: &Arrival,
         name: &ServerName,
     ) -> Option<String> {
-        let is_known = *name != ServerName::Unknown;
-        let policies: Vec<_> = holds
-            .view
-            .request_policies_of(&holds.http)
-            .map(|policy| policy.map(|policy| Arc::new(policy.for_bytes(is_known))))
-            .collect();
-        let head = RequestHead {
-            method: "",
-            scheme: "",
-            host: "",
-            port: None,
-            path: "",
-            query: "",
-            fields: &(),
-            client: Client { namespace: holds.namespace.as_ref() },
+        let destination = arrival.destination;
+        denied_as_bytes(holds, &holds.http, arrival, destination, name)
+    }
+
+    /// The same of where a route sends it on to, in another namespace.
+    pub(crate) fn judge_bytes_elsewhere(
+        &self,
+        holds: &Holds,
+        arrival: &Arrival,
+        name: &ServerName,
+        to: &Goal<'_>,
+    ) -> Option<String> {
+        let Goal::Backend(Destination::Service { name: service, port, .. }) = to else {
+            return None;
         };
-        let asked = Asked {
-            head: &head,
-            source: &arrival.source,
-            remote_ip: arrival.source.ip(),
-            destination: arrival.destination,
-            server_name: name.host(),
-            token: None,
-        };
-        let policies = policies.iter().map(|policy| match policy {
-            Ok(policy) => Ok(policy),
-            Err(name) => Err(*name),
-        });
-        match authorize(policies, &asked).decision {
-            RequestDecision::Allowed(_) => None,
-            RequestDecision::Denied(denial) => Some(denial.to_string()),
-            RequestDecision::Ask { then: Decision::Deny(denial), .. } => Some(denial.to_string()),
-            RequestDecision::Ask { .. } => {
-                Some("an authorization provider is asked about requests alone".to_owned())
-            }
+        if !holds.http.is_elsewhere(service) {
+            return None;
         }
+        let Some(there) = holds.view.http_service(service) else {
+            return Some(format!("what holds for {service} has not been received"));
+        };
+        let asked = elsewhere::address(&holds.view, service, *port, arrival.destination);
+        denied_as_bytes(holds, there, arrival, asked, name)
     }
 
     /// A connection that is no HTTP has ended; `error` says why, if not by itself.
@@ -523,6 +511,11 @@ impl Rules for Holds {
         authorize(self.view.request_policies_of(&self.http), asked)
     }
 
+    fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement> {
+        let Goal::Backend(Destination::Service { name, port, .. }) = to else { return None };
+        elsewhere::judge(&self.view, &self.http, (name, *port), asked)
+    }
+
     fn policies_version(&self) -> u64 {
         self.view.authorization_version()
     }
@@ -561,9 +554,60 @@ impl Rules for Holds {
     }
 }
 
-/// Whether no policy is missing.
+/// Why a connection that is no HTTP may not go to a service at an address by what holds there, if
+/// it may not.
+fn denied_as_bytes(
+    holds: &Holds,
+    http: &ServiceHttp,
+    arrival: &Arrival,
+    destination: SocketAddr,
+    name: &ServerName,
+) -> Option<String> {
+    let is_known = *name != ServerName::Unknown;
+    let policies: Vec<_> = holds
+        .view
+        .request_policies_of(http)
+        .map(|policy| policy.map(|policy| Arc::new(policy.for_bytes(is_known))))
+        .collect();
+    let head = RequestHead {
+        method: "",
+        scheme: "",
+        host: "",
+        port: None,
+        path: "",
+        query: "",
+        fields: &(),
+        client: Client { namespace: holds.namespace.as_ref() },
+    };
+    let asked = Asked {
+        head: &head,
+        source: &arrival.source,
+        remote_ip: arrival.source.ip(),
+        destination,
+        server_name: name.host(),
+        token: None,
+    };
+    let policies = policies.iter().map(|policy| match policy {
+        Ok(policy) => Ok(policy),
+        Err(name) => Err(*name),
+    });
+    match authorize(policies, &asked).decision {
+        RequestDecision::Allowed(_) => None,
+        RequestDecision::Denied(denial) => Some(denial.to_string()),
+        RequestDecision::Ask { then: Decision::Deny(denial), .. } => Some(denial.to_string()),
+        RequestDecision::Ask { .. } => {
+            Some("an authorization provider is asked about requests alone".to_owned())
+        }
+    }
+}
+
+/// Whether no policy is missing, of the service or of those elsewhere to which its routes lead.
 fn is_whole(view: &View, http: &ServiceHttp) -> bool {
-    view.request_policies_of(http).all(|policy| policy.is_ok())
+    let is_whole = |http| view.request_policies_of(http).all(|policy| policy.is_ok());
+    let elsewhere = http.routed().filter(|it| http.is_elsewhere(it));
+    // One of which nothing is known refuses its own share, and holds up nothing else.
+    let mut elsewhere = elsewhere.filter_map(|name| view.http_service(name));
+    is_whole(http) && elsewhere.all(|http| is_whole(http))
 }
 
 fn traffic<'v>(

@@ -216,7 +216,7 @@ impl Thread {
         arrival: Arrival,
         protocol: Protocol,
     ) {
-        let Ok(_held) = session.carrier.tunnel() else {
+        let Ok(_held) = session.carrier.inner_tunnel() else {
             let _gone = connect.refuse(StatusCode::SERVICE_UNAVAILABLE);
             return tracing::debug!(from = %session.from, "this client has used up its share");
         };

@@ -35,8 +35,8 @@ pub use authority::{
     RotationPhase, RotationStatus,
 };
 pub use lists::{
-    AuthorizationPolicy, Condition, Endpoints, Gateway, LoadBalancing, Locality, Namespace, Node,
-    PeerAuthentication, Pod, Policy, Service, ServicePort, Workload,
+    AuthorizationPolicy, Canary, Condition, Endpoints, Gateway, LoadBalancing, Locality, Namespace,
+    Node, PeerAuthentication, Pod, Policy, Service, ServicePort, Workload,
 };
 pub use proxy::{
     Certificate, CertificateState, Connection, Connections, HeldCertificate, Process, Share,

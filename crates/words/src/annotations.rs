@@ -14,6 +14,12 @@ pub const CAPTURE_LACKS: &str = "ambit.io/capture-lacks";
 pub const NOT_CAPTURED: &str = "ambit.io/not-captured";
 /// On the agents' DaemonSet: the order to leave; on an agent's pod: its answer.
 pub const DEPARTURE: &str = "ambit.io/departure";
+/// On what has a canary waypoint: how many of a hundred new connections go there.
+pub const USE_WAYPOINT_CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weight";
+/// On a Gateway: how the objects that are made for it are called.
+pub const GATEWAY_NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
+/// On a Gateway: the account that its pods run as.
+pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
 
 /// Where kubectl keeps the whole object as it was applied.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

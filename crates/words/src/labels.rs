@@ -10,6 +10,11 @@ pub const NONE: &str = "none";
 pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// The namespace of the waypoint that [`USE_WAYPOINT`] names.
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+/// Names a second waypoint, on a namespace, Service or ServiceEntry: a part of the connections goes
+/// there.
+pub const USE_WAYPOINT_CANARY: &str = "istio.io/use-waypoint-canary";
+/// The namespace of the waypoint that [`USE_WAYPOINT_CANARY`] names.
+pub const USE_WAYPOINT_CANARY_NAMESPACE: &str = "istio.io/use-waypoint-canary-namespace";
 /// Sends what comes through a gateway to the waypoint too.
 pub const INGRESS_USE_WAYPOINT: &str = "istio.io/ingress-use-waypoint";
 /// On a Gateway: which traffic the waypoint is for.
@@ -24,6 +29,8 @@ pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 pub const GATEWAY_CLASS_NAME: &str = "gateway.networking.k8s.io/gateway-class-name";
 /// The controller that made an object for a Gateway.
 pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
+/// On a ConfigMap of the mesh's namespace: the class whose Gateways its patches are for.
+pub const DEFAULTS_FOR_CLASS: &str = "gateway.istio.io/defaults-for-class";
 /// The network of a pod.
 pub const NETWORK: &str = "topology.istio.io/network";
 /// The cluster that a workload is in, as preferences name it.

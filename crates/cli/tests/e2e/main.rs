@@ -40,4 +40,5 @@ mod size;
 mod stray;
 mod transfer;
 mod waypoint;
+mod waypoints;
 mod ztunnel;

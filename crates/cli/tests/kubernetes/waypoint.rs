@@ -79,6 +79,12 @@ fn a_waypoint_routes_and_judges_requests_between_nodes() {
     await_condition(&cluster, "service/web", "/status/conditions", "istio.io/WaypointBound");
     await_condition(&cluster, "httproute/web", of_route, "Accepted");
     await_condition(&cluster, "httproute/web", of_route, "ResolvedRefs");
+    await_condition(&cluster, "httproute/web", of_route, "ResolvedWaypoints");
+    let policy = "authorizationpolicy/no-admin";
+    await_condition(&cluster, policy, "/status/conditions", "WaypointAccepted");
+    patched(&cluster);
+    // With other pods of the waypoint requests pass as before.
+    await_status(&namespace, "/web", 200);
     // The Gateway goes, and what was made for it; nothing is sent around it.
     cluster.remove(GATEWAY);
     until("the waypoint's pods are gone", || {
@@ -90,4 +96,30 @@ fn a_waypoint_routes_and_judges_requests_between_nodes() {
     until("the Service says so", || {
         condition(&cluster, "service/web", list, "istio.io/WaypointBound") == "False"
     });
+}
+
+/// What a ConfigMap says of the waypoint's pods holds; what it must not say is told.
+fn patched(cluster: &Cluster) {
+    let config_map = |patch: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: parameters, namespace: routed}}\n\
+             data:\n  deployment: '{patch}'\n"
+        )
+    };
+    let named =
+        "  infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: parameters}}\n";
+    cluster.must_apply(&config_map("spec: {replicas: 2}"));
+    cluster.must_apply(&format!("{GATEWAY}{named}"));
+    let replicas = || cluster.ask(&["-n", "routed", "get", "deployment/waypoint", "-o", "json"]);
+    until("the waypoint has two replicas", || {
+        let deployment: Value = serde_json::from_str(&replicas()).unwrap();
+        deployment["spec"]["replicas"] == 2
+    });
+    cluster.must_apply(&config_map("metadata: {name: other}"));
+    let list = "/status/conditions";
+    until("the Gateway says what is wrong", || {
+        condition(cluster, "gateway/waypoint", list, "Accepted") == "False"
+    });
+    cluster.must_apply(&config_map("spec: {replicas: 1}"));
+    await_condition(cluster, "gateway/waypoint", list, "Accepted");
 }

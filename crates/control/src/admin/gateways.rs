@@ -7,7 +7,6 @@ use ambit_words::labels::{REVISION, WAYPOINT_FOR};
 use serde_json::Value;
 
 use crate::view_builder::Builder;
-use crate::view_builder::services::service_name;
 
 /// [`admin::control::GATEWAYS`].
 pub(super) fn gateways(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Gateway> {
@@ -44,7 +43,8 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
 
 fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Gateway {
     let label = |key| gateway.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
-    let endpoints = builder.view().endpoints(&service_name(builder.mesh(), name));
+    let service = builder.store().gateways().service_of(builder.mesh(), name);
+    let endpoints = builder.view().endpoints(&service);
     let ready = endpoints.map_or(0, |all| all.iter().filter(|workload| workload.healthy).count());
     let told = |pointer| {
         let status = gateway.status.as_ref().and_then(|status| status.pointer(pointer));

@@ -158,10 +158,18 @@ pub(super) fn services(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
             ports: service.ports.iter().map(port).collect(),
             endpoints: admin::Endpoints { ready, total },
             waypoint: service.waypoint.as_ref().map(gateway),
+            canary: canary(service),
             load_balancing: balancing(service),
         }
     };
     services.iter().map(service).collect()
+}
+
+fn canary(service: &Service) -> Option<admin::Canary> {
+    let is_canary =
+        |it: &&(GatewayAddress, u32)| service.waypoint.as_ref().is_some_and(|own| *own != it.0);
+    let (waypoint, weight) = service.weighted_waypoints.iter().find(is_canary)?;
+    Some(admin::Canary { waypoint: gateway(waypoint), weight: *weight })
 }
 
 fn balancing(service: &Service) -> admin::LoadBalancing {

@@ -11,19 +11,20 @@ mod tests;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use ambit_manifest::canary::WHOLE;
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
 use ambit_model::identity::Identity;
 use ambit_model::plan::{Direct, Flow, Plan, Target};
 use ambit_model::service::Service;
-use ambit_model::workload::{Tunnel, Workload};
+use ambit_model::workload::{GatewayAddress, Tunnel, Workload};
 use ambit_wire::admin;
 use ambit_words::labels::DATAPLANE_MODE;
 use serde_json::json;
 
 use self::ends::{Destination, Ends};
-use super::lists::protocol;
+use super::lists::{self, protocol};
 use crate::view_builder::Builder;
 
 pub(super) use self::ends::WhyError;
@@ -193,15 +194,18 @@ impl Judge<'_> {
                 let path = format!("HBONE with mutual TLS to {}", target.hbone);
                 self.tunnelled("tunnel", path, target, notes)
             }
-            Plan::Waypoint { waypoint, destination } => Outcome {
-                plan: "waypoint",
-                path: Some(format!("HBONE to waypoint {} for {destination}", waypoint.hbone)),
-                server: None,
-                judgement: Judgement::without_policy(
-                    admin::Decision::Waypoint,
-                    "the waypoint judges the connection",
-                ),
-            },
+            Plan::Waypoint { waypoint, destination } => {
+                notes.extend(waypoint.service.as_deref().and_then(shares));
+                Outcome {
+                    plan: "waypoint",
+                    path: Some(format!("HBONE to waypoint {} for {destination}", waypoint.hbone)),
+                    server: None,
+                    judgement: Judgement::without_policy(
+                        admin::Decision::Waypoint,
+                        "the waypoint judges the connection",
+                    ),
+                }
+            }
             Plan::Direct(direct) => self.direct(direct, notes),
             Plan::Refuse(refusal) => Outcome {
                 plan: "refuse",
@@ -378,6 +382,16 @@ impl Judge<'_> {
             }
         }
     }
+}
+
+/// Among which waypoints the connections of a service are split.
+fn shares(service: &Service) -> Option<String> {
+    let share = |(waypoint, share): &(GatewayAddress, u32)| {
+        format!("{share} to the waypoint {}", lists::gateway(waypoint))
+    };
+    let shares: Vec<String> = service.weighted_waypoints.iter().map(share).collect();
+    let said = format!("of {WHOLE} new connections go {}", shares.join(" and "));
+    (!shares.is_empty()).then_some(said)
 }
 
 fn origin(kind: Kind, name: &ObjectName, written: serde_json::Value) -> admin::Origin {

@@ -1,140 +1,188 @@
-//! Says in the status of each Service that names a waypoint whether its requests go there:
-//! condition `istio.io/WaypointBound`, under Istio's reasons. A Service that names none has no such
-//! condition; other conditions are left unchanged.
+//! Says in the status of each Service, ServiceEntry and WorkloadEntry that names a waypoint whether
+//! its requests go there: condition `istio.io/WaypointBound`, under Istio's reasons, and
+//! [`CANARY_BOUND`] of the canary beside it. What names none has no such condition; other
+//! conditions are left unchanged.
 
 use std::collections::BTreeMap;
 
-use ambit_manifest::ObjectName;
+use ambit_manifest::canary::{Unfit, WHOLE};
 use ambit_manifest::gateway::Unbound;
+use ambit_manifest::istio::Resolution;
 use ambit_manifest::policy::StatusCondition;
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{ListParams, Patch, PatchParams};
+use ambit_manifest::routing::ParentKind;
+use ambit_manifest::{Kind, ObjectName};
+use ambit_words::labels::USE_WAYPOINT;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::merged::{merged, now};
 use super::{ApiError, FIELD_MANAGER, answer};
+use crate::registry::kubernetes::istio;
 use crate::view_builder::Builder;
-use crate::view_builder::gateways::Naming;
+use crate::view_builder::store::Binding;
 
-/// The condition's type; istiod's for the same.
-const TYPE: &str = "istio.io/WaypointBound";
-/// Services of one answer of the API server.
+/// Whether it has the waypoint that it names; istiod's for the same.
+const BOUND: &str = "istio.io/WaypointBound";
+/// Whether its canary gets a share of its connections. Istio says so only in a message of the
+/// other one.
+pub(crate) const CANARY_BOUND: &str = "ambit.io/WaypointCanaryBound";
+/// A ServiceEntry that needs a waypoint and names none; istiod's for the same.
+const MISSING: &str = "istio.io/WaypointMissing";
+/// The types of all of them.
+const OWN: [&str; 3] = [BOUND, CANARY_BOUND, MISSING];
+/// Objects of one answer of the API server.
 const PAGE: u32 = 500;
+/// The kinds that name waypoints and have a status.
+const KINDS: [Kind; 3] = [Kind::Service, Kind::ServiceEntry, Kind::WorkloadEntry];
 
-/// What the Services' status says as far as is known: `None` for a condition that was there before
+/// Of which object.
+type Named = (Kind, ObjectName);
+/// What the objects' status says as far as is known: `None` for conditions that were there before
 /// this replica led.
-pub(super) type Bindings = BTreeMap<ObjectName, Option<StatusCondition>>;
+pub(super) type Bindings = BTreeMap<Named, Option<Vec<StatusCondition>>>;
 
-/// What is to be said of the Services that name a waypoint.
-pub(super) fn verdicts(builder: &Builder) -> BTreeMap<ObjectName, StatusCondition> {
+/// What is to be said of the objects that name a waypoint.
+pub(super) fn verdicts(builder: &Builder) -> BTreeMap<Named, Vec<StatusCondition>> {
     let store = builder.store();
-    let verdicts = store.services().filter_map(|(name, record)| {
-        let labels = record.object.metadata.labels.clone().unwrap_or_default();
-        let of_namespace = store.namespace(&name.namespace).labels;
-        let naming = Naming {
-            namespace: &name.namespace,
-            labels: &labels,
-            of_namespace: &of_namespace,
-            is_workload: false,
-        };
-        let (_, waypoint, binding) = store.gateways().named(&naming)?;
-        Some((name.clone(), verdict(&waypoint, binding)))
+    let services = store.services().filter_map(|(name, _)| {
+        let binding = store.binding(&(ParentKind::Service, name.clone()))?;
+        Some(((Kind::Service, name.clone()), verdict(&binding)))
     });
-    verdicts.collect()
+    let entries = store.service_entries().filter_map(|(name, entry)| {
+        let binding = store.binding(&(ParentKind::ServiceEntry, name.clone()));
+        let said = match binding {
+            Some(binding) => verdict(&binding),
+            None if entry.spec.resolution == Some(Resolution::DynamicDns) => vec![missing()],
+            None => return None,
+        };
+        Some(((Kind::ServiceEntry, name.clone()), said))
+    });
+    let workloads = store.workload_entries().filter_map(|(name, _)| {
+        let binding = store.binding_of_workload(name)?;
+        Some(((Kind::WorkloadEntry, name.clone()), verdict(&binding)))
+    });
+    services.chain(entries).chain(workloads).collect()
 }
 
-fn verdict(waypoint: &ObjectName, binding: Result<(), Unbound>) -> StatusCondition {
-    let waypoint = format!("{}/{}", waypoint.namespace, waypoint.name);
+fn verdict(binding: &Binding) -> Vec<StatusCondition> {
+    let waypoint = full_name(&binding.waypoint);
+    let primary = bound(&waypoint, binding.bound);
+    let canary = binding.canary.as_ref().map(|(name, share)| {
+        let (kind, canary) = (CANARY_BOUND, full_name(name));
+        match share {
+            Ok(share) => StatusCondition {
+                kind,
+                status: "True",
+                reason: "WaypointAccepted",
+                message: format!("{share} of {WHOLE} new connections go to waypoint {canary}"),
+            },
+            Err(unfit) => unfit_canary(&waypoint, &canary, *unfit),
+        }
+    });
+    [primary].into_iter().chain(canary).collect()
+}
+
+fn full_name(name: &ObjectName) -> String {
+    format!("{}/{}", name.namespace, name.name)
+}
+
+fn bound(waypoint: &str, binding: Result<(), Unbound>) -> StatusCondition {
+    let kind = BOUND;
     let Err(unbound) = binding else {
         let message = format!("Successfully attached to waypoint {waypoint}");
-        return StatusCondition { kind: TYPE, status: "True", reason: "WaypointAccepted", message };
-    };
-    let reason = match unbound {
-        Unbound::Missing | Unbound::NoWaypoint => "WaypointIsNotReady",
-        Unbound::Forbidden => "AttachmentDenied",
-        Unbound::OtherTraffic => "UnsupportedTrafficType",
+        return StatusCondition { kind, status: "True", reason: "WaypointAccepted", message };
     };
     let message = format!(
         "the waypoint {waypoint} {}: new connections of captured clients are refused; {}",
         unbound.what(),
         unbound.remedy()
     );
-    StatusCondition { kind: TYPE, status: "False", reason, message }
+    StatusCondition { kind, status: "False", reason: unbound.reason(), message }
 }
 
-/// The Services that have the condition already, for a replica that has just begun to lead.
+fn unfit_canary(waypoint: &str, canary: &str, unfit: Unfit) -> StatusCondition {
+    let message = format!(
+        "the canary {canary} {}: all connections go to waypoint {waypoint}; {}",
+        unfit.what(),
+        unfit.remedy()
+    );
+    StatusCondition { kind: CANARY_BOUND, status: "False", reason: unfit.reason(), message }
+}
+
+fn missing() -> StatusCondition {
+    let message = format!(
+        "resolution DYNAMIC_DNS needs a waypoint, which looks up the name that a request asks for; \
+         label it {USE_WAYPOINT}"
+    );
+    StatusCondition { kind: MISSING, status: "True", reason: "MissingUseWaypointLabel", message }
+}
+
+/// The objects that have such a condition already, for a replica that has just begun to lead.
 pub(super) async fn found(client: &Client) -> Result<Bindings, ApiError> {
-    let services: Api<Service> = Api::all(client.clone());
     let mut bindings = Bindings::new();
+    for kind in KINDS {
+        match find(client, kind, &mut bindings).await {
+            // The cluster does not have the kind.
+            Err(error) if error.is_not_found() && kind != Kind::Service => {}
+            found => found?,
+        }
+    }
+    Ok(bindings)
+}
+
+async fn find(client: &Client, kind: Kind, bindings: &mut Bindings) -> Result<(), ApiError> {
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
     let mut page = ListParams::default().limit(PAGE);
     loop {
-        let list = answer(services.list(&page)).await?;
-        for service in list.items {
-            let status = service.status.unwrap_or_default();
-            if status.conditions.unwrap_or_default().iter().any(|it| it.type_ == TYPE) {
-                let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-                let name = service.metadata.name.as_deref().unwrap_or_default();
-                bindings.insert(ObjectName::new(namespace, name), None);
+        let list = answer(objects.list(&page)).await?;
+        for object in list.items {
+            if conditions(&object).iter().any(|it| OWN.iter().any(|own| it["type"] == **own)) {
+                bindings.insert((kind, ObjectName::of(&object.metadata)), None);
             }
         }
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
-            None => return Ok(bindings),
+            None => return Ok(()),
         }
     }
 }
 
-/// Writes the condition of one Service, or removes it, if that differs from what is written.
+fn resource(kind: Kind) -> ApiResource {
+    match kind {
+        Kind::Service => {
+            let named = GroupVersionKind::gvk("", kind.api_versions()[0], kind.name());
+            ApiResource::from_gvk_with_plural(&named, kind.plural())
+        }
+        _ => istio(kind),
+    }
+}
+
+fn conditions(object: &DynamicObject) -> Vec<Value> {
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.cloned().unwrap_or_default()
+}
+
+/// Writes the conditions of one object, or removes them, if that differs from what is written.
 pub(super) async fn write(
     client: &Client,
-    name: &ObjectName,
-    condition: Option<&StatusCondition>,
+    (kind, name): &Named,
+    wanted: &[StatusCondition],
 ) -> Result<(), ApiError> {
-    let services: Api<Service> = Api::namespaced(client.clone(), &name.namespace);
-    let Some(service) = answer(services.get_opt(&name.name)).await? else { return Ok(()) };
-    let before = service.status.unwrap_or_default().conditions.unwrap_or_default();
-    let before = serde_json::to_value(before).expect("conditions are JSON");
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let generation = service.metadata.generation.unwrap_or_default();
-    let Some(after) = merged(&before, condition, generation, &now) else { return Ok(()) };
+    let client = client.clone();
+    let objects: Api<DynamicObject> =
+        Api::namespaced_with(client, &name.namespace, &resource(*kind));
+    let Some(object) = answer(objects.get_opt(&name.name)).await? else { return Ok(()) };
+    let generation = object.metadata.generation.unwrap_or_default();
+    let after = merged(&conditions(&object), &OWN, wanted, generation, &now());
+    let Some(after) = after else { return Ok(()) };
     let patch = json!({
-        "metadata": { "resourceVersion": service.metadata.resource_version },
+        "metadata": { "resourceVersion": object.metadata.resource_version },
         "status": { "conditions": after },
     });
     let as_us = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    answer(services.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await.map(drop)
-}
-
-/// The conditions as they should be, unless they are so. The time of one that did not change stays.
-fn merged(
-    before: &Value,
-    condition: Option<&StatusCondition>,
-    generation: i64,
-    now: &str,
-) -> Option<Vec<Value>> {
-    let mut after = before.as_array().cloned().unwrap_or_default();
-    let own = after.iter().position(|it| it["type"] == TYPE).map(|index| after.remove(index));
-    let Some(condition) = condition else { return own.map(|_| after) };
-    let is_told = |it: &Value| {
-        it["status"] == condition.status
-            && it["reason"] == condition.reason
-            && it["message"] == condition.message
-    };
-    if own.as_ref().is_some_and(is_told) {
-        return None;
-    }
-    let same = own.filter(|it| it["status"] == condition.status);
-    let since = same.map_or_else(|| json!(now), |it| it["lastTransitionTime"].clone());
-    after.push(json!({
-        "type": TYPE,
-        "status": condition.status,
-        "reason": condition.reason,
-        "message": condition.message,
-        "lastTransitionTime": since,
-        "observedGeneration": generation,
-    }));
-    Some(after)
+    answer(objects.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await.map(drop)
 }
 
 #[cfg(test)]
@@ -142,36 +190,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_says_whether_its_waypoint_takes_its_requests() {
-        let way = ObjectName::new("infra", "way");
-        for (binding, status, reason) in [
+    fn an_object_says_whether_its_waypoint_takes_its_requests() {
+        let waypoint = ObjectName::new("infra", "way");
+        for (bound, status, reason) in [
             (Ok(()), "True", "WaypointAccepted"),
             (Err(Unbound::Missing), "False", "WaypointIsNotReady"),
             (Err(Unbound::NoWaypoint), "False", "WaypointIsNotReady"),
             (Err(Unbound::Forbidden), "False", "AttachmentDenied"),
             (Err(Unbound::OtherTraffic), "False", "UnsupportedTrafficType"),
         ] {
-            let condition = verdict(&way, binding);
-            assert_eq!((condition.status, condition.reason), (status, reason));
-            assert!(condition.message.contains("infra/way"), "{}", condition.message);
+            let binding = Binding { waypoint: waypoint.clone(), bound, canary: None };
+            let said = verdict(&binding);
+            assert_eq!((said[0].status, said[0].reason), (status, reason));
+            assert!(said[0].message.contains("infra/way"), "{}", said[0].message);
+            assert_eq!(said.len(), 1);
         }
     }
 
     #[test]
-    fn conditions_of_others_and_times_of_what_did_not_change_stay() {
-        let other = json!({"type": "LoadBalancerReady", "status": "True"});
-        let way = ObjectName::new("infra", "way");
-        let (bound, missing) = (verdict(&way, Ok(())), verdict(&way, Err(Unbound::Missing)));
-        let first = merged(&json!([other]), Some(&bound), 0, "t1").expect("it is new");
-        assert_eq!((first.len(), &first[0]), (2, &other));
-        assert_eq!(first[1]["lastTransitionTime"], "t1");
-        assert_eq!(merged(&json!(first), Some(&bound), 0, "t2"), None, "nothing changed");
-        let second = merged(&json!(first), Some(&missing), 0, "t2").expect("it changed");
-        assert_eq!(second[1]["lastTransitionTime"], "t2");
-        let denied = verdict(&way, Err(Unbound::Forbidden));
-        let third = merged(&json!(second), Some(&denied), 0, "t3").expect("its reason changed");
-        assert_eq!(third[1]["lastTransitionTime"], "t2");
-        assert_eq!(merged(&json!(third), None, 0, "t4"), Some(vec![other.clone()]));
-        assert_eq!(merged(&json!([other]), None, 0, "t5"), None, "there was none");
+    fn a_canary_says_what_it_gets_or_why_it_gets_nothing() {
+        for (share, status, reason, part) in [
+            (Ok(5), "True", "WaypointAccepted", "5 of 100 new connections"),
+            (Err(Unfit::Weight), "False", "CanaryInvalidWeight", "whole number"),
+            (Err(Unfit::SameAsPrimary), "False", "CanarySameAsPrimary", "all connections go to"),
+            (Err(Unfit::Unbound(Unbound::Missing)), "False", "WaypointIsNotReady", "infra/two"),
+        ] {
+            let canary = Some((ObjectName::new("infra", "two"), share));
+            let waypoint = ObjectName::new("infra", "one");
+            let said = verdict(&Binding { waypoint, bound: Ok(()), canary });
+            assert_eq!((said[0].kind, said[0].status), (BOUND, "True"));
+            let canary = &said[1];
+            assert_eq!((canary.kind, canary.status, canary.reason), (CANARY_BOUND, status, reason));
+            assert!(canary.message.contains(part), "{}", canary.message);
+        }
     }
 }

@@ -1,10 +1,9 @@
 //! Writes the state of each policy, route and traffic resource where its author looks.
 //!
-//! Condition `ZtunnelAccepted` in the object's status, as istiod writes it, `WaypointAccepted` for
-//! CUSTOM policies, and an Event of type
-//! Warning when a policy is not enforced as written. A PeerAuthentication gets one only when it
-//! cannot be read, and from then on it is kept up to date. VirtualServices and DestinationRules get
-//! [`HONOURED`]. Only the leader writes, and only what
+//! Conditions `ZtunnelAccepted` and `WaypointAccepted` in the object's status, as istiod writes
+//! them, and an Event of type Warning when a policy is not enforced as written. A
+//! PeerAuthentication gets one only when it cannot be read, and from then on it is kept up to date.
+//! VirtualServices and DestinationRules get [`HONOURED`]. Only the leader writes, and only what
 //! changed; conditions of other types are left unchanged.
 
 use std::collections::BTreeMap;
@@ -14,7 +13,8 @@ use std::time::Duration;
 use ambit_manifest::Kind;
 use ambit_manifest::ObjectName;
 use ambit_manifest::honoured::{self, HONOURED};
-use ambit_manifest::policy::{self, StatusCondition};
+use ambit_manifest::istio::AuthorizationPolicy;
+use ambit_manifest::policy::{self, StatusCondition, WAYPOINT_ACCEPTED};
 use ambit_manifest::remarks::Remark;
 use ambit_net::drain::Guard;
 use ambit_words::error_chain;
@@ -28,9 +28,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::bindings::{self, Bindings};
+use super::merged::{merged, newly_false, now};
 use super::route_status::{self, RouteVerdict};
 use super::{ApiError, FIELD_MANAGER, answer};
+use crate::attached::{self, Fronted};
 use crate::registry::kubernetes::istio;
+use crate::view_builder::Builder;
 use crate::view_builder::routes::RouteName;
 use crate::world::World;
 
@@ -43,10 +46,10 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Longest note of an Event, by the API's rules.
 const NOTE_SIZE_MAX_BYTES: usize = 1024;
 
-/// What is reported about a policy: its generation, and the condition.
-type Verdict = (i64, StatusCondition);
-/// Of which object, and which of its conditions.
-type Named = (Kind, ObjectName, &'static str);
+/// What is reported about a policy: its generation, and the conditions.
+type Verdict = (i64, Vec<StatusCondition>);
+/// Of which object.
+type Named = (Kind, ObjectName);
 
 /// What this replica has written since it leads.
 #[derive(Default)]
@@ -110,35 +113,40 @@ impl Conditions {
 
     fn verdicts(&self) -> BTreeMap<Named, Verdict> {
         let builder = self.world.read();
-        let policies = builder.store().policies().filter_map(|(name, policy)| {
+        let (store, fronted) = (builder.store(), Fronted::of(&builder));
+        let of_ztunnel =
+            |condition: &StatusCondition| StatusCondition { kind: TYPE, ..condition.clone() };
+        let policies = store.policies().filter_map(|(name, policy)| {
+            let conditions = builder.condition(name).map(of_ztunnel).into_iter();
+            let conditions = conditions.chain(of_waypoints(&builder, &fronted, name, policy));
             let generation = policy.metadata.generation.unwrap_or_default();
-            let condition = builder.condition(name)?.clone();
-            let named = (Kind::AuthorizationPolicy, name.clone(), TYPE);
-            Some((named, (generation, condition)))
+            let conditions: Vec<_> = conditions.collect();
+            let named = (Kind::AuthorizationPolicy, name.clone());
+            (!conditions.is_empty()).then_some((named, (generation, conditions)))
         });
-        let custom = builder.store().policies().filter_map(|(name, policy)| {
+        let modes = store.peer_authentications().map(|(name, policy)| {
             let generation = policy.metadata.generation.unwrap_or_default();
-            let condition = builder.provider_condition(policy)?;
-            let named = (Kind::AuthorizationPolicy, name.clone(), condition.kind);
-            Some((named, (generation, condition)))
+            let condition = of_ztunnel(&policy::peer_authentication(policy));
+            ((Kind::PeerAuthentication, name.clone()), (generation, vec![condition]))
         });
-        let modes = builder.store().peer_authentications().map(|(name, policy)| {
-            let generation = policy.metadata.generation.unwrap_or_default();
-            let condition = policy::peer_authentication(policy);
-            ((Kind::PeerAuthentication, name.clone(), TYPE), (generation, condition))
+        let tokens = store.request_authentications().map(|(name, object)| {
+            let generation = object.metadata.generation.unwrap_or_default();
+            let condition = attached::of_authentication(&builder, &fronted, name, object);
+            let conditions = condition.into_iter().collect();
+            ((Kind::RequestAuthentication, name.clone()), (generation, conditions))
         });
         let remarked = |kind, name: &ObjectName, generation: Option<i64>, remarks: &[Remark]| {
-            let condition = honoured::condition(remarks);
-            ((kind, name.clone(), HONOURED), (generation.unwrap_or_default(), condition))
+            let conditions = vec![honoured::condition(remarks)];
+            ((kind, name.clone()), (generation.unwrap_or_default(), conditions))
         };
-        let rules = builder.store().destination_rules().iter().map(|(name, rule, remarks)| {
+        let rules = store.destination_rules().iter().map(|(name, rule, remarks)| {
             remarked(Kind::DestinationRule, name, rule.metadata.generation, remarks)
         });
-        let services = builder.store().virtual_services().iter().map(|(name, service)| {
+        let services = store.virtual_services().iter().map(|(name, service)| {
             let remarks = builder.virtual_service_remarks(service);
             remarked(Kind::VirtualService, name, service.metadata.generation, &remarks)
         });
-        policies.chain(custom).chain(modes).chain(rules).chain(services).collect()
+        policies.chain(modes).chain(tokens).chain(rules).chain(services).collect()
     }
 
     async fn write_changed(&self, written: &mut Written) -> Result<(), ApiError> {
@@ -153,15 +161,16 @@ impl Conditions {
             None => written.insert(bindings::found(&self.client).await?),
         };
         let verdicts = bindings::verdicts(&self.world.read());
-        let is_over = |name: &&ObjectName| !verdicts.contains_key(*name);
-        let over: Vec<ObjectName> = bindings.keys().filter(is_over).cloned().collect();
+        let is_over = |name: &&Named| !verdicts.contains_key(*name);
+        let over: Vec<Named> = bindings.keys().filter(is_over).cloned().collect();
         let asked = verdicts.into_iter().map(|(name, verdict)| (name, Some(verdict)));
         for (name, verdict) in asked.chain(over.into_iter().map(|name| (name, None))) {
             let is_told = verdict.is_some() && bindings.get(&name) == Some(&verdict);
             if is_told || !*self.leads.borrow() {
                 continue;
             }
-            match bindings::write(&self.client, &name, verdict.as_ref()).await {
+            let wanted = verdict.as_deref().unwrap_or_default();
+            match bindings::write(&self.client, &name, wanted).await {
                 Ok(()) if verdict.is_none() => drop(bindings.remove(&name)),
                 Ok(()) => drop(bindings.insert(name, verdict)),
                 // It is gone, or was changed meanwhile: then it is looked at again.
@@ -214,56 +223,38 @@ impl Conditions {
     }
 
     async fn write(&self, named: &Named, verdict: &Verdict) -> Result<(), ApiError> {
-        let (kind, name, kind_of) = named;
+        let (kind, name) = named;
         let resource = istio(*kind);
         let client = self.client.clone();
         let policies: Api<DynamicObject> = Api::namespaced_with(client, &name.namespace, &resource);
         let Some(object) = answer(policies.get_opt(&name.name)).await? else { return Ok(()) };
         let before = object.data.pointer("/status/conditions").and_then(Value::as_array);
-        let mut conditions = before.cloned().unwrap_or_default();
-        let own = conditions.iter().position(|it| it["type"] == *kind_of);
-        let own = own.map(|index| conditions.remove(index));
-        let (generation, condition) = verdict;
-        let told = |it: &Value| {
-            it["status"] == condition.status
-                && it["reason"] == condition.reason
-                && it["message"] == condition.message
-        };
-        if own.as_ref().is_some_and(|it| told(it) && it["observedGeneration"] == *generation) {
+        let before = before.cloned().unwrap_or_default();
+        let own = own_types(*kind);
+        let (generation, conditions) = verdict;
+        let is_told = || before.iter().any(|it| own.iter().any(|own| it["type"] == **own));
+        let is_well = conditions.iter().all(|it| it.status == "True");
+        if *kind == Kind::PeerAuthentication && is_well && !is_told() {
             return Ok(());
         }
-        if *kind == Kind::PeerAuthentication && condition.status == "True" && own.is_none() {
-            return Ok(());
-        }
-        let same = own.as_ref().filter(|it| it["status"] == condition.status);
-        let since = same.map_or_else(
-            || json!(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
-            |it| it["lastTransitionTime"].clone(),
-        );
-        conditions.push(json!({
-            "type": kind_of,
-            "status": condition.status,
-            "reason": condition.reason,
-            "message": condition.message,
-            "lastTransitionTime": since,
-            "observedGeneration": generation,
-        }));
+        let after = merged(&before, own, conditions, *generation, &now());
+        let Some(after) = after else { return Ok(()) };
         let patch = json!({
             "metadata": { "resourceVersion": object.metadata.resource_version },
-            "status": { "conditions": conditions },
+            "status": { "conditions": after },
         });
         let as_us =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         answer(policies.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await?;
-        if condition.status == "True" || own.as_ref().is_some_and(told) {
-            return Ok(());
+        for condition in newly_false(&before, conditions) {
+            self.warn(named, &object.metadata, condition).await?;
         }
-        self.warn(named, &object.metadata, condition).await
+        Ok(())
     }
 
     async fn warn(
         &self,
-        (kind, name, _): &Named,
+        (kind, name): &Named,
         object: &ObjectMeta,
         condition: &StatusCondition,
     ) -> Result<(), ApiError> {
@@ -298,6 +289,29 @@ impl Conditions {
             Err(error) if !error.is_ending_namespace() => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+/// What became of a policy at waypoints. A provider that cannot be asked is told first.
+fn of_waypoints(
+    builder: &Builder,
+    fronted: &Fronted,
+    name: &ObjectName,
+    policy: &AuthorizationPolicy,
+) -> Option<StatusCondition> {
+    match builder.provider_condition(policy) {
+        Some(provider) if provider.status == "False" => Some(provider),
+        provider => attached::of_policy(builder, fronted, name, policy).or(provider),
+    }
+}
+
+/// The types of the conditions that are written of a kind.
+fn own_types(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::AuthorizationPolicy => &[TYPE, WAYPOINT_ACCEPTED],
+        Kind::RequestAuthentication => &[WAYPOINT_ACCEPTED],
+        Kind::DestinationRule | Kind::VirtualService => &[HONOURED],
+        _ => &[TYPE],
     }
 }
 

@@ -51,24 +51,31 @@ struct State {
 /// What a list or watch asks for.
 struct Wanted {
     collection: String,
-    /// Objects with this label are left out; no other selector is understood.
+    /// Objects with this label are left out.
     without: Option<(String, String)>,
+    /// Only objects with this key among their labels are meant; no other selector is understood.
+    with: Option<String>,
 }
 
 impl Wanted {
     fn new(collection: &str, selector: Option<&str>) -> Self {
         let selector =
             selector.map(|it| it.replace("%2F", "/").replace("%21", "!").replace("%3D", "="));
-        let label = |selector: String| {
-            let (key, value) = selector.split_once("!=").expect("a selector that is understood");
-            (key.to_owned(), value.to_owned())
+        let label = |selector: &String| {
+            let (key, value) = selector.split_once("!=")?;
+            Some((key.to_owned(), value.to_owned()))
         };
-        Self { collection: collection.to_owned(), without: selector.map(label) }
+        let without = selector.as_ref().and_then(label);
+        let with = selector.filter(|_| without.is_none());
+        Self { collection: collection.to_owned(), without, with }
     }
 
     fn holds(&self, collection: &str, object: &Value) -> bool {
         let has = |(key, value): &(String, String)| object["metadata"]["labels"][key] == **value;
-        self.collection == collection && !self.without.as_ref().is_some_and(has)
+        let has_key = |key: &String| !object["metadata"]["labels"][key].is_null();
+        self.collection == collection
+            && !self.without.as_ref().is_some_and(has)
+            && self.with.as_ref().is_none_or(has_key)
     }
 }
 

@@ -3,7 +3,8 @@
 //! Each Gateway of a waypoint's class has a ServiceAccount, a Service, a Deployment and a
 //! PodDisruptionBudget of its name, written by server-side apply under a field manager of its own:
 //! fields of others, such as the number of replicas, stay theirs. They belong to the Gateway, so
-//! the cluster deletes them with it. An object of that name which is somebody else's is never
+//! the cluster deletes them with it. Patches change them before they are written
+//! ([`parameters`](super::parameters)). An object of that name which is somebody else's is never
 //! touched. Only the leader writes.
 
 use std::collections::BTreeMap;
@@ -11,26 +12,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_manifest::gateway::Gateway;
+use ambit_manifest::waypoint::parameters;
 use ambit_manifest::waypoint::{self, Common, Made, Place};
 use ambit_manifest::{Kind, ObjectName};
 use ambit_net::drain::Guard;
 use ambit_words::{error_chain, names, ports};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::parameters::Parameters;
 use super::{ApiError, answer, classes};
 use crate::registry::kubernetes::istio;
 use crate::view_builder::Mesh;
-use crate::view_builder::services::service_name;
 use crate::world::World;
 
 /// The field manager of what is made for Gateways.
 const MANAGER: &str = "ambit-gateways";
+/// The kind of an autoscaler.
+const AUTOSCALER: &str = "HorizontalPodAutoscaler";
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Pause after something could not be written.
@@ -73,13 +77,15 @@ struct Memory {
     gateways: BTreeMap<ObjectName, Written>,
     /// When the classes are looked at again.
     classes_due: Option<Instant>,
+    parameters: Parameters,
 }
 
 impl Memory {
     /// When there is something to do though nothing changes.
     fn due(&self) -> tokio::time::Instant {
         let latest = Instant::now() + AGAIN;
-        self.classes_due.map_or(latest, |due| due.min(latest))
+        let dues = [self.classes_due, self.parameters.due()];
+        dues.into_iter().flatten().fold(latest, Instant::min)
     }
 }
 
@@ -132,12 +138,16 @@ impl Waypoints {
         }
         let asked = self.asked();
         memory.gateways.retain(|name, _| asked.iter().any(|(other, ..)| other == name));
+        let gateways = asked.iter().map(|(name, gateway, _)| (name, &**gateway));
+        let root_namespace = &self.settings.mesh.root_namespace;
+        memory.parameters.look(&self.client, root_namespace, gateways).await?;
         for (name, gateway, found) in asked {
             if !*self.leads.borrow() {
                 return Ok(());
             }
             let written = memory.gateways.remove(&name);
-            match self.serve(&name, &gateway, found, written).await {
+            let built = self.objects(&name, &gateway, &memory.parameters);
+            match self.serve(&name, &gateway, (built, found), written).await {
                 Ok(written) => {
                     memory.gateways.insert(name, written);
                 }
@@ -160,7 +170,7 @@ impl Waypoints {
             .iter()
             .filter(|(_, gateway)| gateways.is_of_waypoints(&gateway.spec.gateway_class_name));
         let asked = wanted.map(|(name, gateway)| {
-            let key = service_name(builder.mesh(), name);
+            let key = gateways.service_of(builder.mesh(), name);
             let service = builder.view().service(&key);
             let addresses = service.iter().flat_map(|service| &service.addresses);
             let endpoints = builder.view().endpoints(&key);
@@ -168,7 +178,7 @@ impl Waypoints {
                 addresses: addresses.map(|address| address.address.ip.to_string()).collect(),
                 ready: endpoints.map_or(0, |all| all.iter().filter(|it| it.healthy).count()),
                 wanted: endpoints.map_or(0, |all| all.len()),
-                problem: None,
+                ..Made::default()
             };
             (name.clone(), gateway.clone(), found)
         });
@@ -179,22 +189,32 @@ impl Waypoints {
         &self,
         name: &ObjectName,
         gateway: &Gateway,
-        found: Made,
+        (built, found): (Result<Vec<Value>, String>, Made),
         before: Option<Written>,
     ) -> Result<Written, ApiError> {
-        let objects = self.objects(gateway);
         let told = before.as_ref().and_then(|before| before.told.clone());
-        let mut written = match before {
-            Some(before) if before.objects == objects && before.at.elapsed() < AGAIN => before,
-            _ => {
+        // Of what cannot be built, what is there stays.
+        let (objects, wrong_parameters) = match built {
+            Ok(objects) => (Some(objects), None),
+            Err(what) => (None, Some(what)),
+        };
+        let mut written = match (objects, before) {
+            (None, Some(before)) => before,
+            (None, None) => {
+                Written { objects: Vec::new(), at: Instant::now(), problem: None, told }
+            }
+            (Some(objects), Some(before))
+                if before.objects == objects && before.at.elapsed() < AGAIN =>
+            {
+                before
+            }
+            (Some(objects), _) => {
                 let problem = self.apply(name, gateway, &objects).await?;
                 Written { objects, at: Instant::now(), problem, told }
             }
         };
-        let made = match &written.problem {
-            None => found,
-            Some(problem) => Made { problem: Some(problem.clone()), ..found },
-        };
+        let problem = written.problem.clone();
+        let made = Made { problem, wrong_parameters, ..found };
         let generation = gateway.metadata.generation.unwrap_or_default();
         if written.told.as_ref() != Some(&(generation, made.clone())) {
             self.tell(name, gateway, &made).await?;
@@ -203,11 +223,17 @@ impl Waypoints {
         Ok(written)
     }
 
-    /// What a Gateway asks for: nothing if it is not accepted, or without an image.
-    fn objects(&self, gateway: &Gateway) -> Vec<Value> {
+    /// What a Gateway asks for: nothing if it is not accepted, or without an image. An error says
+    /// what is wrong with its patches.
+    fn objects(
+        &self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        known: &Parameters,
+    ) -> Result<Vec<Value>, String> {
         let (Some(image), Some(_)) = (&self.settings.image, gateway.spec.waypoint_listener())
         else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let mesh = &self.settings.mesh;
         let control =
@@ -220,8 +246,7 @@ impl Waypoints {
             trust_domain: &mesh.trust_domain,
             cluster_id: &mesh.cluster_id,
         };
-        let objects = waypoint::objects(gateway, &common).map(|(_, object)| object);
-        objects.into_iter().chain([waypoint::disruption_budget(gateway)]).collect()
+        parameters::objects(gateway, &common, &known.of(name, gateway)?)
     }
 
     /// Writes the objects of a Gateway; answers why that cannot be, for its author to correct.
@@ -235,25 +260,33 @@ impl Waypoints {
             let problem = "control was started without --waypoint-image, and makes no waypoints";
             return Ok(Some(problem.to_owned()));
         }
+        let uid = gateway.metadata.uid.as_ref();
+        let is_foreign = |there: &DynamicObject| {
+            let mut owners = there.metadata.owner_references.iter().flatten();
+            !owners.any(|owner| Some(&owner.uid) == uid)
+        };
+        let mut wanted = Vec::new();
         for object in objects {
-            let there = answer(self.api(name, object).get_opt(&name.name)).await?;
-            let is_foreign = |there: &DynamicObject| {
-                let mut owners = there.metadata.owner_references.iter().flatten();
-                !owners.any(|owner| Some(&owner.uid) == gateway.metadata.uid.as_ref())
-            };
-            if there.as_ref().is_some_and(is_foreign) {
-                let kind = object["kind"].as_str().unwrap_or_default();
-                return Ok(Some(format!(
-                    "{kind} {}/{} is there already and is not this Gateway's; delete it, or \
-                     rename the Gateway",
-                    name.namespace, name.name
-                )));
+            let there = answer(self.api(name, object).get_opt(name_of(object))).await?;
+            if there.as_ref().is_none_or(|there| !is_foreign(there)) {
+                wanted.push(object);
+                continue;
             }
+            let kind = object["kind"].as_str().unwrap_or_default();
+            if kind == "ServiceAccount" && waypoint::names(gateway).is_account_given {
+                continue;
+            }
+            return Ok(Some(format!(
+                "{kind} {}/{} is there already and is not this Gateway's; delete it, or rename the \
+                 Gateway",
+                name.namespace,
+                name_of(object)
+            )));
         }
         let as_us = PatchParams::apply(MANAGER).force();
-        for object in objects {
+        for object in wanted {
             let api = self.api(name, object);
-            match answer(api.patch(&name.name, &as_us, &Patch::Apply(object))).await {
+            match answer(api.patch(name_of(object), &as_us, &Patch::Apply(object))).await {
                 Ok(_) => {}
                 // Trying again does not help: a quota, a policy of the cluster.
                 Err(ApiError::Refused(status)) if !status.is_conflict() => {
@@ -263,7 +296,30 @@ impl Waypoints {
                 Err(error) => return Err(error),
             }
         }
+        let is_scaled = objects.iter().any(|it| it["kind"] == AUTOSCALER);
+        if !objects.is_empty() && !is_scaled {
+            self.remove_autoscaler(name, gateway, is_foreign).await?;
+        }
         Ok(None)
+    }
+
+    /// Removes the autoscaler that patches no longer ask for.
+    async fn remove_autoscaler(
+        &self,
+        name: &ObjectName,
+        gateway: &Gateway,
+        is_foreign: impl Fn(&DynamicObject) -> bool,
+    ) -> Result<(), ApiError> {
+        let object = json!({"apiVersion": "autoscaling/v2", "kind": AUTOSCALER});
+        let (api, named) = (self.api(name, &object), waypoint::names(gateway).objects);
+        let Some(there) = answer(api.get_opt(named)).await? else { return Ok(()) };
+        if is_foreign(&there) {
+            return Ok(());
+        }
+        match answer(api.delete(named, &DeleteParams::default())).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn api(&self, name: &ObjectName, object: &Value) -> Api<DynamicObject> {
@@ -309,6 +365,10 @@ impl Waypoints {
         answer(gateways.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await?;
         Ok(())
     }
+}
+
+fn name_of(object: &Value) -> &str {
+    object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -416,6 +476,72 @@ mod tests {
         };
         check("HBONE", None, "--waypoint-image").await;
         check("HTTP", Some("ambit:1"), "UnsupportedProtocol").await;
+    }
+
+    const PATCHES: &str = "/api/v1/namespaces/shop/configmaps/own";
+    const OF_CLASS: &str = "/api/v1/namespaces/istio-system/configmaps/all";
+    const AUTOSCALER_PATH: &str =
+        "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers/way";
+
+    fn config_map(labels: &Value, key: &str, patch: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"labels": labels},
+            "data": {key: patch}})
+    }
+
+    #[tokio::test]
+    async fn patches_are_followed_and_wrong_ones_change_nothing() {
+        let api = FakeApi::default();
+        let class = json!({"gateway.istio.io/defaults-for-class": "istio-waypoint"});
+        api.put(OF_CLASS, config_map(&class, "deployment", "spec: {replicas: 2}"));
+        let mut named = gateway("HBONE");
+        let reference = json!({"group": "", "kind": "ConfigMap", "name": "own"});
+        named["spec"]["infrastructure"] = json!({"parametersRef": reference});
+        api.put(GATEWAY, named);
+        let mut memory = Memory::default();
+        let mut again = async |api: &FakeApi| {
+            memory.parameters = Parameters::default();
+            step(api, Some("ambit:1"), &mut memory).await;
+        };
+        again(&api).await;
+        let [status, reason, message] = condition(&api, "Accepted");
+        assert_eq!([&*status, &*reason], ["False", "InvalidParameters"], "{message}");
+        assert!(message.contains("ConfigMap shop/own does not exist"), "{message}");
+        assert_eq!(api.get(DEPLOYMENT), None, "nothing is made without its patches");
+        api.put(PATCHES, config_map(&json!({}), "service", "spec: {type: LoadBalancer}"));
+        again(&api).await;
+        assert_eq!(api.get(SERVICE).unwrap()["spec"]["type"], "LoadBalancer");
+        assert_eq!(api.get(DEPLOYMENT).unwrap()["spec"]["replicas"], 2);
+        assert_eq!(condition(&api, "Accepted")[..2], ["True", "Accepted"]);
+        let before = api.get(DEPLOYMENT);
+        api.put(PATCHES, config_map(&json!({}), "deployment", "metadata: {name: other}"));
+        again(&api).await;
+        assert_eq!(condition(&api, "Accepted")[1], "InvalidParameters");
+        assert_eq!(api.get(DEPLOYMENT), before, "what is there stays");
+        let scaled = "spec: {minReplicas: 2, maxReplicas: 4}";
+        let mut both = config_map(&json!({}), "horizontalPodAutoscaler", scaled);
+        both["data"]["deployment"] = json!("spec: {replicas: null}");
+        api.put(PATCHES, both);
+        again(&api).await;
+        assert_eq!(api.get(AUTOSCALER_PATH).unwrap()["spec"]["maxReplicas"], 4);
+        api.put(PATCHES, config_map(&json!({}), "service", "spec: {type: ClusterIP}"));
+        again(&api).await;
+        assert_eq!(api.get(AUTOSCALER_PATH), None, "nobody asks for it any more");
+    }
+
+    #[tokio::test]
+    async fn an_account_that_a_gateway_names_is_used_as_it_is() {
+        let api = FakeApi::default();
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {}});
+        let path = "/api/v1/namespaces/shop/serviceaccounts/cloud";
+        api.put(path, account);
+        let before = api.get(path);
+        let mut named = gateway("HBONE");
+        named["metadata"]["annotations"] = json!({"gateway.istio.io/service-account": "cloud"});
+        api.put(GATEWAY, named);
+        step(&api, Some("ambit:1"), &mut Memory::default()).await;
+        assert_eq!((api.get(path), api.get(ACCOUNT)), (before, None));
+        let pod = api.get(DEPLOYMENT).unwrap()["spec"]["template"]["spec"].clone();
+        assert_eq!(pod["serviceAccountName"], "cloud");
     }
 
     #[tokio::test]

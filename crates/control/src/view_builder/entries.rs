@@ -17,10 +17,11 @@ use ambit_model::address::not_for_entries;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
 use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
+use ambit_words::annotations::USE_WAYPOINT_CANARY_WEIGHT;
 use ambit_words::labels::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
 
 use super::Mesh;
-use super::gateways::{Gateways, Naming};
+use super::gateways::{Gateways, Naming, Shares};
 use super::records::{NamespaceRecord, entry_labels};
 use super::selectors::Labels;
 use super::services::{app_protocol, virtual_address};
@@ -77,6 +78,7 @@ pub(crate) fn service(
         ports: ports(spec, None),
         subject_alt_names: spec.subject_alt_names.iter().map(|san| san.as_str().into()).collect(),
         waypoint: gateways.waypoint(mesh, &naming),
+        weighted_waypoints: gateways.weighted(mesh, &naming, shares(entry, namespace)),
         load_balancing: LoadBalancing {
             mode: if passes_through { Mode::Passthrough } else { Mode::Unspecified },
             ..LoadBalancing::default()
@@ -85,6 +87,13 @@ pub(crate) fn service(
             && spec.export_to.iter().all(|it| it == "." || it == "~"),
         ..Service::named(name.namespace.clone(), host)
     }
+}
+
+/// What is said of the share of its canary waypoint.
+pub(crate) fn shares<'a>(entry: &'a ServiceEntry, namespace: &'a NamespaceRecord) -> Shares<'a> {
+    let annotations = entry.metadata.annotations.as_ref();
+    let own = annotations.and_then(|all| all.get(USE_WAYPOINT_CANARY_WEIGHT));
+    Shares { own: own.map(String::as_str), of_namespace: namespace.canary_weight.as_deref() }
 }
 
 /// The ports of a ServiceEntry, as `endpoint` serves them.

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::canary::{self, Said, Unfit, WHOLE};
 use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Unbound, binding, is_waypoint_class};
-use ambit_manifest::waypoint::MANAGED;
+use ambit_manifest::waypoint::{self, MANAGED};
 use ambit_model::Text;
+use ambit_model::names::ServiceName;
 use ambit_model::workload::{GatewayAddress, GatewayDestination, WorkloadKind};
 use ambit_words::labels::{
-    GATEWAY_MANAGED, GATEWAY_NAME, NONE, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
+    GATEWAY_MANAGED, GATEWAY_NAME, NONE, USE_WAYPOINT, USE_WAYPOINT_CANARY, USE_WAYPOINT_NAMESPACE,
 };
 use ambit_words::ports;
 
@@ -43,16 +45,40 @@ pub(crate) struct Naming<'a> {
     pub(crate) is_workload: bool,
 }
 
+/// What a service and its namespace say of the canary's share.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shares<'a> {
+    /// The service's own annotation.
+    pub(crate) own: Option<&'a str>,
+    /// That of its namespace.
+    pub(crate) of_namespace: Option<&'a str>,
+}
+
+/// The canary that a service names: its Gateway, and its share of new connections or why it gets
+/// none.
+pub(crate) type Canary = (ObjectName, Result<u32, Unfit>);
+
 /// The waypoint that these labels name.
 pub(crate) fn named_waypoint(labels: &Labels) -> Option<&str> {
     let name = labels.get(USE_WAYPOINT).map(String::as_str);
     name.filter(|name| !["", NONE].contains(name))
 }
 
+/// Whether these labels name a Gateway of this name, as a waypoint or as a canary.
+pub(super) fn names(labels: &Labels, gateway: &str) -> bool {
+    [USE_WAYPOINT, USE_WAYPOINT_CANARY]
+        .into_iter()
+        .any(|key| labels.get(key).is_some_and(|name| name == gateway))
+}
+
 impl Gateways {
     /// Puts or removes a Gateway; answers whether that may change who has a waypoint.
     pub(super) fn put(&mut self, name: ObjectName, gateway: Option<Arc<Gateway>>) -> bool {
-        let said = |it: &Arc<Gateway>| (it.spec.clone(), it.metadata.labels.clone());
+        let said = |it: &Arc<Gateway>| {
+            let names = waypoint::names(it);
+            let names = (names.objects.to_owned(), names.account.to_owned());
+            (it.spec.clone(), it.metadata.labels.clone(), names)
+        };
         let old = self.gateways.get(&name).map(said);
         let is_news = old != gateway.as_ref().map(said);
         match gateway {
@@ -106,10 +132,19 @@ impl Gateways {
     /// the waypoint's Deployment.
     pub(crate) fn of_pod<'a>(&self, namespace: &str, pod: &'a PodRecord) -> Option<&'a str> {
         let name = self.of_labels(namespace, &pod.labels)?;
-        let is_its = *pod.service_account == *name
-            && (pod.kind, &*pod.owner) == (WorkloadKind::Deployment, name)
+        let names = waypoint::names(self.gateways.get(&ObjectName::new(namespace, name))?);
+        let is_its = *pod.service_account == *names.account
+            && (pod.kind, &*pod.owner) == (WorkloadKind::Deployment, names.objects)
             && !pod.host_network;
         is_its.then_some(name)
+    }
+
+    /// The service of a Gateway's waypoint.
+    pub(crate) fn service_of(&self, mesh: &Mesh, gateway: &ObjectName) -> ServiceName {
+        match self.gateways.get(gateway).map(|it| waypoint::names(it).objects) {
+            Some(name) => service_name(mesh, &ObjectName::new(&gateway.namespace, name)),
+            None => service_name(mesh, gateway),
+        }
     }
 
     /// The waypoint that an object with these labels was made for.
@@ -133,23 +168,57 @@ impl Gateways {
         let name = named_waypoint(labels)?;
         let namespace = labels.get(USE_WAYPOINT_NAMESPACE).map_or(naming.namespace, String::as_str);
         let object = ObjectName::new(namespace, name);
-        let gateway = self.gateways.get(&object);
+        match self.binding(&object, naming) {
+            // A namespace speaks for its services; for its pods only if there is such a waypoint.
+            Err(Unbound::OtherTraffic) if !is_own => None,
+            Err(_) if !is_own && naming.is_workload => None,
+            binding => Some((name, object, binding)),
+        }
+    }
+
+    /// Whether a Gateway is a waypoint for what names it.
+    fn binding(&self, gateway: &ObjectName, naming: &Naming<'_>) -> Result<(), Unbound> {
+        let gateway = self.gateways.get(gateway);
         let class = gateway.and_then(|it| self.classes.get(it.spec.gateway_class_name.as_str()));
         let Naming { namespace, of_namespace: labels, is_workload, .. } = *naming;
         let bound = Bound { namespace, labels, is_workload };
-        let binding = binding(gateway.map(|it| &**it), class.map(|it| &it.spec), bound);
-        match binding {
-            // A namespace speaks for its services; for its pods only if there is such a waypoint.
-            Err(Unbound::OtherTraffic) if !is_own => None,
-            Err(_) if !is_own && is_workload => None,
-            binding => Some((name, object, binding)),
-        }
+        binding(gateway.map(|it| &**it), class.map(|it| &it.spec), bound)
+    }
+
+    /// The canary that a service names beside a waypoint that it has.
+    pub(crate) fn canary(&self, naming: &Naming<'_>, shares: Shares<'_>) -> Option<Canary> {
+        let (_, primary, Ok(())) = self.named(naming)? else { return None };
+        let own = Said { labels: naming.labels, weight: shares.own };
+        let of_namespace = Said { labels: naming.of_namespace, weight: shares.of_namespace };
+        let asked = canary::canary(own, of_namespace)?;
+        let object = ObjectName::new(asked.namespace.unwrap_or(naming.namespace), asked.name);
+        let share = match asked.share {
+            _ if object == primary => Err(Unfit::SameAsPrimary),
+            Err(_) => Err(Unfit::Weight),
+            Ok(share) => self.binding(&object, naming).map(|()| share).map_err(Unfit::Unbound),
+        };
+        Some((object, share))
+    }
+
+    /// The waypoints among which a service's connections are split; empty if it has no canary. One
+    /// with a share of nothing is among them: it knows the service before its first connection.
+    pub(super) fn weighted(
+        &self,
+        mesh: &Mesh,
+        naming: &Naming<'_>,
+        shares: Shares<'_>,
+    ) -> Vec<(GatewayAddress, u32)> {
+        let Some((canary, Ok(share))) = self.canary(naming, shares) else { return Vec::new() };
+        let Some(primary) = self.waypoint(mesh, naming) else { return Vec::new() };
+        let destination = GatewayDestination::Hostname(self.service_of(mesh, &canary));
+        let canary = GatewayAddress { destination, hbone_mtls_port: ports::HBONE };
+        vec![(primary, WHOLE - share), (canary, share)]
     }
 
     /// The waypoint that traffic to `naming` must pass, or that it is refused for.
     pub(super) fn waypoint(&self, mesh: &Mesh, naming: &Naming<'_>) -> Option<GatewayAddress> {
         let (_, object, binding) = self.named(naming)?;
-        let service = service_name(mesh, &object);
+        let service = self.service_of(mesh, &object);
         let destination = match binding {
             Ok(()) => GatewayDestination::Hostname(service),
             Err(_) => GatewayDestination::Refused(service.hostname),

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::ServiceEntry;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::{GrantFrom, ParentRef};
@@ -29,6 +30,10 @@ use super::store::Store;
 
 /// Ports of protocols in which the server speaks first. Where nothing is declared they are bytes.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
+
+/// The type of the condition of a route's parent that says whether a waypoint routes by it;
+/// istiod's for the same.
+pub(crate) const RESOLVED_WAYPOINTS: &str = "ResolvedWaypoints";
 
 /// What is there for routes to refer to.
 pub(super) struct Present<'a> {
@@ -136,13 +141,33 @@ pub(crate) fn conditions(
     let all = routing::conditions(routing);
     let of_parent = |parent: &Parent<'_>| {
         let mut conditions = all.clone();
-        if let Err(why) = attaches(store, routing, parent) {
-            conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
-            conditions.insert(0, routing::without_parent(why));
+        match attaches(store, routing, parent) {
+            Ok(()) => conditions.push(resolved_waypoints(store, &parent_name(parent))),
+            Err(why) => {
+                conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
+                conditions.insert(0, routing::without_parent(why));
+            }
         }
         (parent.written.clone(), conditions)
     };
     route.parents().iter().map(of_parent).collect()
+}
+
+/// Whether a waypoint reads the requests to a parent of a route. Without one nobody does.
+fn resolved_waypoints(store: &Store, parent: &ParentName) -> StatusCondition {
+    let kind = RESOLVED_WAYPOINTS;
+    match store.waypoint_of(parent) {
+        Ok(waypoint) => {
+            let message = format!("the waypoint {waypoint} routes by it");
+            StatusCondition { kind, status: "True", reason: "ResolvedWaypoints", message }
+        }
+        Err(why) => {
+            let unbound = store.binding(parent).and_then(|it| it.bound.err());
+            let reason = unbound.map_or("MissingUseWaypointLabel", Unbound::reason);
+            let message = format!("nobody routes by it: {why}");
+            StatusCondition { kind, status: "False", reason, message }
+        }
+    }
 }
 
 /// Whether a route has anything to route at a parent; an error says why not.

@@ -112,6 +112,7 @@ fn deny(key: PolicyName, rule: Rule) -> Policy {
         action: Action::Deny,
         rules: vec![rule],
         dry_run: false,
+        is_of_waypoints: false,
     }
 }
 

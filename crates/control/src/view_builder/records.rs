@@ -15,6 +15,7 @@ use ambit_model::workload::{Locality, WorkloadKind};
 use ambit_wire::capture::Obstacle;
 use ambit_words::annotations::{
     CAPTURE_LACKS, ENABLED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+    USE_WAYPOINT_CANARY_WEIGHT,
 };
 use ambit_words::labels;
 use ambit_words::names::UNSCHEDULABLE;
@@ -183,6 +184,8 @@ pub(crate) struct NamespaceRecord {
     pub(crate) labels: Arc<Labels>,
     /// How its services spread their traffic, where they do not say so themselves.
     pub(crate) traffic_distribution: Option<String>,
+    /// The share of its services' canary waypoint, where they inherit it.
+    pub(crate) canary_weight: Option<String>,
     /// Whether it is being deleted: nothing can be made in it any more.
     pub(crate) is_ending: bool,
 }
@@ -194,11 +197,11 @@ impl NamespaceRecord {
     /// What `namespace` says.
     pub(crate) fn new(namespace: &Namespace) -> Self {
         let annotations = namespace.metadata.annotations.as_ref();
+        let says = |key| annotations.and_then(|all| all.get(key)).cloned();
         Self {
             labels: Arc::new(namespace.metadata.labels.clone().unwrap_or_default()),
-            traffic_distribution: annotations
-                .and_then(|all| all.get(TRAFFIC_DISTRIBUTION))
-                .cloned(),
+            traffic_distribution: says(TRAFFIC_DISTRIBUTION),
+            canary_weight: says(USE_WAYPOINT_CANARY_WEIGHT),
             is_ending: namespace.metadata.deletion_timestamp.is_some(),
         }
     }

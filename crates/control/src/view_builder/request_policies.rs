@@ -18,8 +18,8 @@ use ambit_model::service::Service;
 use ambit_model::workload::{GatewayAddress, GatewayDestination};
 
 use super::Mesh;
+use super::gateways::Gateways;
 use super::routes::ParentName;
-use super::services::service_name;
 use super::store::selector;
 
 /// For which requests a policy holds.
@@ -42,6 +42,8 @@ pub(super) struct Held<'a> {
     pub(super) owner: &'a ParentName,
     /// What the view has of it.
     pub(super) service: Option<&'a Service>,
+    /// The waypoints that there are.
+    pub(super) gateways: &'a Gateways,
 }
 
 /// For which requests `policy` holds.
@@ -88,7 +90,9 @@ impl Scope {
             Self::Targets(targets) => targets.iter().any(|target| match target {
                 Target::Service(name) => is_of(service, ParentKind::Service, name),
                 Target::ServiceEntry(name) => is_of(service, ParentKind::ServiceEntry, name),
-                Target::Gateway(name) => service.gateways().contains(&service_name(mesh, name)),
+                Target::Gateway(name) => {
+                    service.passes().contains(&service.gateways.service_of(mesh, name))
+                }
                 // Whatever class a waypoint is of: it must not be less than the policy says.
                 Target::GatewayClass(_) => true,
             }),
@@ -102,7 +106,7 @@ fn is_of(service: &Held<'_>, kind: ParentKind, name: &ObjectName) -> bool {
 
 impl Held<'_> {
     /// The services of the waypoints that its requests may pass, and itself: it may be one.
-    fn gateways(&self) -> BTreeSet<ServiceName> {
+    fn passes(&self) -> BTreeSet<ServiceName> {
         let named = |gateway: &GatewayAddress| match &gateway.destination {
             GatewayDestination::Hostname(name) => Some(name.clone()),
             GatewayDestination::Address(_) | GatewayDestination::Refused(_) => None,

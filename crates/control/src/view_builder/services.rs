@@ -10,12 +10,13 @@ use ambit_manifest::names;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
 use ambit_model::workload::{AppProtocol, PortMapping};
+use ambit_words::annotations::USE_WAYPOINT_CANARY_WEIGHT;
 use ambit_words::labels::INGRESS_USE_WAYPOINT;
 use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Mesh;
-use super::gateways::{Gateways, Naming};
+use super::gateways::{Gateways, Naming, Shares};
 use super::records::{NamedPorts, NamespaceRecord, ServiceRecord, TRAFFIC_DISTRIBUTION};
 
 /// Kubernetes' default for session affinity.
@@ -47,17 +48,26 @@ pub(crate) fn build(
     let of_namespace = &namespace.labels;
     let naming =
         Naming { namespace: &name.namespace, labels: &labels, of_namespace, is_workload: false };
+    let shares = shares(record, namespace);
     Service {
         name: name.name.clone(),
         addresses: addresses(&spec),
         ports: tcp_ports(&spec).map(|port| own_port(record, port)).collect(),
         waypoint: gateways.waypoint(mesh, &naming),
+        weighted_waypoints: gateways.weighted(mesh, &naming, shares),
         load_balancing: load_balancing(&spec, distribution.as_deref()),
         ip_families: ip_families(&spec),
         canonical: true,
         ingress_use_waypoint: labels.get(INGRESS_USE_WAYPOINT).is_some_and(|value| value == "true"),
         ..Service::named(key.namespace, key.hostname)
     }
+}
+
+/// What is said of the share of its canary waypoint.
+pub(crate) fn shares<'a>(record: &'a ServiceRecord, namespace: &'a NamespaceRecord) -> Shares<'a> {
+    let annotations = record.object.metadata.annotations.as_ref();
+    let own = annotations.and_then(|all| all.get(USE_WAYPOINT_CANARY_WEIGHT));
+    Shares { own: own.map(String::as_str), of_namespace: namespace.canary_weight.as_deref() }
 }
 
 fn addresses(spec: &ServiceSpec) -> Vec<VirtualAddress> {

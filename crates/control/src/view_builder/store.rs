@@ -43,6 +43,8 @@ use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::Event;
 
+pub(crate) use self::naming::Binding;
+
 /// All objects of the registry that matter to the view.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
@@ -499,7 +501,7 @@ impl Store {
     }
 
     /// The Kubernetes Service.
-    pub(super) fn service(&self, name: &ObjectName) -> Option<&ServiceRecord> {
+    pub(crate) fn service(&self, name: &ObjectName) -> Option<&ServiceRecord> {
         self.services.get(name)
     }
 

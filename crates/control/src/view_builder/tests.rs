@@ -12,6 +12,7 @@ mod endpoint_slices;
 mod request_policies;
 mod routes;
 mod traffic;
+mod waypoints;
 
 use super::*;
 use crate::registry::{CaptureNotes, PodStatus};

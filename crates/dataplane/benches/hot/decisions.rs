@@ -164,6 +164,7 @@ fn policy(number: u32, namespace: &str) -> Policy {
         action: Action::Allow,
         rules: vec![Rule { clauses: vec![Clause { matches }] }],
         dry_run: false,
+        is_of_waypoints: false,
     }
 }
 

@@ -169,6 +169,38 @@ fn connections_without_a_tunnel_are_bounded_for_each_source() {
 }
 
 #[test]
+fn tunnels_without_a_descriptor_of_their_own_count_less_and_are_bounded() {
+    let worker = worker();
+    let pod = pod(&worker, "waypoint");
+    let share = pod.of(Direction::Inbound);
+    let open = || Carrier::new(share, client("a", 1)).expect("room");
+    let fill = |carrier: &Rc<Carrier>, inner| {
+        let take = || if inner { carrier.inner_tunnel() } else { carrier.tunnel() };
+        std::iter::from_fn(|| take().ok()).collect::<Vec<_>>()
+    };
+    let carrier = open();
+    let outer = fill(&carrier, false).len();
+    let mut inner = fill(&carrier, true);
+    assert_eq!(inner.len(), outer * TUNNELS_OF_A_DESCRIPTOR);
+    assert!(carrier.inner_tunnel().is_err());
+    // Whichever of them end, as many descriptors are given back.
+    let used = |share: &Arc<Share>| share.uses().all.all();
+    let before = used(share);
+    let mut at = 0;
+    inner.retain(|_| {
+        at += 1;
+        at % TUNNELS_OF_A_DESCRIPTOR != 1
+    });
+    let fewer = inner.len().div_ceil(TUNNELS_OF_A_DESCRIPTOR);
+    assert_eq!(before - used(share), outer - fewer);
+    let again = fill(&carrier, true);
+    assert_eq!(inner.len() + again.len(), outer * TUNNELS_OF_A_DESCRIPTOR);
+    drop((inner, again));
+    drop(carrier);
+    assert_eq!(used(share), 0);
+}
+
+#[test]
 fn addresses_of_one_unknown_network_are_one_source() {
     let check = |address: &str, is_known, expected: &str| {
         let source = Source::unproven(address.parse().expect("an address"), is_known);

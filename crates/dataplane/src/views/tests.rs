@@ -240,6 +240,7 @@ fn policy(name: &str) -> proto::Resource {
         action: Action::Deny,
         rules: Vec::new(),
         dry_run: false,
+        is_of_waypoints: false,
     };
     let body = security::Authorization::from(&policy).encode_to_vec();
     resource(&format!("shop/{name}"), ResourceType::Authorization.url(), body)

@@ -25,7 +25,7 @@ mod trace;
 mod watch;
 
 use consulted::Consulted;
-use watch::{Ended, denial, for_model};
+use watch::{Ended, denial, denied_there, for_model};
 
 pub use session::hash_of;
 
@@ -278,6 +278,18 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         }
     }
 
+    /// Asks the policies of a destination that is not what the client asked for.
+    fn judge_destination(&self, to: &Goal<'_>) -> Result<(), Ended> {
+        let token = self.token.as_ref();
+        match denied_there(&self.rules, self.arrival, &self.head, token, to) {
+            None => Ok(()),
+            Some(details) => {
+                let answer = Answer::new(403, Flags::Denied, "denied", details);
+                Err(answer.with_body("RBAC: access denied").into())
+            }
+        }
+    }
+
     fn for_model<'h>(&'h self, host: &'h str) -> model::RequestHead<'h> {
         for_model(&self.head, host, self.arrival)
     }
@@ -325,6 +337,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             changes.backend = Some(backend);
             goal = Goal::Backend(&backend.destination);
             self.change_request(rule, backend, rewrite, *prefix_len)?;
+            self.judge_destination(&goal)?;
         }
         if let Some((rule, _)) = &rule {
             self.mirror(rule);

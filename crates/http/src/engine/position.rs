@@ -51,6 +51,9 @@ pub trait Rules {
     fn authentication(&self) -> &Authentication;
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
+    /// Whether a request may be sent on, for a destination whose policies have not judged it yet;
+    /// `None` for all others.
+    fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement>;
     /// Counts up when a judgement may come out otherwise.
     fn policies_version(&self) -> u64;
     /// How requests to a destination are spread and bounded.

@@ -262,3 +262,40 @@ fn a_rewrite_does_not_lead_out_of_its_prefix() {
         assert!(heard.borrow().starts_with("GET /app/bar HTTP/1.1\r\n"));
     });
 }
+
+#[test]
+fn what_holds_where_a_request_is_sent_on_is_asked_too() {
+    run(async |bed| {
+        let heard = bed.hears("web-1", OK);
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path == "/private");
+        let lead = |namespace: &'static str| {
+            bed.route(|rule| {
+                rule.matches = path(&format!("/{namespace}"));
+                let mut web = backend("web");
+                let name = ServiceName::new(namespace, "web");
+                web.destination = Destination::Service { name, port: 80, subset: None };
+                let rewrite =
+                    Rewrite { host: None, path: Some(PathChange::Full("/private".into())) };
+                rule.action = Action::Forward { backends: vec![web], rewrite };
+            });
+        };
+        lead("elsewhere");
+        lead("app");
+        let answer = bed.ask(&get("/elsewhere")).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        assert_eq!((bed.last().flags, heard.borrow().as_str()), (Flags::Denied, ""));
+        assert!(bed.ask(&get("/app")).await.starts_with("HTTP/1.1 200 "));
+        let copies_there = |rule: &mut ambit_model::http::rule::Rule| {
+            rule.matches = path("/copied");
+            let name = ServiceName::new("elsewhere", "copy");
+            let destination = Destination::Service { name, port: 80, subset: None };
+            rule.mirrors = vec![Mirror { destination, fraction: Fraction::ALL }];
+            let rewrite = Rewrite { host: None, path: Some(PathChange::Full("/private".into())) };
+            rule.action = Action::Forward { backends: vec![backend("web")], rewrite };
+        };
+        let copied = bed.hears("copy-1", OK);
+        bed.route(copies_there);
+        assert!(bed.ask(&get("/copied")).await.starts_with("HTTP/1.1 200 "));
+        assert_eq!(*copied.borrow(), "", "nor is a copy sent where it is denied");
+    });
+}

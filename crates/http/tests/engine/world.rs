@@ -99,6 +99,11 @@ impl Rules for Holds {
         RequestJudgement { decision, audits, dry_run_denials, dry_run_providers }
     }
 
+    fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement> {
+        let Goal::Backend(Destination::Service { name, .. }) = to else { return None };
+        (*name.namespace == *"elsewhere").then(|| self.judge(asked))
+    }
+
     fn policies_version(&self) -> u64 {
         *self.world.policies.borrow()
     }

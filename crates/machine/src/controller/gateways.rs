@@ -2,10 +2,15 @@
 //!
 //! Each Gateway of a waypoint's class has a ServiceAccount, a Service and a Deployment of its name,
 //! which belong to it and go with it. An object of that name which somebody else made stays as it
-//! is, and the Gateway's status says so. The number of replicas is the Deployment's own.
+//! is, and the Gateway's status says so. The number of replicas is the Deployment's own, unless a
+//! patch says it.
+
+use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::{Gateway, GatewayClass, is_waypoint_class};
+use ambit_manifest::waypoint::parameters::{self, Patches};
 use ambit_manifest::waypoint::{self, Common, Made, Place};
+use ambit_words::labels::DEFAULTS_FOR_CLASS;
 use ambit_words::{names, ports};
 use serde_json::{Value, json};
 
@@ -98,19 +103,35 @@ fn make(
         trust_domain: &mesh.trust_domain,
         cluster_id: &mesh.cluster_id,
     };
-    let reference = |kind| ObjectRef::new(kind, object.namespace.as_deref(), &object.name);
+    let built = parameters(store, object, gateway)
+        .and_then(|patches| parameters::objects(gateway, &common, &patches));
+    let built = match built {
+        Ok(built) => built,
+        Err(what) => {
+            let found = found(store, object, gateway);
+            return Ok((Made { wrong_parameters: Some(what), ..found }, false));
+        }
+    };
     let mut wanted = Vec::new();
-    for (kind, mut value) in waypoint::objects(gateway, &common) {
-        let there = store.object(&reference(kind));
+    for mut value in built {
+        let reference = reference(&value);
+        let there = store.object(&reference);
         if there.is_some_and(|there| !is_of(there, gateway)) {
+            let is_account = reference.plural == Kind::ServiceAccount.plural();
+            if is_account && waypoint::names(gateway).is_account_given {
+                continue;
+            }
             let problem = format!(
-                "{} is there already and is not this Gateway's; delete it, or rename the Gateway",
-                reference(kind)
+                "{reference} is there already and is not this Gateway's; delete it, or rename the \
+                 Gateway"
             );
             return Ok((Made { problem: Some(problem), ..Made::default() }, false));
         }
-        // Whoever scaled it decides.
-        if let Some(replicas) = there.and_then(|there| there.pointer("/spec/replicas")) {
+        // Whoever scaled it decides, unless a patch does.
+        let is_said = value.pointer("/spec/replicas").is_some();
+        if let Some(replicas) = there.and_then(|there| there.pointer("/spec/replicas"))
+            && !is_said
+        {
             value["spec"]["replicas"] = replicas.clone();
         }
         wanted.push(value);
@@ -129,6 +150,49 @@ fn make(
             return Ok((Made { problem, ..Made::default() }, false));
         }
     };
+    Ok((found(store, object, gateway), changed))
+}
+
+/// The name of an object that is to be made.
+fn reference(value: &Value) -> ObjectRef {
+    let kind = Kind::of_manifest(text(value, "/apiVersion"), text(value, "/kind"));
+    let kind = kind.expect("a machine has the kinds that waypoints are made of");
+    ObjectRef::new(kind, Some(text(value, "/metadata/namespace")), text(value, "/metadata/name"))
+}
+
+/// The patches for a Gateway: those of its class, then those that it names.
+fn parameters(
+    store: &Store,
+    object: &ObjectRef,
+    gateway: &Gateway,
+) -> Result<Vec<Patches>, String> {
+    let data = |value: &Value| -> BTreeMap<String, String> {
+        serde_json::from_value(value["data"].clone()).unwrap_or_default()
+    };
+    let class = &gateway.spec.gateway_class_name;
+    let of_class = store.of_plural(Kind::ConfigMap.plural()).filter(|(object, value)| {
+        object.namespace.as_deref() == Some(names::DEFAULT_MESH_NAMESPACE)
+            && value["metadata"]["labels"][DEFAULTS_FOR_CLASS] == **class
+    });
+    let oldest = of_class.min_by_key(|(object, value)| {
+        (text(value, "/metadata/creationTimestamp").to_owned(), object.name.clone())
+    });
+    let mut patches = Vec::new();
+    if let Some((object, value)) = oldest {
+        patches.push(Patches::read(object.to_string(), &data(value))?);
+    }
+    if let Some(name) = parameters::config_map(gateway) {
+        let named = ObjectRef::new(Kind::ConfigMap, object.namespace.as_deref(), name?);
+        let value = store.object(&named).ok_or_else(|| format!("{named} does not exist"))?;
+        patches.push(Patches::read(named.to_string(), &data(value))?);
+    }
+    Ok(patches)
+}
+
+/// What there is of a waypoint.
+fn found(store: &Store, object: &ObjectRef, gateway: &Gateway) -> Made {
+    let name = waypoint::names(gateway).objects;
+    let reference = |kind| ObjectRef::new(kind, object.namespace.as_deref(), name);
     let service = store.object(&reference(Kind::Service));
     let addresses = service.and_then(|it| it.pointer("/spec/clusterIPs")).and_then(Value::as_array);
     let addresses = addresses.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
@@ -137,13 +201,12 @@ fn make(
         let number = deployment.and_then(|it| it.pointer(pointer)).and_then(Value::as_u64);
         number.and_then(|number| usize::try_from(number).ok()).unwrap_or_default()
     };
-    let made = Made {
+    Made {
         addresses: addresses.collect(),
         ready: count("/status/readyReplicas"),
         wanted: count("/spec/replicas"),
-        problem: None,
-    };
-    Ok((made, changed))
+        ..Made::default()
+    }
 }
 
 /// Whether an object belongs to this Gateway.
@@ -188,8 +251,6 @@ fn write_status(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::image::ImageMap;
     use crate::layout::Layout;
@@ -303,6 +364,54 @@ mod tests {
         let (reason, message) = bed.condition("Programmed");
         assert!(reason == "Invalid" && message.contains("Service shop/way"), "{message}");
         assert_eq!(bed.object("deployments"), None);
+    }
+
+    fn parameters(name: &str, namespace: &str, labels: &Value, deployment: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "data": {"deployment": deployment}})
+    }
+
+    #[test]
+    fn patches_of_the_class_and_of_the_gateway_are_followed() {
+        let mut bed = Bed::new();
+        bed.apply(json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "istio-system"}}));
+        let class = json!({"gateway.istio.io/defaults-for-class": "istio-waypoint"});
+        let of_class = "spec: {replicas: 2, minReadySeconds: 1}";
+        bed.apply(parameters("all", "istio-system", &class, of_class));
+        bed.apply(gateway("istio-waypoint", "HBONE"));
+        let spec =
+            |bed: &Bed, field: &str| bed.object("deployments").unwrap()["spec"][field].clone();
+        assert_eq!((spec(&bed, "replicas"), spec(&bed, "minReadySeconds")), (json!(2), json!(1)));
+        let mut named = gateway("istio-waypoint", "HBONE");
+        let reference = json!({"group": "", "kind": "ConfigMap", "name": "own"});
+        named["spec"]["infrastructure"] = json!({"parametersRef": reference});
+        bed.apply(named);
+        let (reason, message) = bed.condition("Accepted");
+        assert_eq!(reason, "InvalidParameters", "{message}");
+        assert!(message.contains("shop/own does not exist"), "{message}");
+        assert_eq!(spec(&bed, "replicas"), 2, "the waypoint stays as it is");
+        bed.apply(parameters("own", "shop", &json!({}), "spec: {replicas: 3}"));
+        assert_eq!((spec(&bed, "replicas"), spec(&bed, "minReadySeconds")), (json!(3), json!(1)));
+        assert_eq!(bed.condition("Accepted").0, "Accepted");
+        bed.apply(parameters("own", "shop", &json!({}), "metadata: {name: x}"));
+        let (reason, message) = bed.condition("Accepted");
+        assert_eq!(reason, "InvalidParameters", "{message}");
+    }
+
+    #[test]
+    fn a_gateway_may_use_an_account_that_is_there() {
+        let mut bed = Bed::new();
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "cloud", "namespace": "shop"}});
+        bed.apply(account);
+        let mut named = gateway("istio-waypoint", "HBONE");
+        named["metadata"]["annotations"] = json!({"gateway.istio.io/service-account": "cloud"});
+        bed.apply(named);
+        let pod = &bed.object("deployments").unwrap()["spec"]["template"]["spec"];
+        assert_eq!(pod["serviceAccountName"], "cloud");
+        assert_eq!(bed.object("serviceaccounts"), None, "it has no other");
     }
 
     #[test]

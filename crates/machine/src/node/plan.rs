@@ -177,12 +177,11 @@ fn directories(pod: &Pod, place: &Place<'_>) -> Vec<(PathBuf, PathBuf)> {
     [TOKENS, ROOTS].map(|name| (Path::new(SECRETS).join(name), all.join(name))).into()
 }
 
-/// Whether control gives the pod credentials: it says that it is a Gateway's, and has its account.
+/// Whether control gives the pod credentials: it says that it is a Gateway's. Control looks at the
+/// Gateway too.
 pub(crate) fn is_waypoint(pod: &Pod) -> bool {
     let label = |key| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_ref());
-    label(GATEWAY_MANAGED).is_some_and(|by| by == MANAGED)
-        && label(GATEWAY_NAME).is_some_and(|name| Some(name) == account)
+    label(GATEWAY_MANAGED).is_some_and(|by| by == MANAGED) && label(GATEWAY_NAME).is_some()
 }
 
 /// The name under which the content of a covered file is kept.

@@ -32,6 +32,14 @@ pub fn authentication(object: &RequestAuthentication, root_namespace: &str) -> A
     }
 }
 
+/// What of it cannot be honoured.
+pub fn authentication_problem(
+    object: &RequestAuthentication,
+    root_namespace: &str,
+) -> Option<Unenforceable> {
+    read(object, root_namespace).err()
+}
+
 fn read(
     object: &RequestAuthentication,
     root_namespace: &str,

@@ -3,12 +3,15 @@
 //! A listener that no waypoint serves is a warning: the Gateway's status says the same, in a
 //! cluster too, and nothing is sent there.
 
+use ambit_words::annotations::GATEWAY_SERVICE_ACCOUNT;
 use ambit_words::labels::WAYPOINT_FOR;
 
 use super::core::number;
 use super::names::{dns_label, dns_subdomain, require};
 use crate::finding::{Issues, Path};
 use crate::gateway::{Gateway, GatewayClassSpec, Traffic, UNSUPPORTED_REMEDY, is_waypoint_class};
+use crate::waypoint::names;
+use crate::waypoint::parameters::config_map;
 
 /// Most listeners of a Gateway, by the API's rules.
 const LISTENERS_MAX: usize = 64;
@@ -49,13 +52,16 @@ pub(crate) fn gateway(gateway: &Gateway, issues: &mut Issues) {
             issues.warn(&at, what, UNSUPPORTED_REMEDY);
         }
     }
-    if is_waypoint && spec.has_parameters() {
+    if is_waypoint && let Some(Err(what)) = config_map(gateway) {
         let at = Path::at("spec").field("infrastructure").field("parametersRef");
-        issues.warn(&at, "patches are not read, and the Gateway is not accepted", "remove it");
+        issues.error(&at, what, "or remove it");
     }
-    if is_waypoint && let Some(name) = &gateway.metadata.name {
-        // Its Service has the same name.
-        require(issues, &Path::at("metadata").field("name"), dns_label, name);
+    if is_waypoint {
+        // Its Service has this name.
+        let names = names(gateway);
+        require(issues, &Path::at("metadata").field("name"), dns_label, names.objects);
+        let at = Path::at("metadata").field("annotations").field(GATEWAY_SERVICE_ACCOUNT);
+        require(issues, &at, dns_subdomain, names.account);
     }
     traffic(gateway, issues);
 }

@@ -100,6 +100,12 @@ impl ServiceHttp {
         }
     }
 
+    /// Whether another service is of another namespace: what holds for requests to this one says
+    /// nothing of that one.
+    pub fn is_elsewhere(&self, other: &ServiceName) -> bool {
+        other.namespace != self.service.namespace
+    }
+
     /// What is declared to be spoken at a port.
     pub fn protocol(&self, port: u16) -> Protocol {
         self.protocols.get(&port).copied().unwrap_or_default()
@@ -138,11 +144,15 @@ impl ServiceHttp {
 }
 
 impl ServiceHttp {
-    /// The services to which its requests may lead, and those that are asked whether they may pass;
-    /// one may come several times.
+    /// The services to which its routes lead; one may come several times.
+    pub fn routed(&self) -> impl Iterator<Item = &ServiceName> {
+        destinations(&self.routes).chain(bytes::destinations(&self.bytes))
+    }
+
+    /// Those, and the services that are asked whether its requests may pass.
     pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
         let asked = self.authorizers.values().filter_map(|it| it.destination.service());
-        destinations(&self.routes).chain(bytes::destinations(&self.bytes)).chain(asked)
+        self.routed().chain(asked)
     }
 }
 

@@ -22,13 +22,18 @@ pub struct Needed {
 impl View {
     /// What the waypoint whose own service is `own` needs: all of the services that name it as
     /// their waypoint, of those to which their routes lead or which their policies ask, and of its
-    /// own, which holds for workloads that name it.
+    /// own, which holds for workloads that name it. What holds where routes lead is asked of what
+    /// comes from another namespace.
     pub fn needed_by_waypoint(&self, own: &ServiceName) -> Needed {
         let fronted = self.services().filter(|it| self.is_fronted_by(it, own));
         let mut fronted: BTreeSet<ServiceName> = fronted.map(|it| it.key.clone()).collect();
         fronted.insert(own.clone());
         let known = || fronted.iter().filter_map(|name| self.http_service(name));
-        let policies = known().flat_map(|it| &it.policies).cloned().collect();
+        let elsewhere = known().flat_map(|from| {
+            let elsewhere = from.routed().filter(|it| from.is_elsewhere(it));
+            elsewhere.filter_map(|name| self.http_service(name))
+        });
+        let policies = known().chain(elsewhere).flat_map(|it| &it.policies).cloned().collect();
         let destinations = known().flat_map(|it| it.destinations());
         let destinations: BTreeSet<_> = destinations.cloned().collect();
         Needed { services: &fronted | &destinations, policies }

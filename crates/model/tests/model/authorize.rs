@@ -12,7 +12,8 @@ use ambit_model::workload::{GatewayAddress, GatewayDestination, Workload};
 use proptest::prelude::*;
 
 fn policy(name: &str, scope: PolicyScope, action: Action, rules: Vec<Rule>) -> Policy {
-    Policy { key: PolicyName::new("app", name), scope, action, rules, dry_run: false }
+    let key = PolicyName::new("app", name);
+    Policy { key, scope, action, rules, dry_run: false, is_of_waypoints: false }
 }
 
 fn rule(one: Match) -> Rule {

@@ -1,6 +1,8 @@
 //! Decisions of the model, by tables, by distribution and against naive references.
 
 mod authorize;
+mod canary;
+mod judged_before;
 mod plan;
 mod requests;
 mod view;

@@ -24,6 +24,7 @@ fn policy(name: &str) -> Policy {
         action: Action::Deny,
         rules: Vec::new(),
         dry_run: false,
+        is_of_waypoints: false,
     }
 }
 

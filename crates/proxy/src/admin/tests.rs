@@ -90,6 +90,7 @@ fn view() -> View {
         action: Action::Deny,
         rules: vec![Rule { clauses: vec![Clause { matches: vec![one] }] }],
         dry_run: true,
+        is_of_waypoints: false,
     }));
     view
 }

@@ -355,6 +355,7 @@ pub(crate) fn policy(name: &str, action: ambit_model::policy::Action, account: &
         action,
         rules: vec![Rule { clauses: vec![Clause { matches: vec![one] }] }],
         dry_run: false,
+        is_of_waypoints: false,
     }
 }
 

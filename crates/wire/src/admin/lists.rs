@@ -63,8 +63,22 @@ pub struct Service {
     pub endpoints: Endpoints,
     /// The waypoint that its connections must pass.
     pub waypoint: Option<String>,
+    /// The second waypoint, which a share of new connections passes instead; absent if there is
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
     /// How connections are spread.
     pub load_balancing: LoadBalancing,
+}
+
+/// The canary waypoint of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Canary {
+    /// The waypoint's service, `NAMESPACE/HOSTNAME`.
+    pub waypoint: String,
+    /// How many of a hundred new connections pass it.
+    pub weight: u32,
 }
 
 /// A port of a service.

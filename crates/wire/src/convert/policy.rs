@@ -27,7 +27,12 @@ use super::{
     ConvertError, Problem, decode, ip_bytes, known, prefix_len, text, unknown, written_ip,
 };
 use crate::proto::istio::security as proto;
+use crate::proto::istio::workload::Extension;
 use proto::string_match::MatchType;
+
+/// Extension of a policy that waypoints judge: `Policy::is_of_waypoints`. It has no value. Only
+/// Ambit's control plane sends it, because Istio's waypoints ignore such policies.
+const OF_WAYPOINTS_EXTENSION: &str = "ambit.judged-by-waypoints";
 
 /// A policy, and what of it had to be given its strictest reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +85,14 @@ impl From<&Policy> for proto::Authorization {
             action: action.into(),
             rules: policy.rules.iter().map(rule_message).collect(),
             dry_run: policy.dry_run,
-            extensions: Vec::new(),
+            extensions: extensions(policy.is_of_waypoints),
         }
     }
+}
+
+fn extensions(is_of_waypoints: bool) -> Vec<Extension> {
+    let extension = Extension { name: OF_WAYPOINTS_EXTENSION.to_owned(), config: None };
+    is_of_waypoints.then_some(extension).into_iter().collect()
 }
 
 /// Everything but the fields that decoding has dropped.
@@ -111,7 +121,9 @@ fn read_message(message: proto::Authorization) -> Result<Reading, ConvertError> 
         }
     };
     let key = PolicyName::new(message.namespace, message.name);
-    let policy = Policy { key, scope, action, rules, dry_run: message.dry_run };
+    let mut extensions = message.extensions.iter();
+    let is_of_waypoints = extensions.any(|it| it.name == OF_WAYPOINTS_EXTENSION);
+    let policy = Policy { key, scope, action, rules, dry_run: message.dry_run, is_of_waypoints };
     Ok(Reading { policy, unreadable })
 }
 

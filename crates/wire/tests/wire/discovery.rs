@@ -155,7 +155,8 @@ fn service(host: &str, ip: [u8; 4]) -> Service {
 fn policy(name: &str) -> Policy {
     let (scope, action) = (PolicyScope::Global, Action::Deny);
     let key = PolicyName::new("n", name);
-    Policy { key, scope, action, rules: Vec::new(), dry_run: false }
+    let rules = Vec::new();
+    Policy { key, scope, action, rules, dry_run: false, is_of_waypoints: false }
 }
 
 #[test]

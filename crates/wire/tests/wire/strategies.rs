@@ -215,7 +215,15 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
     let scope =
         select(vec![PolicyScope::Global, PolicyScope::Namespace, PolicyScope::WorkloadSelector]);
     let action = select(vec![Action::Allow, Action::Deny]);
-    (policy_name(), scope, action, vec(rule, 0..3), any::<bool>()).prop_map(
-        |(key, scope, action, rules, dry_run)| Policy { key, scope, action, rules, dry_run },
+    let flags = (any::<bool>(), any::<bool>());
+    (policy_name(), scope, action, vec(rule, 0..3), flags).prop_map(
+        |(key, scope, action, rules, (dry_run, is_of_waypoints))| Policy {
+            key,
+            scope,
+            action,
+            rules,
+            dry_run,
+            is_of_waypoints,
+        },
     )
 }

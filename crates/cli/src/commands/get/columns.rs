@@ -81,6 +81,7 @@ impl Row for Service {
             wide("ADDRESSES", |it| joined(&it.addresses)),
             wide("BALANCING", |it| it.load_balancing.mode.to_string()),
             wide("WAYPOINT", |it| known(&it.waypoint)),
+            wide("CANARY", canary),
         ]
     }
 }
@@ -90,6 +91,11 @@ fn port(port: &ServicePort) -> String {
         (port, target) if target != 0 && target != port => format!("{port}->{target}"),
         (port, _) => port.to_string(),
     }
+}
+
+fn canary(service: &Service) -> String {
+    let canary = service.canary.as_ref();
+    canary.map_or_else(String::new, |it| format!("{} {}%", it.waypoint, it.weight))
 }
 
 impl Row for Workload {

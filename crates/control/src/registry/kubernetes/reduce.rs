@@ -11,6 +11,7 @@ use ambit_manifest::routes::{read_grant, read_route};
 use ambit_manifest::{Kind, Typed, destination_rule, virtual_service};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+    USE_WAYPOINT_CANARY_WEIGHT,
 };
 use ambit_words::labels::SERVICE_NAME;
 use ambit_words::names::MESH_CONFIG_MAP;
@@ -37,6 +38,9 @@ const NOT_OF_SELECTORS: &str =
 /// What a container waits for on its ordinary way.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
+/// What Services, and namespaces for theirs, say in annotations.
+const OF_SERVICES: [&str; 2] = [TRAFFIC_DISTRIBUTION, USE_WAYPOINT_CANARY_WEIGHT];
+
 /// How one kind is read.
 pub(super) struct Reading<K> {
     /// The label selector of the objects that are requested.
@@ -54,7 +58,7 @@ pub(super) const NAMESPACE: Reading<Namespace> = Reading {
     name: None,
     reduce: |namespace| {
         *namespace = Namespace {
-            metadata: kept(&mut namespace.metadata, &[TRAFFIC_DISTRIBUTION]),
+            metadata: kept(&mut namespace.metadata, &OF_SERVICES),
             ..Namespace::default()
         };
     },
@@ -78,7 +82,7 @@ pub(super) const SERVICE: Reading<Service> = Reading {
     selector: None,
     name: None,
     reduce: |service| {
-        service.metadata = kept(&mut service.metadata, &[TRAFFIC_DISTRIBUTION]);
+        service.metadata = kept(&mut service.metadata, &OF_SERVICES);
         service.status = None;
     },
     events: |service| Ok(vec![Event::Put(Typed::Service(Arc::new(service)))]),

@@ -28,6 +28,13 @@ impl Store {
         replace(&mut self.request_authentications, name, object);
     }
 
+    /// The RequestAuthentications.
+    pub(crate) fn request_authentications(
+        &self,
+    ) -> impl Iterator<Item = (&ObjectName, &Arc<RequestAuthentication>)> {
+        self.request_authentications.iter()
+    }
+
     /// Which tokens are accepted of requests to a service: those of all objects that hold for it.
     pub(in crate::view_builder) fn authentication(
         &self,

@@ -4,16 +4,29 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
-use ambit_manifest::gateway::{Gateway, GatewayClass};
+use ambit_manifest::gateway::{Gateway, GatewayClass, Unbound};
+use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
 use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 
 use super::Store;
-use crate::view_builder::gateways::{Naming, named_waypoint};
-use crate::view_builder::records::ServiceRecord;
+use crate::view_builder::gateways::{Canary, Naming, names};
+use crate::view_builder::records::entry_labels;
+use crate::view_builder::routes::ParentName;
 use crate::view_builder::selectors::Labels;
-use crate::view_builder::{Dirty, Mesh, services};
+use crate::view_builder::{Dirty, Mesh, entries, services};
+
+/// The waypoint that an object names.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    /// Its Gateway.
+    pub(crate) waypoint: ObjectName,
+    /// Whether it is the object's waypoint.
+    pub(crate) bound: Result<(), Unbound>,
+    /// The canary beside it.
+    pub(crate) canary: Option<Canary>,
+}
 
 impl Store {
     pub(super) fn put_gateway(
@@ -42,7 +55,7 @@ impl Store {
 
     /// Marks what may name a Gateway as its waypoint, and the waypoint's own pods.
     fn mark_naming(&self, mesh: &Mesh, gateway: &ObjectName, dirty: &mut Dirty) {
-        let named_by = |labels: &Labels| named_waypoint(labels) == Some(&*gateway.name);
+        let named_by = |labels: &Labels| names(labels, &gateway.name);
         let naming = self.namespaces.iter().filter(|(_, record)| named_by(&record.labels));
         let naming: BTreeSet<&Text> = naming.map(|(name, _)| name).collect();
         for namespace in &naming {
@@ -75,14 +88,57 @@ impl Store {
         }
     }
 
-    /// Whether a Service names a waypoint. Its endpoints then admit nobody else.
-    pub(super) fn is_fronted(&self, name: &ObjectName, record: &ServiceRecord) -> bool {
-        let Some(namespace) = self.namespaces.get(&name.namespace) else { return false };
+    /// The waypoint that a Service or ServiceEntry names.
+    pub(crate) fn binding(&self, (kind, name): &ParentName) -> Option<Binding> {
+        let record = self.namespace(&name.namespace);
+        let (labels, shares) = match kind {
+            ParentKind::Service => {
+                let service = self.services.get(name)?;
+                let labels = service.object.metadata.labels.as_ref();
+                (labels, services::shares(service, &record))
+            }
+            ParentKind::ServiceEntry => {
+                let entry = self.service_entries.get(name)?;
+                (entry.metadata.labels.as_ref(), entries::shares(entry, &record))
+            }
+        };
         let none = Labels::new();
-        let labels = record.object.metadata.labels.as_ref().unwrap_or(&none);
-        let of_namespace = &namespace.labels;
-        let namespace = &name.namespace;
-        let naming = Naming { namespace, labels, of_namespace, is_workload: false };
-        self.gateways.named(&naming).is_some()
+        let naming = Naming {
+            namespace: &name.namespace,
+            labels: labels.unwrap_or(&none),
+            of_namespace: &record.labels,
+            is_workload: false,
+        };
+        let (_, waypoint, bound) = self.gateways.named(&naming)?;
+        Some(Binding { waypoint, bound, canary: self.gateways.canary(&naming, shares) })
+    }
+
+    /// The waypoint that reads the requests to a Service or ServiceEntry, or why none does.
+    pub(crate) fn waypoint_of(&self, parent: &ParentName) -> Result<String, String> {
+        let Some(binding) = self.binding(parent) else {
+            return Err(format!("neither it nor its namespace has the label {USE_WAYPOINT}"));
+        };
+        let waypoint = format!("{}/{}", binding.waypoint.namespace, binding.waypoint.name);
+        match binding.bound {
+            Ok(()) => Ok(waypoint),
+            Err(unbound) => {
+                Err(format!("the waypoint {waypoint} {}; {}", unbound.what(), unbound.remedy()))
+            }
+        }
+    }
+
+    /// The waypoint that a WorkloadEntry names.
+    pub(crate) fn binding_of_workload(&self, name: &ObjectName) -> Option<Binding> {
+        let record = self.namespace(&name.namespace);
+        let labels = entry_labels(self.workload_entries.get(name)?);
+        let (namespace, labels, of_namespace) = (&name.namespace, &labels, &record.labels);
+        let naming = Naming { namespace, labels, of_namespace, is_workload: true };
+        let (_, waypoint, bound) = self.gateways.named(&naming)?;
+        Some(Binding { waypoint, bound, canary: None })
+    }
+
+    /// Whether a Service names a waypoint. Its endpoints then admit nobody else.
+    pub(super) fn is_fronted(&self, name: &ObjectName) -> bool {
+        self.binding(&(ParentKind::Service, name.clone())).is_some()
     }
 }

@@ -71,7 +71,7 @@ impl Store {
         if !self.attached_policies.is_empty() {
             let served = served.filter_map(|name| self.kubernetes_service(mesh, name));
             // A waypoint enforces what is attached to its services, and nobody comes around it.
-            let served = served.filter(|(name, record)| !self.is_fronted(name, record));
+            let served = served.filter(|(name, _)| !self.is_fronted(name));
             let attached = served.filter_map(|(name, _)| self.attached_policies.get(name));
             found.extend(attached.flatten().cloned());
         }

@@ -178,7 +178,7 @@ fn conditions_are_of_each_parent() {
         })
         .collect();
     let expected = [
-        "web Accepted=Accepted ResolvedRefs=ResolvedRefs",
+        "web Accepted=Accepted ResolvedRefs=ResolvedRefs ResolvedWaypoints=MissingUseWaypointLabel",
         "gone Accepted=NoMatchingParent ResolvedRefs=ResolvedRefs",
     ];
     assert_eq!(told, expected);

@@ -7,6 +7,7 @@ use ambit_model::http::rule::{Destination, Rule};
 use tokio::time::timeout;
 
 use super::Exchange;
+use super::watch::denied_there;
 use crate::engine::Engine;
 use crate::engine::piece::{Broken, Sink as _, Source, Stopped, Tally, pump};
 use crate::engine::position::{Arrival, EndpointAsk, Goal, Position, Rules as _, Version};
@@ -32,6 +33,12 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             let goal = Goal::Backend(&mirror.destination);
             // A copy of an upgrade would be half of a conversation.
             if !is_drawn || self.framing.upgrade.is_some() {
+                continue;
+            }
+            let token = self.token.as_ref();
+            let denial = denied_there(&self.rules, self.arrival, &self.head, token, &goal);
+            if let Some(reason) = denial {
+                tracing::debug!(reason, "a copy of a request is left out");
                 continue;
             }
             if Rc::strong_count(&engine.mirroring) > MAX_MIRRORED {

@@ -12,7 +12,7 @@ use ambit_tls::jwt::Verified;
 use crate::engine::answer::Answer;
 use crate::engine::heads;
 use crate::engine::piece::{Broken, Source};
-use crate::engine::position::{Arrival, Position, Rules};
+use crate::engine::position::{Arrival, Goal, Position, Rules};
 use crate::engine::record::Flags;
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
@@ -91,17 +91,38 @@ pub(super) fn judgement(
     head: &RequestHead,
     token: Option<&Verified>,
 ) -> RequestJudgement {
+    ask(arrival, head, token, |asked| rules.judge(asked))
+}
+
+/// Why a request may not be sent to a destination by the policies that hold there, if it may not.
+pub(super) fn denied_there(
+    rules: &impl Rules,
+    arrival: &Arrival,
+    head: &RequestHead,
+    token: Option<&Verified>,
+    to: &Goal<'_>,
+) -> Option<String> {
+    let judged = ask(arrival, head, token, |asked| rules.judge_destination(to, asked));
+    // What other services ask there, nobody asks here.
+    denial(&judged?.decision, |_| false)
+}
+
+fn ask<T>(
+    arrival: &Arrival,
+    head: &RequestHead,
+    token: Option<&Verified>,
+    judge: impl FnOnce(&Asked<'_>) -> T,
+) -> T {
     let host = heads::lower_case(head.authority().host()).into_owned();
     let head = for_model(head, &host, arrival);
-    let asked = Asked {
+    judge(&Asked {
         head: &head,
         source: &arrival.source,
         remote_ip: arrival.source.ip(),
         destination: arrival.destination,
         server_name: None,
         token: token.map(|it| it as &dyn Token),
-    };
-    rules.judge(&asked)
+    })
 }
 
 /// Why a request may not pass, if it may not. The services that policies name are not asked here:

@@ -1,0 +1,167 @@
+//! What becomes of policies at waypoints: condition `WaypointAccepted`, under Istio's reasons, one
+//! for all targets. Nothing here decides anything; it says what is decided.
+
+use std::collections::BTreeSet;
+
+use ambit_manifest::ObjectName;
+use ambit_manifest::istio::{AuthorizationPolicy, RequestAuthentication};
+use ambit_manifest::policy::{self, StatusCondition, Target, Unenforceable, WAYPOINT_ACCEPTED};
+use ambit_manifest::routing::ParentKind;
+use ambit_model::Text;
+use ambit_model::workload::GatewayDestination;
+
+use crate::view_builder::Builder;
+use crate::view_builder::store::{Store, selector};
+
+/// The namespaces in which a service has a waypoint.
+pub(crate) struct Fronted(BTreeSet<Text>);
+
+impl Fronted {
+    /// Those of a view.
+    pub(crate) fn of(builder: &Builder) -> Self {
+        let services = builder.view().services();
+        let fronted = services.filter(|service| {
+            let waypoint = service.waypoint.as_ref().map(|it| &it.destination);
+            matches!(waypoint, Some(GatewayDestination::Hostname(_)))
+        });
+        Self(fronted.map(|service| service.key.namespace.clone()).collect())
+    }
+}
+
+/// One object that a policy is attached to, and whether a waypoint enforces the policy for it.
+struct Bound {
+    object: String,
+    reason: &'static str,
+    message: String,
+}
+
+/// What became of an AuthorizationPolicy at waypoints; nothing if none has to do with it.
+pub(crate) fn of_policy(
+    builder: &Builder,
+    fronted: &Fronted,
+    name: &ObjectName,
+    policy: &AuthorizationPolicy,
+) -> Option<StatusCondition> {
+    let attached = policy::attachments(policy, &builder.mesh().root_namespace);
+    let has_selector = selector(policy.spec.selector.as_ref()).is_some();
+    let problem = policy::request_policy(policy).err();
+    let consequence = "waypoints deny everything that it is for";
+    condition(builder, fronted, name, has_selector, attached, problem, consequence)
+}
+
+/// The same of a RequestAuthentication.
+pub(crate) fn of_authentication(
+    builder: &Builder,
+    fronted: &Fronted,
+    name: &ObjectName,
+    object: &RequestAuthentication,
+) -> Option<StatusCondition> {
+    let root_namespace = &builder.mesh().root_namespace;
+    let attached = policy::authentication_targets(object, root_namespace);
+    let has_selector = selector(object.spec.selector.as_ref()).is_some();
+    let problem = policy::authentication_problem(object, root_namespace);
+    let consequence = "waypoints refuse all requests that it is for";
+    condition(builder, fronted, name, has_selector, attached, problem, consequence)
+}
+
+/// The condition of an object with these targets, or why they cannot be read, and with what else of
+/// it cannot be honoured.
+fn condition(
+    builder: &Builder,
+    fronted: &Fronted,
+    name: &ObjectName,
+    has_selector: bool,
+    attached: Result<Vec<Target>, Unenforceable>,
+    problem: Option<Unenforceable>,
+    consequence: &str,
+) -> Option<StatusCondition> {
+    let is_attached = attached.as_ref().is_ok_and(|targets| !targets.is_empty());
+    let is_root = name.namespace == builder.mesh().root_namespace;
+    let holds = if is_root { !fronted.0.is_empty() } else { fronted.0.contains(&name.namespace) };
+    // What selects pods is judged there.
+    let is_of_waypoints = is_attached || holds && (!has_selector || attached.is_err());
+    if !is_of_waypoints {
+        return None;
+    }
+    let targets = match (attached, problem) {
+        (Err(problem), _) | (Ok(_), Some(problem)) => {
+            return Some(told(false, "Invalid", format!("{problem}: {consequence}")));
+        }
+        (Ok(targets), None) => targets,
+    };
+    if targets.is_empty() {
+        let whose = if is_root { "the mesh" } else { "its namespace" };
+        let message = format!("enforced by the waypoints of {whose}'s services");
+        return Some(told(true, "Accepted", message));
+    }
+    Some(flattened(targets.iter().map(|target| bound(builder.store(), target)).collect()))
+}
+
+fn told(holds: bool, reason: &'static str, message: String) -> StatusCondition {
+    let status = if holds { "True" } else { "False" };
+    StatusCondition { kind: WAYPOINT_ACCEPTED, status, reason, message }
+}
+
+/// One condition for all targets, as Istio makes it.
+fn flattened(mut all: Vec<Bound>) -> StatusCondition {
+    let is_bound = |it: &Bound| it.reason == "Accepted";
+    if all.len() == 1 {
+        let only = all.remove(0);
+        return told(is_bound(&only), only.reason, only.message);
+    }
+    let (bound, unbound): (Vec<Bound>, Vec<Bound>) = all.into_iter().partition(is_bound);
+    if unbound.is_empty() {
+        let messages: Vec<String> = bound.into_iter().map(|it| it.message).collect();
+        return told(true, "Accepted", messages.join("; "));
+    }
+    let unbound: Vec<String> =
+        unbound.iter().map(|it| format!("{} ({})", it.object, it.message)).collect();
+    let message = format!("Invalid targetRefs: {}", unbound.join(", "));
+    match bound.is_empty() {
+        true => told(false, "Invalid", message),
+        false => told(true, "PartiallyInvalid", message),
+    }
+}
+
+fn bound(store: &Store, target: &Target) -> Bound {
+    match target {
+        Target::Service(name) => of_parent(store, ParentKind::Service, name),
+        Target::ServiceEntry(name) => of_parent(store, ParentKind::ServiceEntry, name),
+        Target::Gateway(name) => {
+            let full = format!("{}/{}", name.namespace, name.name);
+            let object = format!("Gateway.gateway.networking.k8s.io:{full}");
+            let (reason, message) = match store.gateways().is_waypoint(name) {
+                true => ("Accepted", format!("bound to {full}")),
+                false => ("TargetNotFound", format!("there is no waypoint {full}")),
+            };
+            Bound { object, reason, message }
+        }
+        Target::GatewayClass(name) => {
+            let object = format!("GatewayClass.gateway.networking.k8s.io:{name}");
+            let (reason, message) = match store.gateways().is_of_waypoints(name) {
+                true => ("Accepted", format!("bound to {name}")),
+                false => ("TargetNotFound", format!("{name} is no class of waypoints")),
+            };
+            Bound { object, reason, message }
+        }
+    }
+}
+
+fn of_parent(store: &Store, kind: ParentKind, name: &ObjectName) -> Bound {
+    let (kind_of, group, is_there) = match kind {
+        ParentKind::Service => ("Service", "core", store.service(name).is_some()),
+        ParentKind::ServiceEntry => {
+            ("ServiceEntry", "networking.istio.io", store.service_entry(name).is_some())
+        }
+    };
+    let full = format!("{}/{}", name.namespace, name.name);
+    let object = format!("{kind_of}.{group}:{full}");
+    let (reason, message) = match store.waypoint_of(&(kind, name.clone())) {
+        Ok(waypoint) => ("Accepted", format!("bound to {waypoint}")),
+        Err(_) if !is_there => ("TargetNotFound", format!("{kind_of} {full} was not found")),
+        Err(why) => {
+            ("AncestorNotBound", format!("{kind_of} {full} is not bound to a waypoint: {why}"))
+        }
+    };
+    Bound { object, reason, message }
+}

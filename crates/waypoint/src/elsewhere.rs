@@ -1,0 +1,158 @@
+//! Requests that a route sends on to a service of another namespace.
+//!
+//! Whoever makes a route for a service of his does not speak for the other one: what holds there is
+//! asked too. The endpoints cannot ask it, because to them the client is the waypoint. A token was
+//! verified by what its own service says of issuers, and proves nothing where other issuers hold.
+
+use std::net::SocketAddr;
+
+use ambit_model::authorize::Denial;
+use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
+use ambit_model::http::service::ServiceHttp;
+use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::view::View;
+
+/// Whether a request to the service `from` may go on to a service and its port; `None` if what
+/// holds there has judged it, or is for the same people to say.
+pub(crate) fn judge(
+    view: &View,
+    from: &ServiceHttp,
+    (name, port): (&ServiceName, u16),
+    asked: &Asked<'_>,
+) -> Option<RequestJudgement> {
+    if !from.is_elsewhere(name) {
+        return None;
+    }
+    let Some(there) = view.http_service(name) else {
+        let missing = PolicyName::new(name.namespace.clone(), name.hostname.clone());
+        let decision = RequestDecision::Denied(Denial::PolicyMissing(missing));
+        return Some(RequestJudgement {
+            decision,
+            audits: Vec::new(),
+            dry_run_denials: Vec::new(),
+            dry_run_providers: Vec::new(),
+        });
+    };
+    let is_proven = there.authentication == from.authentication;
+    let asked = Asked {
+        destination: address(view, name, port, asked.destination),
+        token: asked.token.filter(|_| is_proven),
+        ..*asked
+    };
+    Some(authorize(view.request_policies_of(there), &asked))
+}
+
+/// What policies of a service that a route leads to take for the destination: its own address, or
+/// what was asked for if it has none, and its port.
+pub(crate) fn address(view: &View, name: &ServiceName, port: u16, asked: SocketAddr) -> SocketAddr {
+    let own = view.service(name).and_then(|service| service.addresses.first());
+    SocketAddr::new(own.map_or(asked.ip(), |address| address.address.ip), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ambit_model::authorize::Source;
+    use ambit_model::http::authentication::Authentication;
+    use ambit_model::http::head::{Client, RequestHead};
+    use ambit_model::http::policy::{
+        Action, ClientMatch, OperationMatch, RequestPolicy, RequestRule, Values,
+    };
+    use ambit_model::identity::Identity;
+    use ambit_model::policy::TextMatch;
+    use ambit_model::view::Change;
+
+    use super::*;
+
+    struct Alice;
+
+    impl ambit_model::http::authorize::Token for Alice {
+        fn principal(&self) -> &str {
+            "https://issuer/alice"
+        }
+
+        fn any_audience(&self, _holds: &mut dyn FnMut(&str) -> bool) -> bool {
+            false
+        }
+
+        fn presenter(&self) -> Option<&str> {
+            None
+        }
+
+        fn any_claim(
+            &self,
+            _keys: &[ambit_model::Text],
+            _holds: &mut dyn FnMut(&str) -> bool,
+        ) -> bool {
+            false
+        }
+    }
+
+    /// A service of the namespace `bank` with this rule of an ALLOW policy, and one of `shop`.
+    fn mesh(rule: RequestRule) -> (View, [ServiceHttp; 2]) {
+        let mut view = View::default();
+        let key = PolicyName::new("bank", "p");
+        let policy = RequestPolicy {
+            key: key.clone(),
+            action: Action::Allow,
+            is_dry_run: false,
+            rules: vec![rule],
+        };
+        view.apply(Change::RequestPolicy(Arc::new(policy)));
+        let mut pay = ServiceHttp::named(ServiceName::new("bank", "pay"));
+        pay.policies = vec![key];
+        view.apply(Change::HttpService(Arc::new(pay.clone())));
+        (view, [ServiceHttp::named(ServiceName::new("shop", "web")), pay])
+    }
+
+    fn judged(view: &View, from: &ServiceHttp, to: &str, port: u16) -> Option<bool> {
+        let head = RequestHead {
+            method: "GET",
+            scheme: "http",
+            host: "web",
+            port: None,
+            path: "/",
+            query: "",
+            fields: &(),
+            client: Client { namespace: None },
+        };
+        let identity = Identity::new("cluster.local", "shop", "client");
+        let source = Source::new(Some(identity), "10.0.0.1".parse().expect("an address"));
+        let asked = Asked {
+            head: &head,
+            source: &source,
+            remote_ip: source.ip(),
+            destination: "10.96.0.1:80".parse().expect("an address"),
+            server_name: None,
+            token: Some(&Alice),
+        };
+        let judged = judge(view, from, (&to.parse().expect("a name"), port), &asked)?;
+        Some(matches!(judged.decision, RequestDecision::Allowed(_)))
+    }
+
+    #[test]
+    fn what_holds_in_another_namespace_is_asked_too() {
+        let port = |port| {
+            let ports = Values { any_of: vec![port], none_of: vec![] };
+            OperationMatch { ports, ..OperationMatch::default() }
+        };
+        let rule = RequestRule { to: vec![port(8443)], ..RequestRule::default() };
+        let (view, [web, pay]) = mesh(rule);
+        assert_eq!(judged(&view, &web, "bank/pay", 8443), Some(true), "the port there counts");
+        assert_eq!(judged(&view, &web, "bank/pay", 80), Some(false));
+        assert_eq!(judged(&view, &web, "bank/unknown", 80), Some(false), "nothing is known of it");
+        assert_eq!(judged(&view, &pay, "bank/other", 80), None, "its own namespace's");
+    }
+
+    #[test]
+    fn a_token_proves_nothing_where_other_issuers_hold() {
+        let principal = TextMatch::Exact("https://issuer/alice".into());
+        let request_principals = Values { any_of: vec![principal], none_of: vec![] };
+        let from = vec![ClientMatch { request_principals, ..ClientMatch::default() }];
+        let (view, [mut web, _]) = mesh(RequestRule { from, ..RequestRule::default() });
+        assert_eq!(judged(&view, &web, "bank/pay", 80), Some(true));
+        web.authentication = Authentication { problem: Some("other".into()), ..Default::default() };
+        assert_eq!(judged(&view, &web, "bank/pay", 80), Some(false));
+    }
+}
