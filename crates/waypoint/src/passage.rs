@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     }
     let goal = match route(here, &arrival, &holds, &name, &mut passage) {
         Ok(goal) => goal,
-        Err(why) => return passage.end(Some(&why)),
+        Err(why) => return here.record_bytes(&passage, Some(&why)),
     };
     let mut server = match open(here, &arrival, goal, &mut passage).await {
         Ok(server) => server,

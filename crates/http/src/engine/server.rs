@@ -55,9 +55,13 @@ pub async fn serve<P: Position>(
             }
         }
         Speaks::Http | Speaks::Http2 => {
-            let looking = look(&mut stream, &mut first);
-            let limit = engine.settings.idle_timeout;
-            match timeout(limit, looking).await {
+            let Settings { idle_timeout, head_timeout, .. } = engine.settings;
+            match timeout(idle_timeout, stream.read_buf(&mut first)).await {
+                Ok(Ok(read)) if read > 0 => {}
+                Ok(_) | Err(_) => return Served::Http,
+            }
+            // It has begun; a client that is slow now is as slow as one in a head.
+            match timeout(head_timeout, look(&mut stream, &mut first)).await {
                 // What is no HTTP gets the refusal of HTTP/1.1.
                 Ok(Verdict::Http2) => Verdict::Http2,
                 Ok(_) => Verdict::Http1,

@@ -188,6 +188,19 @@ fn an_endpoint_that_hangs_is_given_up() {
 }
 
 #[test]
+fn a_client_that_stops_within_its_first_line_is_let_go() {
+    let settings = Settings { head_timeout: SHORT, ..Settings::default() };
+    run_with(settings, async |bed| {
+        for first in [&b"GE"[..], b"PRI * HTTP/2.0\r\n\r\nSM"] {
+            let mut client = bed.connect(Speaks::Http);
+            client.write_all(first).await.unwrap();
+            let ended = timeout(LONG, client.read_to_end(&mut Vec::new())).await;
+            assert!(matches!(ended, Ok(Ok(_))), "{ended:?}");
+        }
+    });
+}
+
+#[test]
 fn a_client_that_stops_sending_is_told() {
     run_with(impatient(), async |bed| {
         hangs(bed, b"");

@@ -187,6 +187,8 @@ impl Pool {
         let mut builder = h2::client::Builder::new();
         builder.enable_push(false).initial_window_size(WINDOW_BYTES);
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        // As much as a server of HTTP/1.1 may send; the library would take 16 MiB.
+        builder.max_header_list_size(crate::h1::parse::Limits::default().fields.bytes);
         let (sender, connection) = builder.handshake::<_, Bytes>(stream).await?;
         let shared = {
             let mut state = self.state.borrow_mut();
