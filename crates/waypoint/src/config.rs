@@ -27,6 +27,7 @@ use ambit_words::ports;
 
 use crate::access_log::Names;
 use crate::reports::Defaults;
+use telemetry::variables;
 pub use telemetry::{LogForm, OtlpProtocol, TelemetryArgs};
 pub use values::ConfigError;
 use values::duration;
@@ -198,9 +199,6 @@ pub struct Args {
         value_name = "DURATION",
     )]
     pub drain: Duration,
-    /// Logs and traces.
-    #[command(flatten)]
-    pub telemetry: TelemetryArgs,
     /// Log level, or levels by target, such as info,access=off
     #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
@@ -251,7 +249,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// Validates what was written.
-    pub(crate) fn new(args: &Args) -> Result<Self, ConfigError> {
+    pub(crate) fn new(args: &Args, telemetry: &TelemetryArgs) -> Result<Self, ConfigError> {
         for (name, value) in [
             ("--pod-name", &args.pod_name),
             ("--pod-namespace", &args.pod_namespace),
@@ -285,8 +283,8 @@ impl Config {
             readiness: args.readiness_address,
             engine: engine(args),
             drain: args.drain,
-            reports: args.telemetry.defaults()?,
-            variables: telemetry::variables(),
+            reports: telemetry.defaults()?,
+            variables: variables(),
             node: args.node_name.clone(),
             gateway: args.gateway_name.clone(),
             cluster_id: args.cluster_id.as_str().into(),

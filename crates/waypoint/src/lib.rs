@@ -59,7 +59,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::info;
 
-pub use config::Args;
+pub use config::{Args, TelemetryArgs};
 
 use checks::Checks;
 use config::Config;
@@ -70,8 +70,8 @@ use shared::Shared;
 use telemetry::Requests;
 
 /// Runs the waypoint until it is told to end.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    let config = Config::new(&args)?;
+pub fn run(args: Args, telemetry: &TelemetryArgs) -> anyhow::Result<()> {
+    let config = Config::new(&args, telemetry)?;
     let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
     // Keys are in memory: no other process of this user may look at it.
     ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;

@@ -15,6 +15,10 @@ pub(crate) struct WaypointArgs {
     /// The waypoint itself, where there is no command.
     #[command(flatten)]
     pub(crate) role: Option<ambit_waypoint::Args>,
+    /// What the waypoint itself reports. Beside the others, because clap takes arguments for absent
+    /// that have others within.
+    #[command(flatten)]
+    pub(crate) telemetry: ambit_waypoint::TelemetryArgs,
 }
 
 /// What becomes of waypoints.

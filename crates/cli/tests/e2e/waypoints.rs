@@ -138,7 +138,8 @@ fn judged_once(machine: &Machine) {
 /// Without a pod that is ready a waypoint's share goes to the other one.
 fn one_takes_over(machine: &Machine) {
     machine.ask(async |client| client.scale("app", "one", 0).await);
-    machine.wait("the first waypoint has no pod", SETTLE_TIMEOUT, || {
+    // It serves the tunnels that it has for up to 25 s.
+    machine.wait("the first waypoint has no pod", SETTLE_TIMEOUT * 3, || {
         machine.pods().iter().all(|pod| pod.owner != "one")
     });
     machine.wait("the other one takes all", SETTLE_TIMEOUT, || {
