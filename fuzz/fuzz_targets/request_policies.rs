@@ -56,10 +56,12 @@ fuzz_target!(|data: (&[u8], &str, &str, &[u8], Vec<(&str, &str)>, bool)| {
     assert!(!allowed || denied, "a doubt lets a request pass");
     let asks = matches!(judged(&policy, Action::Custom("a".into())), RequestDecision::Ask { .. });
     assert_eq!(asks, denied, "a provider is asked where a denial would hold");
-    // As bytes: an ALLOW may match less, a DENY may match more.
-    let as_bytes = |action: Action| {
+    // As bytes, with the name of the handshake or without: an ALLOW may match less, a DENY more.
+    let as_bytes = |action: Action, is_server_name_known| {
         let whole = RequestPolicy { action: action.clone(), ..policy.clone() };
-        judged(&whole.for_bytes(), action)
+        judged(&whole.for_bytes(is_server_name_known), action)
     };
-    let _ = (as_bytes(Action::Allow), as_bytes(Action::Deny));
+    for is_known in [false, true] {
+        let _ = (as_bytes(Action::Allow, is_known), as_bytes(Action::Deny, is_known));
+    }
 });

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use ambit_words::names::{DEFAULT_MESH_NAMESPACE, MESH_CONFIG_MAP};
 use k8s_openapi::api::core::v1::ConfigMap;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -24,75 +23,38 @@ use crate::{FieldPath, ObjectIssues, ObjectName, document};
 /// The key of the ConfigMap that holds it.
 const KEY: &str = "mesh";
 /// Fields of Istio's configuration that Ambit has elsewhere, and where.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("trustDomain", "it is the flag --trust-domain of control"),
     ("rootNamespace", "it is the flag --root-namespace of control"),
     ("defaultConfig", "node proxies read PROXY_CONFIG"),
     ("pathNormalization", "it is the variable AMBIT_PATH_NORMALIZATION of waypoints"),
+    ("accessLogFile", "it is the variable AMBIT_ACCESS_LOG of waypoints"),
+    ("accessLogEncoding", "it is the variable AMBIT_ACCESS_LOG of waypoints"),
+    ("accessLogFormat", "it is the variable AMBIT_ACCESS_LOG_FORMAT of waypoints"),
+    ("enableTracing", TELEMETRY),
+    ("defaultProviders", TELEMETRY),
 ];
+/// What to do instead of naming a collector.
+const TELEMETRY: &str = "set OTEL_EXPORTER_OTLP_ENDPOINT of waypoints; docs/guide/telemetry.md";
 
 /// The mesh configuration, as far as it is used.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MeshConfig {
-    /// Services that policies and telemetry name (`extensionProviders`), by name.
+    /// Services that policies name (`extensionProviders`), by name.
     pub providers: BTreeMap<String, Provider>,
-    /// The providers of telemetry that hold where no resource says otherwise.
-    pub default_providers: DefaultProviders,
-    /// The access log of the whole mesh.
-    pub access_log: AccessLog,
-    /// Whether requests are traced (`enableTracing`).
-    pub enable_tracing: bool,
     /// Why nothing of it can be read, if so. Every provider is missing then.
     pub unreadable: Option<String>,
 }
 
-/// A service that policies or telemetry name.
+/// A service that policies name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Provider {
     /// An authorization service (`envoyExtAuthzGrpc`, `envoyExtAuthzHttp`).
     ExtAuthz(ExtAuthz),
-    /// One of telemetry, as it is written.
-    Telemetry(TelemetryProvider, Value),
+    /// One of telemetry: it authorizes nothing.
+    Telemetry,
     /// One that is wrong, or of a kind that Ambit does not know: why.
     Unusable(String),
-}
-
-/// The kinds of providers of telemetry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TelemetryProvider {
-    /// Traces by OTLP (`opentelemetry`).
-    OpenTelemetry,
-    /// Traces for Zipkin (`zipkin`).
-    Zipkin,
-    /// Access logs by OTLP (`envoyOtelAls`).
-    OtelAccessLog,
-    /// Access logs in a file (`envoyFileAccessLog`).
-    FileAccessLog,
-    /// Metrics that are scraped (`prometheus`).
-    Prometheus,
-}
-
-/// Names of providers that hold where no Telemetry names one (`defaultProviders`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DefaultProviders {
-    /// For traces.
-    pub tracing: Vec<String>,
-    /// For metrics.
-    pub metrics: Vec<String>,
-    /// For access logs.
-    pub access_logging: Vec<String>,
-}
-
-/// `accessLogFile`, `accessLogFormat` and `accessLogEncoding`; empty where nothing is said.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AccessLog {
-    /// The file, such as `/dev/stdout`.
-    pub file: String,
-    /// The format, in Envoy's words.
-    pub format: String,
-    /// `TEXT` or `JSON`.
-    pub encoding: String,
 }
 
 /// Whether a ConfigMap is the mesh configuration of a mesh with this root namespace.
@@ -152,21 +114,6 @@ impl Reader {
             match name.as_str() {
                 _ if value.is_null() => {}
                 "extensionProviders" => self.providers(value, &at),
-                "defaultProviders" => {
-                    self.config.default_providers = self.value(value, &at).unwrap_or_default();
-                }
-                "enableTracing" => {
-                    self.config.enable_tracing = self.value(value, &at).unwrap_or_default();
-                }
-                "accessLogFile" => {
-                    self.config.access_log.file = self.value(value, &at).unwrap_or_default();
-                }
-                "accessLogFormat" => {
-                    self.config.access_log.format = self.value(value, &at).unwrap_or_default();
-                }
-                "accessLogEncoding" => {
-                    self.config.access_log.encoding = self.value(value, &at).unwrap_or_default();
-                }
                 other => {
                     let elsewhere = ELSEWHERE.iter().find(|(name, _)| *name == other);
                     let remedy = elsewhere.map_or("remove it, or ignore this", |(_, it)| it);
@@ -225,7 +172,6 @@ impl Reader {
             return Err((at.clone(), what, "write for example envoyExtAuthzGrpc"));
         };
         let at = at.field(&kind);
-        let telemetry = |kind| Ok(Provider::Telemetry(kind, value.clone()));
         match kind.as_str() {
             "envoyExtAuthzGrpc" => {
                 authorizers::grpc(value, &at, &mut self.remarks).map(Provider::ExtAuthz)
@@ -233,11 +179,13 @@ impl Reader {
             "envoyExtAuthzHttp" => {
                 authorizers::http(value, &at, &mut self.remarks).map(Provider::ExtAuthz)
             }
-            "opentelemetry" => telemetry(TelemetryProvider::OpenTelemetry),
-            "zipkin" => telemetry(TelemetryProvider::Zipkin),
-            "envoyOtelAls" => telemetry(TelemetryProvider::OtelAccessLog),
-            "envoyFileAccessLog" => telemetry(TelemetryProvider::FileAccessLog),
-            "prometheus" => telemetry(TelemetryProvider::Prometheus),
+            "opentelemetry" | "zipkin" | "envoyOtelAls" | "envoyFileAccessLog" => {
+                let what = "providers of telemetry have no effect";
+                self.remarks.unhonoured(true, &at, what, TELEMETRY);
+                Ok(Provider::Telemetry)
+            }
+            // Waypoints and node proxies are scraped, whether it is written or not.
+            "prometheus" => Ok(Provider::Telemetry),
             _ => {
                 let what = "providers of this kind are not known: nothing can use it";
                 self.remarks.unhonoured(true, &at, what, "remove it, or use another kind");

@@ -142,22 +142,26 @@ fn server_name(extension: &[u8]) -> Option<String> {
     Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
 }
 
-/// Takes big-endian numbers and fields that begin with their length off the front.
-struct Reader<'a>(&'a [u8]);
+/// Takes big-endian numbers and fields that begin with their length off the front, as TLS writes
+/// them (RFC 8446, 3.4); `None` where there is less.
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    /// So many bytes.
+    pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn number(&mut self, width: usize) -> Option<usize> {
+    /// A number of so many bytes.
+    pub fn number(&mut self, width: usize) -> Option<usize> {
         let bytes = self.take(width)?;
         Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
-    fn sized(&mut self, width: usize) -> Option<&'a [u8]> {
+    /// A field behind its length, which has so many bytes.
+    pub fn sized(&mut self, width: usize) -> Option<&'a [u8]> {
         let length = self.number(width)?;
         self.take(length)
     }

@@ -15,8 +15,8 @@ pub(crate) struct WaypointArgs {
     /// The waypoint itself, where there is no command.
     #[command(flatten)]
     pub(crate) role: Option<ambit_waypoint::Args>,
-    /// What the waypoint itself reports. Beside the others, because clap takes arguments for absent
-    /// that have others within.
+    /// What the waypoint itself reports.
+    // Not within `role`: clap calls an optional group absent if it has another group inside.
     #[command(flatten)]
     pub(crate) telemetry: ambit_waypoint::TelemetryArgs,
 }

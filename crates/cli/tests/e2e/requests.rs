@@ -71,7 +71,7 @@ fn enrolled(machine: &Machine) {
 }
 
 /// What a client in the mesh is answered.
-fn get(machine: &Machine, method: &str, path: &str) -> String {
+pub(crate) fn get(machine: &Machine, method: &str, path: &str) -> String {
     let request =
         format!("{method} {path} HTTP/1.1\\r\\nHost: web.app\\r\\nConnection: close\\r\\n\\r\\n");
     let script =
@@ -159,7 +159,7 @@ fn counted(machine: &Machine) {
 }
 
 /// Only the waypoint may connect to the pods.
-fn nothing_goes_around(machine: &Machine) {
+pub(crate) fn nothing_goes_around(machine: &Machine) {
     let server = machine.pod_ip("app", "server", false);
     let script = format!(
         "exec 3<>/dev/tcp/{server}/8080 && \

@@ -1,6 +1,7 @@
 //! Two waypoints before one service, patches of a waypoint's pods, and policies for a namespace.
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
+use crate::requests::{get, nothing_goes_around};
 
 /// The namespace with a canary beside its waypoint.
 const SPLIT: &str = "\
@@ -55,15 +56,6 @@ fn two_waypoints_share_connections_and_judge_for_the_namespace() {
     machine.down();
 }
 
-/// What a client in the mesh is answered.
-fn ask(machine: &Machine, method: &str) -> String {
-    let request =
-        format!("{method} / HTTP/1.1\\r\\nHost: web.app\\r\\nConnection: close\\r\\n\\r\\n");
-    let script =
-        format!("exec 3<>/dev/tcp/web.app/80 && printf '{request}' >&3 && timeout 5 cat <&3");
-    machine.bash("client/load", &script)
-}
-
 /// The share of the canary as the client's proxy knows it.
 fn split(machine: &Machine, share: u32) {
     machine.apply(&SPLIT.replace("SHARE", &share.to_string()));
@@ -83,12 +75,12 @@ fn drawn(machine: &Machine, requests: u32) -> [u64; 2] {
                           Host: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
             let labels = ["response_code=\"200\""];
             let metrics = own.map(|pod| machine.bash(&format!("app/{}", pod.name), script));
-            metrics.map(|it| crate::machine::sum(&it, "istio_requests_total", &labels)).sum::<u64>()
+            metrics.map(|it| sum(&it, "istio_requests_total", &labels)).sum::<u64>()
         })
     };
     let before = count();
     for _ in 0..requests {
-        assert!(ask(machine, "GET").starts_with("HTTP/1.1 200"));
+        assert!(get(machine, "GET", "/").starts_with("HTTP/1.1 200"));
     }
     let after = count();
     [after[0] - before[0], after[1] - before[1]]
@@ -96,8 +88,9 @@ fn drawn(machine: &Machine, requests: u32) -> [u64; 2] {
 
 fn shared(machine: &Machine) {
     split(machine, 0);
-    machine
-        .wait("requests pass", SETTLE_TIMEOUT, || ask(machine, "GET").starts_with("HTTP/1.1 200"));
+    machine.wait("requests pass", SETTLE_TIMEOUT, || {
+        get(machine, "GET", "/").starts_with("HTTP/1.1 200")
+    });
     assert_eq!(drawn(machine, 5), [5, 0]);
     split(machine, 100);
     machine.wait("the client's proxy draws the canary", SETTLE_TIMEOUT, || {
@@ -118,21 +111,12 @@ fn shared(machine: &Machine) {
 fn judged_once(machine: &Machine) {
     machine.apply(READ_ONLY);
     machine.wait("the policy holds", SETTLE_TIMEOUT, || {
-        ask(machine, "POST").starts_with("HTTP/1.1 403")
+        get(machine, "POST", "/").starts_with("HTTP/1.1 403")
     });
     for _ in 0..5 {
-        assert!(ask(machine, "GET").starts_with("HTTP/1.1 200"));
+        assert!(get(machine, "GET", "/").starts_with("HTTP/1.1 200"));
     }
-    // Nobody but the waypoints gets to the pods by it.
-    let server = machine.pod_ip("app", "server", false);
-    let script = format!(
-        "exec 3<>/dev/tcp/{server}/8080 && \
-         printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3"
-    );
-    for pod in ["client/load", "outside/stranger"] {
-        let said = machine.bash(pod, &script);
-        assert!(!said.contains("HTTP/1.1 200"), "{pod}: {said}");
-    }
+    nothing_goes_around(machine);
 }
 
 /// Without a pod that is ready a waypoint's share goes to the other one.
@@ -143,6 +127,6 @@ fn one_takes_over(machine: &Machine) {
         machine.pods().iter().all(|pod| pod.owner != "one")
     });
     machine.wait("the other one takes all", SETTLE_TIMEOUT, || {
-        (0..10).all(|_| ask(machine, "GET").starts_with("HTTP/1.1 200"))
+        (0..10).all(|_| get(machine, "GET", "/").starts_with("HTTP/1.1 200"))
     });
 }

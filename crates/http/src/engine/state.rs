@@ -87,7 +87,9 @@ impl<P: Position> Engine<P> {
 
     /// An engine without connections; what it opens runs for this guard.
     pub fn new(position: P, settings: Settings, guard: Guard) -> Rc<Self> {
-        let pool = Rc::new(Pool::new(settings.pool_idle_timeout, guard.clone()));
+        let head_bytes = settings.limits.fields.bytes;
+        let pool = Pool::new(settings.pool_idle_timeout, head_bytes, guard.clone());
+        let pool = Rc::new(pool);
         Rc::new(Self {
             position,
             settings,

@@ -83,7 +83,7 @@ impl All<'_> {
                 }
                 format!("the service `{host}` of the provider `{name}` does not exist")
             }
-            Some(Provider::Telemetry(..)) => format!("the provider `{name}` does not authorize"),
+            Some(Provider::Telemetry) => format!("the provider `{name}` does not authorize"),
             Some(Provider::Unusable(why)) => format!("the provider `{name}` is wrong: {why}"),
             None => format!("the mesh configuration has no provider `{name}`"),
         };

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use ambit_model::http::authorizer::{BodyCheck, Call};
 use ambit_model::policy::TextMatch;
-use serde_json::json;
 
 use super::*;
 
@@ -25,16 +24,24 @@ fn what_is_used_is_read_and_the_rest_is_a_remark() {
     let (config, remarks) = of("accessLogFile: /dev/stdout\naccessLogEncoding: JSON\n\
          enableTracing: true\nrootNamespace: istio-system\nconnectTimeout: 10s\n\
          defaultProviders: {tracing: [otel], accessLogging: [file]}\n\
-         extensionProviders:\n- {name: otel, opentelemetry: {service: o.x.svc, port: 4317}}\n");
-    assert_eq!((&*config.access_log.file, &*config.access_log.encoding), ("/dev/stdout", "JSON"));
-    assert!(config.enable_tracing && config.unreadable.is_none());
-    assert_eq!(config.default_providers.tracing, ["otel"]);
-    assert_eq!(config.default_providers.access_logging, ["file"]);
-    let written = json!({"service": "o.x.svc", "port": 4317});
-    let expected = Provider::Telemetry(TelemetryProvider::OpenTelemetry, written);
-    assert_eq!(config.providers["otel"], expected);
-    let told: Vec<_> = remarks.iter().map(|it| (it.is_wrong, it.at.as_str())).collect();
-    assert_eq!(told, [(false, "data.mesh.connectTimeout"), (false, "data.mesh.rootNamespace")]);
+         extensionProviders:\n- {name: otel, opentelemetry: {service: o.x.svc, port: 4317}}\n\
+         - {name: metrics, prometheus: {}}\n");
+    assert!(config.unreadable.is_none());
+    assert_eq!(config.providers["otel"], Provider::Telemetry);
+    assert_eq!(config.providers["metrics"], Provider::Telemetry);
+    let mut told: Vec<_> = remarks.iter().map(|it| (it.is_wrong, it.at.as_str())).collect();
+    told.sort_unstable();
+    let expected = [
+        "accessLogEncoding",
+        "accessLogFile",
+        "connectTimeout",
+        "defaultProviders",
+        "enableTracing",
+        "extensionProviders[0].opentelemetry",
+        "rootNamespace",
+    ];
+    let expected = expected.map(|field| format!("data.mesh.{field}"));
+    assert_eq!(told, expected.iter().map(|it| (false, &**it)).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! TLS as it looks from outside: record headers, and the client's hello, which is not encrypted.
 
+use ambit_tls::client_hello::Reader;
+
 use super::stream::Stream;
 
 const HEADER_BYTES: usize = 5;
@@ -107,26 +109,6 @@ fn client_hello_extension(payload: &[u8], wanted: usize) -> Option<&[u8]> {
         if kind == wanted {
             return Some(content);
         }
-    }
-}
-
-/// Takes big-endian numbers and length-prefixed fields off the front.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn number(&mut self, bytes: usize) -> Option<usize> {
-        Some(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
-    }
-
-    fn sized(&mut self, length_bytes: usize) -> Option<&'a [u8]> {
-        let length = self.number(length_bytes)?;
-        self.take(length)
     }
 }
 

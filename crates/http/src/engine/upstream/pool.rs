@@ -80,12 +80,14 @@ struct State {
 pub(crate) struct Pool {
     state: RefCell<State>,
     idle_timeout: Duration,
+    head_bytes: u32,
     guard: Guard,
 }
 
 impl Pool {
-    pub(crate) fn new(idle_timeout: Duration, guard: Guard) -> Self {
-        Self { state: RefCell::default(), idle_timeout, guard }
+    /// `head_bytes` bounds heads of HTTP/2 that endpoints send; the library would take 16 MiB.
+    pub(crate) fn new(idle_timeout: Duration, head_bytes: u32, guard: Guard) -> Self {
+        Self { state: RefCell::default(), idle_timeout, head_bytes, guard }
     }
 
     /// An idle connection of HTTP/1.1 that its server has not closed.
@@ -187,8 +189,7 @@ impl Pool {
         let mut builder = h2::client::Builder::new();
         builder.enable_push(false).initial_window_size(WINDOW_BYTES);
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        // As much as a server of HTTP/1.1 may send; the library would take 16 MiB.
-        builder.max_header_list_size(crate::h1::parse::Limits::default().fields.bytes);
+        builder.max_header_list_size(self.head_bytes);
         let (sender, connection) = builder.handshake::<_, Bytes>(stream).await?;
         let shared = {
             let mut state = self.state.borrow_mut();
